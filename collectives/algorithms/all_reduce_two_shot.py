@@ -1,0 +1,37 @@
+"""All-reduce, two shots: rank k reduces slice k of everyone's vector and publishes the result, which all others read.
+
+Slices have ceil(m / N) bytes, rounded up to whole lines. Rounds: ceil(m / (N P)). Written per rank: about
+m (N - 1) / N for its peers and m / N of result. Read per rank: about 2 m (N - 1) / N, the least there is for private
+buffers. Slice k is folded in rank order by rank k alone, so all ranks get the same bits.
+Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, Gropp, IJHPCA 2005) over a pool.
+"""
+
+from collectives.builder import Builder, Chunk
+from collectives.registry import algorithm
+from cxlemu.memory.protocol import LINE_BYTES
+
+
+@algorithm("all_reduce", name="two_shot")
+def all_reduce_two_shot(b: Builder) -> None:
+    stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
+
+    def in_slice(rank: int, chunk: Chunk) -> Chunk:
+        """What of this chunk lies in a rank's slice: the last slices may be short or empty."""
+        nbytes = min(stride * (rank + 1), b.nbytes) - (stride * rank + chunk.offset)
+        return chunk._replace(nbytes=max(0, min(chunk.nbytes, nbytes)))
+
+    result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
+    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges"):
+        for chunk in chunks:
+            for peer in b.peers:
+                if in_slice(peer, chunk).nbytes:
+                    b.publish(in_slice(peer, chunk), b.input(peer * stride + chunk.offset), block=peer)
+        own = b.rank * stride
+        for chunk in chunks:
+            if in_slice(b.rank, chunk).nbytes:
+                at = own + chunk.offset
+                b.fold(b.output(at), in_slice(b.rank, chunk), b.input(at), block=b.rank, republish=result)
+        for chunk in chunks:
+            for peer in b.peers:
+                if in_slice(peer, chunk).nbytes:
+                    b.retrieve(b.output(peer * stride + chunk.offset), in_slice(peer, chunk), peer, block=result)

@@ -1,0 +1,24 @@
+"""All-to-all: every rank publishes a block for every other, and reads the N - 1 blocks meant for it.
+
+Rounds: ceil(m / P), where m is one block. Written per rank: (N - 1) m. Read per rank: (N - 1) m.
+Source: CCCL (arXiv 2602.22457), N-to-N placement: every rank writes to cards of its own, starts staggered.
+"""
+
+from collectives.builder import Builder
+from collectives.registry import algorithm
+
+
+@algorithm("all_to_all")
+def all_to_all(b: Builder) -> None:
+    own = b.rank * b.nbytes
+    b.copy(b.output(own), b.input(own), b.nbytes)
+    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
+        sent = {}
+        for chunk in chunks:
+            for peer in b.peers:
+                at = peer * b.nbytes + chunk.offset
+                sent[chunk.number, peer] = b.publish(chunk, b.input(at), block=peer, overwritten=True)
+        for chunk in chunks:
+            for peer in b.peers:
+                at = peer * b.nbytes + chunk.offset
+                b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent[chunk.number, peer])

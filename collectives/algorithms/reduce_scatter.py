@@ -1,0 +1,18 @@
+"""Reduce-scatter: every rank publishes a block for every other, each reads the blocks meant for it and reduces them.
+
+Rounds: ceil(m / P), where m is a rank's result. Written per rank: (N - 1) m. Read per rank: (N - 1) m.
+Source: CCCL (arXiv 2602.22457), N-to-N placement. Folded in rank order.
+"""
+
+from collectives.builder import Builder
+from collectives.registry import algorithm
+
+
+@algorithm("reduce_scatter")
+def reduce_scatter(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
+        for chunk in chunks:
+            for peer in b.peers:
+                b.publish(chunk, b.input(peer * b.nbytes + chunk.offset), block=peer)
+        for chunk in chunks:
+            b.fold(b.output(chunk.offset), chunk, b.input(b.rank * b.nbytes + chunk.offset), block=b.rank)

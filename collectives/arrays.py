@@ -1,0 +1,103 @@
+"""From a user's NumPy arrays to a call: which bytes, which dtype, in place or not. Everything else is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.contracts import COLLECTIVES, buffers
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import DTYPES, Call
+
+Array = NDArray[Any]
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Bound(NamedTuple):
+    """A call and this rank's two buffers, as bytes."""
+
+    call: Call
+    input: Bytes
+    output: Bytes
+
+
+def dtype_name(array: Array) -> str:
+    """Raises ArgumentError for a dtype that no plan can carry."""
+    if array.dtype not in _NAMES:
+        raise ArgumentError(f"dtype {array.dtype} is not supported: use one of {', '.join(map(str, _NAMES))}")
+    return _NAMES[array.dtype]
+
+
+def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
+    """The array's memory, not a copy. Raises ArgumentError where there is no such view."""
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(f"{role} is a {type(array).__name__}: a NumPy array is needed")
+    if not array.flags.c_contiguous:
+        raise ArgumentError(f"{role} of shape {array.shape} is not contiguous: pass np.ascontiguousarray({role})")
+    if writeable and not array.flags.writeable:
+        raise ArgumentError(f"{role} is read-only, the result cannot be written to it")
+    return array.reshape(-1).view(np.uint8)
+
+
+def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
+    """Check this rank's arrays against what the call needs, and see whether they are the same memory.
+
+    Raises ArgumentError naming the array, what it has and what it should have.
+    """
+    expected_in, expected_out = buffers(call, rank)
+    source = as_bytes(x, "x") if x is not None and expected_in.nbytes else _NOTHING
+    target = as_bytes(out, "out", writeable=True) if out is not None and expected_out.nbytes else _NOTHING
+    for role, array, have, need in (("x", x, source, expected_in), ("out", out, target, expected_out)):
+        if have.nbytes != need.nbytes:
+            given = "no array" if array is None else f"{have.nbytes} bytes, shape {array.shape}"
+            raise ArgumentError(
+                f"{call.collective}: {role} of rank {rank} must have {need.nbytes} bytes "
+                f"({need.nbytes // DTYPES[call.dtype].itemsize} x {call.dtype}), it has {given}"
+            )
+        if array is not None and need.nbytes and dtype_name(array) != call.dtype:
+            raise ArgumentError(f"{call.collective}: {role} is {array.dtype}, the call is of {call.dtype}")
+    return Bound(_aliased(call, rank, source, target), source, target)
+
+
+def _aliased(call: Call, rank: int, source: Bytes, target: Bytes) -> Call:
+    """The call, marked in place where the buffers lie in each other as NCCL has it; other overlaps are refused."""
+    if not source.nbytes or not target.nbytes:
+        return call
+    in_place = Call(**{**_fields(call), "in_place": True})
+    inner, outer = buffers(in_place, rank)
+    distance = source.ctypes.data - target.ctypes.data
+    if distance == (inner.at if inner.inside else -outer.at):
+        return in_place
+    if -source.nbytes < distance < target.nbytes:
+        raise ArgumentError(
+            f"{call.collective}: x and out of rank {rank} overlap; in place, the smaller one is the rank's own block "
+            f"of the larger one"
+        )
+    return call
+
+
+def _fields(call: Call) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in call.__dataclass_fields__}
+
+
+def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None) -> int:
+    """One block's bytes, from whichever array this rank has. Raises ArgumentError for what does not divide."""
+    shape = COLLECTIVES[collective]
+    for role, array, blocks in (("x", x, shape.input_blocks), ("out", out, shape.output_blocks)):
+        if array is None:
+            continue
+        if not isinstance(array, np.ndarray):
+            raise ArgumentError(f"{role} is a {type(array).__name__}: a NumPy array is needed")
+        if blocks == "one":
+            return array.nbytes
+        if array.size % ranks:
+            raise ArgumentError(
+                f"{collective}: {role} has {array.size} elements, which do not divide into a block for each of {ranks} ranks"
+            )
+        return array.nbytes // ranks
+    raise ArgumentError(f"{collective}: this rank needs an array to say how much it takes part with: pass x or out")

@@ -1,0 +1,201 @@
+"""Sweeps over calls in the terms of nccl-tests: what to run, what ranks measure, and the table's rows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from collectives import oracle, registry, sizes
+from collectives.choose import Choice, choose
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import REGION_BYTES
+from collectives.registry import Recipe
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES, Call
+
+AUTO, EVERY = "auto", "every"
+DEFAULT_SEED = 1
+MOST_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What `run` was asked for. Every collective runs in every combination of the rest that means something.
+
+    ``roots`` None stands for all ranks. ``variant`` is "auto", "every" or a name; ``algorithm`` is a user's
+    own, ``FILE.py:function``, which runs instead.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: Sequence[int]
+    dtypes: tuple[str, ...] = ("f32",)
+    redops: tuple[str, ...] = ("sum",)
+    roots: tuple[int, ...] | None = (0,)
+    variant: str = AUTO
+    algorithm: str | None = None
+    iterations: int = 5
+    warmup: int = 1
+    in_place: bool = False
+    check: bool = True
+    seed: int = DEFAULT_SEED
+    region_bytes: int = REGION_BYTES
+
+    def cases(self, ranks: int) -> list[Case]:
+        """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
+        cases: list[Case] = []
+        for collective in self.collectives:
+            for case in self._cases_of(collective, ranks):
+                if len(cases) == MOST_ROWS:
+                    raise ArgumentError(f"this sweep has more than {MOST_ROWS} rows: make its steps larger")
+                cases.append(case)
+        return cases
+
+    def _cases_of(self, collective: str, ranks: int) -> Iterator[Case]:
+        if collective not in COLLECTIVES:
+            raise ArgumentError(f"there is no collective {collective!r}: it is one of {', '.join(COLLECTIVES)}")
+        contract = COLLECTIVES[collective]
+        moves = contract.moves_data
+        roots = self.roots if self.roots is not None else tuple(range(ranks))
+        for dtype, redop, root, nbytes, variant in product(
+            self.dtypes if moves else ("u8",),
+            self.redops if contract.reduces else ("none",),
+            roots if contract.rooted else (0,),
+            self.sizes if moves else (0,),
+            self._variants_of(collective),
+        ):
+            if dtype not in DTYPES:
+                raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
+            block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
+            call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
+            registry.check(call)
+            if self.check:
+                oracle.check_exact(call)
+            yield Case(call, in_place=self.in_place or collective == "broadcast")
+
+    def _variants_of(self, collective: str) -> list[str]:
+        if self.algorithm is not None:
+            own = load_algorithm(self.algorithm)
+            if own.collective != collective:
+                raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
+            return [own.name]
+        if self.variant == EVERY:
+            return registry.variants(collective)
+        if self.variant != AUTO:
+            registry.recipe(collective, self.variant)
+        return [self.variant]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a call, whose ``algorithm`` is a variant's name or "auto"."""
+
+    call: Call
+    in_place: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sizes.size_bytes(self.call.collective, self.call.nbytes, self.call.ranks)
+
+    @property
+    def count(self) -> int:
+        """Elements of one block, as nccl-tests counts them."""
+        return self.call.nbytes // DTYPES[self.call.dtype].itemsize
+
+    @property
+    def root(self) -> int:
+        """-1 where there is none, as nccl-tests prints it."""
+        return self.call.root if COLLECTIVES[self.call.collective].rooted else -1
+
+
+@dataclass(frozen=True, slots=True)
+class WrongElement:
+    """The first one a rank saw: in which call and element, and its bits as they were and should have been."""
+
+    call: int
+    element: int
+    got: int
+    right: int
+
+    def describe(self, dtype: str) -> str:
+        values = np.array([self.got, self.right], np.uint64).view(np.uint8).reshape(2, 8)
+        got, right = (bits[: DTYPES[dtype].itemsize].view(DTYPES[dtype])[0] for bits in values)
+        return f"call {self.call}, element {self.element}: {got} instead of {right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one rank saw of one case: when it entered and left each timed call, and what was wrong in any.
+
+    Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+    """
+
+    rank: int
+    entered_ns: tuple[int, ...]
+    left_ns: tuple[int, ...]
+    wrong: int
+    first_wrong: WrongElement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``time_us``: the slowest rank's, median over the timed calls. ``wrong``: of all calls on all ranks."""
+
+    collective: str
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    time_us: float
+    algbw_gbytes_per_s: float
+    busbw_gbytes_per_s: float
+    wrong: int | None  # None where nothing was checked
+    first_wrong: str | None
+    variant: str
+    chosen_by: str  # "auto" or "user"
+    reason: str
+    in_place: bool
+    iterations: int
+
+
+def row(case: Case, seen: Mapping[int, Measured], *, checked: bool) -> Row:
+    """One row of what every rank measured."""
+    call, measured = case.call, [seen[rank] for rank in sorted(seen)]
+    entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
+    time_ns = statistics.median((left - entered).max(axis=0).tolist())
+    algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
+    auto = call.algorithm == AUTO
+    choice = choose(call.collective, call.nbytes, call.ranks) if auto else Choice(call.algorithm, "")
+    wrong = sum(m.wrong for m in measured)
+    if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
+        wrong += int((left < entered.max(axis=0)).sum())
+    firsts = (f"rank {m.rank}, {m.first_wrong.describe(call.dtype)}" for m in measured if m.first_wrong)
+    return Row(
+        collective=call.collective,
+        size_bytes=case.size_bytes,
+        count=case.count,
+        dtype=call.dtype,
+        redop=call.redop,
+        root=case.root,
+        time_us=time_ns / 1e3,
+        algbw_gbytes_per_s=algbw,
+        busbw_gbytes_per_s=sizes.busbw_gbytes_per_s(call.collective, call.ranks, algbw),
+        wrong=wrong if checked else None,
+        first_wrong=next(firsts, None),
+        variant=choice.variant,
+        chosen_by="auto" if auto else "user",
+        reason=choice.reason,
+        in_place=case.in_place,
+        iterations=entered.shape[1],
+    )
+
+
+@lru_cache
+def load_algorithm(spec: str) -> Recipe:
+    """`registry.load_algorithm`, once a process: threads must not execute the file side by side."""
+    return registry.load_algorithm(spec)

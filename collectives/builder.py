@@ -1,0 +1,368 @@
+"""The few words in which algorithms are written.
+
+An algorithm says who publishes which bytes to whom, who retrieves or folds them, and where the result goes. The
+builder turns each word into the instructions that make it right on a pool without coherence:
+
+    publish    wait until the slot is free, WRITE, FLUSH, FENCE, SIGNAL
+    retrieve   WAIT, INVALIDATE, READ
+    fold       the same for every peer, then REDUCE in rank order
+
+How it does so is a Style: where blocks lie, how many chunks they are cut into, and whether publishing and retrieving
+are streams of their own. So one page of an algorithm gives all variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from collectives import contracts
+from collectives.placement import place
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
+from cxlemu.plan import (
+    DTYPE_NAMES,
+    NOTHING,
+    Buffer,
+    Call,
+    Flag,
+    Frame,
+    Group,
+    Instruction,
+    Kind,
+    Layout,
+    Op,
+    Operand,
+    RankPart,
+    RedOp,
+    Region,
+    Stream,
+    encode,
+)
+from cxlemu.plan.layout import round_up
+
+INPUT, OUTPUT, SCRATCH = 0, 1, 2
+DONE_GROUP = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How words become instructions."""
+
+    name: str
+    interleaved: bool = True  # blocks spread over cards; otherwise allocated one after another
+    chunks: int = 1  # at most so many doorbells a block
+    overlap: bool = False  # publishing and retrieving are streams of their own
+    line: bool = False  # payload inside the doorbell's line, nothing in data slots
+
+
+NAIVE = Style("naive", interleaved=False)
+AGGREGATE = Style("aggregate")
+ALL = Style("all", chunks=4, overlap=True)
+LINE = Style("line", line=True)
+STYLES = {style.name: style for style in (NAIVE, AGGREGATE, ALL, LINE)}
+
+
+class Chunk(NamedTuple):
+    """A part of every block that is published under one doorbell (one per line in the line style)."""
+
+    seq: int  # the round, relative to the call's first epoch
+    number: int  # in its round
+    offset: int  # from the start of the block
+    nbytes: int
+    slot_offset: int  # from the start of the block's place in the slot
+
+
+@dataclass(frozen=True)
+class Areas:
+    """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk)."""
+
+    region_of: dict[int, int]  # writer -> region id
+    block_bytes: int  # a block's place in its writer's area
+    doorbells_per_block: int
+
+
+@dataclass
+class Builder:
+    """Builds one rank's part. ``nbytes`` is the call's block size; offsets are in bytes."""
+
+    call: Call
+    layout: Layout
+    style: Style
+    rank: int
+    _streams: dict[str, list[Instruction]] = field(init=False)
+    _regions: list[Region] = field(init=False, default_factory=list)
+    _groups: list[Group] = field(init=False)
+    _rounds: int = field(init=False, default=0)
+    _events: int = field(init=False, default=0)
+    _scratch_bytes: int = field(init=False, default=0)
+    _areas: Areas = field(init=False)
+    _entered: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        names = ("publish", "retrieve") if self.style.overlap else ("main",)
+        self._streams = {name: [] for name in names}
+        self._groups = [Group(self.layout.done(0), self.ranks, 1)]
+
+    # --- what an algorithm asks -------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> int:
+        return self.call.ranks
+
+    @property
+    def nbytes(self) -> int:
+        return self.call.nbytes
+
+    @property
+    def root(self) -> int:
+        return self.call.root
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == self.call.root
+
+    @property
+    def peers(self) -> list[int]:
+        """Everyone else, the next rank first: staggered starts, so that not all turn to the same card at once."""
+        return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+
+    def input(self, offset: int = 0) -> Operand:
+        return Operand(Kind.BUFFER, INPUT, 0, offset)
+
+    def output(self, offset: int = 0) -> Operand:
+        return Operand(Kind.BUFFER, OUTPUT, 0, offset)
+
+    # --- rounds -----------------------------------------------------------------------------------------------
+
+    def rounds(
+        self, nbytes: int, *, writers: list[int] | None = None, blocks: int = 1, spread: str
+    ) -> Iterator[list[Chunk]]:
+        """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks.
+
+        ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
+        or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N).
+        """
+        if nbytes == 0:
+            return
+        writers = list(range(self.ranks)) if writers is None else writers
+        piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread)
+        for start in range(0, nbytes, piece):
+            seq, size = self._rounds, min(piece, nbytes - start)
+            step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
+            self._entered = False
+            yield [
+                Chunk(seq, number, start + at, min(step, size - at), at)
+                for number, at in enumerate(range(0, size, step))
+            ]
+            self._leave(seq)
+            self._rounds += 1
+
+    def _plan_areas(self, nbytes: int, writers: list[int], blocks: int, spread: str) -> tuple[int, int, Areas]:
+        """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
+        doorbells = self.layout.doorbells_per_rank // blocks
+        if doorbells < 1:
+            raise ArgumentError(
+                f"{self.call}: {blocks} blocks a rank need as many doorbells, the layout has "
+                f"{self.layout.doorbells_per_rank} per rank"
+            )
+        if self.style.line:  # every line carries its own flag and up to 56 bytes; a round is one chunk
+            piece = doorbells * PAYLOAD_BYTES
+            return piece, piece, Areas({}, 0, doorbells)
+        placement = spread if self.style.interleaved else "sequential"
+        regions, piece = place(self.layout, len(writers), blocks, nbytes, placement)
+        first = len(self._regions)
+        self._regions.extend(regions)
+        region_of = {writer: first + index for index, writer in enumerate(writers)}
+        return piece, 0, Areas(region_of, piece, min(self.style.chunks, doorbells))
+
+    def _enter(self, seq: int) -> None:
+        """Before the first store of a round: everyone is done with the round that used this slot before."""
+        if not self._entered:
+            self._emit("publish", Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
+            self._entered = True
+
+    def _leave(self, seq: int) -> None:
+        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced)."""
+        if self._entered:
+            self._order(self._record())
+        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
+
+    # --- words ------------------------------------------------------------------------------------------------
+
+    def copy(self, dst: Operand, src: Operand, nbytes: int) -> None:
+        """Local to local; nothing where both are the same memory (in place)."""
+        if nbytes and self._resolve(dst) != self._resolve(src):
+            self._emit("retrieve", Op.COPY, dst=dst, a=src, nbytes=nbytes)
+
+    def publish(self, chunk: Chunk, src: Operand, *, block: int = 0, overwritten: bool = False) -> int | None:
+        """Put a chunk of one of this rank's blocks where its peers find it.
+
+        ``overwritten``: in place, the result will replace ``src``; give the returned event to whatever does so.
+        """
+        self._enter(chunk.seq)
+        self._push("publish", chunk, src, block, written=False)
+        return self._record() if overwritten and self.call.in_place else None
+
+    def retrieve(self, dst: Operand, chunk: Chunk, peer: int, *, block: int = 0, after: int | None = None) -> None:
+        """Get a chunk of one of a peer's blocks."""
+        self._order(after)
+        if self.style.line:
+            self._take_lines(dst, chunk, peer, block)
+        else:
+            area = self._await_chunk(chunk, peer, block)
+            self._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
+
+    def fold(
+        self,
+        dst: Operand,
+        chunk: Chunk,
+        own: Operand,
+        *,
+        block: int = 0,
+        republish: int | None = None,
+        after: int | None = None,
+    ) -> None:
+        """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block."""
+        self._order(after)
+        sources = []
+        for peer in range(self.ranks):
+            if peer == self.rank:
+                sources.append(own)
+            elif self.style.line:
+                sources.append(self._scratch(chunk.nbytes, row=peer + 1))
+                self._take_lines(sources[-1], chunk, peer, block)
+            else:
+                sources.append(self._area(chunk, peer, block))
+        self._reduce(dst, chunk, sources, block, republish)
+        if republish is not None:
+            self._push("retrieve", chunk, dst, republish, written=not self.style.line)
+
+    def meet(self) -> None:
+        """Nobody goes on before everybody is here."""
+        self._groups.append(Group(0, self.ranks, self.layout.doorbells_per_rank))
+        self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
+        self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
+        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=self._rounds)
+        self._rounds += 1
+
+    # --- how words become instructions ------------------------------------------------------------------------
+
+    def _emit(
+        self,
+        stream: str,
+        op: Op,
+        *,
+        arg: int = 0,
+        value: int = 0,
+        nbytes: int = 0,
+        flags: int = 0,
+        dst: Operand = NOTHING,
+        dst2: Operand = NOTHING,
+        sources: list[Operand] | None = None,
+        a: Operand = NOTHING,
+    ) -> None:
+        typed = op in (Op.REDUCE, Op.REDUCE_LOCAL)
+        dtype = DTYPE_NAMES.index(self.call.dtype) if typed else 0
+        redop = RedOp[self.call.redop.upper()] if typed else RedOp.NONE
+        operands = (*(sources or [a]), NOTHING, NOTHING)[:3]
+        self._streams[stream if self.style.overlap else "main"].append(
+            Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands)
+        )
+
+    def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        offset = block * self._areas.block_bytes + chunk.slot_offset
+        return Operand(Kind.REGION, self._areas.region_of[writer], chunk.seq, offset)
+
+    def _doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
+        index = block * self._areas.doorbells_per_block + chunk.number + line
+        return self.layout.published(writer, index)
+
+    def _push(self, stream: str, chunk: Chunk, src: Operand, block: int, *, written: bool) -> None:
+        """Make a chunk visible and say so. ``written``: its bytes are in the slot already, in this host's cache."""
+        if self.style.line:
+            for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES)):
+                doorbell = self._doorbell(chunk, self.rank, block, line)
+                size = min(PAYLOAD_BYTES, chunk.nbytes - at)
+                self._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(at), nbytes=size)
+            return
+        area = self._area(chunk, self.rank, block)
+        if not written:
+            self._emit(stream, Op.WRITE, dst=area, a=src, nbytes=chunk.nbytes)
+        self._emit(stream, Op.FLUSH, a=area, nbytes=chunk.nbytes)
+        self._emit(stream, Op.FENCE)
+        self._emit(stream, Op.SIGNAL, arg=self._doorbell(chunk, self.rank, block), value=chunk.seq)
+
+    def _await_chunk(self, chunk: Chunk, peer: int, block: int) -> Operand:
+        area = self._area(chunk, peer, block)
+        self._emit("retrieve", Op.WAIT, arg=self._doorbell(chunk, peer, block), value=chunk.seq)
+        self._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
+        return area
+
+    def _take_lines(self, dst: Operand, chunk: Chunk, peer: int, block: int) -> None:
+        for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES)):
+            doorbell = self._doorbell(chunk, peer, block, line)
+            size = min(PAYLOAD_BYTES, chunk.nbytes - at)
+            self._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
+
+    def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
+        """Fold from the left, two new operands a step, accumulating in scratch: ``dst`` may be an operand (in place)."""
+        op = Op.REDUCE_LOCAL if self.style.line else Op.REDUCE
+        todo = list(enumerate(sources))
+        accumulator: list[Operand] = []
+        while todo:
+            now, todo = todo[: 3 - len(accumulator)], todo[3 - len(accumulator) :]
+            for peer, operand in now:
+                if operand.kind == Kind.REGION:
+                    self._await_chunk(chunk, peer, block)
+            last = not todo
+            divide = last and self.call.redop == "avg"
+            target = dst if last else self._scratch(chunk.nbytes)
+            self._emit(
+                "retrieve",
+                op,
+                arg=self.ranks if divide else 0,
+                flags=Flag.DIVIDE if divide else 0,
+                nbytes=chunk.nbytes,
+                dst=target,
+                dst2=self._republished(chunk, republish) if last else NOTHING,
+                sources=accumulator + [operand for _, operand in now],
+            )
+            accumulator = [target]
+
+    def _republished(self, chunk: Chunk, block: int | None) -> Operand:
+        return NOTHING if block is None or self.style.line else self._area(chunk, self.rank, block)
+
+    def _scratch(self, nbytes: int, row: int = 0) -> Operand:
+        stride = round_up(nbytes, LINE_BYTES)
+        self._scratch_bytes = max(self._scratch_bytes, (row + 1) * stride)
+        return Operand(Kind.BUFFER, SCRATCH, 0, row * stride)
+
+    def _record(self) -> int | None:
+        """An event that follows all of the publish stream so far; with one stream, program order says as much."""
+        if not self.style.overlap:
+            return None
+        self._events += 1
+        self._emit("publish", Op.RECORD, arg=self._events - 1)
+        return self._events - 1
+
+    def _order(self, event: int | None) -> None:
+        if event is not None:
+            self._emit("retrieve", Op.AWAIT, arg=event)
+
+    @cached_property
+    def _buffers(self) -> tuple[Buffer, Buffer]:
+        return contracts.buffers(self.call, self.rank)
+
+    def _resolve(self, operand: Operand) -> tuple[str, int]:
+        """The memory that a local operand really is, in place or not."""
+        buffer = self._buffers[operand.id]
+        return (buffer.inside, buffer.at + operand.offset) if buffer.inside else (buffer.name, operand.offset)
+
+    def finish(self) -> tuple[Frame, RankPart]:
+        streams = tuple(Stream(name, encode(instructions)) for name, instructions in self._streams.items())
+        buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
+        frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups))
+        return frame, RankPart(self.rank, buffers, streams, self._events)

@@ -1,0 +1,36 @@
+"""``auto``: which variant a call takes, and why. The choice depends on nothing that could differ between ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from collectives.contracts import COLLECTIVES
+from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.units import format_bytes
+
+LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
+CHUNKED_MIN_BYTES = 16 << 10
+TWO_SHOT_MIN_BYTES = 64 << 10
+
+
+class Choice(NamedTuple):
+    variant: str
+    reason: str
+
+
+def choose(collective: str, nbytes: int, ranks: int) -> Choice:
+    """``nbytes`` is one block's size, as in Call."""
+    if not COLLECTIVES[collective].moves_data:
+        return Choice("line", "no data: doorbells only")
+    if nbytes == 0:
+        return Choice("line", "nothing to move")
+    size = format_bytes(nbytes)
+    if nbytes <= LINE_MAX_BYTES:
+        return Choice("line", f"{size} fit in {-(-nbytes // PAYLOAD_BYTES)} doorbell lines: no data lines, no fence")
+    if collective == "all_reduce" and ranks > 2 and nbytes >= TWO_SHOT_MIN_BYTES:
+        return Choice(
+            "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"
+        )
+    if nbytes >= CHUNKED_MIN_BYTES:
+        return Choice("all", f"{size} are worth chunks: peers retrieve while the rest is published")
+    return Choice("aggregate", f"{size} are too small for chunks")

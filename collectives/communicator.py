@@ -1,0 +1,321 @@
+"""What a user calls: collectives on NumPy arrays, over a ring of slots in the pool.
+
+    with Communicator.world(context) as comm:
+        comm.all_reduce(x)                          # in place
+        y = comm.all_gather(x)                      # a new array of shape (ranks, *x.shape)
+        handle = comm.all_reduce(x, async_op=True)
+        handle.wait()
+        half = comm.split(color=comm.rank % 2)
+
+Names and meanings are those of torch.distributed and mpi4py: arrays are C-contiguous, blocks are in rank order, every
+rank calls the same collectives in the same order. Reductions fold in rank order, so results are the same bits on every
+rank and in every run; ``avg`` is the sum divided by the number of ranks (integers truncate toward zero).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from collectives.arrays import Array, Bound, bind, block_bytes, dtype_name
+from collectives.choose import Choice, choose
+from collectives.layouts import REGION_BYTES, layout_for
+from collectives.progress import Handle, Lane, Watcher
+from collectives.registry import Recipe, build, check, recipe
+from cxlemu.engines import reference
+from cxlemu.engines.reference import Runner
+from cxlemu.engines.streams import Binding
+from cxlemu.errors import ArgumentError, PeerLostError, RunError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import Call
+from cxlemu.pool.arena import Arena
+from cxlemu.world import RankContext
+
+PLANS_KEPT = 256
+
+# The array with the result (None where this rank gets none), or its Handle with async_op=True.
+Outcome = Any
+
+
+class Communicator:
+    """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
+
+    Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.registry.variants`, or a Recipe,
+    which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run in the
+    order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent), MismatchError when
+    ranks call different things, PeerLostError or DeadlineError when a peer does not come; after these three the
+    communicator is revoked: every later call raises at once.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        *,
+        members: tuple[int, ...],
+        arena: Arena,
+        lane: Lane,
+        deadline_s: float,
+        region_bytes: int,
+    ) -> None:
+        pool = context.pool
+        self.members = members  # world ranks, in this communicator's order
+        self.rank = members.index(context.rank)
+        self.size = len(members)
+        self.layout = layout_for(
+            self.size, len(pool.cards), arena.nbytes, pool.interleave_bytes, region_bytes=region_bytes
+        )
+        ring = arena.take(self.layout.extent_bytes)
+        self._base = ring.at
+        self._arena = arena
+        self._context = context
+        self._lane = lane
+        self._deadline_s = deadline_s
+        self._region_bytes = region_bytes
+        self._epoch = 1  # doorbells start at 0: nothing is published yet
+        self._revoked: RunError | None = None
+        self._scratch: Bytes = np.empty(0, np.uint8)
+        # Rings never overlap, so where one begins is a name that all members agree on.
+        self._watch = Watcher(context, ring.at // 4096, members, deadline_s)
+        self._plan = lru_cache(maxsize=PLANS_KEPT)(lambda chosen, call: build(chosen, self.layout, call))
+        self._clear_doorbells()
+
+    @classmethod
+    def world(cls, context: RankContext, *, region_bytes: int = REGION_BYTES, deadline_s: float | None = None) -> Self:
+        """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
+
+        It gets half of the room that the pool has left, its ring and its children together.
+        Collective: every rank makes the same communicators in the same order.
+        """
+        deadline_s = context.deadline_s if deadline_s is None else deadline_s
+        arena = context.arena.take(context.arena.nbytes // 2)
+        members = tuple(range(context.ranks))
+        comm = cls(context, members=members, arena=arena, lane=Lane(), deadline_s=deadline_s, region_bytes=region_bytes)
+        context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
+        return comm
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """Communicators of the ranks with equal ``color``, ordered by ``key`` (default: rank), as MPI_Comm_split.
+
+        ``color=None`` takes no part and gets None. Collective over this communicator. Raises ArgumentError when the
+        pool has no room left.
+        """
+        mine = np.array([color is not None, color or 0, self.rank if key is None else key], np.int64)
+        everyone = self.all_gather(mine).tolist()
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for rank, (takes_part, its_color, its_key) in enumerate(everyone):
+            if takes_part:
+                groups.setdefault(its_color, []).append((its_key, rank))
+        # Every rank takes every group's room, so that all go on agreeing on what is left.
+        room = self._arena.nbytes // (2 * max(len(groups), 1))
+        child = None
+        for its_color in sorted(groups):
+            arena = self._arena.take(room // 4096 * 4096)
+            if color == its_color:
+                child = Communicator(
+                    self._context,
+                    members=tuple(self.members[rank] for _, rank in sorted(groups[its_color])),
+                    arena=arena,
+                    lane=self._lane,
+                    deadline_s=self._deadline_s,
+                    region_bytes=self._region_bytes,
+                )
+        self.barrier()  # nobody rings before all doorbells are cleared
+        return child
+
+    def choice(self, collective: str, nbytes: int) -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why."""
+        return choose(collective, nbytes, self.size)
+
+    # --- collectives ------------------------------------------------------------------------------------------
+
+    def all_reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks. The result replaces ``x``, or goes to ``out`` of the same shape."""
+        return self._collective("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
+
+    def reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks at ``root``: there it replaces ``x`` or goes to ``out``. Others get None."""
+        target = (x if out is None else out) if self.rank == root else None
+        return self._collective("reduce", x, target, op, root, variant, async_op)
+
+    def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+        """``x`` of ``root`` replaces ``x`` of all other ranks."""
+        return self._collective("broadcast", x, x, "none", root, variant, async_op)
+
+    def all_gather(
+        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+    ) -> Outcome:
+        """``x`` of all ranks, in rank order: ``out`` has ``size`` times the elements (default: (size, *x.shape)).
+
+        In place: ``x`` is this rank's block of ``out``.
+        """
+        target = self._new((self.size, *np.shape(x)), x) if out is None else out
+        return self._collective("all_gather", x, target, "none", 0, variant, async_op)
+
+    def gather(
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """As all_gather, at ``root`` alone. Others get None."""
+        target = None
+        if self.rank == root:
+            target = self._new((self.size, *np.shape(x)), x) if out is None else out
+        return self._collective("gather", x, target, "none", root, variant, async_op)
+
+    def scatter(
+        self,
+        x: Array | None,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Block k of ``x`` of ``root`` goes to ``out`` of rank k; only the root passes ``x``, the others pass ``out``."""
+        source = x if self.rank == root else None
+        target = self._block_of(source, "scatter") if out is None and source is not None else out
+        return self._collective("scatter", source, target, "none", root, variant, async_op)
+
+    def reduce_scatter(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine block k of ``x`` of all ranks at rank k. Blocks divide ``x`` along its first axis by default."""
+        target = self._block_of(x, "reduce_scatter") if out is None else out
+        return self._collective("reduce_scatter", x, target, op, 0, variant, async_op)
+
+    def all_to_all(
+        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+    ) -> Outcome:
+        """Block k of ``x`` goes to rank k, where it becomes block ``rank`` of ``out`` (default: a new array like x)."""
+        target = self._new(np.shape(x), x) if out is None else out
+        return self._collective("all_to_all", x, target, "none", 0, variant, async_op)
+
+    def barrier(self, *, async_op: bool = False) -> Outcome:
+        """Return when all ranks have called it."""
+        nothing = np.empty(0, np.uint8)
+        return self._collective("barrier", nothing, nothing, "none", 0, "auto", async_op)
+
+    # --- how a call runs --------------------------------------------------------------------------------------
+
+    def _collective(
+        self,
+        collective: str,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        root: int,
+        variant: str | Recipe,
+        async_op: bool,
+    ) -> Outcome:
+        if self._revoked is not None:
+            raise RunError(f"this communicator is revoked since: {self._revoked}") from self._revoked
+        if not 0 <= root < self.size:
+            raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
+        nbytes = 0 if collective == "barrier" else block_bytes(collective, self.size, x, out)
+        array = x if x is not None else out
+        dtype = dtype_name(array) if array is not None else "u8"
+        if variant == "auto":
+            variant = choose(collective, nbytes, self.size).variant
+        chosen = recipe(collective, variant) if isinstance(variant, str) else variant
+        if chosen.collective != collective:
+            raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
+        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
+        check(call)
+        bound = bind(call, self.rank, x, out)
+
+        def work() -> Array | None:
+            self._run(chosen, bound)
+            return out
+
+        return self._lane.start(work) if async_op else self._lane.call(work)
+
+    def _run(self, chosen: Recipe, bound: Bound) -> None:
+        call = bound.call
+        plan = self._plan(chosen, call)
+        part = plan.part(self.rank)
+        if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
+            self._scratch = np.empty(need, np.uint8)
+        self._watch.call += 1
+        session = self._context.session
+        session.report(
+            self._watch.comm, self._watch.call, call.tag, f"{call.collective} {call.nbytes} {call.dtype} {call.redop}"
+        )
+        binding = Binding(self.layout, self._base, self._epoch)
+        buffers = [bound.input, bound.output, self._scratch]
+        runner = Runner(call, plan.frame, part, binding, memory=self._context.memory, buffers=buffers)
+        self._epoch += plan.rounds
+        try:
+            reference.run(runner, deadline_s=self._deadline_s, watch=self._watch)
+        except BaseException as error:  # also Ctrl-C: what was sent cannot be called back
+            self._revoked = error if isinstance(error, RunError) else RunError(f"{type(error).__name__} in [{call}]")
+            if isinstance(error, PeerLostError):
+                lost = " ".join(str(self.members[r]) for r in error.ranks)
+                session.report(self._watch.comm, self._watch.call, call.tag, f"lost {lost}")
+            raise
+
+    def _clear_doorbells(self) -> None:
+        """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
+        memory = self._context.memory
+        for card, offset, nbytes in self.layout.own_doorbells(self.rank):
+            memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
+            memory.flush(card, self._base + offset, nbytes)
+        memory.fence()
+
+    def _new(self, shape: tuple[int, ...], like: Array) -> Array:
+        if not isinstance(like, np.ndarray):
+            raise ArgumentError(f"x is a {type(like).__name__}: a NumPy array is needed")
+        return np.empty(shape, like.dtype)
+
+    def _block_of(self, x: Array, collective: str) -> Array:
+        if not isinstance(x, np.ndarray) or x.ndim == 0 or x.shape[0] % self.size:
+            shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
+            raise ArgumentError(
+                f"{collective}: the first axis of x ({shape}) does not divide into {self.size} blocks; pass out, or reshape x"
+            )
+        return np.empty((x.shape[0] // self.size, *x.shape[1:]), x.dtype)
+
+    def close(self) -> None:
+        """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
+        self._lane.drain()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+
+__all__ = ["Communicator", "Handle", "Outcome"]

@@ -1,0 +1,91 @@
+"""What must hold before and after each collective: which bytes a rank brings, and which it must end up with.
+
+``nbytes`` of a call is the size of one block. Blocks are numbered by rank: block k of a gathered or scattered buffer
+belongs to rank k. In-place calls follow NCCL: the smaller buffer is the rank's own block of the larger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cxlemu.plan import Buffer, Call
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Blocks a rank brings and gets: 1, "ranks" (one per rank) or 0. ``rooted_*``: only the root has that buffer."""
+
+    name: str
+    input_blocks: str  # "one", "ranks", "none"
+    output_blocks: str
+    reduces: bool = False
+    rooted_input: bool = False
+    rooted_output: bool = False
+
+    @property
+    def moves_data(self) -> bool:
+        return self.output_blocks != "none"
+
+    @property
+    def rooted(self) -> bool:
+        return self.rooted_input or self.rooted_output
+
+
+COLLECTIVES: dict[str, Collective] = {
+    c.name: c
+    for c in (
+        Collective("all_gather", "one", "ranks"),
+        Collective("broadcast", "one", "one", rooted_input=True),
+        Collective("gather", "one", "ranks", rooted_output=True),
+        Collective("scatter", "ranks", "one", rooted_input=True),
+        Collective("all_reduce", "one", "one", reduces=True),
+        Collective("reduce_scatter", "ranks", "one", reduces=True),
+        Collective("reduce", "one", "one", reduces=True, rooted_output=True),
+        Collective("all_to_all", "ranks", "ranks"),
+        Collective("barrier", "none", "none"),
+    )
+}
+
+
+def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
+    """A rank's input and output, with their sizes and, in place, which lies inside the other."""
+    collective = COLLECTIVES[call.collective]
+    blocks = {"none": 0, "one": 1, "ranks": call.ranks}
+    is_root = rank == call.root
+    n_in = blocks[collective.input_blocks] if is_root or not collective.rooted_input else 0
+    n_out = blocks[collective.output_blocks] if is_root or not collective.rooted_output else 0
+    source, target = Buffer("input", n_in * call.nbytes), Buffer("output", n_out * call.nbytes)
+    if not call.in_place or not n_in or not n_out:
+        return source, target
+    if n_in < n_out:
+        return Buffer("input", source.nbytes, inside="output", at=rank * call.nbytes), target
+    if n_out < n_in:
+        return source, Buffer("output", target.nbytes, inside="input", at=rank * call.nbytes)
+    return Buffer("input", source.nbytes, inside="output", at=0), target
+
+
+class Piece(NamedTuple):
+    """Output bytes [at, at + nbytes) are, byte by byte, the fold of these contributions from the left."""
+
+    at: int
+    nbytes: int
+    contributions: tuple[tuple[int, int], ...]  # (rank, offset in that rank's input)
+    divisor: int = 1
+
+
+def postcondition(call: Call, rank: int) -> Iterator[Piece]:
+    """What a rank's output must be. Reductions fold in rank order, so that results are bitwise reproducible."""
+    collective, m, everyone = COLLECTIVES[call.collective], call.nbytes, range(call.ranks)
+    if buffers(call, rank)[1].nbytes == 0:
+        return
+    divisor = call.ranks if call.redop == "avg" else 1
+    own_block = rank * m if collective.input_blocks == "ranks" else 0
+    if collective.reduces:
+        yield Piece(0, m, tuple((source, own_block) for source in everyone), divisor)
+    elif collective.rooted_input:
+        yield Piece(0, m, ((call.root, own_block),))
+    else:
+        for source in everyone:
+            yield Piece(source * m, m, ((source, own_block),))

@@ -1,0 +1,151 @@
+"""What one rank does for a sweep: it prepares, times and checks every call.
+
+Warm-up calls follow each other as closely as checking allows, so that fast ranks run ahead; before each timed
+call the ranks meet in a barrier, on a communicator of its own. Every call is checked, outside of its time,
+over a buffer in which no byte was right before.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from collectives import contracts, oracle
+from collectives.bench import Case, Measured, Sweep, WrongElement, load_algorithm
+from collectives.communicator import Communicator
+from collectives.contracts import COLLECTIVES
+from collectives.oracle import Array
+from collectives.registry import Recipe
+from cxlemu.plan import DTYPES, Layout
+from cxlemu.world import RankContext
+
+CONTROL_BYTES_PER_RANK = 32 << 10
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first message, from rank 0: how the ring lies in the pool."""
+
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One rank's message about one case."""
+
+    case: int
+    measured: Measured
+
+
+def run_sweep(context: RankContext, sweep: Sweep) -> int:
+    """All cases, on one rank: emits Opened, then Finished for each; returns how many elements were wrong.
+
+    Under a launcher, where only rank 0 is heard, it speaks for all.
+    """
+    with (
+        Communicator.world(context, region_bytes=sweep.region_bytes) as comm,
+        Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK) as control,
+    ):
+        if context.rank == 0:
+            context.emit(Opened(comm.layout))
+        wrong = 0
+        for index, case in enumerate(sweep.cases(context.ranks)):
+            measured = _measure(comm, control, sweep, index, case)
+            wrong += measured.wrong
+            for each in _reported(context, control, measured):
+                context.emit(Finished(index, each))
+        return wrong
+
+
+def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> Measured:
+    entered, left, wrong = [], [], 0
+    first_wrong: WrongElement | None = None
+    calls = sweep.warmup + sweep.iterations
+    for number in range(calls):
+        serial = index * calls + number
+        x = oracle.inputs(case.call, comm.rank, sweep.seed, serial)
+        right = oracle.expected(case.call, comm.rank, sweep.seed, serial) if sweep.check else None
+        x, out = _buffers(case, comm.rank, x, right)
+        if number >= sweep.warmup:
+            control.barrier()
+        before_ns = time.monotonic_ns()
+        _call(comm, case, x, out, sweep.algorithm)
+        after_ns = time.monotonic_ns()
+        if number >= sweep.warmup:
+            entered.append(before_ns)
+            left.append(after_ns)
+        if right is not None and out is not None:
+            places = oracle.wrong_elements(out, right)
+            wrong += places.size
+            if places.size and first_wrong is None:
+                at = int(places[0])
+                first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
+    return Measured(comm.rank, tuple(entered), tuple(left), wrong, first_wrong)
+
+
+def _buffers(case: Case, rank: int, x: Array | None, right: Array | None) -> tuple[Array | None, Array | None]:
+    """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
+    call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
+    source, target = contracts.buffers(call, rank)
+    if not oracle.gives_output(call, rank):
+        return None if x is None else x.reshape(-1), None
+    out = np.empty(target.nbytes, np.uint8)
+    if right is not None:
+        np.invert(right.reshape(-1).view(np.uint8), out=out)
+    if x is None:
+        return None, out.view(dtype)
+    flat = x.reshape(-1).view(np.uint8)
+    if target.inside:
+        out = flat[target.at : target.at + target.nbytes]
+    elif source.inside:
+        block = out[source.at : source.at + source.nbytes]
+        block[:] = flat
+        flat = block
+    return flat.view(dtype), out.view(dtype)
+
+
+def _call(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
+    call, contract = case.call, COLLECTIVES[case.call.collective]
+    if not contract.moves_data:
+        comm.barrier()
+        return
+    variant: str | Recipe = call.algorithm if algorithm is None else load_algorithm(algorithm)
+    arguments: dict[str, Any] = {"variant": variant}
+    if contract.reduces:
+        arguments["op"] = call.redop
+    if contract.rooted:
+        arguments["root"] = call.root
+    if call.collective == "broadcast":
+        assert out is not None
+        comm.broadcast(out, **arguments)
+    else:
+        getattr(comm, call.collective)(x, out=out, **arguments)
+
+
+def _bits(array: Array, at: int) -> int:
+    return int(array.reshape(-1).view(f"u{array.dtype.itemsize}")[at])
+
+
+def _reported(context: RankContext, control: Communicator, measured: Measured) -> list[Measured]:
+    """What this rank has to say: about itself, or, where only rank 0 is heard, there about all."""
+    if context.launch in ("threads", "processes"):
+        return [measured]
+    everyone = control.gather(_as_numbers(measured))
+    return [] if everyone is None else [_from_numbers(rank, row) for rank, row in enumerate(everyone)]
+
+
+def _as_numbers(measured: Measured) -> Array:
+    first = measured.first_wrong
+    place = [0, 0, 0, 0] if first is None else [first.call, first.element, first.got, first.right]
+    numbers = [measured.wrong, *place, *measured.entered_ns, *measured.left_ns]
+    return np.array(numbers, np.uint64).view(np.int64)  # a dtype that a collective can carry
+
+
+def _from_numbers(rank: int, row: Array) -> Measured:
+    numbers = row.view(np.uint64).tolist()
+    wrong, place, times = numbers[0], numbers[1:5], tuple(numbers[5:])
+    half = len(times) // 2
+    return Measured(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)

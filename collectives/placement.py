@@ -1,0 +1,73 @@
+"""Where in a slot the ranks' areas lie: CCCL's placements (arXiv 2602.22457, section on interleaving).
+
+- sequential: areas one after another, filling card 0 before card 1 (CCCL's naive allocation);
+- over all cards: every area dealt round-robin over all cards, each starting on the next card (1-to-N and N-to-1);
+- a range per writer: every writer's area on cards of its own (N-to-N).
+"""
+
+from __future__ import annotations
+
+from cxlemu.address import rank_cards
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Layout, Region
+from cxlemu.plan.layout import round_up
+
+
+def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str) -> tuple[tuple[Region, ...], int]:
+    """Areas for ``writers`` ranks of ``blocks`` blocks each: their regions, and how much of a block fits in a slot.
+
+    Raises ArgumentError when not even a line of every block fits.
+    """
+    areas = {"sequential": _sequential, "cards": _over_all_cards, "ranges": _range_per_writer}
+    regions, piece = areas[placement](layout, writers, blocks, nbytes)
+    if piece < LINE_BYTES:
+        raise ArgumentError(
+            f"a slot of {layout.slot_bytes} bytes is too small for {writers} x {blocks} blocks of at least "
+            f"{LINE_BYTES} bytes: give the communicator a larger region or fewer ranks"
+        )
+    return regions, piece
+
+
+def _down(value: int, multiple: int) -> int:
+    return value // multiple * multiple
+
+
+def _granularity(layout: Layout, capacity: int) -> int:
+    """The pool's interleaving, or the largest power-of-two fraction of it that ``capacity`` bytes still hold."""
+    granularity = layout.interleave_bytes
+    while granularity > LINE_BYTES and granularity > capacity:
+        granularity //= 2
+    return granularity
+
+
+def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    piece = min(_down(layout.slot_bytes // (writers * blocks), LINE_BYTES), round_up(nbytes, LINE_BYTES))
+    area = piece * blocks
+    regions = (Region(0, layout.cards, layout.slot_card_bytes, 0, w * area, area) for w in range(writers))
+    return tuple(regions), piece
+
+
+def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    # An area is whole stripes plus one granule, so that the next one starts on the next card.
+    share = layout.slot_bytes // writers
+    granularity = _granularity(layout, share // (layout.cards + 1))
+    stripe = granularity * layout.cards
+    usable = _down(layout.slot_card_bytes, granularity) * layout.cards
+    area = _down(usable // writers - granularity, stripe)
+    piece = _down(area // blocks, LINE_BYTES)
+    regions = (Region(0, layout.cards, granularity, 0, w * (area + granularity), area) for w in range(writers))
+    return tuple(regions), piece
+
+
+def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    sharers = -(-writers // layout.cards)
+    per_card = layout.slot_card_bytes // sharers
+    granularity = _granularity(layout, per_card)
+    per_card = _down(per_card, granularity)
+    ranges = [rank_cards(w, writers, layout.cards) for w in range(writers)]
+    piece = _down(min(r.cards for r in ranges) * per_card // blocks, LINE_BYTES)
+    regions = (
+        Region(r.first_card, r.cards, granularity, r.sharers_before * per_card, 0, piece * blocks) for r in ranges
+    )
+    return tuple(regions), piece

@@ -1,0 +1,50 @@
+"""Sizes and speeds as nccl-tests has them (its doc/PERFORMANCE.md), so that its users can read our tables.
+
+A collective's *size* is that of all blocks together where there is a block per rank, else that of one block.
+"""
+
+from __future__ import annotations
+
+from collectives.contracts import COLLECTIVES
+
+
+def _per_rank(collective: str) -> bool:
+    """Is there a block for every rank?"""
+    shape = COLLECTIVES[collective]
+    return "ranks" in (shape.input_blocks, shape.output_blocks)
+
+
+def _blocks(collective: str, ranks: int) -> int:
+    if not COLLECTIVES[collective].moves_data:
+        return 0
+    return ranks if _per_rank(collective) else 1
+
+
+def block_bytes(collective: str, total_bytes: int, ranks: int, itemsize: int) -> int:
+    """One block's bytes (``Call.nbytes``) for a wanted size: its share, rounded down to whole elements."""
+    blocks = _blocks(collective, ranks)
+    return total_bytes // (blocks * itemsize) * itemsize if blocks else 0
+
+
+def size_bytes(collective: str, block_bytes: int, ranks: int) -> int:
+    """The size that is really moved, for the table's size column: the inverse of ``block_bytes``."""
+    return block_bytes * _blocks(collective, ranks)
+
+
+def busbw_factor(collective: str, ranks: int) -> float:
+    """Bus bandwidth per algorithm bandwidth: what the hardware carries for each byte of size.
+
+    all_reduce 2(N-1)/N; all_gather, reduce_scatter, all_to_all, gather, scatter (N-1)/N; broadcast, reduce 1.
+    """
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if _per_rank(collective) else float(COLLECTIVES[collective].moves_data)
+
+
+def algbw_gbytes_per_s(size_bytes: int, time_ns: float) -> float:
+    """Size by time; a byte per nanosecond is a GB/s (10^9 bytes)."""
+    return size_bytes / time_ns
+
+
+def busbw_gbytes_per_s(collective: str, ranks: int, algbw_gbytes_per_s: float) -> float:
+    return algbw_gbytes_per_s * busbw_factor(collective, ranks)

@@ -1,0 +1,3 @@
+from cxlemu.cli import main
+
+main(prog_name="cxlemu")

@@ -1,0 +1,183 @@
+"""Interleaving: logical offsets in a region <-> (card, offset on that card).
+
+A region is dealt to its cards in granules, round-robin. A logical range is therefore contiguous on every
+card, and one strided run per card says where its bytes lie locally: no transfer needs a step per granule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+
+
+class Address(NamedTuple):
+    card: int
+    offset: int  # from the start of the card's mapping
+
+
+class Extent(NamedTuple):
+    """``nbytes`` contiguous bytes of one card."""
+
+    card: int
+    offset: int
+    nbytes: int
+
+
+class Run(NamedTuple):
+    """Contiguous on the card, strided locally: block k is at ``local_offset + k * stride_bytes``."""
+
+    card: int
+    card_offset: int
+    local_offset: int
+    block_bytes: int
+    blocks: int
+    stride_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.block_bytes * self.blocks
+
+    def local(self, buffer: Bytes) -> Bytes:
+        """The run's bytes in ``buffer``, the transfer's 1-D bytes: a (blocks, block_bytes) view, no copy.
+
+        Raises ArgumentError where ``buffer`` is not 1-D uint8 or ends before the run does.
+        """
+        end = self.local_offset + (self.blocks - 1) * self.stride_bytes + self.block_bytes
+        if buffer.ndim != 1 or buffer.dtype != np.uint8 or buffer.size < end:
+            raise ArgumentError(
+                f"a local buffer of {end} or more uint8 in one dimension is needed, "
+                f"not {buffer.dtype} of shape {buffer.shape}"
+            )
+        step = buffer.strides[0]
+        return np.lib.stride_tricks.as_strided(
+            buffer[self.local_offset :], (self.blocks, self.block_bytes), (self.stride_bytes * step, step)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AddressMap:
+    """A region that is dealt round-robin over ``cards`` consecutive cards.
+
+    Logical offset o lies in granule i = (start + o) // granularity_bytes, which is on card
+    ``first_card + i % cards`` at ``base + i // cards * granularity_bytes``.
+
+    ``base`` is where the region's granules begin on every card, ``start`` where this map begins in them.
+    Raises ArgumentError for a map that cannot be: no cards, negative offsets, granules of broken lines.
+    """
+
+    first_card: int
+    cards: int
+    granularity_bytes: int
+    base: int = 0
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cards < 1:
+            raise ArgumentError(f"a region lies on at least one card, not {self.cards}")
+        if self.granularity_bytes < LINE_BYTES or self.granularity_bytes % LINE_BYTES:
+            raise ArgumentError(
+                f"interleaving is by a positive multiple of {LINE_BYTES} bytes, not {self.granularity_bytes}"
+            )
+        if min(self.first_card, self.base, self.start) < 0:
+            raise ArgumentError(f"first_card, base and start are 0 or more in {self}")
+
+    def locate(self, offset: int) -> Address:
+        """Card and card offset of logical byte ``offset``. Raises ArgumentError where it is negative."""
+        if offset < 0:
+            raise ArgumentError(f"logical offset {offset} is before the region")
+        granule, within = divmod(self.start + offset, self.granularity_bytes)
+        return self._address(granule, within)
+
+    def logical(self, card: int, card_offset: int) -> int:
+        """The inverse of ``locate``. Raises ArgumentError for a card or an offset outside the region."""
+        granule, within = divmod(card_offset - self.base, self.granularity_bytes)
+        slot = card - self.first_card
+        offset = (granule * self.cards + slot) * self.granularity_bytes + within - self.start
+        if not 0 <= slot < self.cards or granule < 0 or offset < 0:
+            raise ArgumentError(f"offset {card_offset} of card {card} is outside the region {self}")
+        return offset
+
+    def extents(self, offset: int, nbytes: int) -> list[Extent]:
+        """Where a logical range lies: at most one extent per card, in the order of their first bytes."""
+        if nbytes == 0:
+            return []
+        first, last = self._granules(offset, nbytes)
+        found = []
+        for granule in range(first, min(last + 1, first + self.cards)):
+            begin = self.locate(max(offset, self._begin(granule)))
+            last_here = last - (last - granule) % self.cards
+            end = self.locate(min(offset + nbytes, self._begin(last_here + 1)) - 1)
+            found.append(Extent(begin.card, begin.offset, end.offset + 1 - begin.offset))
+        return found
+
+    def runs(self, offset: int, nbytes: int) -> list[Run]:
+        """How to move a logical range: a broken first granule, one run per card, a broken last granule.
+
+        At most cards + 2 runs, every byte in exactly one. ``local_offset`` counts from ``offset``.
+        """
+        if nbytes == 0:
+            return []
+        first, last = self._granules(offset, nbytes)
+        if first == last or self.cards == 1:  # contiguous on one card
+            return [Run(*self.locate(offset), 0, nbytes, 1, nbytes)]
+        size = self.granularity_bytes
+        end = offset + nbytes
+        runs = []
+        if (head := self._begin(first + 1) - offset) < size:
+            runs.append(Run(*self.locate(offset), 0, head, 1, head))
+            first += 1
+        tail = end - self._begin(last)
+        whole_end = last + (tail == size)
+        for granule in range(first, min(whole_end, first + self.cards)):
+            blocks = (whole_end - 1 - granule) // self.cards + 1
+            local = self._begin(granule) - offset
+            runs.append(Run(*self._address(granule, 0), local, size, blocks, size * self.cards))
+        if tail < size:
+            runs.append(Run(*self.locate(end - tail), nbytes - tail, tail, 1, tail))
+        return runs
+
+    def bytes_per_card(self, nbytes: int) -> int:
+        """What the map's first ``nbytes`` need at most of each card, from ``base``, in whole granules."""
+        granules = -(-(self.start + nbytes) // self.granularity_bytes)
+        return -(-granules // self.cards) * self.granularity_bytes
+
+    def _address(self, granule: int, within: int) -> Address:
+        row, slot = divmod(granule, self.cards)
+        return Address(self.first_card + slot, self.base + row * self.granularity_bytes + within)
+
+    def _begin(self, granule: int) -> int:
+        """Logical offset of a granule's first byte (negative for the part before ``start``)."""
+        return granule * self.granularity_bytes - self.start
+
+    def _granules(self, offset: int, nbytes: int) -> tuple[int, int]:
+        """First and last granule of a range that is not empty."""
+        if offset < 0 or nbytes < 0:
+            raise ArgumentError(f"no range of {nbytes} bytes at logical offset {offset}")
+        first = (self.start + offset) // self.granularity_bytes
+        return first, (self.start + offset + nbytes - 1) // self.granularity_bytes
+
+
+class RankCards(NamedTuple):
+    """The cards of one rank, and how many lower ranks share them."""
+
+    first_card: int
+    cards: int
+    sharers_before: int
+
+
+def rank_cards(rank: int, ranks: int, cards: int) -> RankCards:
+    """N-to-N placement (CCCL, arXiv 2602.22457): every rank writes to its own range of cards.
+
+    Up to as many ranks as cards: blocks of cards, as even as possible. More ranks: one card each, shared.
+    """
+    if cards < 1 or not 0 <= rank < ranks:
+        raise ArgumentError(f"no cards for rank {rank} of {ranks} ranks on {cards} cards")
+    if ranks > cards:
+        return RankCards(rank % cards, 1, rank // cards)
+    first = rank * cards // ranks
+    return RankCards(first, (rank + 1) * cards // ranks - first, 0)

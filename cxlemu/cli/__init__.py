@@ -1,0 +1,58 @@
+"""The command line: one file a verb, loaded only when its verb is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from cxlemu import __version__
+from cxlemu.errors import CxlemuError
+
+# verb -> (module, one line of help). The module holds a click command named `command`.
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
+    "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
+    "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
+    "pool": ("cxlemu.cli.pool", "List, inspect and clean pools."),
+    "doctor": ("cxlemu.cli.doctor", "What this machine offers."),
+}
+
+
+class Verbs(click.Group):
+    """Loads a verb on first use and turns our errors into one sentence and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(VERBS[name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CxlemuError as error:
+            click.echo(f"cxlemu: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="cxlemu")
+def main() -> None:
+    """Emulate a CXL shared memory pool and test collectives on it.
+
+    \b
+    Exit codes: 0 all right, 1 a run failed or a result was wrong, 2 bad input, 3 unknown, 130 Ctrl-C.
+    """
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""``cxlemu run``: collectives on an emulated pool, every result checked, in a table as nccl-tests prints it."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from collectives.bench import AUTO, DEFAULT_SEED, MOST_ROWS, Sweep, load_algorithm
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import REGION_BYTES, layout_for
+from collectives.measure import run_sweep
+from cxlemu.cli.run_report import Report, Setup
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.plan import DTYPES
+from cxlemu.topology import Topology
+from cxlemu.units import BytesParam, format_bytes
+from cxlemu.world import from_environment, launch
+from cxlemu.world.environment import find_place
+
+OPS = ("sum", "prod", "min", "max", "avg")
+RANKS = 4
+MIN_BYTES, MAX_BYTES, STEP_FACTOR = 32, 1 << 20, 32  # four sizes, among which "auto" takes every variant but naive
+INTERRUPTED = 130
+
+
+class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """A comma list of some names, or all of them."""
+
+    name = "names"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        chosen = self.names if value == "all" else tuple(value.split(","))
+        for name in chosen:
+            if name not in self.names:
+                self.fail(f"{name!r} is not one of {', '.join(self.names)} or all.", param, ctx)
+        return chosen
+
+
+@click.command()
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.option("-b", "--minbytes", type=BytesParam(), help=f"Smallest size.  [default: {MIN_BYTES}]")
+@click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: 1M, or -b if larger]")
+@click.option(
+    "-f",
+    "--stepfactor",
+    type=click.IntRange(2),
+    metavar="N",
+    help=f"From size to size, times.  [default: {STEP_FACTOR}]",
+)
+@click.option("-i", "--stepbytes", type=BytesParam(), help="From size to size, plus; instead of -f.")
+@click.option(
+    "-d",
+    "--datatype",
+    type=Names(tuple(DTYPES)),
+    default="f32",
+    show_default=True,
+    help=f"{', '.join(DTYPES)}; a comma list or all.",
+)
+@click.option(
+    "-o", "--op", type=Names(OPS), default="sum", show_default=True, help=f"{', '.join(OPS)}; a comma list or all."
+)
+@click.option("-r", "--root", default="0", metavar="RANK|all", show_default=True, help="For those that have one.")
+@click.option(
+    "--variant",
+    default=AUTO,
+    show_default=True,
+    help="auto; every; or naive, aggregate, all, line, and two_shot for all_reduce.",
+)
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Run an algorithm of your own; executes the file.")
+@click.option("--in-place", is_flag=True, help="The smaller buffer is part of the larger one, as NCCL has it.")
+@click.option("--iters", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Timed calls per row.")
+@click.option(
+    "-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Calls before them, checked too."
+)
+@click.option(
+    "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: do not look at results."
+)
+@click.option(
+    "-n", "--ranks", type=click.IntRange(1), metavar="N", help=f"[default: {RANKS}, or as many as were launched]"
+)
+@click.option("-c", "--config", default="six-cards", show_default=True, help="A topology: a file or a name.")
+@click.option("--memory", type=click.Choice(["shadow", "ideal"]), default="shadow", show_default=True)
+@click.option(
+    "--adversary",
+    metavar="SEED|off",
+    help=f"Evicts, prefetches and delays lines at random; off: none leaves by itself.  [default: {DEFAULT_SEED}]",
+)
+@click.option("--engine", type=click.Choice(["reference"]), default="reference", show_default=True)
+@click.option(
+    "--launch",
+    "how",
+    type=click.Choice(["processes", "threads", "env"]),
+    default="processes",
+    show_default=True,
+    help="env: started by mpirun, torchrun or srun.",
+)
+@click.option(
+    "--region-bytes",
+    type=BytesParam(),
+    default=format_bytes(REGION_BYTES).replace(" ", ""),
+    show_default=True,
+    help="The communicator's ring in the pool.",
+)
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="For any one wait, not for the run.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.option("-v", "--verbose", is_flag=True, help="Why each variant was taken; layout and placement.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    minbytes: int | None,
+    maxbytes: int | None,
+    stepfactor: int | None,
+    stepbytes: int | None,
+    datatype: tuple[str, ...],
+    op: tuple[str, ...],
+    root: str,
+    variant: str,
+    algorithm: str | None,
+    in_place: bool,
+    iters: int,
+    warmup: int,
+    check: str,
+    ranks: int | None,
+    config: str,
+    memory: Literal["shadow", "ideal"],
+    adversary: str | None,
+    engine: str,
+    how: Literal["processes", "threads", "env"],
+    region_bytes: int,
+    deadline_s: float,
+    json_file: Path | None,
+    verbose: bool,
+) -> None:
+    """Run collectives on an emulated pool and check every byte.
+
+    Without arguments: all eight collectives, 4 ranks in 4 processes, on six cards. Sizes, columns and flags are
+    those of nccl-tests, but for two: -n is the number of ranks, as for mpirun (its -n is --iters here), and -c the
+    config (its -c is -C).
+
+    \b
+    Examples:
+      cxlemu run
+      cxlemu run all_reduce -n 3 -b 8 -e 4M -f 2 -d f32,bf16 -o all
+      cxlemu run broadcast --variant every --root all --adversary 7 -v
+      cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
+      cxlemu run all_gather --launch threads --json result.json
+      mpirun -np 3 cxlemu run --launch env
+    """
+    off = adversary == "off" or (adversary is None and memory == "ideal")
+    seed = DEFAULT_SEED if off or adversary is None else _number(adversary, "--adversary", "off")
+    sweep = Sweep(
+        collectives=_collectives(collectives, algorithm),
+        sizes=_sizes(minbytes, maxbytes, stepfactor, stepbytes),
+        dtypes=datatype,
+        redops=op,
+        roots=None if root == "all" else (_number(root, "--root", "all"),),
+        variant=variant,
+        algorithm=algorithm,
+        iterations=iters,
+        warmup=warmup,
+        in_place=in_place,
+        check=check == "1",
+        seed=seed,
+        region_bytes=region_bytes,
+    )
+    place = find_place(os.environ) if how == "env" else None
+    if place is not None and ranks not in (None, place.ranks):
+        raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
+    setup = Setup(
+        topology=Topology.load(config),
+        ranks=place.ranks if place is not None else ranks or RANKS,
+        memory=MemorySpec(memory, None if off else seed),
+        launch=place.launcher if place is not None else how,
+        engine=engine,
+    )
+    topology = setup.topology
+    layout_for(  # refuses what cannot work before anything is made
+        setup.ranks,
+        topology.card_count,
+        topology.card_bytes // 2,
+        topology.interleave_bytes,
+        region_bytes=region_bytes,
+    )
+    report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
+    try:
+        with report:
+            wrong = _run(setup, sweep, report, how, deadline_s)
+    except KeyboardInterrupt:
+        click.echo("cxlemu: interrupted", err=True)
+        ctx.exit(INTERRUPTED)
+    ctx.exit(1 if wrong or report.wrong else 0)
+
+
+def _run(
+    setup: Setup,
+    sweep: Sweep,
+    report: Report,
+    how: Literal["processes", "threads", "env"],
+    deadline_s: float,
+) -> int:
+    """How many elements were wrong on the ranks of this process."""
+    topology, memory = setup.topology, setup.memory
+    if how == "env":
+        with from_environment(topology=topology, memory=memory, deadline_s=deadline_s, on_message=report) as context:
+            return run_sweep(context, sweep)
+    return sum(
+        launch(
+            partial(run_sweep, sweep=sweep),
+            ranks=setup.ranks,
+            topology=topology,
+            memory=memory,
+            how=how,
+            deadline_s=deadline_s,
+            on_message=report,
+        )
+    )
+
+
+def _collectives(named: tuple[str, ...], algorithm: str | None) -> tuple[str, ...]:
+    if named:
+        return named
+    if algorithm is not None:
+        return (load_algorithm(algorithm).collective,)
+    return tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
+
+
+def _sizes(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
+    """Raises ArgumentError for sizes that do not go from small to large in a bearable number of steps."""
+    first = MIN_BYTES if first is None else first
+    last = max(first, MAX_BYTES) if last is None else last
+    if factor is not None and step is not None:
+        raise ArgumentError("--stepfactor and --stepbytes exclude each other: give one of them")
+    if first > last:
+        raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
+    if step == 0 or (step is None and first == 0 and last > 0):
+        raise ArgumentError("sizes do not grow: give a positive --stepbytes, or a positive --minbytes")
+    if step is not None:
+        if (last - first) // step >= MOST_ROWS:
+            raise ArgumentError(f"--stepbytes {step} gives more than {MOST_ROWS} sizes: make it larger")
+        return list(range(first, last + 1, step))
+    chosen = [first]
+    while chosen[-1] * (factor or STEP_FACTOR) <= last and chosen[-1]:
+        chosen.append(chosen[-1] * (factor or STEP_FACTOR))
+    return chosen
+
+
+def _number(text: str, flag: str, word: str) -> int:
+    if not text.isdecimal() or not text.isascii():
+        raise ArgumentError(f"{flag} takes a number that is not negative, or {word!r}, not {text!r}")
+    return int(text)

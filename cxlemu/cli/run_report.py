@@ -1,0 +1,206 @@
+"""What ``cxlemu run`` shows while messages come in: header, rows, a progress bar; at the end a sum, and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from collectives.bench import Case, Measured, Row, Sweep, row
+from collectives.measure import Finished, Opened
+from cxlemu import __version__
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.plan import Layout
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+
+COLUMNS = "{:>10} {:>9} {:>4} {:>5} {:>4} {:>8} {:>7} {:>7} {:>6}  {}"
+HEADS = (
+    ("#     size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "variant"),
+    ("#      (B)", "(elem)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", ""),
+)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The world of a run."""
+
+    topology: Topology
+    ranks: int
+    memory: MemorySpec
+    launch: str
+    engine: str
+
+
+class Report:
+    """Call it with the messages of `collectives.measure`; as a context it surrounds the run.
+
+    Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
+    Raises ArgumentError at once for a JSON file that could not be written in the end. ``silent`` is for the
+    processes of one launcher that are not rank 0: they print nothing and write nothing.
+    """
+
+    def __init__(self, setup: Setup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
+        if json_file is not None and (not json_file.absolute().parent.is_dir() or json_file.is_dir()):
+            raise ArgumentError(f"--json {json_file} cannot be written: give a file in a directory that exists")
+        self._setup = setup
+        self._sweep = sweep
+        self._cases: list[Case] = sweep.cases(setup.ranks)
+        self._json_file = None if silent else json_file
+        self._verbose = verbose
+        self._seen: list[dict[int, Measured]] = [{} for _ in self._cases]
+        self._rows: list[Row] = []
+        self._began = time.monotonic()
+        # mpirun gives its ranks a terminal as stdout, wherever that goes in the end, but not as stderr.
+        terminal = None if sys.stderr.isatty() else False
+        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._out,  # one console for both keeps the bar below the rows
+            transient=True,
+            disable=silent or not self._out.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=len(self._cases))
+
+    @property
+    def wrong(self) -> int:
+        return sum(row.wrong or 0 for row in self._rows)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        for key, value in self._header():
+            self._print(f"# {key:<8} {value}")
+        return self
+
+    def __call__(self, message: object) -> None:
+        if isinstance(message, Opened):
+            self._print(f"# {'ring':<8} {_ring(message.layout)}")
+            if self._verbose:
+                self._print_placement(message.layout)
+        elif isinstance(message, Finished):
+            seen = self._seen[message.case]
+            seen[message.measured.rank] = message.measured
+            if len(seen) == self._setup.ranks:
+                self._add(row(self._cases[message.case], seen, checked=self._sweep.check))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        seconds = time.monotonic() - self._began
+        if self._json_file is not None:
+            _write_atomically(self._json_file, json.dumps(self._document(seconds, error), indent=2) + "\n")
+        missing = len(self._cases) - len(self._rows)
+        counts = [f"{len(self._rows)} result{'s' * (len(self._rows) != 1)}"]
+        counts += [f"{missing} more not finished"] if missing else []
+        counts += [f"{self.wrong} wrong" if self._sweep.check else "not checked", f"{seconds:.1f} s"]
+        bad = self.wrong or missing
+        self._print("#")
+        self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
+
+    def _header(self) -> list[tuple[str, str]]:
+        setup, sweep = self._setup, self._sweep
+        checked = "every result checked bit by bit" if sweep.check else "not checked"
+        return [
+            ("cxlemu", f"{__version__}, engine {setup.engine}"),
+            ("config", f"{setup.topology.name}: {setup.topology.description}"),
+            ("ranks", f"{setup.topology.describe_placement(setup.ranks)}, launch: {setup.launch}"),
+            ("memory", setup.memory.describe()),
+            ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
+        ]
+
+    def _print_placement(self, layout: Layout) -> None:
+        extent, data = layout.extent_bytes, layout.data_offset
+        self._print(
+            f"# {'layout':<8} {format_bytes(extent)} of every card, data from {format_bytes(data)} on, "
+            f"granule {format_bytes(layout.interleave_bytes)}"
+        )
+        hosts = self._setup.topology.place(self._setup.ranks)
+        for host in sorted(set(hosts)):
+            ranks = ", ".join(str(rank) for rank, its_host in enumerate(hosts) if its_host == host)
+            self._print(f"# {f'host {host}':<8} rank {ranks}")
+
+    def _add(self, row: Row) -> None:
+        if not self._rows or self._rows[-1].collective != row.collective:
+            self._print("#")
+            self._print(f"# {row.collective}", "bold")
+            for head in HEADS:
+                self._print(COLUMNS.format(*head).rstrip())
+        self._rows.append(row)
+        self._print(_line(row), "bold red" if row.wrong else "")
+        if row.first_wrong:
+            self._print(f"#   first wrong: {row.first_wrong}", "red")
+        if self._verbose and row.reason:
+            self._print(f"#   {row.variant}: {row.reason}", "dim")
+        self._progress.update(self._task, description=row.collective, completed=len(self._rows))
+
+    def _document(self, seconds: float, error: BaseException | None) -> dict[str, Any]:
+        document = {
+            "version": __version__,
+            "config": self._setup.topology.name,
+            "ranks": self._setup.ranks,
+            "hosts": list(self._setup.topology.place(self._setup.ranks)),
+            "memory": self._setup.memory.describe(),
+            "seed": self._sweep.seed,
+            "launch": self._setup.launch,
+            "engine": self._setup.engine,
+            "rows": [asdict(row) for row in self._rows],
+            "wrong": self.wrong if self._sweep.check else None,
+            "seconds": seconds,
+        }
+        if error is not None:
+            document["error"] = str(error) or type(error).__name__
+        return document
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(Text(line, style))
+
+
+def _ring(layout: Layout) -> str:
+    return (
+        f"{layout.slots} slots of {format_bytes(layout.slot_card_bytes)} on each of {layout.cards} cards, "
+        f"{layout.doorbells_per_rank} doorbells a rank and slot"
+    )
+
+
+def _line(row: Row) -> str:
+    return COLUMNS.format(
+        row.size_bytes,
+        row.count,
+        row.dtype,
+        row.redop,
+        row.root,
+        f"{row.time_us:.1f}",
+        _speed(row.algbw_gbytes_per_s),
+        _speed(row.busbw_gbytes_per_s),
+        "N/A" if row.wrong is None else row.wrong,
+        row.variant,
+    ).rstrip()
+
+
+def _speed(gbytes_per_s: float) -> str:
+    """More digits than nccl-tests, which would print 0.00: this is an emulation."""
+    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.5f}"
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text)
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise ArgumentError(f"--json {path} cannot be written: {error.strerror}") from error

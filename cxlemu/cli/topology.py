@@ -1,0 +1,162 @@
+"""``cxlemu topology``: show, check and list topology files."""
+
+from __future__ import annotations
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cxlemu.cli.drawing import ASCII, drawing
+from cxlemu.errors import ConfigError
+from cxlemu.topology import Topology, shipped_configs
+from cxlemu.units import format_bytes
+
+
+@click.group
+def command() -> None:
+    """Draw and check a topology file.
+
+    \b
+    Examples:
+      cxlemu topology list
+      cxlemu topology show six-cards
+      cxlemu topology show my-rack.yaml --json
+      cxlemu topology check configs/*.yaml
+    """
+
+
+@command.command("list")
+def list_() -> None:
+    """Name the topologies that come with cxlemu.
+
+    \b
+    Examples:
+      cxlemu topology list
+    """
+    table = _table("name", "hosts", "cards", "description")
+    for name in shipped_configs():
+        topology = Topology.load(name)
+        table.add_row(name, str(topology.host_count), str(topology.card_count), topology.description)
+    Console().print(table)
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def check(files: tuple[str, ...]) -> None:
+    """Check topology files: exit code 0 if all are right, 2 if one is not.
+
+    Every wrong file is named with key, line and what would be right.
+
+    \b
+    Examples:
+      cxlemu topology check my-rack.yaml
+      cxlemu topology check configs/*.yaml
+    """
+    wrong = []
+    for file in files:
+        try:
+            topology = Topology.load(file)
+        except ConfigError as error:
+            wrong.append(error)
+            if len(wrong) > 1:
+                click.echo(f"cxlemu: {wrong[-2]}", err=True)
+        else:
+            click.echo(f"{file}: ok, {_summary(topology)}")
+    if wrong:
+        raise wrong[-1]
+
+
+@command.command()
+@click.argument("config", metavar="CONFIG")
+@click.option("--json", "as_json", is_flag=True, help="Print every value, defaults included, as JSON.")
+def show(config: str, as_json: bool) -> None:
+    """Draw a topology: hosts on top, cards below, then every figure.
+
+    CONFIG is a file, or a name that `cxlemu topology list` prints.
+
+    \b
+    Examples:
+      cxlemu topology show six-cards
+      cxlemu topology show my-rack.yaml --json
+    """
+    topology = Topology.load(config)
+    if as_json:
+        click.echo(topology.model_dump_json(indent=2))
+        return
+    console = Console()
+    console.print(Text(topology.name, style="bold"))
+    console.print(Text(topology.description))
+    console.print()
+    for line in drawing(topology, console.width):
+        console.print(Text(line.translate(ASCII) if console.options.ascii_only else line), no_wrap=True)
+    for table in (_parts(topology), _links(topology), _spaces(topology)):
+        console.print()
+        console.print(table)
+    console.print()
+    console.print(_notes(topology))
+
+
+def _summary(topology: Topology) -> str:
+    room = sum(group.count * group.capacity_bytes for group in topology.cards)
+    hosts, cards = topology.host_count, topology.card_count
+    return f"{hosts} host{'s' * (hosts > 1)}, {cards} card{'s' * (cards > 1)}, {format_bytes(room)}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        right = column.endswith(("GB/s", "ns")) or column in {"size", "hosts", "cards", "granule"}
+        table.add_column(column, justify="right" if right else "left", no_wrap=column != "description")
+    return table
+
+
+def _parts(topology: Topology) -> Table:
+    table = _table("part", "size", "latency ns", "read GB/s", "write GB/s", "both GB/s")
+    memory = topology.hosts.memory
+    reads, writes = f"{memory.read_gbytes_per_s:g}", f"{memory.write_gbytes_per_s:g}"
+    table.add_row("each host's DRAM", "", str(memory.latency_ns), reads, writes)
+    for switch in topology.switches:
+        table.add_row(f"switch {switch.name}", "", str(switch.port_latency_ns))
+    for group in topology.cards:
+        node = "" if group.numa_node is None else f", NUMA node {group.numa_node}"
+        speeds = (group.read_gbytes_per_s, group.write_gbytes_per_s, group.total_gbytes_per_s)
+        figures = (str(group.latency_ns), *(f"{speed:g}" for speed in speeds))
+        table.add_row(f"{group.count} x card{node}", format_bytes(group.capacity_bytes), *figures)
+    return table
+
+
+def _links(topology: Topology) -> Table:
+    table = _table("link", "joins", "each way GB/s", "latency ns")
+    for link in topology.links:
+        joins = f"{_each(link.ends[0])} - {_each(link.ends[1])}"
+        table.add_row(link.name, joins, f"{link.gbytes_per_s:g}", str(link.latency_ns))
+    return table
+
+
+def _each(end: str) -> str:
+    return f"each {end[:-1]}" if end in {"hosts", "cards"} else end
+
+
+def _spaces(topology: Topology) -> Table:
+    table = _table("space", "kind", "on cards", "size", "granule", "coherent")
+    for space in topology.spaces:
+        cards = topology.cards_of(space)
+        on = "-" if not cards else f"{cards[0]}" if len(cards) == 1 else f"{cards[0]} to {cards[-1]}"
+        room = space.capacity_bytes or sum(topology.card(card).capacity_bytes for card in cards)
+        granule = format_bytes(space.interleave_bytes) if space.interleave_bytes else "-"
+        coherent = "yes" if space.coherent else "no"
+        table.add_row(space.name, space.kind, on, format_bytes(room), granule, coherent)
+    return table
+
+
+def _notes(topology: Topology) -> str:
+    pool = topology.cards_of(topology.pool_space)
+    node = "" if topology.pool_numa_node is None else f" on NUMA node {topology.pool_numa_node}"
+    fits = topology.host_count * topology.hosts.ranks_per_host
+    return (
+        f"idle 64 B load, host0 from card{pool[0]}: {topology.load_latency_ns(0, pool[0])} ns\n"
+        f"emulated here with {format_bytes(topology.card_bytes)} for each card{node}\n"
+        f"placement: {topology.describe_placement(fits)}"
+    )

@@ -1,0 +1,213 @@
+"""The living definition: what each instruction means, one step at a time, over any memory.
+
+A Runner executes one rank's part on real bytes, an instruction a step; `run` drives it in real time, with a deadline
+on every wait. `streams.run_together` drives the Runners of all ranks in one thread instead, for tests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cxlemu.address import AddressMap
+from cxlemu.engines.kernels import KERNELS
+from cxlemu.engines.streams import Binding, Blocked, Streams
+from cxlemu.errors import ArgumentError, DeadlineError, MismatchError
+from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.plan import Flag, Instruction, Kind, Op, Operand
+from cxlemu.plan.layout import TAG_BITS, TAG_MASK, doorbell_word
+from cxlemu.reduction import fold
+
+
+@dataclass
+class Runner(Streams):
+    """One rank in the middle of one call. ``buffers`` are the rank's local arrays, by index, as bytes."""
+
+    memory: HostMemory = field(kw_only=True)
+    buffers: list[Bytes] = field(kw_only=True)
+    _maps: list[AddressMap] = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for array, buffer in zip(self.buffers, self.part.buffers, strict=True):
+            if array.nbytes < buffer.nbytes:
+                raise ArgumentError(f"buffer {buffer.name} has {array.nbytes} bytes, the plan needs {buffer.nbytes}")
+        self._maps = [region.map for region in self.frame.regions]
+
+    def execute(self, instruction: Instruction) -> Blocked | None:
+        return _EXECUTE[instruction.op](self, instruction)
+
+    # --- where bytes are -------------------------------------------------------------------------------------
+
+    def local(self, operand: Operand, nbytes: int) -> Bytes:
+        return self.buffers[operand.id][operand.offset : operand.offset + nbytes]
+
+    def _card_base(self, operand: Operand) -> int:
+        return self.binding.base + self.binding.layout.slot_offset(self.binding.epoch + operand.seq)
+
+    def store(self, operand: Operand, data: Bytes, *, non_temporal: bool = False) -> None:
+        base, write = self._card_base(operand), self.memory.write_nt if non_temporal else self.memory.write
+        for run in self._maps[operand.id].runs(operand.offset, data.nbytes):
+            write(run.card, base + run.card_offset, np.ascontiguousarray(run.local(data)).reshape(-1))
+
+    def load(self, operand: Operand, out: Bytes) -> None:
+        base = self._card_base(operand)
+        for run in self._maps[operand.id].runs(operand.offset, out.nbytes):
+            if run.blocks == 1:
+                self.memory.read(run.card, base + run.card_offset, run.local(out)[0])
+            else:
+                piece = np.empty(run.blocks * run.block_bytes, np.uint8)
+                self.memory.read(run.card, base + run.card_offset, piece)
+                run.local(out)[:] = piece.reshape(run.blocks, run.block_bytes)
+
+    def fetch(self, operand: Operand, nbytes: int) -> Bytes:
+        """An operand's bytes, wherever it lives."""
+        if operand.kind == Kind.BUFFER:
+            return self.local(operand, nbytes)
+        out = np.empty(nbytes, np.uint8)
+        self.load(operand, out)
+        return out
+
+    def sources(self, i: Instruction) -> list[Bytes]:
+        return [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
+
+    def doorbell_at(self, doorbell: int, epoch: int) -> tuple[int, int]:
+        card, offset = self.binding.layout.doorbell_address(doorbell, epoch)
+        return card, self.binding.base + offset
+
+    # --- what instructions do --------------------------------------------------------------------------------
+
+    def _write(self, i: Instruction) -> None:
+        self.store(i.dst, self.local(i.a, i.nbytes), non_temporal=i.op == Op.WRITE_NT)
+
+    def _flush(self, i: Instruction) -> None:
+        base = self._card_base(i.a)
+        act = self.memory.flush if i.op == Op.FLUSH else self.memory.invalidate
+        for extent in self._maps[i.a.id].extents(i.a.offset, i.nbytes):
+            act(extent.card, base + extent.offset, extent.nbytes)
+
+    def _fence(self, i: Instruction) -> None:
+        self.memory.fence()
+
+    def _signal(self, i: Instruction) -> None:
+        epoch = self.binding.epoch + i.value
+        payload = self.local(i.a, i.nbytes).tobytes() if i.op == Op.SIGNAL_DATA else b""
+        self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.call.tag), payload)
+
+    def _look(self, i: Instruction, doorbell: int) -> tuple[Blocked | None, bytes]:
+        """Look at a doorbell once: blocked, or the payload that came with it."""
+        layout, wanted = self.binding.layout, self.binding.epoch + i.value
+        line = self.memory.poll(*self.doorbell_at(doorbell, wanted))
+        shows, owner = line.word >> TAG_BITS, layout.owner(doorbell)
+        if shows < wanted:
+            return Blocked("", 0, i, doorbell, owner, wanted, shows), b""
+        # done doorbells outlive calls, so only published ones say which call rang them
+        if shows == wanted and doorbell < layout.published_count and line.word & TAG_MASK != self.call.tag:
+            raise MismatchError(
+                f"rank {self.part.rank} is in [{self.call}] but rank {owner} rang {layout.doorbell_name(doorbell)} "
+                f"in another call: all ranks must call the same collective with the same arguments"
+            )
+        return None, line.payload
+
+    def _wait(self, i: Instruction) -> Blocked | None:
+        blocked, payload = self._look(i, i.arg)
+        if blocked is None and i.op == Op.WAIT_DATA:
+            self.local(i.dst, i.nbytes)[:] = np.frombuffer(payload, np.uint8, i.nbytes)
+        return blocked
+
+    def _wait_all(self, i: Instruction) -> Blocked | None:
+        if self.binding.epoch + i.value <= 0:
+            return None  # before the communicator's first round: doorbells start at 0
+        for doorbell in self.frame.groups[i.arg].doorbells:
+            blocked, _ = self._look(i, doorbell)
+            if blocked is not None:
+                return blocked
+        return None
+
+    def _put(self, i: Instruction, result: Bytes) -> None:
+        self.local(i.dst, i.nbytes)[:] = result
+        if i.dst2.kind:
+            self.store(i.dst2, self.local(i.dst, i.nbytes))
+
+    def _read(self, i: Instruction) -> None:
+        self.load(i.a, self.local(i.dst, i.nbytes))
+        if i.dst2.kind:
+            self.store(i.dst2, self.local(i.dst, i.nbytes))
+
+    def _reduce(self, i: Instruction) -> None:
+        divisor = i.arg if i.flags & Flag.DIVIDE else 1
+        self._put(i, fold(i.dtype, i.redop, self.sources(i), divisor))
+
+    def _copy(self, i: Instruction) -> None:
+        self.local(i.dst, i.nbytes)[:] = self.local(i.a, i.nbytes)
+
+    def _compute(self, i: Instruction) -> None:
+        kernel = self.frame.kernels[i.arg]
+        inputs = [self.buffers[o.id][o.offset :] for o in (i.a, i.b, i.c) if o.kind]
+        KERNELS[kernel.name](kernel.parameters, self.local(i.dst, i.nbytes), inputs)
+
+    def _record(self, i: Instruction) -> None:
+        self.events.add(i.arg)
+
+    def _await(self, i: Instruction) -> Blocked | None:
+        return None if i.arg in self.events else Blocked("", 0, i)
+
+
+_EXECUTE: dict[Op, Callable[[Runner, Instruction], Blocked | None]] = {
+    Op.WRITE: Runner._write,
+    Op.WRITE_NT: Runner._write,
+    Op.FLUSH: Runner._flush,
+    Op.FENCE: Runner._fence,
+    Op.SIGNAL: Runner._signal,
+    Op.WAIT: Runner._wait,
+    Op.WAIT_ALL: Runner._wait_all,
+    Op.INVALIDATE: Runner._flush,
+    Op.READ: Runner._read,
+    Op.REDUCE: Runner._reduce,
+    Op.COPY: Runner._copy,
+    Op.REDUCE_LOCAL: Runner._reduce,
+    Op.COMPUTE: Runner._compute,
+    Op.RECORD: Runner._record,
+    Op.AWAIT: Runner._await,
+    Op.SIGNAL_DATA: Runner._signal,
+    Op.WAIT_DATA: Runner._wait,
+}
+
+# Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
+# may raise. The last argument is how long the rank has made no progress.
+Watch = Callable[[Runner, list[Blocked], float], None]
+
+
+def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None) -> None:
+    """Run one rank's part to its end. Raises DeadlineError when no stream progresses for ``deadline_s`` seconds."""
+    progress = time.monotonic()
+    idle_rounds = 0
+    while True:
+        blocked: list[Blocked] = []
+        stepped = False
+        for stream in runner.pending():
+            while not runner.ended(stream):
+                obstacle = runner.step(stream)
+                if obstacle is not None:
+                    blocked.append(obstacle)
+                    break
+                stepped = True
+        if not blocked:
+            return
+        if stepped:
+            progress, idle_rounds = time.monotonic(), 0
+            continue
+        waited_s = time.monotonic() - progress
+        if watch is not None:
+            watch(runner, blocked, waited_s)
+        if waited_s > deadline_s:
+            raise DeadlineError(
+                f"rank {runner.part.rank} waited {waited_s:.1f} s in [{runner.call}] for "
+                + ", and for ".join(runner.describe(b) for b in blocked)
+            )
+        idle_rounds += 1
+        # Yield at first, then back off: more ranks than cores is the normal case here.
+        time.sleep(0 if idle_rounds < 20 else min(1e-3, 2e-5 * (idle_rounds - 19)))

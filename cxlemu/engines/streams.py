@@ -1,0 +1,131 @@
+"""Streams of instructions and who may go on: what all engines that step through plans have in common.
+
+A rank has a few ordered streams. An instruction that has to wait yields to the rank's other streams. `run_together`
+and `run_in_turn` step all ranks of a world in one thread, so that a test decides the interleaving and a deadlock is
+seen at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cxlemu.errors import DeadlineError
+from cxlemu.plan import Call, Frame, Instruction, Layout, RankPart
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What makes a position-independent part concrete: where the communicator lies, and the call's first epoch."""
+
+    layout: Layout
+    base: int  # offset of the communicator's extent on every card
+    epoch: int
+
+
+class Blocked(NamedTuple):
+    """A stream that cannot go on, and why."""
+
+    stream: str
+    at: int
+    instruction: Instruction
+    doorbell: int = -1  # the doorbell waited for, -1 for a local event
+    owner: int = -1
+    wanted: int = 0
+    shows: int = 0
+
+
+@dataclass
+class Streams(ABC):
+    """One rank in the middle of one call."""
+
+    call: Call
+    frame: Frame
+    part: RankPart
+    binding: Binding
+    position: list[int] = field(init=False)
+    events: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.position = [0] * len(self.part.streams)
+
+    @abstractmethod
+    def execute(self, instruction: Instruction) -> Blocked | None:
+        """Do what the instruction says, or say why it cannot be done yet."""
+
+    def step(self, stream: int) -> Blocked | None:
+        """Execute the stream's next instruction, or say why it cannot be executed yet."""
+        at = self.position[stream]
+        blocked = self.execute(self.part.streams[stream].instructions[at])
+        if blocked is not None:
+            return blocked._replace(stream=self.part.streams[stream].name, at=at)
+        self.position[stream] += 1
+        return None
+
+    def ended(self, stream: int) -> bool:
+        return self.position[stream] == len(self.part.streams[stream].records)
+
+    def pending(self) -> list[int]:
+        """The streams that have not ended."""
+        return [stream for stream in range(len(self.position)) if not self.ended(stream)]
+
+    def describe(self, blocked: Blocked) -> str:
+        """What a rank waits for, as a sentence's end."""
+        where = f"{blocked.stream}:{blocked.at} {blocked.instruction.op.name}"
+        if blocked.doorbell < 0:
+            return f"its own event {blocked.instruction.arg} ({where})"
+        name = self.binding.layout.doorbell_name(blocked.doorbell)
+        return f"rank {blocked.owner} to ring {name} with epoch {blocked.wanted} (it shows {blocked.shows}; {where})"
+
+
+# Chooses among the (rank's index, stream) pairs that may be tried next.
+Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
+
+
+def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
+    """Run all ranks in this thread, one instruction at a time, in the order the schedule chooses.
+
+    Raises DeadlineError at once when no rank can go on: nothing but their own steps could ring a doorbell.
+    """
+    candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
+    stuck: dict[tuple[int, int], Blocked] = {}
+    while candidates:
+        choices = [c for c in candidates if c not in stuck]
+        if not choices:
+            raise _deadlock(ranks, stuck)
+        rank, stream = schedule(choices)
+        obstacle = ranks[rank].step(stream)
+        if obstacle is not None:
+            stuck[rank, stream] = obstacle
+            continue
+        stuck.clear()
+        if ranks[rank].ended(stream):
+            candidates.remove((rank, stream))
+
+
+def run_in_turn(ranks: Sequence[Streams]) -> None:
+    """Run all ranks in this thread, every stream as far as it goes: one interleaving, the fastest to execute.
+
+    Raises DeadlineError when no rank can go on.
+    """
+    candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
+    while candidates:
+        stuck: dict[tuple[int, int], Blocked] = {}
+        progress = False
+        for rank, stream in candidates:
+            while not ranks[rank].ended(stream):
+                obstacle = ranks[rank].step(stream)
+                if obstacle is not None:
+                    stuck[rank, stream] = obstacle
+                    break
+                progress = True
+        if stuck and not progress:
+            raise _deadlock(ranks, stuck)
+        candidates = list(stuck)
+
+
+def _deadlock(ranks: Sequence[Streams], stuck: dict[tuple[int, int], Blocked]) -> DeadlineError:
+    waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in stuck.items())
+    return DeadlineError("deadlock: " + "; ".join(waits))

@@ -1,0 +1,99 @@
+"""Nature as an adversary: which lines it evicts, prefetches and lands, and when. What is right stays right.
+
+It only chooses; the shadow memory carries out. Its choices depend on the seed and on the operations of its
+own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.errors import ArgumentError
+
+_WINDOW_LINES = 256  # at most this many lines a move: disturbing 16 KiB says as much as disturbing 16 MiB
+_LAPS = 32  # ranges remembered: a ring's slots come round again
+
+
+@dataclass(frozen=True, slots=True)
+class AdversaryRates:
+    """Probability, twice per memory operation (before and after it), of each kind of move; 0 is never."""
+
+    evict: float = 0.05
+    prefetch: float = 0.1
+    land: float = 0.05
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            rate = getattr(self, field.name)
+            if not (isinstance(rate, int | float) and 0 <= rate <= 1):
+                raise ArgumentError(f"adversary rate {field.name} must be from 0 to 1, not {rate!r}")
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name} {getattr(self, field.name):g}" for field in fields(self))
+
+
+DEFAULT_RATES = AdversaryRates()
+
+
+class Action(Enum):
+    """In the order of the fields of AdversaryRates."""
+
+    EVICT = "evict"
+    PREFETCH = "prefetch"
+    LAND = "land"
+
+
+_ACTIONS = tuple(Action)
+
+
+class Move(NamedTuple):
+    """Do ``action`` to the lines of ``card`` from ``first`` on that ``among`` marks."""
+
+    action: Action
+    card: int
+    first: int
+    among: NDArray[np.bool_]
+
+
+class Adversary:
+    """One rank's adversary: tell it what the rank touches, ask it for moves around each operation."""
+
+    def __init__(self, seed: int, rates: AdversaryRates, *, host: int, rank: int, card_lines: int) -> None:
+        if seed < 0:
+            raise ArgumentError(f"an adversary's seed must not be negative, got {seed}")
+        self._rng = np.random.default_rng((seed, host, rank))
+        self._rates: Sequence[float] = astuple(rates)
+        self._card_lines = card_lines
+        self._touched: deque[tuple[int, int, int]] = deque(maxlen=_LAPS)
+
+    def touched(self, card: int, first: int, last: int) -> None:
+        if first < last:
+            self._touched.append((card, first, last))
+
+    def moves(self) -> list[Move]:
+        draws = self._rng.random(len(_ACTIONS)).tolist()
+        actions = [a for a, draw, rate in zip(_ACTIONS, draws, self._rates, strict=True) if draw < rate]
+        if not actions or not self._touched:
+            return []
+        if len(actions) > 1:
+            self._rng.shuffle(actions)
+        return [self._aim(action) for action in actions]
+
+    def _aim(self, action: Action) -> Move:
+        """Lines of the newest range (half of the time), of an older one, or of a neighbour of either."""
+        newest, age, side, where, whole = self._rng.random(5).tolist()
+        card, first, last = self._touched[-1 if newest < 0.5 else -1 - int(age * len(self._touched))]
+        range_lines = last - first
+        window_lines = min(range_lines, _WINDOW_LINES)
+        start = first + range_lines * (-1, 0, 0, 1)[int(side * 4)]
+        start += int(where * (range_lines - window_lines + 1))
+        start = min(max(start, 0), self._card_lines - window_lines)
+        among = np.ones(window_lines, np.bool_) if whole < 0.5 else self._rng.random(window_lines) < 0.5
+        return Move(action, card, start, among)

@@ -1,0 +1,213 @@
+"""A host's cache of the pool with real bytes: lines, their states, and write-backs that are on their way.
+
+Nothing leaves a line by itself, nothing arrives early: that is the worst case for staleness. What nature may
+do besides (evict, prefetch, land) are methods here, called by the adversary.
+
+All steps on a window of lines are NumPy operations with a mask, and one memcpy where the mask is full. Bytes
+are moved before the state that vouches for them, so a process killed in between leaves a cache that other
+processes of its host can go on using.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.lock import HostLock
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.memory.ranges import WORD, check_cards
+
+PRESENT, DIRTY, FLUSHED = 1, 2, 4  # bits of a line's state; FLUSHED: gone at the latest at that rank's fence
+
+Mask = NDArray[np.bool_]
+_LINE = np.dtype(f"V{LINE_BYTES}")
+_WORDS_PER_LINE = LINE_BYTES // WORD.itemsize
+_PAGE_BYTES = 4096
+
+
+class CardCache:
+    """One host's cached lines of one card. Windows are line numbers, ``first`` to below ``last``."""
+
+    def __init__(self, pool: Bytes, data: Bytes, posted: Bytes, state: Bytes, pending: Mask) -> None:
+        self._pool, self._data = pool, data
+        self._pool_words, self._data_words = pool.view(WORD), data.view(WORD)
+        self._pool_lines: NDArray[Any] = pool.view(_LINE)
+        self._data_lines: NDArray[Any] = data.view(_LINE)
+        self._posted_lines: NDArray[Any] = posted.view(_LINE)
+        self._state = state
+        self._pending = pending  # lines whose posted write-back has not reached the pool
+
+    # -- steps of programs
+
+    def store(self, offset: int, data: Bytes) -> None:
+        """Lines that are overwritten whole need no fetch; a line at either end may be overwritten in part."""
+        first, last = lines_of(offset, data.size)
+        if offset % LINE_BYTES:
+            self.fetch(first, min(first + 1, last))
+        if (offset + data.size) % LINE_BYTES:
+            self.fetch(max(first, last - 1), last)
+        self._data[offset : offset + data.size].reshape(data.shape)[...] = data
+        self._state[first:last] = PRESENT | DIRTY
+
+    def load(self, offset: int, out: Bytes) -> None:
+        self.fetch(*lines_of(offset, out.size))
+        out[...] = self._data[offset : offset + out.size].reshape(out.shape)
+
+    def flush(self, first: int, last: int, *, keep: bool) -> None:
+        """Post the dirty lines; without ``keep``, mark the window for the fence that follows."""
+        self._post(first, last)
+        if not keep:
+            state = self._state[first:last]
+            state |= (state & PRESENT) * FLUSHED
+
+    def complete(self, first: int, last: int) -> None:
+        """What a fence makes of a window that was flushed: its write-backs land, its flushed lines are gone.
+
+        A line that left since and came back (prefetch) is not the line that was flushed, and stays.
+        """
+        self.land(first, last)
+        state = self._state[first:last]
+        state *= state < FLUSHED
+
+    def invalidate(self, first: int, last: int) -> None:
+        """A dirty line is written back: x86 has no instruction that would only drop it."""
+        self._post(first, last)
+        self.land(first, last)
+        self._state[first:last] = 0
+
+    def push_doorbell(self, line: int) -> None:
+        """Write the line back at once: payload first, so whoever sees the word finds its payload."""
+        self.land(line, line + 1)
+        payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
+        self._pool[payload] = self._data[payload]
+        self._pool_words[line * _WORDS_PER_LINE] = self._data_words[line * _WORDS_PER_LINE]
+        self._state[line] = PRESENT | FLUSHED
+
+    def fetch_doorbell(self, line: int) -> None:
+        """Invalidate and fetch: word first, payload after it (the mirror image of ``push_doorbell``)."""
+        self.invalidate(line, line + 1)
+        payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
+        self._data_words[line * _WORDS_PER_LINE] = self._pool_words[line * _WORDS_PER_LINE]
+        self._data[payload] = self._pool[payload]
+        self._state[line] = PRESENT
+
+    def land_nt(self, offset: int, data: Bytes) -> None:
+        """A non-temporal store reaches the pool; what this host wrote to its lines before goes first."""
+        self.invalidate(*lines_of(offset, data.size))
+        self._pool[offset : offset + data.size] = data
+
+    # -- steps of nature (fetch and land are also parts of the above); each returns how many lines it moved
+
+    def fetch(self, first: int, last: int, among: Mask | None = None) -> int:
+        """Bring absent lines in, clean. A pending write-back of this host is newer than the pool."""
+        state = self._state[first:last]
+        absent = state == 0
+        if among is not None:
+            absent &= among
+        count = _move(self._data_lines, self._pool_lines, first, last, absent)
+        if count:
+            _move(self._data_lines, self._posted_lines, first, last, absent & self._pending[first:last])
+            state |= absent  # PRESENT
+        return count
+
+    def land(self, first: int, last: int, among: Mask | None = None) -> int:
+        pending = self._pending[first:last]
+        held = pending.copy() if among is None else pending & among
+        count = _move(self._pool_lines, self._posted_lines, first, last, held)
+        if count:
+            pending ^= held
+        return count
+
+    def evict(self, first: int, last: int, among: Mask) -> int:
+        """Dirty lines go to the pool at once, unless an older write-back of the line is still pending."""
+        state = self._state[first:last]
+        dirty = (state & DIRTY) != 0
+        leaving = among & (state != 0) & ~(dirty & self._pending[first:last])
+        _move(self._pool_lines, self._data_lines, first, last, dirty & leaving)
+        state *= ~leaving
+        return int(np.count_nonzero(leaving))
+
+    def vanish(self, rng: np.random.Generator) -> None:
+        held = self._pending
+        self.land(0, held.size, held & (rng.random(held.size) < 0.5))
+        held[:] = False
+        self._state[:] = 0
+
+    def _post(self, first: int, last: int) -> None:
+        """Post the dirty lines, their bytes fixed now. One per line can be pending: an older one lands."""
+        state, pending = self._state[first:last], self._pending[first:last]
+        dirty = (state & DIRTY) != 0
+        if np.count_nonzero(dirty):
+            self.land(first, last, dirty)
+            _move(self._posted_lines, self._data_lines, first, last, dirty)
+            pending |= dirty
+            state &= PRESENT | FLUSHED
+
+
+class HostCache:
+    """The cache of one emulated host, shared by its ranks; hold ``lock`` around every use of ``cards``.
+
+    Each process of a host has its own HostCache on the same ``storage`` (see ``host_segment_bytes``): cached
+    data of all cards, then posted data, then states, then pending flags.
+    """
+
+    def __init__(self, cards: Sequence[Bytes], storage: Bytes, lock: HostLock) -> None:
+        count, card_bytes = len(cards), check_cards(cards)
+        needed = host_segment_bytes(count, card_bytes)
+        if storage.nbytes < needed:
+            raise ArgumentError(
+                f"the cache of a host with {count} cards of {card_bytes} bytes needs {needed} bytes, "
+                f"but its segment has {storage.nbytes}"
+            )
+        data, posted = storage[: 2 * count * card_bytes].reshape(2, count, card_bytes)
+        lines = card_bytes // LINE_BYTES
+        flags = storage[2 * count * card_bytes :][: 2 * count * lines].reshape(2, count, lines)
+        self.lock = lock
+        self.memory = tuple(cards)
+        self.cards = tuple(map(CardCache, cards, data, posted, flags[0], flags[1].view(np.bool_)))
+
+    @classmethod
+    def private(cls, cards: Sequence[Bytes]) -> HostCache:
+        """In this process only; the kernel backs it with memory as lines are touched."""
+        return cls(cards, np.zeros(host_segment_bytes(len(cards), check_cards(cards)), np.uint8), HostLock())
+
+    @classmethod
+    def shared(cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path) -> HostCache:
+        """In ``segment``, zeros at first, shared by the processes of one host, all locking ``lock_path``."""
+        return cls(cards, segment, HostLock(lock_path))
+
+    def crash(self, rng: np.random.Generator) -> None:
+        """The host dies: its cache vanishes, each posted write-back lands or not. Discard its memories."""
+        with self.lock:
+            for card in self.cards:
+                card.vanish(rng)
+
+    def close(self) -> None:
+        self.lock.close()
+
+
+def host_segment_bytes(cards: int, card_bytes: int) -> int:
+    """Bytes of a segment that holds one host's cache of ``cards`` cards, in whole pages."""
+    needed = cards * (2 * card_bytes + 4 * (card_bytes // LINE_BYTES))
+    return -(-needed // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def lines_of(offset: int, nbytes: int) -> tuple[int, int]:
+    """The window of lines that a range of bytes touches; empty for an empty range."""
+    first = offset // LINE_BYTES
+    return first, -(-(offset + nbytes) // LINE_BYTES) if nbytes else first
+
+
+def _move(into: NDArray[Any], source: NDArray[Any], first: int, last: int, mask: Mask) -> int:
+    """Copy the lines of the window that ``mask`` marks; returns how many."""
+    count = int(np.count_nonzero(mask))
+    if count == last - first:
+        into[first:last] = source[first:last]
+    elif count:
+        np.copyto(into[first:last], source[first:last], where=mask)
+    return count

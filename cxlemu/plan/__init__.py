@@ -1,0 +1,39 @@
+"""Plans: the instruction set, the rules every plan obeys, printing, and plans on disk."""
+
+from cxlemu.plan.instructions import (
+    DTYPE_NAMES,
+    DTYPES,
+    NOTHING,
+    Flag,
+    Instruction,
+    Kind,
+    Op,
+    Operand,
+    RedOp,
+    encode,
+)
+from cxlemu.plan.layout import Layout
+from cxlemu.plan.plan import Buffer, Call, Frame, Group, Kernel, Plan, RankPart, Region, Stream
+
+__all__ = [
+    "DTYPES",
+    "DTYPE_NAMES",
+    "NOTHING",
+    "Buffer",
+    "Call",
+    "Flag",
+    "Frame",
+    "Group",
+    "Instruction",
+    "Kernel",
+    "Kind",
+    "Layout",
+    "Op",
+    "Operand",
+    "Plan",
+    "RankPart",
+    "RedOp",
+    "Region",
+    "Stream",
+    "encode",
+]

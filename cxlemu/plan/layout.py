@@ -1,0 +1,119 @@
+"""The geometry of a communicator's part of the pool: a ring of slots that goes on across calls.
+
+Every card gives the communicator the same extent: done lines, then the doorbells of all slots, then their data.
+One *round* of a collective uses one slot. Rounds are numbered by an epoch that never stops: the round with epoch e
+uses slot ``e % slots``, and its doorbells show e. That one number is address and freshness at once, so a plan only
+says how far it is from the epoch its call starts at, and the same plan serves every call.
+
+Two kinds of doorbell, each a 64-byte line of its own with one writer for the communicator's whole life:
+
+- ``published[rank][index]``, one per slot: the rank has published chunk ``index`` of this round;
+- ``done[rank]``, one: the rank needs nothing any more of any round up to the shown epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cxlemu.address import AddressMap, Extent
+from cxlemu.memory.protocol import LINE_BYTES
+
+# A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things
+# notice. 48 bits of epoch last for 200 days of one round every 64 ns.
+TAG_BITS = 16
+TAG_MASK = (1 << TAG_BITS) - 1
+EPOCH_MAX = (1 << (64 - TAG_BITS)) - 1
+
+DATA_ALIGN_BYTES = 4096
+
+
+def doorbell_word(epoch: int, tag: int) -> int:
+    return epoch << TAG_BITS | tag
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a communicator of ``ranks`` ranks uses its extent on each of ``cards`` cards."""
+
+    ranks: int
+    cards: int
+    slots: int
+    slot_card_bytes: int  # data bytes of one slot on one card, a multiple of 64
+    doorbells_per_rank: int  # published lines of one rank in one slot
+    interleave_bytes: int
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.cards * self.slot_card_bytes
+
+    @property
+    def published_count(self) -> int:
+        return self.ranks * self.doorbells_per_rank
+
+    @property
+    def doorbell_count(self) -> int:
+        """Ids: published[rank][index] is ``rank * doorbells_per_rank + index``, then done[rank]."""
+        return self.published_count + self.ranks
+
+    def published(self, rank: int, index: int) -> int:
+        return rank * self.doorbells_per_rank + index
+
+    def done(self, rank: int) -> int:
+        return self.published_count + rank
+
+    def owner(self, doorbell: int) -> int:
+        """The only rank that may signal this doorbell."""
+        if doorbell >= self.published_count:
+            return doorbell - self.published_count
+        return doorbell // self.doorbells_per_rank
+
+    def doorbell_name(self, doorbell: int) -> str:
+        if doorbell >= self.published_count:
+            return f"done[{self.owner(doorbell)}]"
+        return f"published[{self.owner(doorbell)}][{doorbell % self.doorbells_per_rank}]"
+
+    @property
+    def _done_bytes(self) -> int:
+        return -(-self.ranks // self.cards) * LINE_BYTES
+
+    @property
+    def _slot_doorbell_bytes(self) -> int:
+        return -(-self.published_count // self.cards) * LINE_BYTES
+
+    @property
+    def data_offset(self) -> int:
+        """First data byte of slot 0 on every card, from the start of the extent."""
+        return round_up(self._done_bytes + self.slots * self._slot_doorbell_bytes, DATA_ALIGN_BYTES)
+
+    @property
+    def extent_bytes(self) -> int:
+        """What the communicator takes of every card."""
+        return round_up(self.data_offset + self.slots * self.slot_card_bytes, DATA_ALIGN_BYTES)
+
+    def slot_offset(self, epoch: int) -> int:
+        """Where the data of this epoch's slot begins on every card, from the start of the extent."""
+        return self.data_offset + epoch % self.slots * self.slot_card_bytes
+
+    def doorbell_address(self, doorbell: int, epoch: int) -> tuple[int, int]:
+        """(card, offset from the start of the extent) of a doorbell's line; doorbells go round the cards."""
+        if doorbell >= self.published_count:
+            line, card = divmod(doorbell - self.published_count, self.cards)
+            return card, line * LINE_BYTES
+        return self._published_map(epoch % self.slots).locate(doorbell * LINE_BYTES)
+
+    def _published_map(self, slot: int) -> AddressMap:
+        base = self._done_bytes + slot * self._slot_doorbell_bytes
+        return AddressMap(0, self.cards, LINE_BYTES, base)
+
+    def own_doorbells(self, rank: int) -> list[Extent]:
+        """Every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
+        card, offset = self.doorbell_address(self.done(rank), 0)
+        lines = [Extent(card, offset, LINE_BYTES)]
+        own = self.doorbells_per_rank * LINE_BYTES
+        for slot in range(self.slots):
+            lines += self._published_map(slot).extents(rank * own, own)
+        return lines

@@ -1,0 +1,225 @@
+"""A plan: for every rank a few ordered streams of small instructions. Immutable, and built a rank at a time.
+
+Who writes where and who waits for which doorbell is fixed by the call, so an algorithm is a pure function from
+(call, layout, rank) to that rank's part, and everything else (engines, proofs, faults, printing) consumes plans.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+
+from cxlemu.address import AddressMap
+from cxlemu.errors import PlanError
+from cxlemu.plan.instructions import (
+    GROUP_DTYPE,
+    REGION_DTYPE,
+    Instruction,
+    Records,
+    decode,
+)
+from cxlemu.plan.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is computed. The machine does not interpret it; contracts do, and ranks compare it."""
+
+    collective: str
+    algorithm: str  # which algorithm and variant, such as "all" or "two_shot"
+    ranks: int
+    nbytes: int  # bytes of one block: see each contract
+    dtype: str = "u8"
+    redop: str = "none"
+    root: int = 0
+    in_place: bool = False
+
+    @property
+    def tag(self) -> int:
+        """16 bits that travel in every doorbell word: calls that differ have, but for 1 in 65,536, different tags.
+
+        ``in_place`` is not in it: one rank may call in place and its peer not.
+        """
+        text = "|".join(str(getattr(self, f.name)) for f in fields(self) if f.name != "in_place")
+        return binascii.crc_hqx(text.encode(), 0)
+
+    def __str__(self) -> str:
+        words = [self.collective, self.algorithm, f"{self.nbytes} B", self.dtype]
+        words += [self.redop] if self.redop != "none" else []
+        words += [f"root {self.root}"] if self.root else []
+        words += ["in place"] if self.in_place else []
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Local memory of one rank. ``inside`` names the buffer whose bytes from ``at`` on these are (in place)."""
+
+    name: str
+    nbytes: int
+    inside: str = ""
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where in a slot some bytes lie; the same row for every rank. Logical offset 0 is ``start`` in its map."""
+
+    first_card: int
+    cards: int
+    granularity_bytes: int
+    base: int
+    start: int
+    nbytes: int
+
+    @property
+    def map(self) -> AddressMap:
+        return AddressMap(self.first_card, self.cards, self.granularity_bytes, self.base, self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Doorbells first, first + stride, ... : ``count`` of them, waited for together."""
+
+    first: int
+    count: int
+    stride: int
+
+    @property
+    def doorbells(self) -> range:
+        return range(self.first, self.first + self.count * self.stride, self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A named local kernel and its integer parameters, such as ("gemm", (m, n, k))."""
+
+    name: str
+    parameters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The tables that all ranks share."""
+
+    rounds: int = 0  # how many epochs a call takes
+    regions: tuple[Region, ...] = ()
+    groups: tuple[Group, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Instructions in program order. A WAIT that is not satisfied yields to the rank's other streams."""
+
+    name: str
+    records: Records
+
+    @cached_property
+    def instructions(self) -> list[Instruction]:
+        return decode(self.records)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Stream) and self.name == other.name and self.records.tobytes() == other.records.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.records.tobytes()))
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What one rank does."""
+
+    rank: int
+    buffers: tuple[Buffer, ...]
+    streams: tuple[Stream, ...]
+    events: int = 0
+
+    @property
+    def instruction_count(self) -> int:
+        return sum(len(stream.records) for stream in self.streams)
+
+
+Builder = Callable[[int], tuple[Frame, RankPart]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """``build`` must be pure: given a rank, always the same frame and part, and the same frame for every rank."""
+
+    call: Call
+    layout: Layout
+    build: Builder = field(repr=False)
+    _parts: dict[int, RankPart] = field(default_factory=dict, repr=False)
+    _frames: list[Frame] = field(default_factory=list, repr=False)
+
+    def part(self, rank: int) -> RankPart:
+        """One rank's part, built when first asked for. Raises PlanError when ranks disagree on the frame."""
+        if rank not in self._parts:
+            frame, part = self.build(rank)
+            if self._frames and frame != self._frames[0]:
+                raise PlanError(
+                    f"{self.call}: rank {rank} builds other tables (regions, groups, rounds) than its peers"
+                )
+            if not self._frames:
+                self._frames.append(frame)
+            self._parts[rank] = part
+        return self._parts[rank]
+
+    @property
+    def frame(self) -> Frame:
+        """The shared tables; builds rank 0's part when no part was built yet."""
+        if not self._frames:
+            self.part(0)
+        return self._frames[0]
+
+    @property
+    def ranks(self) -> int:
+        return self.call.ranks
+
+    @property
+    def parts(self) -> list[RankPart]:
+        return [self.part(rank) for rank in range(self.ranks)]
+
+    @property
+    def rounds(self) -> int:
+        return self.frame.rounds
+
+    @property
+    def digest(self) -> str:
+        """Of the whole plan, all ranks: equal digests, equal plans."""
+        state = hashlib.sha256(repr((self.call, self.layout, self.frame)).encode())
+        for part in self.parts:
+            state.update(repr((part.rank, part.buffers, part.events)).encode())
+            for stream in part.streams:
+                state.update(stream.name.encode() + b"\0" + stream.records.tobytes())
+        return state.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Plan)
+            and (self.call, self.layout) == (other.call, other.layout)
+            and (self.digest == other.digest)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.call, self.layout))
+
+    def with_part(self, part: RankPart) -> Plan:
+        """A copy in which one rank does something else: how faults and tests mutate plans."""
+        return Plan(self.call, self.layout, lambda rank: (self.frame, part if rank == part.rank else self.part(rank)))
+
+
+def region_table(regions: tuple[Region, ...]) -> Records:
+    return np.array([tuple(getattr(r, f.name) for f in fields(r)) for r in regions], dtype=REGION_DTYPE)
+
+
+def group_table(groups: tuple[Group, ...]) -> Records:
+    return np.array([(g.first, g.count, g.stride) for g in groups], dtype=GROUP_DTYPE)

@@ -1,0 +1,111 @@
+"""Rules of one record by itself: is it an instruction at all?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.plan.instructions import (
+    DTYPE_NAMES,
+    DTYPES,
+    OPERAND_FIELDS,
+    SIGNATURES,
+    Flag,
+    Kind,
+    Op,
+    RedOp,
+)
+from cxlemu.plan.rules.program import Defect, Mask, Program
+
+# Tables by opcode. For opcodes that do not exist all is allowed, so that only the rule "opcode" speaks up.
+_KNOWN = np.isin(np.arange(256), list(Op))
+_TYPED, _SIZED, _NAMED, _TIMED = (
+    np.isin(np.arange(256), [op for op, signature in SIGNATURES.items() if uses(signature)])
+    for uses in (
+        lambda signature: signature.typed,
+        lambda signature: signature.sized,
+        lambda signature: signature.arg != "",
+        lambda signature: signature.arg in ("doorbell", "group"),
+    )
+)
+_KINDS = np.ones((256, len(OPERAND_FIELDS), len(Kind)), bool)
+for _op, _signature in SIGNATURES.items():
+    for _at, _field in enumerate(OPERAND_FIELDS):
+        _allowed = _signature.operands.get(_field, frozenset({Kind.NONE}))
+        _KINDS[_op, _at] = [kind in _allowed for kind in Kind]
+
+_ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES])
+
+
+def typed(p: Program) -> Mask:
+    mask: Mask = _TYPED[p.op]
+    return mask
+
+
+def opcode(p: Program) -> Iterator[Defect]:
+    yield from p.defects(~_KNOWN[p.op], lambda row: f"there is no opcode {p.op[row]}")
+
+
+def operands(p: Program) -> Iterator[Defect]:
+    for at, name in enumerate(OPERAND_FIELDS):
+        kind = p.records[name]["kind"]
+        there = kind < len(Kind)
+        wrong = ~there | ~_KINDS[p.op, at, np.where(there, kind, 0)]
+        yield from p.defects(wrong, lambda row, name=name, kind=kind: _operand(name, int(kind[row])))  # type: ignore[misc]
+
+
+def _operand(name: str, kind: int) -> str:
+    if kind >= len(Kind):
+        return f"operand {name} is of kind {kind}, which does not exist"
+    return (
+        f"operand {name} is missing" if kind == Kind.NONE else f"operand {name} may not be a {Kind(kind).name.lower()}"
+    )
+
+
+def unused(p: Program) -> Iterator[Defect]:
+    known, is_typed = _KNOWN[p.op], typed(p)
+    divides = is_typed & (p.records["flags"] & Flag.DIVIDE != 0)
+    free = {
+        "dtype": ~is_typed,
+        "redop": ~is_typed,
+        "flags": ~is_typed,
+        "arg": ~_NAMED[p.op] & ~divides,
+        "value": ~_TIMED[p.op],
+        "nbytes": ~_SIZED[p.op],
+    }
+    for name, mask in free.items():
+        yield from p.defects(known & mask & (p.records[name] != 0), f"{name} is set, and not used")
+    for name in OPERAND_FIELDS:
+        operand = p.records[name]
+        absent = (operand["kind"] == Kind.NONE) & ((operand["id"] != 0) | (operand["offset"] != 0))
+        roundless = (operand["kind"] != Kind.REGION) & (operand["seq"] != 0)
+        yield from p.defects(known & (absent | roundless), f"operand {name} has fields that are set, and not used")
+
+
+def reduction(p: Program) -> Iterator[Defect]:
+    dtype, redop, flags = (p.records[name] for name in ("dtype", "redop", "flags"))
+    yield from p.defects(typed(p) & (dtype >= len(DTYPE_NAMES)), lambda row: f"there is no dtype {dtype[row]}")
+    none = (redop == RedOp.NONE) | (redop >= len(RedOp))
+    yield from p.defects(typed(p) & none, lambda row: f"there is no operation {redop[row]}")
+    yield from p.defects(
+        typed(p) & (flags & ~np.uint8(Flag.DIVIDE) != 0), lambda row: f"there are no flags {flags[row]}"
+    )
+    divides = typed(p) & (flags & Flag.DIVIDE != 0)
+    yield from p.defects(divides & (p.arg < 1), lambda row: f"it divides by {p.arg[row]}")
+
+
+def size(p: Program) -> Iterator[Defect]:
+    nbytes, dtype = p.records["nbytes"], p.records["dtype"]
+    sized = _SIZED[p.op]
+    yield from p.defects(sized & (nbytes < 0), lambda row: f"{nbytes[row]} bytes")
+    item_bytes = _ITEM_BYTES[np.minimum(dtype, len(DTYPE_NAMES) - 1)]
+    broken = typed(p) & (nbytes > 0) & (nbytes % item_bytes != 0)
+    yield from p.defects(broken, lambda row: f"{nbytes[row]} bytes are no whole number of elements")
+
+
+def payload(p: Program) -> Iterator[Defect]:
+    nbytes = p.records["nbytes"]
+    carries = (p.op == Op.SIGNAL_DATA) | (p.op == Op.WAIT_DATA)
+    yield from p.defects(carries & (nbytes > PAYLOAD_BYTES), lambda row: f"{nbytes[row]} bytes")

@@ -1,0 +1,192 @@
+"""Rules of who writes which 64-byte lines: exact, by sorting ranges and sweeping over them.
+
+Regions may overlap, so ranges are compared where they really lie: in (slot, card, line) of the ring.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.address import Extent
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.instructions import Kind, Op
+from cxlemu.plan.rules.program import Defect, Numbers, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """An entry for each contiguous range of a card that an instruction touches, from the slot's begin."""
+
+    row: Numbers
+    seq: Numbers
+    card: Numbers
+    begin: Numbers
+    end: Numbers
+
+    @property
+    def first_line(self) -> Numbers:
+        return self.begin // LINE_BYTES
+
+    @property
+    def end_line(self) -> Numbers:
+        return -(-self.end // LINE_BYTES)
+
+
+def _accesses(p: Program, ops: tuple[Op, ...], field: str) -> Accesses:
+    """Where the region operands ``field`` of these instructions lie."""
+    maps = [region.map for region in p.frame.regions]
+
+    @cache  # rounds repeat their ranges
+    def extents(region: int, offset: int, nbytes: int) -> list[Extent]:
+        return maps[region].extents(offset, nbytes)
+
+    operand = p.records[field]
+    rows = np.flatnonzero(np.isin(p.op, ops) & (operand["kind"] == Kind.REGION))
+    found = [
+        (row, seq, *extent)
+        for row, region, seq, offset, nbytes in zip(
+            rows.tolist(),
+            operand["id"][rows].tolist(),
+            operand["seq"][rows].tolist(),
+            operand["offset"][rows].tolist(),
+            p.records["nbytes"][rows].tolist(),
+            strict=True,
+        )
+        for extent in extents(region, offset, nbytes)
+    ]
+    row, seq, card, begin, nbytes = np.array(found, np.int64).reshape(-1, 5).T
+    return Accesses(row, seq, card, begin, begin + nbytes)
+
+
+def _stores(p: Program) -> Accesses:
+    kinds = [
+        _accesses(p, (Op.WRITE, Op.WRITE_NT), "dst"),
+        _accesses(p, (Op.READ, Op.REDUCE), "dst2"),
+    ]
+    names = ("row", "seq", "card", "begin", "end")
+    return Accesses(*(np.concatenate([getattr(kind, name) for kind in kinds]) for name in names))
+
+
+def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Numbers) -> Iterator[tuple[int, int]]:
+    """Pairs of entries of one group (rows of ``group`` are equal) and two colours whose ranges overlap.
+
+    One pair for each entry that overlaps an earlier one: the sweep keeps, of all ranges begun, the one that
+    reaches furthest and the one of another colour that does.
+    """
+    if not len(group):
+        return
+    group_of = np.unique(group, axis=0, return_inverse=True)[1].reshape(-1)
+    at = -1
+    reach: list[tuple[int, int, int]] = []  # (end, colour, entry), at most two, of two colours, furthest first
+    for entry in np.lexsort((first, group_of)).tolist():
+        if group_of[entry] != at:
+            at, reach = group_of[entry], []
+        mine = (int(end[entry]), int(colour[entry]), entry)
+        rival = next((known for known in reach if known[1] != mine[1]), None)
+        if rival is not None and rival[0] > first[entry]:
+            yield rival[2], entry
+        furthest = sorted([*reach, mine], reverse=True)
+        reach = [furthest[0], *[known for known in furthest[1:] if known[1] != furthest[0][1]][:1]]
+
+
+def _lines(stores: Accesses, entry: int) -> str:
+    first, last = stores.first_line[entry], stores.end_line[entry] - 1
+    return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of card {stores.card[entry]}"
+
+
+def one_writer(p: Program) -> Iterator[Defect]:
+    s = _stores(p)
+    group = np.stack([s.seq, s.card], axis=1)
+    for other, entry in _clashes(group, p.rank_of[s.row], s.first_line, s.end_line):
+        rival = f"{p.where(int(s.row[other]))} writes {_lines(s, other)}"
+        detail = f"it writes {_lines(s, entry)}, {rival} in round {s.seq[entry]}"
+        yield Defect(detail, int(s.row[entry]))
+
+
+def one_kind(p: Program) -> Iterator[Defect]:
+    """Counts the FENCEs of the store's own stream; stores of different streams are left to the prover."""
+    s = _stores(p)
+    fences = np.cumsum(p.op == Op.FENCE)
+    group = np.stack([p.stream_of[s.row], fences[s.row], s.seq % p.layout.slots, s.card], axis=1)
+    past_the_cache = (p.op[s.row] == Op.WRITE_NT).astype(np.int64)
+    for other, entry in _clashes(group, past_the_cache, s.first_line, s.end_line):
+        yield Defect(
+            f"it writes {_lines(s, entry)}, and so does instruction {p.index_of[s.row[other]]}",
+            int(s.row[entry]),
+        )
+
+
+def stale_line(p: Program) -> Iterator[Defect]:
+    """Approximate where streams meet: an INVALIDATE in another stream of the rank counts wherever it stands.
+
+    What counts is the latest earlier round of the slot in which another rank wrote the line, and an
+    INVALIDATE counts from that round on. Only stores through the cache fetch the rest of a line.
+    """
+    s = _stores(p)
+    edges = _broken_lines(s, p.op[s.row] != Op.WRITE_NT)
+    if not edges:
+        return
+    drops = _Drops(p)
+    for entry, line, since, writer in _after_others(p, s, edges):
+        row = int(s.row[entry])
+        if not drops.between(p, row, int(s.seq[entry]), int(s.card[entry]), line, since):
+            yield Defect(f"rank {writer} wrote line {line} of card {s.card[entry]} in round {since}", row)
+
+
+def _broken_lines(s: Accesses, counts: NDArray[np.bool_]) -> dict[int, list[int]]:
+    """Entry -> the lines that it writes in part: its first, its last, or none."""
+    broken: dict[int, list[int]] = {}
+    for entry in np.flatnonzero(counts & ((s.begin % LINE_BYTES != 0) | (s.end % LINE_BYTES != 0))).tolist():
+        begin, end = int(s.begin[entry]), int(s.end[entry])
+        broken[entry] = sorted({at // LINE_BYTES for at in (begin, end) if at % LINE_BYTES})
+    return broken
+
+
+def _after_others(p: Program, s: Accesses, edges: dict[int, list[int]]) -> Iterator[tuple[int, int, int, int]]:
+    """(entry, line, round, rank): that rank wrote in that earlier round the line that the entry breaks."""
+    by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
+    slot = (s.seq % p.layout.slots).tolist()
+    for entry in np.argsort(s.seq, kind="stable").tolist():
+        by_place[slot[entry], int(s.card[entry])].append(entry)
+    for entries in by_place.values():
+        lines = np.array(sorted({line for entry in entries for line in edges.get(entry, [])}), np.int64)
+        if not len(lines):
+            continue
+        # Of each of these lines, the latest writer, and the latest of another rank than that one.
+        last_seq, last_rank = np.full((2, len(lines)), -1), np.full((2, len(lines)), -1)
+        for entry in entries:
+            seq, rank = int(s.seq[entry]), int(p.rank_of[s.row[entry]])
+            for line in edges.get(entry, []):
+                at = int(np.searchsorted(lines, line))
+                other = int(last_rank[0, at] == rank)
+                if 0 <= last_seq[other, at] < seq:
+                    yield entry, line, int(last_seq[other, at]), int(last_rank[other, at])
+            mine = slice(*np.searchsorted(lines, (s.first_line[entry], s.end_line[entry])).tolist())
+            new = last_rank[0, mine] != rank
+            last_seq[1, mine] = np.where(new, last_seq[0, mine], last_seq[1, mine])
+            last_rank[1, mine] = np.where(new, last_rank[0, mine], last_rank[1, mine])
+            last_seq[0, mine], last_rank[0, mine] = seq, rank
+
+
+class _Drops:
+    """The plan's INVALIDATEs, to be asked whether one of them dropped a line."""
+
+    def __init__(self, p: Program) -> None:
+        self.at = _accesses(p, (Op.INVALIDATE,), "a")
+        self.rank, self.stream = p.rank_of[self.at.row], p.stream_of[self.at.row]
+        self.slot = self.at.seq % p.layout.slots
+
+    def between(self, p: Program, row: int, seq: int, card: int, line: int, since: int) -> bool:
+        """Did the row's rank drop the line, from round ``since`` on and before the row (round ``seq``)?"""
+        at = self.at
+        covers = (
+            (self.slot == seq % p.layout.slots) & (at.card == card) & (at.first_line <= line) & (line < at.end_line)
+        )
+        timely = (at.seq >= since) & (at.seq <= seq) & ((self.stream != p.stream_of[row]) | (at.row < row))
+        return bool(np.any((self.rank == p.rank_of[row]) & covers & timely))

@@ -1,0 +1,67 @@
+"""A plan's records side by side, so that a rule is a few array expressions: linear in the plan's size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.plan.instructions import RECORD_DTYPE, decode
+from cxlemu.plan.plan import Plan
+from cxlemu.plan.text import text
+
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+
+class Defect(NamedTuple):
+    """What is wrong: with an instruction, else with a rank's tables, else with the shared tables."""
+
+    detail: str
+    row: int = -1
+    rank: int = -1
+
+
+class Program:
+    """The instructions of some ranks: row after row, stream after stream, rank after rank.
+
+    For each row: ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``, ``index_of`` is its
+    place in the stream.
+    """
+
+    def __init__(self, plan: Plan, ranks: Iterable[int]) -> None:
+        self.parts = {rank: plan.part(rank) for rank in sorted(set(ranks))}
+        self.plan, self.frame, self.layout = plan, plan.frame, plan.layout  # the frame: that of the parts just built
+        self.streams = [(rank, stream) for rank, part in self.parts.items() for stream in part.streams]
+        lengths = [len(stream.records) for _, stream in self.streams]
+        self.records = np.concatenate([np.empty(0, RECORD_DTYPE), *(s.records for _, s in self.streams)])
+        self.stream_of: Numbers = np.repeat(np.arange(len(lengths)), lengths)
+        self.index_of: Numbers = np.arange(len(self.records)) - np.repeat(np.cumsum([0, *lengths])[:-1], lengths)
+        self.rank_of: Numbers = np.repeat(np.array([rank for rank, _ in self.streams], np.int64), lengths)
+        self.part_of: Numbers = np.searchsorted(np.array(list(self.parts), np.int64), self.rank_of)
+        self.op = self.records["op"]
+        self.arg = self.records["arg"].astype(np.int64)
+
+    def defects(self, wrong: Mask, detail: str | Callable[[int], str]) -> Iterator[Defect]:
+        """One for each row where ``wrong`` is set."""
+        for row in np.flatnonzero(wrong).tolist():
+            yield Defect(detail if isinstance(detail, str) else detail(row), row)
+
+    def text(self, row: int) -> str:
+        """A row as text, also where it is no instruction."""
+        record = self.records[row : row + 1]
+        try:
+            return text(decode(record)[0], self.plan, int(self.rank_of[row]))
+        except ValueError:
+            return f"opcode {record['op'][0]}, reduction {record['redop'][0]}"
+
+    def place(self, row: int) -> tuple[int, str, int]:
+        """(rank, stream name, index in the stream) of a row."""
+        rank, stream = self.streams[self.stream_of[row]]
+        return rank, stream.name, int(self.index_of[row])
+
+    def where(self, row: int) -> str:
+        rank, stream, index = self.place(row)
+        return f"rank {rank}, stream {stream}, instruction {index}"

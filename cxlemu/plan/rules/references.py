@@ -1,0 +1,144 @@
+"""Rules of what records refer to: buffers, regions, rounds, doorbells, groups, events, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cxlemu.plan.instructions import OPERAND_FIELDS, SIGNATURES, Kind, Op
+from cxlemu.plan.rules.program import Defect, Mask, Numbers, Program
+
+SIGNALS = (Op.SIGNAL, Op.SIGNAL_DATA)
+
+
+def _names(p: Program, what: str) -> Mask:
+    """The instructions whose arg is a doorbell, a group, an event or a kernel."""
+    return np.isin(p.op, [op for op, signature in SIGNATURES.items() if signature.arg == what])
+
+
+def _is_doorbell(p: Program) -> Mask:
+    return _names(p, "doorbell") & (p.arg >= 0) & (p.arg < p.layout.doorbell_count)
+
+
+# --- operands ------------------------------------------------------------------------------------------
+
+
+def buffer(p: Program) -> Iterator[Defect]:
+    tables = [[buffer.nbytes for buffer in part.buffers] for part in p.parts.values()]
+    yield from _outside(p, Kind.BUFFER, tables, p.part_of)
+
+
+def region(p: Program) -> Iterator[Defect]:
+    yield from _outside(p, Kind.REGION, [[region.nbytes for region in p.frame.regions]], np.zeros_like(p.part_of))
+
+
+def _outside(p: Program, kind: Kind, tables: Sequence[Sequence[int]], table_of: Numbers) -> Iterator[Defect]:
+    """Operands outside what they name. ``tables``: sizes by id; ``table_of``: which one counts for a row."""
+    counts = np.array([len(sizes) for sizes in tables], np.int64)
+    first = np.cumsum(counts) - counts
+    flat = np.array([nbytes for sizes in tables for nbytes in sizes] or [0], np.int64)
+    what = kind.name.lower()
+    for name in OPERAND_FIELDS:
+        operand = p.records[name]
+        of_kind = operand["kind"] == kind
+        number = operand["id"].astype(np.int64)
+        exists = of_kind & (number < counts[table_of])
+        yield from p.defects(of_kind & ~exists, lambda row, n=number: f"there is no {what} {n[row]}")  # type: ignore[misc]
+        sizes = flat[np.where(exists, first[table_of] + number, 0)]
+        # How much of its inputs a kernel reads, its parameters say: here only that they begin inside.
+        need = np.where((p.op == Op.COMPUTE) & (name != "dst"), 0, p.records["nbytes"])
+        offset = operand["offset"]
+        wrong = exists & ((offset < 0) | (need > sizes) | (offset > sizes - need))
+        yield from p.defects(
+            wrong,
+            lambda row, o=offset, n=need, s=sizes, i=number, name=name: (  # type: ignore[misc]
+                f"operand {name} is {n[row]} bytes at {o[row]} of {what} {i[row]}, which has {s[row]}"
+            ),
+        )
+
+
+def in_round(p: Program) -> Iterator[Defect]:
+    rounds = p.frame.rounds
+    for name in OPERAND_FIELDS:
+        seq = p.records[name]["seq"]
+        wrong = (p.records[name]["kind"] == Kind.REGION) & ((seq < 0) | (seq >= rounds))
+        yield from p.defects(wrong, lambda row, seq=seq: f"round {seq[row]} of a call of {rounds}")  # type: ignore[misc]
+    value, done = p.records["value"], p.layout.published_count
+    done_groups = np.array([group.first >= done for group in p.frame.groups] or [False])
+    of_group = _names(p, "group")
+    group_is_done = done_groups[np.clip(np.where(of_group, p.arg, 0), 0, len(done_groups) - 1)]
+    reaches_back = (of_group & group_is_done) | (np.isin(p.op, (Op.WAIT, Op.WAIT_DATA)) & (p.arg >= done))
+    earliest = np.where(reaches_back, -p.layout.slots, 0)
+    wrong = (of_group | _names(p, "doorbell")) & ((value < earliest) | (value >= rounds))
+    yield from p.defects(wrong, lambda row: f"epoch e{value[row]:+} of a call of {rounds} rounds")
+
+
+# --- doorbells -----------------------------------------------------------------------------------------
+
+
+def doorbell(p: Program) -> Iterator[Defect]:
+    wrong = _names(p, "doorbell") & ~_is_doorbell(p)
+    yield from p.defects(wrong, lambda row: f"there is no doorbell {p.arg[row]}, but {p.layout.doorbell_count}")
+
+
+def owner(p: Program) -> Iterator[Defect]:
+    layout = p.layout
+    done = p.arg >= layout.published_count
+    owners = np.where(done, p.arg - layout.published_count, p.arg // layout.doorbells_per_rank)
+    wrong = np.isin(p.op, SIGNALS) & _is_doorbell(p) & (owners != p.rank_of)
+    yield from p.defects(wrong, lambda row: f"the doorbell is rank {owners[row]}'s")
+
+
+def _rings(p: Program) -> Iterator[tuple[int, int]]:
+    """Signals of one doorbell that follow each other, as rows: by stream, and in its order."""
+    rows = np.flatnonzero(np.isin(p.op, SIGNALS))
+    rows = rows[np.lexsort((rows, p.arg[rows]))]
+    for before, row in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
+        if p.arg[before] == p.arg[row]:
+            yield before, row
+
+
+def one_stream(p: Program) -> Iterator[Defect]:
+    for before, row in _rings(p):
+        if p.stream_of[before] != p.stream_of[row]:
+            yield Defect(f"rung from {p.where(before)} as well", row)
+
+
+def epochs_rise(p: Program) -> Iterator[Defect]:
+    value = p.records["value"]
+    for before, row in _rings(p):
+        if p.stream_of[before] == p.stream_of[row] and value[row] <= value[before]:
+            yield Defect(f"instruction {p.index_of[before]} has it show e{value[before]:+} already", row)
+
+
+# --- groups, events, kernels ---------------------------------------------------------------------------
+
+
+def _numbered(p: Program, what: str, counts: Numbers | int) -> Iterator[Defect]:
+    wrong = _names(p, what) & ((p.arg < 0) | (p.arg >= counts))
+    yield from p.defects(wrong, lambda row: f"there is no {what} {p.arg[row]}")
+
+
+def group(p: Program) -> Iterator[Defect]:
+    yield from _numbered(p, "group", len(p.frame.groups))
+
+
+def event(p: Program) -> Iterator[Defect]:
+    yield from _numbered(p, "event", np.array([part.events for part in p.parts.values()], np.int64)[p.part_of])
+
+
+def kernel(p: Program) -> Iterator[Defect]:
+    yield from _numbered(p, "kernel", len(p.frame.kernels))
+
+
+def recorded(p: Program) -> Iterator[Defect]:
+    records: dict[tuple[int, int], list[int]] = {}
+    for row in np.flatnonzero(p.op == Op.RECORD).tolist():
+        records.setdefault((int(p.rank_of[row]), int(p.arg[row])), []).append(row)
+    for row in np.flatnonzero(p.op == Op.AWAIT).tolist():
+        found = records.get((int(p.rank_of[row]), int(p.arg[row])), [])
+        if len(found) != 1:
+            yield Defect(f"{len(found)} RECORDs of event {p.arg[row]}", row)
+        elif p.stream_of[found[0]] == p.stream_of[row] and found[0] > row:
+            yield Defect(f"its RECORD is instruction {p.index_of[found[0]]}, later in the same stream", row)

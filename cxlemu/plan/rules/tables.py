@@ -1,0 +1,90 @@
+"""Rules of a plan's tables: what everything else is looked up in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cxlemu.engines.kernels import KERNELS
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.plan import Region
+from cxlemu.plan.rules.program import Defect, Program
+
+INT32_MAX = 2**31 - 1  # ids and rounds are 32 bits in a record
+
+
+def layout(p: Program) -> Iterator[Defect]:
+    lay, frame = p.layout, p.frame
+    if lay.ranks != p.plan.ranks:
+        yield Defect(f"the layout is for {lay.ranks} ranks, the call for {p.plan.ranks}")
+    if min(lay.ranks, lay.cards, lay.slots, lay.doorbells_per_rank) < 1:
+        yield Defect("the layout has no ranks, no cards, no slots or no doorbells")
+    if lay.slot_card_bytes < 0 or lay.slot_card_bytes % LINE_BYTES:
+        yield Defect(f"a slot has {lay.slot_card_bytes} bytes on a card, no multiple of {LINE_BYTES}")
+    if lay.doorbell_count > INT32_MAX:
+        yield Defect(f"the layout has {lay.doorbell_count} doorbells, more than {INT32_MAX}")
+    if not 0 <= frame.rounds <= INT32_MAX:
+        yield Defect(f"the call takes {frame.rounds} rounds, which is not 0..{INT32_MAX}")
+
+
+def regions(p: Program) -> Iterator[Defect]:
+    for index, region in enumerate(p.frame.regions):
+        if wrong := _region(region, p.layout.cards, p.layout.slot_card_bytes):
+            yield Defect(f"region {index} {wrong}")
+
+
+def _region(region: Region, cards: int, slot_card_bytes: int) -> str:
+    if min(region.first_card, region.base, region.start, region.nbytes) < 0:
+        return "has a negative card, base, start or size"
+    if region.cards < 1 or region.first_card + region.cards > cards:
+        return f"is on cards {region.first_card}..{region.first_card + region.cards - 1}, there are {cards}"
+    if region.granularity_bytes < LINE_BYTES or region.granularity_bytes % LINE_BYTES:
+        return f"is interleaved by {region.granularity_bytes} bytes, no positive multiple of {LINE_BYTES}"
+    ends = [extent.offset + extent.nbytes for extent in region.map.extents(0, region.nbytes)]
+    if max(ends, default=0) > slot_card_bytes:
+        return f"ends at byte {max(ends)} of a card, a slot at {slot_card_bytes}"
+    return ""
+
+
+def groups(p: Program) -> Iterator[Defect]:
+    for index, group in enumerate(p.frame.groups):
+        if group.count < 1 or group.stride < 1:
+            yield Defect(f"group {index} is empty: count {group.count}, stride {group.stride}")
+        elif group.first < 0 or group.doorbells[-1] >= p.layout.doorbell_count:
+            last, there = group.doorbells[-1], p.layout.doorbell_count
+            yield Defect(f"group {index} is of doorbells {group.first}..{last}, there are {there}")
+
+
+def kernels(p: Program) -> Iterator[Defect]:
+    for index, kernel in enumerate(p.frame.kernels):
+        if kernel.name not in KERNELS:
+            yield Defect(f"kernel {index} is {kernel.name!r}: there are {', '.join(KERNELS)}")
+
+
+def buffers(p: Program) -> Iterator[Defect]:
+    for rank, part in p.parts.items():
+        outer = {buffer.name: buffer for buffer in part.buffers if not buffer.inside}
+        if len({buffer.name for buffer in part.buffers}) < len(part.buffers):
+            yield Defect("two buffers have one name", rank=rank)
+        for buffer in part.buffers:
+            if buffer.nbytes < 0:
+                yield Defect(f"buffer {buffer.name} has {buffer.nbytes} bytes", rank=rank)
+            if not buffer.inside:
+                continue
+            if buffer.inside not in outer:
+                yield Defect(f"buffer {buffer.name} is inside {buffer.inside!r}, no memory of its own", rank=rank)
+            elif not 0 <= buffer.at <= outer[buffer.inside].nbytes - buffer.nbytes:
+                room = f"{outer[buffer.inside].nbytes} bytes of {buffer.inside}"
+                yield Defect(
+                    f"buffer {buffer.name} ({buffer.nbytes} at {buffer.at}) ends outside the {room}",
+                    rank=rank,
+                )
+
+
+def streams(p: Program) -> Iterator[Defect]:
+    for rank, part in p.parts.items():
+        if part.rank != rank:
+            yield Defect(f"its part says rank {part.rank}", rank=rank)
+        if len({stream.name for stream in part.streams}) < len(part.streams):
+            yield Defect("two streams have one name", rank=rank)
+        if part.events < 0:
+            yield Defect(f"it has {part.events} events", rank=rank)

@@ -1,0 +1,179 @@
+"""All pools of this machine, and which of them are dead and may go.
+
+A pool here is what lies in /dev/shm under one name and one user. It may go when it is this user's and
+
+- its superblocks, complete or not, name an owner that is gone: its pid is free, was reused, or is of an
+  earlier boot; or
+- no superblock can be read (its creator died at once, or it was damaged), no process has any of it open or
+  mapped, and it has lain untouched for ``GRACE_S`` seconds, more than a creation needs to sign its card.
+
+Processes that are attached to a dead pool keep their memory; only the names go.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from cxlemu.errors import PoolError
+from cxlemu.pool import segments
+from cxlemu.pool.owner import PROC, OwnerState
+from cxlemu.pool.segments import Segment
+from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Superblock, parse
+
+GRACE_S = 60.0
+
+PoolState = Literal[OwnerState, "damaged", "foreign"]
+
+
+class Found(NamedTuple):
+    """One segment as it lies there."""
+
+    segment: Segment
+    nbytes: int
+    mode: int
+    changed_s: float  # wall clock, since 1970
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One pool. ``superblocks`` are those that can be read, ``damage`` says what is wrong with the others."""
+
+    name: str
+    uid: int
+    found: tuple[Found, ...]
+    superblocks: tuple[Superblock, ...]
+    complete: bool
+    damage: tuple[str, ...]
+
+    @property
+    def state(self) -> PoolState:
+        """The owner's; ``damaged`` when no superblock names one, ``foreign`` when it is another user's."""
+        if self.uid != os.geteuid():
+            return "foreign"
+        states = {block.owner.state() for block in self.superblocks}
+        in_doubt_first: tuple[OwnerState, ...] = ("alive", "unknown", "dead")
+        return next((state for state in in_doubt_first if state in states), "damaged")
+
+    @property
+    def created_s(self) -> float:
+        return min((block.created_ns / 1e9 for block in self.superblocks), default=self.changed_s)
+
+    @property
+    def changed_s(self) -> float:
+        return max(found.changed_s for found in self.found)
+
+
+class Cleaned(NamedTuple):
+    """What became of one pool, and why."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    removed: bool
+    reason: str
+
+
+def entries(name: str | None = None) -> list[Entry]:
+    """Every pool, or those under one name, by name. Another user's are never opened; damage never raises."""
+    pools: dict[tuple[str, int], list[Found]] = defaultdict(list)
+    for segment in segments.find(name):
+        with suppress(FileNotFoundError):  # its owner was just leaving
+            status = segment.path.lstat()
+            found = Found(segment, status.st_size, stat.S_IMODE(status.st_mode), status.st_mtime)
+            pools[segment.pool, status.st_uid].append(found)
+    return [_entry(pool, uid, tuple(found)) for (pool, uid), found in sorted(pools.items())]
+
+
+def _entry(name: str, uid: int, found: tuple[Found, ...]) -> Entry:
+    superblocks: list[Superblock] = []
+    damage: list[str] = []
+    complete = True
+    cards = [item.segment for item in found if item.segment.kind == "card"]
+    for segment in cards if uid == os.geteuid() else []:
+        try:
+            block, finished = _read(segment)
+        except PoolError as error:
+            damage.append(str(error))
+        else:
+            superblocks.append(block)
+            complete &= finished
+    return Entry(name, uid, found, tuple(superblocks), complete, tuple(damage))
+
+
+def _read(segment: Segment) -> tuple[Superblock, bool]:
+    """A superblock, and whether its card was completed."""
+    with segments.opened(segment) as fd:
+        data = os.pread(fd, SUPERBLOCK_BYTES, 0)
+    if data.startswith(UNFINISHED):
+        return parse(MAGIC + data[len(MAGIC) :], str(segment)), False
+    return parse(data, str(segment)), True
+
+
+def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
+    """Remove the names of dead pools (or of one pool, if it is dead); the verdict on every pool looked at."""
+    verdicts = [_verdict(entry) for entry in entries(name)]
+    for verdict in verdicts:
+        if verdict.removed and not dry_run:
+            for segment in verdict.segments:
+                segments.remove(segment)
+    return verdicts
+
+
+def _verdict(entry: Entry) -> Cleaned:
+    may_go, reason = _judge(entry)
+    # Card 0 last: an interrupted clean-up leaves a superblock that tells whose it was.
+    order = tuple(sorted((found.segment for found in entry.found), reverse=True))
+    return Cleaned(entry.name, order, may_go, reason)
+
+
+def _judge(entry: Entry) -> tuple[bool, str]:
+    match entry.state:
+        case "foreign":
+            return False, f"it belongs to user {entry.uid}"
+        case "alive":
+            return False, f"its owner, process {_owner_pids(entry)}, is alive"
+        case "unknown":
+            return False, f"its owner, process {_owner_pids(entry)}, is in another container"
+        case "dead":
+            return True, f"its owner, process {_owner_pids(entry)}, is gone"
+        case "damaged":
+            return _judge_unsigned(entry)
+
+
+def _judge_unsigned(entry: Entry) -> tuple[bool, str]:
+    untouched_s = time.time() - entry.changed_s
+    if untouched_s < GRACE_S:
+        return False, f"it has no readable superblock, but is younger than {GRACE_S:.0f} s"
+    if users := _users({found.segment.path for found in entry.found}):
+        return False, f"it has no readable superblock, but is in use by process {', '.join(map(str, users))}"
+    return True, "it has no readable superblock and no process uses it"
+
+
+def _owner_pids(entry: Entry) -> str:
+    return " and ".join(str(pid) for pid in sorted({block.owner.pid for block in entry.superblocks}))
+
+
+def _users(paths: set[Path]) -> list[int]:
+    """Processes of this user that have one of these files open or mapped; no other user but root could."""
+    names = {str(path) for path in paths}
+    pids = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
+    return [pid for pid in pids if not names.isdisjoint(_files_of(pid))]
+
+
+def _files_of(pid: int) -> Iterator[str]:
+    with suppress(
+        FileNotFoundError, ProcessLookupError, PermissionError
+    ):  # it just left, or is another user's
+        # Open files before mappings: a file is opened, mapped, then closed, so this order misses none.
+        for link in (PROC / str(pid) / "fd").iterdir():
+            with suppress(FileNotFoundError):
+                yield str(link.readlink())
+        for line in (PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
+            yield line.split(maxsplit=5)[-1]

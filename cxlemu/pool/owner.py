@@ -1,0 +1,57 @@
+"""Who made a pool, and whether that process still lives: across reused pids, reboots and containers."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+OwnerState = Literal["alive", "dead", "unknown"]
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One process of one boot. A pid alone is reused; with its start time and the boot id it is not."""
+
+    uid: int
+    pid: int
+    start_ticks: int  # /proc/<pid>/stat field 22, clock ticks since boot
+    pid_namespace: int  # inode of /proc/self/ns/pid: a pid means nothing in another container
+    boot_id: uuid.UUID
+
+    @classmethod
+    def current(cls) -> Owner:
+        pid = os.getpid()
+        start_ticks = _start_ticks(pid)
+        assert start_ticks is not None, "this process runs, so /proc describes it"
+        return cls(os.geteuid(), pid, start_ticks, _pid_namespace(), _boot_id())
+
+    def state(self) -> OwnerState:
+        """``unknown`` when the owner lives in a pid namespace that this process cannot see into."""
+        if self.boot_id != _boot_id():
+            return "dead"
+        if self.pid_namespace != _pid_namespace():
+            return "unknown"
+        return "alive" if _start_ticks(self.pid) == self.start_ticks else "dead"
+
+
+def _boot_id() -> uuid.UUID:
+    return uuid.UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
+
+
+def _pid_namespace() -> int:
+    return (PROC / "self/ns/pid").stat().st_ino
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Start time of a running process; None when it is gone or only a zombie that nobody reaped yet."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(b")")[2].split()  # the command name before ")" may hold anything
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

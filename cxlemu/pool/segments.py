@@ -1,0 +1,127 @@
+"""One POSIX shared-memory segment: its name, its checks, its mapping. Nothing here knows what it holds."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import posix_ipc
+
+from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory.protocol import Bytes
+
+SHM_DIR = Path("/dev/shm")  # where Linux shows POSIX shared memory as files
+MODE = 0o600
+
+_POOL_NAME = r"[A-Za-z0-9._-]{1,64}"
+_FILE_NAME = re.compile(rf"cxlemu-({_POOL_NAME})-(card|host)(0|[1-9][0-9]{{0,5}})", re.ASCII)
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    pool: str
+    kind: Literal["card", "host"]
+    index: int
+
+    @property
+    def shm_name(self) -> str:
+        return f"/cxlemu-{self.pool}-{self.kind}{self.index}"
+
+    @property
+    def path(self) -> Path:
+        return SHM_DIR / self.shm_name[1:]
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+class MissingSegmentError(PoolError):
+    pass
+
+
+def check_pool_name(name: str) -> None:
+    if not re.fullmatch(_POOL_NAME, name):
+        raise ArgumentError(f"pool name {name!r} is not 1 to 64 letters, digits, '.', '_' or '-'")
+
+
+def find(pool: str | None = None) -> list[Segment]:
+    """Segments in /dev/shm, of one pool or of all, in order of pool, kind (cards first) and index."""
+    matches = (_FILE_NAME.fullmatch(entry.name) for entry in os.scandir(SHM_DIR))
+    found = [Segment(m[1], cast(Literal["card", "host"], m[2]), int(m[3])) for m in matches if m]
+    return sorted(segment for segment in found if pool in (None, segment.pool))
+
+
+def pool_names() -> list[str]:
+    return sorted({segment.pool for segment in find()})
+
+
+@contextmanager
+def create(segment: Segment, nbytes: int) -> Iterator[int]:
+    """A new sparse segment that is nobody's yet, as an open file. Raises PoolError when the name is taken."""
+    try:
+        shm = posix_ipc.SharedMemory(segment.shm_name, posix_ipc.O_CREX, mode=MODE, size=nbytes)
+    except posix_ipc.ExistentialError:
+        raise PoolError(f"{segment} exists already: {taken(segment.pool)}") from None
+    try:
+        yield shm.fd
+    finally:
+        shm.close_fd()
+
+
+def taken(pool: str) -> str:
+    return f"choose another name than {pool}, or remove a dead pool with `cxlemu pool clean {pool}`"
+
+
+@contextmanager
+def opened(segment: Segment) -> Iterator[int]:
+    """An existing segment as an open file, once it proved to be this user's, and private to this user.
+
+    Raises MissingSegmentError, or PoolError for another user's segment, a mode wider than 0600, or no
+    regular file.
+    """
+    try:
+        status = segment.path.lstat()  # before opening: opening a foreign FIFO could block
+        _check_status(segment, status)
+        shm = posix_ipc.SharedMemory(segment.shm_name)
+    except (FileNotFoundError, posix_ipc.ExistentialError):
+        raise MissingSegmentError(f"{segment} does not exist") from None
+    except posix_ipc.PermissionsError:
+        raise PoolError(f"{segment} may not be opened: its mode is not {MODE:04o}") from None
+    try:
+        _check_status(segment, os.fstat(shm.fd))  # again, now that the name can no longer be swapped
+        yield shm.fd
+    finally:
+        shm.close_fd()
+
+
+def _check_status(segment: Segment, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise PoolError(f"{segment} is no shared-memory segment but another kind of file")
+    if status.st_uid != os.geteuid():
+        raise PoolError(f"{segment} belongs to user {status.st_uid}, not to user {os.geteuid()}")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & ~MODE:
+        raise PoolError(f"{segment} is open to others: mode {mode:04o}, at most {MODE:04o} is safe")
+
+
+def map_shared(fd: int, nbytes: int) -> Bytes:
+    """Writable bytes of the segment. They are unmapped when the last array that shows them is gone."""
+    return np.frombuffer(mmap.mmap(fd, nbytes, mmap.MAP_SHARED), dtype=np.uint8)
+
+
+def free_bytes() -> int:
+    status = os.statvfs(SHM_DIR)
+    return status.f_bavail * status.f_frsize
+
+
+def remove(segment: Segment) -> None:
+    with suppress(posix_ipc.ExistentialError):  # somebody was faster: it is gone all the same
+        posix_ipc.unlink_shared_memory(segment.shm_name)

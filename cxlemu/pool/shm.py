@@ -1,0 +1,255 @@
+"""A pool of emulated cards in POSIX shared memory: one segment a card, one more for each emulated host.
+
+The process that creates a pool owns it: the names go when that process leaves the ``with`` block, drops the
+pool or exits. Only SIGKILL leaves names behind; ``cxlemu pool clean`` finds and removes those.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import uuid
+import weakref
+from types import TracebackType
+
+from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.pool import numa, segments
+from cxlemu.pool.segments import SHM_DIR, MissingSegmentError, Segment
+from cxlemu.pool.superblock import (
+    MAGIC,
+    SESSION_OFFSET,
+    SUPERBLOCK_BYTES,
+    UNFINISHED,
+    Geometry,
+    Superblock,
+    check_pool,
+    host_segment_bytes,
+    parse,
+)
+
+__all__ = ["ShmPool", "host_segment_bytes", "no_such_pool", "open_card", "open_cards"]
+
+_POLL_S = 0.002
+
+
+class ShmPool:
+    """Cards as writable byte arrays that every attached process shares.
+
+    ``cards[i]`` is a uint8 array of ``card_bytes``; its first ``data_offset`` bytes are the superblock and,
+    on card 0 from ``session_offset``, the session area.
+    """
+
+    session_offset = SESSION_OFFSET
+
+    def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
+        """Use ``create`` or ``attach``."""
+        self.name = name
+        self.uuid: uuid.UUID = superblock.uuid
+        self.cards = cards
+        self.card_bytes = superblock.geometry.card_bytes
+        self.interleave_bytes = superblock.geometry.interleave_bytes
+        self.hosts = superblock.geometry.hosts
+        self.max_ranks = superblock.geometry.max_ranks
+        self.data_offset = superblock.geometry.data_offset
+        self._host_segments: dict[int, Bytes] = {}
+        self._owner_pid: int | None = None
+        self._remove_names: weakref.finalize[..., ShmPool] | None = None  # the owner has one
+
+    @classmethod
+    def create(
+        cls,
+        name: str | None = None,
+        *,
+        cards: int,
+        card_bytes: int,
+        interleave_bytes: int,
+        hosts: int,
+        numa_node: int | None = None,
+        max_ranks: int = 1024,
+    ) -> ShmPool:
+        """Make a pool that this process owns; without a name it gets a unique one.
+
+        Every byte of the cards is taken now, on ``numa_node`` if given; host segments stay sparse. Raises
+        ArgumentError for impossible values and PoolError when the name is taken, /dev/shm has no room or the
+        NUMA node is absent; then nothing is left behind.
+        """
+        name = f"{os.getpid()}-{secrets.token_hex(3)}" if name is None else name
+        segments.check_pool_name(name)
+        geometry = Geometry(cards, hosts, max_ranks, card_bytes, interleave_bytes)
+        if flaw := geometry.flaw():
+            raise ArgumentError(f"a pool cannot be made so: {flaw}")
+        if numa_node is not None:
+            numa.check_node(numa_node)
+        if existing := segments.find(name):
+            raise PoolError(f"{existing[0]} exists already: {segments.taken(name)}")
+        _check_room(geometry)
+
+        made: list[Segment] = []
+        try:
+            pool = cls(name, *_make_segments(name, geometry, numa_node, made))
+        except BaseException as error:
+            _remove(made, os.getpid())
+            if isinstance(error, OSError):
+                raise PoolError(f"pool {name} cannot be made in {SHM_DIR}: {error.strerror}") from error
+            raise
+        pool._owner_pid = os.getpid()
+        pool._remove_names = weakref.finalize(pool, _remove, made, pool._owner_pid)
+        return pool
+
+    @classmethod
+    def attach(cls, name: str, *, deadline_s: float = 5.0) -> ShmPool:
+        """Map a pool that another process owns, waiting up to ``deadline_s`` until it is complete.
+
+        Writes nothing. Raises PoolError when the pool is missing, incomplete at the deadline, damaged, of
+        another layout version, another user's, open to other users, or left behind by a dead owner.
+        """
+        segments.check_pool_name(name)
+        _await_complete(name, deadline_s)
+        superblock, cards = open_cards(name)
+        if superblock.owner.state() == "dead":
+            raise PoolError(
+                f"pool {name} is stale: its owner, process {superblock.owner.pid}, is gone; "
+                f"remove it with `cxlemu pool clean {name}`"
+            )
+        return cls(name, superblock, cards)
+
+    @property
+    def owner(self) -> bool:
+        """Whether this very process created the pool; a forked child did not."""
+        return self._owner_pid == os.getpid()
+
+    def host_segment(self, host: int) -> Bytes:
+        """The bytes that all processes of one emulated host share, for its cache; mapped on first use.
+
+        ``host_segment_bytes(cards, card_bytes)`` of them, zero at first. Raises ArgumentError for a host that
+        the pool does not have, PoolError when the segment is missing or not as the owner made it.
+        """
+        if not 0 <= host < self.hosts:
+            raise ArgumentError(f"host {host} is not one of the {self.hosts} hosts of pool {self.name}")
+        if not self.cards:
+            raise PoolError(f"pool {self.name} is closed")
+        if host not in self._host_segments:
+            self._host_segments[host] = self._map_host(Segment(self.name, "host", host))
+        return self._host_segments[host]
+
+    def _map_host(self, segment: Segment) -> Bytes:
+        with segments.opened(segment) as fd:
+            nbytes = os.fstat(fd).st_size
+            expected = host_segment_bytes(len(self.cards), self.card_bytes)
+            if nbytes != expected:
+                raise PoolError(f"{segment} has {nbytes} bytes, a host of this pool needs {expected}")
+            return segments.map_shared(fd, nbytes)
+
+    def close(self) -> None:
+        """Let go of the mappings; twice is fine. What another array still shows goes with that array."""
+        self.cards.clear()
+        self._host_segments.clear()
+
+    def unlink(self) -> None:
+        """Remove the names from /dev/shm; who is attached stays attached. Only the owner does anything."""
+        if self.owner and self._remove_names is not None:
+            self._remove_names()
+
+    def __enter__(self) -> ShmPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self.unlink()
+
+
+def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
+    """The superblock of card 0 and every card of a complete pool, whoever owns it. Writes nothing.
+
+    Raises PoolError when a card is missing, too many, damaged, or not like the others.
+    """
+    if not segments.find(name):
+        raise PoolError(no_such_pool(name))
+    superblock, card = open_card(Segment(name, "card", 0))
+    expected = [Segment(name, "card", index) for index in range(superblock.geometry.cards)]
+    extra = [segment for segment in segments.find(name) if segment.kind == "card" and segment not in expected]
+    if extra:
+        raise PoolError(f"{extra[0]} is one card too many: pool {name} has {superblock.geometry.cards}")
+    opened = [(superblock, card), *(open_card(segment) for segment in expected[1:])]
+    check_pool([block for block, _ in opened], [str(segment) for segment in expected])
+    return superblock, [pages for _, pages in opened]
+
+
+def open_card(segment: Segment) -> tuple[Superblock, Bytes]:
+    """One card, its superblock checked against its size. Raises PoolError."""
+    with segments.opened(segment) as fd:
+        superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), str(segment))
+        nbytes = os.fstat(fd).st_size
+        if nbytes != superblock.geometry.card_bytes:
+            expected = superblock.geometry.card_bytes
+            raise PoolError(f"{segment} has {nbytes} bytes, its superblock says {expected}")
+        return superblock, segments.map_shared(fd, nbytes)
+
+
+def _check_room(geometry: Geometry) -> None:
+    """Host segments count in full: they fill as their caches are used, and then SIGBUS is the only answer."""
+    cards_bytes = geometry.cards * geometry.card_bytes
+    hosts_bytes = geometry.hosts * host_segment_bytes(geometry.cards, geometry.card_bytes)
+    free_bytes = segments.free_bytes()
+    if cards_bytes + hosts_bytes > free_bytes:
+        raise PoolError(
+            f"{SHM_DIR} has {free_bytes} bytes free, this pool needs {cards_bytes} for its cards "
+            f"and {hosts_bytes} for its hosts' caches: give it fewer or smaller cards"
+        )
+
+
+def _make_segments(
+    name: str, geometry: Geometry, numa_node: int | None, made: list[Segment]
+) -> tuple[Superblock, list[Bytes]]:
+    """All segments of a pool; each goes into ``made`` as soon as it exists, so that a failure can undo it."""
+    superblock = Superblock.new(geometry)
+    cards = []
+    for index in range(geometry.cards):
+        segment = Segment(name, "card", index)
+        with segments.create(segment, geometry.card_bytes) as fd:
+            made.append(segment)
+            cards.append(segments.map_shared(fd, geometry.card_bytes))
+            if numa_node is not None:
+                numa.bind(cards[-1], numa_node)
+            # The body tells `pool clean` whose work this is, should we die before the magic completes it.
+            os.pwrite(fd, superblock.for_card(index).pack()[len(MAGIC) :], len(MAGIC))
+            os.posix_fallocate(fd, 0, geometry.card_bytes)  # a full /dev/shm: an error here, no SIGBUS later
+    for host in range(geometry.hosts):
+        segment = Segment(name, "host", host)
+        with segments.create(segment, host_segment_bytes(geometry.cards, geometry.card_bytes)):
+            made.append(segment)
+    for index in reversed(range(geometry.cards)):  # card 0 last: once it is complete, the pool is
+        with segments.opened(Segment(name, "card", index)) as fd:
+            os.pwrite(fd, MAGIC, 0)
+    return superblock, cards
+
+
+def _remove(made: list[Segment], owner_pid: int) -> None:
+    """Backwards, card 0 last: as long as anything is left, a superblock tells whose it is."""
+    if os.getpid() == owner_pid:  # a forked child inherits this finalizer, not the pool
+        for segment in reversed(made):
+            segments.remove(segment)
+
+
+def _await_complete(name: str, deadline_s: float) -> None:
+    """Until card 0 has its magic. Anything else that is wrong with it is for ``open_cards`` to say."""
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            with segments.opened(Segment(name, "card", 0)) as fd:
+                if os.pread(fd, len(MAGIC), 0) not in (b"", UNFINISHED):
+                    return
+            problem = f"pool {name} is still incomplete: its owner is slow or died, see `cxlemu pool list`"
+        except MissingSegmentError:
+            problem = no_such_pool(name)
+        if time.monotonic() >= end:
+            raise PoolError(f"{problem} (waited {deadline_s:g} s)")
+        time.sleep(_POLL_S)
+
+
+def no_such_pool(name: str) -> str:
+    return f"there is no pool {name}, pools that exist: {', '.join(segments.pool_names()) or 'none'}"

@@ -1,0 +1,48 @@
+"""What combining two arrays means: the definition that every faster kernel is held to.
+
+Integers wrap modulo 2^bits. f16 and bf16 are combined in f32 and rounded after every step. min and max return NaN
+where an operand is NaN. avg is a sum whose last step divides: integers truncate toward zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan.instructions import DTYPE_NAMES, DTYPES, RedOp
+
+_UFUNCS = {
+    RedOp.SUM: np.add,
+    RedOp.AVG: np.add,
+    RedOp.PROD: np.multiply,
+    RedOp.MIN: np.minimum,
+    RedOp.MAX: np.maximum,
+}
+_WIDE = {"f16": np.dtype(np.float32), "bf16": np.dtype(np.float32)}
+
+
+def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> Bytes:
+    """``operands`` combined from the left, then divided; bytes in, bytes out."""
+    name = DTYPE_NAMES[dtype]
+    wide = _WIDE.get(name, DTYPES[name])
+    arrays = [np.ascontiguousarray(o).view(DTYPES[name]) for o in operands]
+    result = arrays[0]
+    with np.errstate(all="ignore"):
+        for array in arrays[1:]:
+            combined = _UFUNCS[redop](result.astype(wide, copy=False), array.astype(wide, copy=False))
+            result = combined.astype(DTYPES[name], copy=False)
+        if divisor != 1:
+            result = divide(result.astype(wide, copy=False), divisor).astype(DTYPES[name], copy=False)
+    return result.view(np.uint8)
+
+
+def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
+    """Floats divide; integers truncate toward zero, as C does."""
+    if array.dtype.kind == "f":
+        return np.asarray(array / array.dtype.type(divisor))
+    quotient = array // divisor
+    inexact_and_negative = (array < 0) & (quotient * divisor != array)
+    return np.asarray(quotient + inexact_and_negative.astype(array.dtype))

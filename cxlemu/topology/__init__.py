@@ -1,0 +1,24 @@
+"""What the emulated machine is made of: hosts, cards, switches, links and spaces, from a YAML file.
+
+``document`` reads untrusted YAML and remembers lines, ``fields`` says what may stand in it, ``checks`` what
+the parts must be to each other, ``fabric`` finds routes, ``shipped`` the files that come with cxlemu.
+"""
+
+from cxlemu.topology.fabric import Fabric, Route
+from cxlemu.topology.fields import Cards, Emulation, Hosts, Link, LocalMemory, Space, Switch
+from cxlemu.topology.model import Topology
+from cxlemu.topology.shipped import shipped_configs
+
+__all__ = [
+    "Cards",
+    "Emulation",
+    "Fabric",
+    "Hosts",
+    "Link",
+    "LocalMemory",
+    "Route",
+    "Space",
+    "Switch",
+    "Topology",
+    "shipped_configs",
+]

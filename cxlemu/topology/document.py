@@ -1,0 +1,150 @@
+"""Untrusted YAML as plain data that remembers its lines. Every defect is a ConfigError: ``FILE:LINE: what``.
+
+Stricter than YAML where YAML surprises: no aliases, no tags, no key twice, no ``010`` or ``1:30`` as numbers,
+bounded size and depth.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cxlemu.errors import ConfigError
+
+BYTES_MAX = 1 << 18
+DEPTH_MAX = 16
+
+Key = tuple[str | int, ...]  # ("links", 1, "ends") is links[1].ends
+
+_PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
+
+
+class Document:
+    """``data`` holds dict, list, str, int, float, bool and None; ``lines`` the line of every key and item."""
+
+    def __init__(self, raw: bytes, file: str) -> None:
+        self.file = file
+        self.lines: dict[Key, int] = {(): 1}
+        if len(raw) > BYTES_MAX:
+            raise ConfigError(f"{file}: larger than {BYTES_MAX} bytes, which no topology needs")
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise ConfigError(f"{file}:{line}: not UTF-8 text; save the file as UTF-8") from None
+        try:
+            loader = _Loader(text)
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise self._defect(node, "a topology is a mapping, lines of `key: value`")
+            self.data: dict[str, Any] = self._mapping(loader, node, ())
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+            parts = (getattr(error, name, None) for name in ("context", "problem", "reason"))
+            problem = ", ".join(" ".join(part.split()) for part in parts if part)
+            raise ConfigError(f"{file}:{line}: not plain YAML: {problem}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> Document:
+        """Raises ConfigError where the file cannot be read or is not YAML as described above."""
+        try:
+            if not path.is_file():  # a FIFO or a device could be read for ever
+                raise ConfigError(f"{path}: not a regular file; give a topology file")
+            with path.open("rb") as file:
+                return cls(file.read(BYTES_MAX + 1), str(path))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; give a topology file that can be read") from None
+
+    def place(self, key: Key) -> tuple[int, str]:
+        """Line and dotted name of ``key``; the line of the nearest key above it where it is missing."""
+        known: Key = ()
+        for part in key:
+            if (*known, part) in self.lines:
+                known = (*known, part)
+            elif isinstance(part, str):
+                return self.lines[known], dotted((*known, part))
+        return self.lines[known], dotted(known)
+
+    def error(self, key: Key, text: str) -> ConfigError:
+        """``text`` continues a sentence that begins with the key's name."""
+        line, name = self.place(key)
+        return ConfigError(f"{self.file}:{line}: {f'{name} {text}'.strip()}")
+
+    def _defect(self, node: yaml.Node | None, text: str) -> ConfigError:
+        return ConfigError(f"{self.file}:{node.start_mark.line + 1 if node else 1}: {text}")
+
+    def _plain(self, loader: _Loader, node: yaml.Node, key: Key) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(loader, node, key)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.lines[(*key, index)] = item.start_mark.line + 1
+            return [self._plain(loader, item, (*key, index)) for index, item in enumerate(node.value)]
+        return self._scalar(loader, node, key)
+
+    def _mapping(self, loader: _Loader, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            name = key_node.value
+            if not key_node.tag.endswith(":str"):
+                raise self._defect(
+                    key_node,
+                    f"a key of {dotted(key) or 'the file'} is not a word; write names such as latency_ns",
+                )
+            here = (*key, name)
+            if name in mapping:
+                raise self._defect(key_node, f"{dotted(here)} stands twice, first in line {self.lines[here]}")
+            self.lines[here] = key_node.start_mark.line + 1
+            mapping[name] = self._plain(loader, value_node, here)
+        return mapping
+
+    def _scalar(self, loader: _Loader, node: yaml.Node, key: Key) -> str | int | float | bool | None:
+        kind = node.tag.rpartition(":")[2]
+        if kind not in {"str", "int", "float", "bool", "null"}:
+            raise self._defect(node, f"{dotted(key)} {shown(node.value)} is not text or a number; quote it")
+        if kind in {"int", "float"} and not _PLAIN_NUMBER.fullmatch(node.value):
+            raise self._defect(
+                node, f"{dotted(key)} {node.value[:40]} is not a plain number; write 10 or 0.5"
+            )
+        plain: str | int | float | bool | None = loader.construct_object(node)
+        return plain
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases, tags and great depth while composing, so that nothing grows or recurses."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        for refused, what in (
+            (isinstance(event, yaml.AliasEvent), "aliases are not allowed"),
+            (getattr(event, "tag", None), "tags are not allowed"),
+            (self.depth == DEPTH_MAX, f"nested deeper than {DEPTH_MAX}"),
+        ):
+            if refused:
+                raise yaml.composer.ComposerError(None, None, what, event.start_mark)
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def dotted(key: Key) -> str:
+    """("links", 1, "ends") as ``links[1].ends``. Words that are not names are quoted, to print safely."""
+    words = [f"[{part}]" if isinstance(part, int) else f".{_word(part)}" for part in key]
+    return "".join(words).removeprefix(".")
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: short, and safe to print."""
+    text = "empty" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:56] + " ..."
+
+
+def _word(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]{1,60}", text) else shown(text)

@@ -1,0 +1,166 @@
+"""What may stand in a topology file. Every field says its unit; 1 GB/s is 10^9 bytes/s."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from cxlemu.topology.document import Key, dotted, shown
+from cxlemu.units import parse_bytes
+
+GRANULE_BYTES_MIN, GRANULE_BYTES_MAX = 256, 16 << 20
+PAGE_BYTES = 4096
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Nanoseconds = Annotated[int, Field(ge=0, le=10**9)]
+GbytesPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=2**60)]  # bytes; "128GiB" in a file
+NumaNode = Annotated[int, Field(ge=0, le=1023)]
+
+
+class Misplaced(ValueError):
+    """A defect that pydantic cannot see by itself. ``key`` is relative to the model that raises it."""
+
+    def __init__(self, key: Key, text: str) -> None:
+        super().__init__(f"{dotted(key)} {text}")
+        self.key = key
+        self.text = text
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_are_known_and_complete(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise Misplaced((), f"is {shown(data)} but should hold the keys {listed(cls.model_fields)}")
+        for key in data:
+            if key not in cls.model_fields:
+                raise Misplaced((key,), f"is not a known key; {closest(key, cls.model_fields)}")
+        for key, field in cls.model_fields.items():
+            if field.is_required() and key not in data:
+                raise Misplaced((key,), f"is missing: {field.description}")
+        return data
+
+
+class LocalMemory(Model):
+    """A host's own DRAM."""
+
+    latency_ns: Nanoseconds = Field(description="idle load latency, in ns")
+    read_gbytes_per_s: GbytesPerS = Field(description="read bandwidth of one host, in GB/s")
+    write_gbytes_per_s: GbytesPerS = Field(description="write bandwidth of one host, in GB/s")
+
+
+class Hosts(Model):
+    """``count`` equal hosts. Ranks on one host share its cache."""
+
+    count: int = Field(ge=1, le=1024, description="number of hosts")
+    ranks_per_host: int = Field(
+        default=1, ge=1, le=1024, description="ranks placed on a host before the next"
+    )
+    memory: LocalMemory = Field(description="the hosts' own DRAM: latency_ns, read_ and write_gbytes_per_s")
+
+
+class Cards(Model):
+    """``count`` equal cards. Latency is the card's own: from the request at its port to the data there."""
+
+    count: int = Field(default=1, ge=1, le=256, description="number of cards of this kind")
+    capacity_bytes: Size = Field(description="size of one card, for example 128GiB")
+    latency_ns: Nanoseconds = Field(
+        description="load latency of the card itself, without the way to it, in ns"
+    )
+    read_gbytes_per_s: GbytesPerS = Field(description="read bandwidth of one card, in GB/s")
+    write_gbytes_per_s: GbytesPerS = Field(description="write bandwidth of one card, in GB/s")
+    total_gbytes_per_s: GbytesPerS = Field(description="reads and writes of one card together, in GB/s")
+    numa_node: NumaNode | None = Field(default=None, description="NUMA node on which a real card appears")
+
+    @model_validator(mode="after")
+    def _total_is_possible(self) -> Cards:
+        reads, writes, total = self.read_gbytes_per_s, self.write_gbytes_per_s, self.total_gbytes_per_s
+        if not max(reads, writes) <= total <= reads + writes:
+            raise Misplaced(
+                ("total_gbytes_per_s",),
+                f"is {total:g} but should lie between the larger of read and write, {max(reads, writes):g}, "
+                f"and their sum, {reads + writes:g}",
+            )
+        return self
+
+
+class Switch(Model):
+    name: Name = Field(description="the switch's name, as links write it")
+    level: int = Field(default=1, ge=1, le=8, description="1 beside the hosts, 2 behind that, ...")
+    port_latency_ns: Nanoseconds = Field(description="from port to port, in ns")
+
+
+class Link(Model):
+    """A link, or one to each host or card where an end is ``hosts`` or ``cards``. Full duplex."""
+
+    name: Name = Field(description="the link's name")
+    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
+        description="what it joins, for example [hosts, switch0]"
+    )
+    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
+    latency_ns: Nanoseconds = Field(description="one way, in ns")
+
+
+class Space(Model):
+    """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards."""
+
+    name: Name = Field(description="the space's name")
+    kind: Literal["cxl_pool", "host_dram", "accelerator", "tier2"] = Field(description="what it is made of")
+    coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
+    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None, description="consecutive card numbers, for example [0, 1]"
+    )
+    capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
+    interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
+
+    @property
+    def on_cards(self) -> bool:
+        return self.kind in {"cxl_pool", "tier2"}
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Space:
+        granule = self.interleave_bytes
+        if not self.on_cards:
+            for key in ("cards", "interleave_bytes"):
+                if getattr(self, key) is not None:
+                    raise Misplaced((key,), f"does not apply to a space of kind {self.kind}; leave it out")
+            if self.capacity_bytes is None:
+                raise Misplaced(("capacity_bytes",), f"is missing: the size of a {self.kind} space")
+        elif granule is None:
+            raise Misplaced(("interleave_bytes",), "is missing: a power of two from 256 to 16MiB")
+        elif granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX:
+            raise Misplaced(
+                ("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB"
+            )
+        return self
+
+
+class Emulation(Model):
+    """What this machine spends on the emulation."""
+
+    card_bytes: Size = Field(description="memory really backing each card, for example 32MiB")
+    numa_node: NumaNode | None = Field(default=None, description="node to bind the cards' memory to")
+
+    @model_validator(mode="after")
+    def _whole_pages(self) -> Emulation:
+        if self.card_bytes % PAGE_BYTES:
+            raise Misplaced(("card_bytes",), f"is {self.card_bytes} but should be a multiple of {PAGE_BYTES}")
+        return self
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names of many: enough to recognize one's own."""
+    words = list(names)
+    return ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
+
+
+def closest(name: object, names: Iterable[str]) -> str:
+    words = list(names)
+    near = difflib.get_close_matches(str(name), words, 1)
+    return f"did you mean {near[0]}?" if near else f"write one of {listed(words)}"

@@ -1,0 +1,190 @@
+"""Topology: the whole machine, as read from its file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from cxlemu.errors import ArgumentError, ConfigError
+from cxlemu.topology.checks import defects
+from cxlemu.topology.document import Document, Key, shown
+from cxlemu.topology.fabric import Fabric
+from cxlemu.topology.fields import (
+    Cards,
+    Emulation,
+    Hosts,
+    Link,
+    Misplaced,
+    Model,
+    Name,
+    Space,
+    Switch,
+    listed,
+)
+from cxlemu.topology.shipped import shipped_configs
+
+
+def _as_groups(cards: Any) -> Any:
+    """One group may be written without the list around it."""
+    return [cards] if isinstance(cards, dict) else cards
+
+
+class Topology(Model):
+    """The whole machine. Immutable; equal where the files say the same."""
+
+    name: Name = Field(description="the topology's name")
+    description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
+    hosts: Hosts = Field(description="count, ranks_per_host and memory of the hosts")
+    cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = (
+        Field(description="one group of equal cards, or a list of groups")
+    )
+    switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
+        default=(), description="the switches between hosts and cards"
+    )
+    links: Annotated[tuple[Link, ...], Field(strict=False, min_length=1, max_length=1024)] = Field(
+        description="the links that join hosts, switches and cards"
+    )
+    spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
+        description="the memories that regions lie in, one of them of kind cxl_pool"
+    )
+    emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
+
+    @classmethod
+    def load(cls, path_or_name: str | Path) -> Topology:
+        """From a file, or by the name of a shipped config.
+
+        Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``.
+        """
+        shipped, wanted = shipped_configs(), str(path_or_name)
+        try:
+            path = Path(path_or_name)
+            if not path.is_file():
+                path = shipped.get(wanted.removesuffix(".yaml"), path)
+            exists = path.exists()
+        except OSError:  # a name that no file can have, such as one that is too long
+            exists = False
+        if not exists:
+            raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped topology ({listed(shipped)})")
+        return cls._from_document(Document.read(path))
+
+    @classmethod
+    def parse(cls, raw: bytes, file: str) -> Topology:
+        """From the bytes of a file; ``file`` is its name in errors. Raises ConfigError as ``load`` does."""
+        return cls._from_document(Document(raw, file))
+
+    @classmethod
+    def _from_document(cls, document: Document) -> Topology:
+        try:
+            return cls.model_validate(document.data)
+        except ValidationError as error:
+            found = [_defect(details) for details in error.errors()]
+        above = {key[:end] for key, _ in found for end in range(len(key))}  # defects there only follow
+        first = [defect for defect in found if defect[0] not in above]
+        key, text = min(first, key=lambda defect: document.place(defect[0]))
+        raise document.error(key, text)
+
+    @model_validator(mode="after")
+    def _is_one_machine(self) -> Topology:
+        for defect in defects(self):
+            raise defect
+        return self
+
+    @property
+    def host_count(self) -> int:
+        return self.hosts.count
+
+    @property
+    def card_count(self) -> int:
+        return sum(group.count for group in self.cards)
+
+    def card(self, number: int) -> Cards:
+        """The group that card ``number`` belongs to. Raises ArgumentError where there is no such card."""
+        first = 0
+        for group in self.cards:
+            if 0 <= number - first < group.count:
+                return group
+            first += group.count
+        raise ArgumentError(f"there is no card {number}; {self.name} has {self.card_count}")
+
+    def cards_of(self, space: Space) -> tuple[int, ...]:
+        """The numbers of the cards that ``space`` lies on: consecutive, and none for memory without cards."""
+        if not space.on_cards:
+            return ()
+        return tuple(range(self.card_count)) if space.cards is None else space.cards
+
+    @property
+    def pool_space(self) -> Space:
+        return next(space for space in self.spaces if space.kind == "cxl_pool")
+
+    @property
+    def interleave_bytes(self) -> int:
+        """The pool's granule: a power of two from 256 bytes to 16 MiB."""
+        granule = self.pool_space.interleave_bytes
+        assert granule is not None
+        return granule
+
+    @property
+    def card_bytes(self) -> int:
+        """Memory that really backs each card on this machine."""
+        return self.emulation.card_bytes
+
+    @property
+    def pool_numa_node(self) -> int | None:
+        """The NUMA node that the cards' memory is bound to, if any."""
+        return self.emulation.numa_node
+
+    def fabric(self) -> Fabric:
+        return Fabric(self.switches, self.links)
+
+    def load_latency_ns(self, host: int, card: int) -> int:
+        """An idle 64-byte load: the way to the card and back, and the card itself.
+
+        Raises ArgumentError where the host does not reach the card.
+        """
+        route = self.fabric().route(host, card)
+        if route is None or not 0 <= host < self.host_count:
+            raise ArgumentError(f"host{host} does not reach card{card} in {self.name}")
+        return 2 * route.latency_ns + self.card(card).latency_ns
+
+    def place(self, ranks: int) -> tuple[int, ...]:
+        """The host of each rank: blocks of consecutive ranks, ``ranks_per_host`` each while they fit.
+
+        More ranks than that are spread over all hosts as evenly as possible, lower hosts first, as mpirun's
+        --oversubscribe does. Raises ArgumentError without ranks.
+        """
+        if ranks < 1:
+            raise ArgumentError(f"a world has at least one rank, not {ranks}")
+        if ranks <= self.host_count * self.hosts.ranks_per_host:
+            return tuple(rank // self.hosts.ranks_per_host for rank in range(ranks))
+        share, more = divmod(ranks, self.host_count)
+        return tuple(host for host in range(self.host_count) for _ in range(share + (host < more)))
+
+    def describe_placement(self, ranks: int) -> str:
+        """For people: ``4 ranks on 3 hosts (2+1+1)``."""
+        counts = list(Counter(self.place(ranks)).values())
+        each = "+".join(map(str, counts))
+        if len(counts) > 8:
+            each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
+        where = f" ({each})" if len(counts) > 1 else ""
+        return f"{_plural(ranks, 'rank')} on {_plural(len(counts), 'host')}{where}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _defect(details: ErrorDetails) -> tuple[Key, str]:
+    """A pydantic error as (key, rest of a sentence that begins with the key)."""
+    key: Key = details["loc"]
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, Misplaced):
+        return (*key, *cause.key), cause.text
+    if isinstance(cause, ArgumentError):
+        return key, str(cause)
+    message = details["msg"]
+    should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
+    return key, f"is {shown(details['input'])} but {should}"

@@ -1,0 +1,59 @@
+"""Sizes in bytes, as people of this field write them: ``64K`` is 64 * 1024, as in nccl-tests.
+
+Every suffix is a power of 1024: ``K``, ``KB`` and ``KiB`` mean the same, in either case.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import click
+
+from cxlemu.errors import ArgumentError
+
+_SUFFIXES = "KMGTPE"
+_SIZE = re.compile(rf"(\d{{1,20}}(?:\.\d{{1,20}})?)\s*(?:([{_SUFFIXES}])i?)?B?", re.IGNORECASE | re.ASCII)
+
+
+def parse_bytes(text: str | int) -> int:
+    """``"64K"``, ``"1.5 MiB"``, ``"128GB"``, ``"4096"`` or a whole number, as bytes.
+
+    Raises ArgumentError for anything else, and for a size that is not a whole number of bytes.
+    """
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ArgumentError(f"{_shortened(text)} is not a size in bytes; write 4096, 64K, 1MiB or 128GiB")
+    number, suffix = match.groups()
+    power = _SUFFIXES.index(suffix.upper()) + 1 if suffix else 0
+    size = Decimal(number) * 1024**power
+    if size != size.to_integral_value():
+        raise ArgumentError(f"{_shortened(text)} is not a whole number of bytes; write 4096, 64K or 1.5MiB")
+    return int(size)
+
+
+def format_bytes(nbytes: int) -> str:
+    """For people to read: ``512 B``, ``64 KiB``, ``1.5 MiB``; rounded to one decimal where it must be."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    power = min((nbytes.bit_length() - 1) // 10, len(_SUFFIXES))
+    return f"{round(nbytes / 1024**power, 1):g} {_SUFFIXES[power - 1]}iB"
+
+
+class BytesParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """A size on the command line: ``--size 64K``."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_bytes(value)
+        except ArgumentError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:36] + " ..."

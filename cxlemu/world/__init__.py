@@ -1,0 +1,49 @@
+"""A world: ranks, each on an emulated host, around one pool. Threads, processes, or started by a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.topology import Topology
+from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
+from cxlemu.world.environment import from_environment
+from cxlemu.world.outcome import sigterm_exits
+from cxlemu.world.threads import run_threads
+
+__all__ = ["RankContext", "from_environment", "launch"]
+
+T = TypeVar("T")
+
+
+def launch(
+    main: Callable[[RankContext], T],
+    *,
+    ranks: int,
+    topology: Topology,
+    memory: MemorySpec,
+    how: Literal["threads", "processes"] = "threads",
+    deadline_s: float = 30.0,
+    on_message: OnMessage | None = None,
+    pool_name: str | None = None,
+) -> list[T]:
+    """Run ``main`` on every rank of a fresh pool; its results in rank order.
+
+    ``deadline_s`` bounds every single wait of a rank, not the whole run. For processes, ``main``, its result
+    and its messages must be picklable. ``on_message`` gets what ranks ``emit``, in the calling thread.
+
+    When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
+    InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C and SIGTERM stop
+    all ranks; the pool is removed in every case.
+    """
+    world = World(ranks, topology, memory, deadline_s, how)
+    if how == "threads":
+        run = run_threads
+    elif how == "processes":
+        from cxlemu.world.processes import run_processes as run  # only here: threads need no multiprocessing
+    else:
+        raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
+    with sigterm_exits(), world.create_pool(pool_name) as pool:
+        return run(main, world, pool, on_message or ignore_message)

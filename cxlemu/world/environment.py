@@ -1,0 +1,177 @@
+"""Ranks that somebody else started: rank and size come from the environment of torchrun, mpirun or srun.
+
+Looked for in this order, because an inner launcher's variables stand beside those of the allocation around
+it: torchrun, Open MPI, MPICH, srun. The emulated pool is in the memory of one machine, so all ranks must be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.pool.shm import ShmPool
+from cxlemu.topology import Topology
+from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
+from cxlemu.world.outcome import sigterm_exits
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The names of a launcher's variables."""
+
+    name: str
+    rank: str
+    size: str
+    job: tuple[tuple[str, ...], ...]  # alternatives; the first that is set whole tells jobs apart
+    local_size: str | None = None
+    machines: str | None = None
+
+
+MPICH = Launcher(
+    "MPICH", rank="PMI_RANK", size="PMI_SIZE", local_size="MPI_LOCALNRANKS", job=(("PMI_JOBID",),)
+)
+
+LAUNCHERS = (
+    Launcher(
+        "torchrun",
+        rank="RANK",
+        size="WORLD_SIZE",
+        local_size="LOCAL_WORLD_SIZE",
+        job=(
+            ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+            ("TORCHELASTIC_RUN_ID",),
+            ("MASTER_ADDR", "MASTER_PORT"),
+        ),
+    ),
+    Launcher(
+        "Open MPI",
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+        job=(("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",)),
+    ),
+    MPICH,
+    Launcher(
+        "srun",
+        rank="SLURM_PROCID",
+        size="SLURM_NTASKS",
+        machines="SLURM_STEP_NUM_NODES",
+        job=(("SLURM_JOB_ID", "SLURM_STEP_ID"),),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    launcher: str
+    rank: int
+    ranks: int
+    pool_name: str
+
+
+@contextmanager
+def from_environment(
+    *,
+    topology: Topology,
+    memory: MemorySpec,
+    deadline_s: float = 30.0,
+    on_message: OnMessage | None = None,
+) -> Iterator[RankContext]:
+    """This process's place in the world that a launcher started.
+
+    Rank 0 makes the pool and removes it again when all others left, or after one deadline, or on an error;
+    the others wait for both. Only rank 0's messages reach ``on_message``, in rank 0. Raises ArgumentError
+    when there is no launcher or its variables make no sense, PoolError when the pool does not appear.
+    """
+    place = find_place(os.environ)
+    world = World(place.ranks, topology, memory, deadline_s, place.launcher)
+    first = place.rank == 0
+    with (
+        sigterm_exits(),
+        _pool(world, place) as pool,
+        closing(world.shared_host_cache(pool, place.rank)) as cache,
+    ):
+        emit = on_message if on_message and first else ignore_message
+        with entered(world, place.rank, pool, cache, emit=emit, check=_go_on) as context:
+            yield context
+            if first:
+                context.session.await_departure(range(1, place.ranks), deadline_s)
+                pool.unlink()
+        if not first:  # the job's next world has the same pool name, so this one must be gone
+            context.session.await_departure([0], deadline_s)
+
+
+def _pool(world: World, place: Place) -> ShmPool:
+    if place.rank == 0:
+        return world.create_pool(place.pool_name)
+    return ShmPool.attach(place.pool_name, deadline_s=world.deadline_s)
+
+
+def _go_on() -> None:
+    """Nobody but the launcher tells these ranks to stop, and it does so by SIGTERM."""
+
+
+def find_place(environment: Mapping[str, str]) -> Place:
+    """Raises ArgumentError naming the variable that is missing or wrong."""
+    for launcher in LAUNCHERS:
+        if launcher.rank in environment:
+            return _read_place(launcher, environment)
+    raise ArgumentError(
+        "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
+        "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"
+    )
+
+
+def _read_place(launcher: Launcher, environment: Mapping[str, str]) -> Place:
+    def number(variable: str) -> int:
+        text = environment.get(variable)
+        if text is None:
+            raise ArgumentError(f"{variable} is not set, but {launcher.name} sets it beside {launcher.rank}")
+        if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
+            raise ArgumentError(f"{variable} is {text!r}, expected a number as {launcher.name} sets it")
+        return int(text)
+
+    rank, ranks = number(launcher.rank), number(launcher.size)
+    if rank >= ranks:
+        raise ArgumentError(f"{launcher.rank} is {rank}, which must be less than {launcher.size}, {ranks}")
+    for variable, expected in ((launcher.local_size, ranks), (launcher.machines, 1)):
+        if variable and variable in environment and number(variable) != expected:
+            raise ArgumentError(
+                f"{variable} is {number(variable)} with {launcher.size} {ranks}, expected {expected}: "
+                "the pool is emulated in the memory of one machine, so all ranks must run there"
+            )
+    job = repr((launcher.name, _job(launcher, environment), os.geteuid()))
+    digest = hashlib.blake2b(job.encode(), digest_size=8).hexdigest()
+    return Place(launcher.name, rank, ranks, pool_name=f"job-{digest}")
+
+
+def _job(launcher: Launcher, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What all ranks of this run have in common, and no other run on this machine has."""
+    for variables in launcher.job:
+        if all(variable in environment for variable in variables):
+            return tuple(environment[variable] for variable in variables)
+    if launcher is MPICH:
+        return _nearest_ancestor_without(launcher.rank)
+    wanted = " or ".join(" and ".join(variables) for variables in launcher.job)
+    raise ArgumentError(
+        f"{launcher.rank} is set, but not {wanted}, by which {launcher.name} tells its runs apart"
+    )
+
+
+def _nearest_ancestor_without(variable: str) -> tuple[str, ...]:
+    """MPICH's Hydra names its runs nowhere, but all ranks descend from its one proxy, which is no rank."""
+    pid = os.getppid()
+    while True:
+        process = Path("/proc", str(pid))
+        # Behind the command name, which may hold anything: state, parent, ..., start time as the 20th.
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        if pid == 1 or f"{variable}=".encode() not in (process / "environ").read_bytes():
+            return str(pid), fields[19]
+        pid = int(fields[1])

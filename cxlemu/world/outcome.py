@@ -1,0 +1,74 @@
+"""What became of the ranks of a world, and for how long the rest may go on after the first failure."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Generic, NoReturn, TypeVar
+
+from cxlemu.errors import InputError, RankFailures
+
+GRACE_S = 2.0
+
+T = TypeVar("T")
+
+
+class Outcome(Generic[T]):
+    """Results and failures as they arrive.
+
+    The first failure starts a clock: the others have one deadline and a little grace to notice by themselves,
+    as they would have to on several machines.
+    """
+
+    def __init__(self, ranks: int, deadline_s: float) -> None:
+        self.ranks = ranks
+        self.results: dict[int, T] = {}
+        self.failures: dict[int, BaseException] = {}  # in order of arrival
+        self._patience_s = deadline_s + GRACE_S
+        self._ends: float | None = None
+
+    def succeeded(self, rank: int, result: T) -> None:
+        self.results[rank] = result
+
+    def failed(self, rank: int, error: BaseException) -> None:
+        self.failures.setdefault(rank, error)
+        if self._ends is None:
+            self._ends = time.monotonic() + self._patience_s
+
+    def pending(self) -> set[int]:
+        return set(range(self.ranks)) - self.results.keys() - self.failures.keys()
+
+    def overdue(self) -> bool:
+        return self._ends is not None and time.monotonic() >= self._ends
+
+    def in_rank_order(self) -> list[T]:
+        """All results, or the root cause: an InputError as it is, anything else as RankFailures."""
+        if not self.failures:
+            return [self.results[rank] for rank in range(self.ranks)]
+        for error in self.failures.values():
+            if isinstance(error, InputError):
+                raise error
+        failures = RankFailures(self.failures)
+        raise failures from next(iter(failures.failures.values()))
+
+
+@contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """SIGTERM leaves by an exception, so that children and pool go with it; a handler of the user's stays."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    ours = in_main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,194 @@
+"""Ranks as spawned processes. The parent owns the pool and outlives its children, however it ends.
+
+Ranks of one host share their cache through the pool's host segment. What comes back through the pipes was
+pickled by our own children.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, TypeVar
+
+from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
+from cxlemu.pool.shm import ShmPool
+from cxlemu.world.context import OnMessage, RankContext, World, entered
+from cxlemu.world.outcome import GRACE_S, Outcome
+
+T = TypeVar("T")
+
+_TICK_S = 0.1
+_PR_SET_PDEATHSIG = 1
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+_STOPS = {signal.SIGINT, signal.SIGTERM}
+
+MESSAGE, RESULT, FAILURE = "message", "result", "failure"
+
+
+def run_processes(
+    main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage
+) -> list[T]:
+    """Results in rank order. Raises ArgumentError when ``main`` cannot be imported by another process."""
+    try:
+        pickle.dumps((main, world))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ArgumentError(
+            f"{main!r} cannot be sent to processes, use a function of a module: {error}"
+        ) from None
+    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
+    children: list[SpawnProcess] = []
+    pipes: dict[Connection, int] = {}
+    try:
+        with _stops_blocked():
+            for rank in range(world.ranks):
+                receiver, child = _start(main, world, rank, pool.name)
+                children.append(child)
+                pipes[receiver] = rank
+        while pipes and not outcome.overdue():
+            for pipe in wait(list(pipes), timeout=_TICK_S):
+                assert isinstance(pipe, Connection)
+                rank = pipes[pipe]
+                if not _take_news(pipe, rank, outcome, on_message):
+                    del pipes[pipe]
+                    pipe.close()
+                    if rank in outcome.pending():
+                        outcome.failed(rank, _death_notice(rank, children[rank]))
+    finally:  # also after Ctrl-C, SIGTERM and errors of on_message
+        _reap(children, GRACE_S if not outcome.pending() else 0.0)
+        for pipe in pipes:
+            pipe.close()
+    for rank in sorted(outcome.pending()):
+        outcome.failed(rank, CancelledError("terminated, because it went on after another rank failed"))
+    return outcome.in_rank_order()
+
+
+def _start(
+    main: Callable[[RankContext], T], world: World, rank: int, pool_name: str
+) -> tuple[Connection, SpawnProcess]:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(
+        target=_child_main,
+        args=(main, world, rank, pool_name, os.getpid(), sender),
+        name=f"rank {rank}",
+        daemon=True,
+    )
+    child.start()
+    sender.close()  # the child's copy is the only one now: its death ends the stream
+    return receiver, child
+
+
+def _take_news(pipe: Connection, rank: int, outcome: Outcome[Any], on_message: OnMessage) -> bool:
+    """Whether more may come."""
+    try:
+        kind, value = pipe.recv()
+    except (EOFError, OSError):
+        return False
+    if kind == MESSAGE:
+        on_message(value)
+        return True
+    if kind == RESULT:
+        outcome.succeeded(rank, value)
+    else:
+        outcome.failed(rank, value)
+    return False
+
+
+def _death_notice(rank: int, child: SpawnProcess) -> RankDiedError:
+    child.join(GRACE_S)
+    code = child.exitcode
+    if code is None:
+        return RankDiedError("closed its pipe and went on without a result")
+    if -code in _SIGNAL_NAMES:
+        return RankDiedError(f"was killed by {_SIGNAL_NAMES[-code]}")
+    return RankDiedError(f"exited with code {code} and no result")
+
+
+def _reap(children: list[SpawnProcess], patience_s: float) -> None:
+    """Wait, then SIGTERM, then SIGKILL: afterwards no child is left."""
+    _join(children, patience_s)
+    for stop in (SpawnProcess.terminate, SpawnProcess.kill):
+        for child in children:
+            stop(child)
+        _join(children, GRACE_S)
+
+
+def _join(children: list[SpawnProcess], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    for child in children:
+        child.join(max(0.0, end - time.monotonic()))
+
+
+@contextmanager
+def _stops_blocked() -> Iterator[None]:
+    """No signal comes between a birth and its entry in the list, nor before a child has set its handlers."""
+    resource_tracker.ensure_running()  # unblocks signals when it starts its helper, so let it do that before
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+# -- in the child
+
+
+def _child_main(
+    main: Callable[[RankContext], T],
+    world: World,
+    rank: int,
+    pool_name: str,
+    parent_pid: int,
+    pipe: Connection,
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent stops us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    _die_with(parent_pid)
+
+    def check() -> None:
+        if os.getppid() != parent_pid:
+            raise CancelledError("stopped, because the process that launched it is gone")
+
+    def emit(message: object) -> None:
+        pipe.send((MESSAGE, message))
+
+    try:
+        with (
+            ShmPool.attach(pool_name, deadline_s=world.deadline_s) as pool,
+            closing(world.shared_host_cache(pool, rank)) as cache,
+            entered(world, rank, pool, cache, emit=emit, check=check) as context,
+        ):
+            result = main(context)
+        pipe.send((RESULT, result))
+    except BaseException as error:
+        pipe.send((FAILURE, _portable(error)))
+
+
+def _die_with(parent_pid: int) -> None:
+    """SIGKILL for this process when its parent dies. Without prctl, `check` notices at the next wait."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before we asked
+        os._exit(1)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error itself if it survives pickling, with the traceback that stays behind as a note."""
+    if not isinstance(error, CxlemuError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RunError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,69 @@
+"""Ranks as threads of this process: the quickest world. Ranks of one host share a HostCache object."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from cxlemu.errors import CancelledError
+from cxlemu.memory import HostCache
+from cxlemu.pool.shm import ShmPool
+from cxlemu.world.context import OnMessage, RankContext, World, entered
+from cxlemu.world.outcome import GRACE_S, Outcome
+
+T = TypeVar("T")
+
+_TICK_S = 0.1
+
+
+def run_threads(
+    main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage
+) -> list[T]:
+    """Results in rank order. ``on_message`` is called in the calling thread, as in the other launches."""
+    caches = {host: HostCache.private(pool.cards) for host in set(world.hosts)}
+    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
+    news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    cancelled = threading.Event()
+
+    def check() -> None:
+        if cancelled.is_set():
+            raise CancelledError("stopped, because its world was told to stop")
+
+    def emit(message: object) -> None:
+        news.put(lambda: on_message(message))
+
+    def live(rank: int) -> None:
+        try:
+            with entered(world, rank, pool, caches[world.hosts[rank]], emit=emit, check=check) as context:
+                result = main(context)
+        except BaseException as error:
+            news.put(lambda failure=error: outcome.failed(rank, failure))  # type: ignore[misc]
+        else:
+            news.put(lambda: outcome.succeeded(rank, result))
+
+    threads = [
+        threading.Thread(target=live, args=[rank], name=f"rank {rank}", daemon=True)
+        for rank in range(world.ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        while outcome.pending() and not outcome.overdue():
+            try:
+                event = news.get(timeout=_TICK_S)
+            except queue.Empty:
+                continue
+            event()
+    finally:  # also after Ctrl-C: every wait of a rank looks at `check`
+        cancelled.set()
+        end = time.monotonic() + GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+    while not news.empty():
+        news.get()()
+    for rank in outcome.pending():
+        outcome.failed(rank, CancelledError(f"did not stop within {GRACE_S:g} s"))
+    return outcome.in_rank_order()

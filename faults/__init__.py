@@ -1,0 +1,1 @@
+"""faults is the machine's adversary and its judge."""

@@ -1,0 +1,280 @@
+"""Every instruction that makes a plan right is needed: delete any one of them, and the table says what shows it.
+
+The deletion is made in every call of the plan under test, between broadcasts that fill whole slots of the ring:
+slots are reused, lines are stale, and the rank with the deletion may run calls ahead of a slow reader. All of it on
+the never-evict shadow cache, the worst case for staleness; there one order of steps a class of instruction suffices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
+from lockstep import (
+    PUBLISH,
+    RETRIEVE,
+    Lockstep,
+    Schedule,
+    by,
+    hasty,
+    in_random_order,
+    readers_first,
+    round_robin,
+    slow,
+    writers_first,
+)
+
+from collectives.builder import DONE_GROUP
+from collectives.registry import build, recipe, variants
+from cxlemu.errors import DeadlineError
+from cxlemu.memory import AdversaryRates, MemorySpec
+from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
+from cxlemu.plan import Call, Instruction, Layout, Op, Plan
+
+RANKS = 3
+LAYOUT = Layout(RANKS, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256)
+WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
+
+WRONG, DEADLOCK, TOO_EARLY, NOTHING = "wrong bytes", "deadlock", "a barrier left too early", "nothing"
+
+
+class Deletion(NamedTuple):
+    rank: int
+    stream: int
+    index: int
+    instruction: Instruction
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} at rank {self.rank}, stream {self.stream}, instruction {self.index}"
+
+
+def eager_readers(deletion: Deletion) -> Schedule:
+    """Peers look at once at whatever the rank's stream has just done."""
+    return slow(deletion.rank, deletion.stream)
+
+
+def late_writer(deletion: Deletion) -> Schedule:
+    """The rank that should be waited for does nothing as long as others can go on, and results come last."""
+    return slow(LAYOUT.owner(deletion.instruction.arg), RETRIEVE)
+
+
+def hasty_rank(deletion: Deletion) -> Schedule:
+    """The rank goes on before its peers have done anything."""
+    return hasty(deletion.rank)
+
+
+def late_publishing(deletion: Deletion) -> Schedule:
+    """The rank retrieves and overwrites before it publishes."""
+    return by(lambda step: step == (deletion.rank, PUBLISH))
+
+
+class Exposed(NamedTuple):
+    by: Callable[[Deletion], Schedule]
+    outcome: str
+
+
+EXPOSED = {
+    # readers find what was in the pool before: nothing went there, or not yet
+    "FLUSH": Exposed(eager_readers, WRONG),
+    "FENCE": Exposed(eager_readers, WRONG),
+    # the reader finds what its own cache held, a lap of the ring before
+    "INVALIDATE": Exposed(eager_readers, WRONG),
+    # readers wait for what nobody tells them; and do not wait, and read too early
+    "SIGNAL": Exposed(eager_readers, DEADLOCK),
+    "WAIT": Exposed(late_writer, WRONG),
+    # the same with the payload in the doorbell's line
+    "SIGNAL_DATA": Exposed(eager_readers, DEADLOCK),
+    "WAIT_DATA": Exposed(eager_readers, WRONG),
+    # the writer overwrites a slot that a slow reader still needs
+    "WAIT_ALL done": Exposed(hasty_rank, WRONG),
+    # the rank leaves a barrier that not everyone has entered
+    "WAIT_ALL published": Exposed(hasty_rank, TOO_EARLY),
+    # in place: the result overwrites what was still to be published
+    "AWAIT published": Exposed(late_publishing, WRONG),
+    # an event that never happens
+    "RECORD": Exposed(eager_readers, DEADLOCK),
+}
+
+# Needless in the algorithms we ship, and so exposed by nothing: a rank that says "done" before it has published
+# misleads nobody, because writers wait for the "done" of all ranks, and the readers of what it publishes are among
+# them. An algorithm that publishes what nobody reads does need it.
+NEEDLESS = {"AWAIT before done"}
+
+
+class Case(NamedTuple):
+    collective: str
+    variant: str
+    rounds: int = 1
+    in_place: bool = False
+
+    def __str__(self) -> str:
+        words = [self.collective, self.variant]
+        words += [f"{self.rounds}rounds"] if self.rounds > 1 else []
+        return "-".join(words + (["in_place"] if self.in_place else []))
+
+    @property
+    def layout(self) -> Layout:
+        """Several rounds in one call need a ring of one slot, or later rounds are ordered by earlier ones."""
+        return LAYOUT if self.rounds == 1 else replace(LAYOUT, slots=1)
+
+
+CASES = [
+    *(Case(collective, variant) for collective in COLLECTIVES for variant in variants(collective)),
+    *(Case(collective, "naive", rounds=2) for collective in ("broadcast", "all_gather", "reduce_scatter")),
+    *(Case(collective, "all", rounds=2) for collective in ("gather", "scatter", "reduce")),
+    *(Case(collective, "line", rounds=2) for collective in ("all_reduce", "all_to_all")),
+    Case("all_reduce", "two_shot", rounds=2),
+    Case("all_reduce", "all", in_place=True),
+    Case("all_to_all", "all", in_place=True),
+]
+
+
+def plan_of(case: Case) -> Plan:
+    """About 100 bytes a block (two lines, two chunks), or as few more as take the rounds that are asked for."""
+    reduces = case.collective in REDUCTIONS
+    nbytes = 0 if case.collective == "barrier" else 300 if case.variant == "two_shot" else 100
+    while True:
+        call = Call(
+            case.collective, case.variant, RANKS, nbytes, "u8", "sum" if reduces else "none", in_place=case.in_place
+        )
+        plan = build(recipe(case.collective, case.variant), case.layout, call)
+        if plan.rounds >= case.rounds:
+            return plan
+        nbytes += 100
+
+
+def filling(case: Case, root: int) -> Plan:
+    """A broadcast that writes all of a slot: its data or, for the line style, its doorbells."""
+    if case.variant == "line":
+        variant, nbytes = "line", case.layout.doorbells_per_rank * PAYLOAD_BYTES
+    else:
+        variant, nbytes = "naive", case.layout.slot_bytes
+    return build(recipe("broadcast", variant), case.layout, Call("broadcast", variant, RANKS, nbytes, root=root))
+
+
+class Program:
+    """The calls around and of one plan, the same inputs for each of its mutants, and what must come out."""
+
+    def __init__(self, case: Case, plan: Plan, rank: int) -> None:
+        self.case, self.plan = case, plan
+        slots = case.layout.slots
+        before, after = filling(case, rank), filling(case, (rank + 1) % RANKS)
+        self.plans = [before] * slots + [plan] * (slots + 1) + [after]
+        rng = np.random.default_rng(rank)
+        self.inputs = [
+            [rng.integers(0, 256, input_bytes(p.call, r), np.uint8) for r in range(RANKS)] for p in self.plans
+        ]
+        self.outputs = [expected(p.call, x) for p, x in zip(self.plans, self.inputs, strict=True)]
+
+    def outcome(self, plan: Plan, schedule: Schedule, memory: MemorySpec | None = None) -> str:
+        world = Lockstep(self.case.layout, memory=memory, schedule=schedule)
+        plans = [plan if p is self.plan else p for p in self.plans]
+        try:
+            outputs = world.calls(list(zip(plans, self.inputs, strict=True)))
+        except DeadlineError:
+            return DEADLOCK
+        if any(differ(got, wanted) for got, wanted in zip(outputs, self.outputs, strict=True)):
+            return WRONG
+        barriers = [steps for p, steps in zip(plans, world.steps, strict=True) if p.call.collective == "barrier"]
+        if any(min(rank[-1] for rank in steps) < max(rank[0] for rank in steps) for steps in barriers):
+            return TOO_EARLY
+        return NOTHING
+
+
+def differ(got: list[Bytes], wanted: list[Bytes]) -> bool:
+    return any(g.tobytes() != w.tobytes() for g, w in zip(got, wanted, strict=True))
+
+
+def deletions(plan: Plan, rank: int) -> Iterator[Deletion]:
+    for s, stream in enumerate(plan.part(rank).streams):
+        for i, instruction in enumerate(stream.instructions):
+            name = instruction.op.name
+            if instruction.op == Op.WAIT_ALL:
+                name += " done" if instruction.arg == DONE_GROUP else " published"
+            if instruction.op == Op.AWAIT:
+                leaves = stream.instructions[i + 1].op == Op.SIGNAL
+                name += " before done" if leaves else " published"
+            if name in EXPOSED or name in NEEDLESS:
+                yield Deletion(rank, s, i, instruction, name)
+
+
+def without(plan: Plan, deletion: Deletion) -> Plan:
+    part = plan.part(deletion.rank)
+    streams = list(part.streams)
+    stream = streams[deletion.stream]
+    streams[deletion.stream] = replace(stream, records=np.delete(stream.records, deletion.index))
+    return plan.with_part(replace(part, streams=tuple(streams)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_deletion_is_exposed_as_the_table_says(case: Case) -> None:
+    plan = plan_of(case)
+    surprises = []
+    for rank in range(RANKS):
+        program = Program(case, plan, rank)
+        for deletion in deletions(plan, rank):
+            if deletion.kind in EXPOSED:
+                expose = EXPOSED[deletion.kind]
+                seen = program.outcome(without(plan, deletion), expose.by(deletion))
+                if seen != expose.outcome:
+                    surprises.append(f"{deletion}: {seen}, not {expose.outcome}")
+    assert not surprises, "\n".join(surprises)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.variant in ("all", "two_shot")], ids=str)
+def test_what_the_table_calls_needless_is_exposed_by_nothing(case: Case) -> None:
+    plan = plan_of(case)
+    for rank in range(RANKS):
+        program = Program(case, plan, rank)
+        for deletion in deletions(plan, rank):
+            if deletion.kind in NEEDLESS:
+                orders = {exposed.by for exposed in EXPOSED.values()}
+                schedules = [order(deletion) for order in orders] + [in_random_order(rank)]
+                for schedule in schedules:
+                    assert program.outcome(without(plan, deletion), schedule) == NOTHING, deletion
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_whole_plan_is_right_in_every_mode(case: Case) -> None:
+    plan = plan_of(case)
+    for rank in range(RANKS):
+        program = Program(case, plan, rank)
+        deletion = Deletion(rank, PUBLISH, 0, Instruction(Op.FENCE), "none")  # for the sake of its place
+        orders = {exposed.by for exposed in EXPOSED.values()}
+        schedules = [*(order(deletion) for order in orders), round_robin(), writers_first(), readers_first()]
+        for schedule in schedules:
+            assert program.outcome(plan, schedule) == NOTHING
+        assert program.outcome(plan, round_robin(), MemorySpec("ideal")) == NOTHING
+        for seed in (rank, RANKS + rank):
+            assert program.outcome(plan, in_random_order(seed), MemorySpec(seed=seed, rates=WILD)) == NOTHING
+
+
+@pytest.mark.parametrize("kind", ["FLUSH", "FENCE", "INVALIDATE"])
+def test_coherent_memory_hides_what_non_coherence_needs(kind: str) -> None:
+    plan = plan_of(case := Case("all_gather", "aggregate"))
+    program = Program(case, plan, rank=1)
+    for deletion in deletions(plan, rank=1):
+        if deletion.kind == kind:
+            for order in (eager_readers, hasty_rank):
+                assert program.outcome(without(plan, deletion), order(deletion), MemorySpec("ideal")) == NOTHING
+
+
+def test_an_invalidate_is_needed_on_the_first_lap_too() -> None:
+    """The reader never loaded the lines, but a prefetch beside its own writes did."""
+    plan = plan_of(Case("all_gather", "naive"))
+    [first, *_] = [d for d in deletions(plan, rank=1) if d.kind == "INVALIDATE"]
+    inputs = [np.full(plan.call.nbytes, rank + 1, np.uint8) for rank in range(RANKS)]
+
+    def wrong(mutant: Plan, seed: int | None) -> bool:
+        world = Lockstep(LAYOUT, memory=MemorySpec(seed=seed, rates=WILD), schedule=hasty(1))
+        return differ(world.call(mutant, inputs), expected(plan.call, inputs))
+
+    mutant = without(plan, first)
+    assert not wrong(mutant, None)
+    assert any(wrong(mutant, seed) for seed in range(30))
+    assert not any(wrong(plan, seed) for seed in range(30))

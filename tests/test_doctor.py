@@ -1,0 +1,132 @@
+"""`cxlemu doctor`, on a machine that stands in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import posix_ipc
+import pytest
+from click.testing import CliRunner
+
+from cxlemu.cli import doctor, main
+from cxlemu.cli.doctor import Row, examine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Two NUMA nodes, one without CPUs; three DAX devices, two of them badly described; a CXL card."""
+    files = {
+        "sys/devices/system/node/node0/cpulist": "0-15\n",
+        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal:       67108864 kB\nNode 0 MemFree: 5 kB\n",
+        "sys/devices/system/node/node1/cpulist": "\n",
+        "sys/devices/system/node/node1/meminfo": "Node 1 MemTotal:       134217728 kB\n",
+        "sys/bus/dax/devices/dax10.0/size": "much\n",
+        "sys/bus/dax/devices/dax10.0/align": "\n",
+        "sys/bus/dax/devices/dax2.10/size": "268435456\n",
+        "sys/bus/dax/devices/dax2.0/size": "268435456\n",
+        "sys/bus/dax/devices/dax2.0/align": "2097152\n",
+        "sys/bus/cxl/devices/mem0/ram/size": "0x2000000000\n",
+        "sys/bus/cxl/devices/root0/uevent": "",
+        "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "8\n",
+        "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "3\n",
+        "proc/cpuinfo": "processor : 0\nflags\t\t: fpu clflush clflushopt avx2 sse2\n",
+        "dev/dax2.0": "",
+        "dev/shm/some": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def rows(root: Path, path: str = "") -> dict[str, Row]:
+    found = examine(root, path)
+    by_name = {row.what: row for row in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
+def test_a_node_without_cpus_may_be_cxl_memory(machine: Path) -> None:
+    found = rows(machine)
+    assert found["NUMA node0"][1:3] == ("ok", "64 GiB, CPUs 0-15")
+    assert found["NUMA node1"][1:3] == ("ok", "128 GiB, no CPUs")
+    assert "possibly CXL" in found["NUMA node1"].meaning
+    assert "possibly CXL" not in found["NUMA node0"].meaning
+
+
+def test_dax_devices_tell_size_and_alignment_in_numeric_order(machine: Path) -> None:
+    found = rows(machine)
+    assert [what for what in found if "dax" in what] == ["/dev/dax2.0", "/dev/dax2.10", "/dev/dax10.0"]
+    assert found["/dev/dax2.0"][1:] == ("ok", "256 MiB, align 2 MiB", "memory for a real card")
+    assert found["/dev/dax10.0"].value == "size or align unknown"
+    assert "may not read and write" in found["/dev/dax10.0"].meaning
+
+
+def test_cxl_memory_devices_are_found(machine: Path) -> None:
+    assert rows(machine)["CXL mem0"][1:3] == ("ok", "128 GiB")
+
+
+def test_flush_instructions_come_from_cpuinfo_in_order_of_preference(machine: Path) -> None:
+    found = rows(machine)
+    assert found["flush"].value == "clflushopt clflush"
+    assert found["vectors"].value == "avx2"
+
+
+def test_arm64_flushes_by_architecture(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "aarch64")
+    assert rows(machine)["flush"][1:3] == ("ok", "DC CVAC, DC CIVAC")
+
+
+def test_hugepages_are_counted(machine: Path) -> None:
+    assert rows(machine)["hugepages 2 MiB"][1:3] == ("ok", "3 free of 8")
+
+
+def test_an_empty_machine_has_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    found = rows(tmp_path)
+    absent = {what for what, row in found.items() if row.status == "absent"}
+    assert absent >= {
+        "NUMA nodes", "/dev/dax*", "CXL devices", "flush", "vectors", "/dev/shm", "hugepages",
+        "mpirun", "srun", "torchrun",
+    }  # fmt: skip
+    assert all(row.meaning for row in found.values())
+
+
+def test_launchers_are_found_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    found = rows(tmp_path, path=str(tmp_path))
+    assert found["srun"][1:3] == ("ok", str(tmp_path / "srun"))
+    assert found["mpirun"].status == "absent"
+
+
+def test_shared_memory_that_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise posix_ipc.PermissionsError("no permission")
+
+    monkeypatch.setattr(doctor.posix_ipc, "SharedMemory", refuse)
+    row = rows(tmp_path)["shared memory"]
+    assert row.status == "absent"
+    assert "no permission" in row.meaning
+
+
+def test_this_machine_is_examined_and_left_as_it_was() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--json"])
+    assert result.exit_code == 0
+    found = {row["what"]: row for row in json.loads(result.output)}
+    assert found["cores"]["value"].startswith(f"{len(os.sched_getaffinity(0))} usable")
+    assert found["shared memory"]["status"] == found["numpy"]["status"] == "ok"
+    assert not list(Path("/dev/shm").glob(f"cxlemu-doctor-{os.getpid()}-*"))
+
+
+def test_the_table_says_the_same_as_the_json() -> None:
+    table = CliRunner().invoke(main, ["doctor"], env={"COLUMNS": "120"})
+    assert table.exit_code == 0
+    for row in examine():
+        assert any(line.split()[0] == row.status and row.what in line for line in table.output.splitlines())
+
+
+def test_help_shows_examples() -> None:
+    assert "Examples:\n    cxlemu doctor" in CliRunner().invoke(main, ["doctor", "--help"]).output
