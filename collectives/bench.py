@@ -21,6 +21,31 @@ from cxlemu.plan import DTYPES, Call
 AUTO, EVERY = "auto", "every"
 DEFAULT_SEED = 1
 MOST_ROWS = 10_000
+# Four sizes, among which "auto" takes every variant but naive.
+MIN_BYTES, MAX_BYTES, STEP_FACTOR = 32, 1 << 20, 32
+
+
+def size_steps(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
+    """nccl-tests' sizes from ``first`` to ``last`` bytes, times ``factor`` or plus ``step`` each; None: default.
+
+    Raises ArgumentError for sizes that do not go from small to large in a bearable number of steps.
+    """
+    first = MIN_BYTES if first is None else first
+    last = max(first, MAX_BYTES) if last is None else last
+    if factor is not None and step is not None:
+        raise ArgumentError("--stepfactor and --stepbytes exclude each other: give one of them")
+    if first > last:
+        raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
+    if step == 0 or (step is None and first == 0 and last > 0):
+        raise ArgumentError("sizes do not grow: give a positive --stepbytes, or a positive --minbytes")
+    if step is not None:
+        if (last - first) // step >= MOST_ROWS:
+            raise ArgumentError(f"--stepbytes {step} gives more than {MOST_ROWS} sizes: make it larger")
+        return list(range(first, last + 1, step))
+    chosen = [first]
+    while 0 < chosen[-1] * (factor or STEP_FACTOR) <= last:
+        chosen.append(chosen[-1] * (factor or STEP_FACTOR))
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from cxlemu.plan import (
     Stream,
     encode,
 )
-from cxlemu.plan.layout import round_up
+from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0

@@ -11,7 +11,7 @@ from cxlemu.address import rank_cards
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Region
-from cxlemu.plan.layout import round_up
+from cxlemu.rounding import round_down, round_up
 
 
 def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str) -> tuple[tuple[Region, ...], int]:
@@ -29,10 +29,6 @@ def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str
     return regions, piece
 
 
-def _down(value: int, multiple: int) -> int:
-    return value // multiple * multiple
-
-
 def _granularity(layout: Layout, capacity: int) -> int:
     """The pool's interleaving, or the largest power-of-two fraction of it that ``capacity`` bytes still hold."""
     granularity = layout.interleave_bytes
@@ -42,7 +38,7 @@ def _granularity(layout: Layout, capacity: int) -> int:
 
 
 def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
-    piece = min(_down(layout.slot_bytes // (writers * blocks), LINE_BYTES), round_up(nbytes, LINE_BYTES))
+    piece = min(round_down(layout.slot_bytes // (writers * blocks), LINE_BYTES), round_up(nbytes, LINE_BYTES))
     area = piece * blocks
     regions = (Region(0, layout.cards, layout.slot_card_bytes, 0, w * area, area) for w in range(writers))
     return tuple(regions), piece
@@ -53,9 +49,9 @@ def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> t
     share = layout.slot_bytes // writers
     granularity = _granularity(layout, share // (layout.cards + 1))
     stripe = granularity * layout.cards
-    usable = _down(layout.slot_card_bytes, granularity) * layout.cards
-    area = _down(usable // writers - granularity, stripe)
-    piece = _down(area // blocks, LINE_BYTES)
+    usable = round_down(layout.slot_card_bytes, granularity) * layout.cards
+    area = round_down(usable // writers - granularity, stripe)
+    piece = round_down(area // blocks, LINE_BYTES)
     regions = (Region(0, layout.cards, granularity, 0, w * (area + granularity), area) for w in range(writers))
     return tuple(regions), piece
 
@@ -64,9 +60,9 @@ def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) ->
     sharers = -(-writers // layout.cards)
     per_card = layout.slot_card_bytes // sharers
     granularity = _granularity(layout, per_card)
-    per_card = _down(per_card, granularity)
+    per_card = round_down(per_card, granularity)
     ranges = [rank_cards(w, writers, layout.cards) for w in range(writers)]
-    piece = _down(min(r.cards for r in ranges) * per_card // blocks, LINE_BYTES)
+    piece = round_down(min(r.cards for r in ranges) * per_card // blocks, LINE_BYTES)
     regions = (
         Region(r.first_card, r.cards, granularity, r.sharers_before * per_card, 0, piece * blocks) for r in ranges
     )

@@ -23,7 +23,7 @@ from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Layout, Plan, RankPart
-from cxlemu.plan.layout import round_up
+from cxlemu.rounding import round_up
 
 POISON = 0xA5
 PUBLISH, RETRIEVE = 0, 1  # streams of an overlapped plan

@@ -1,7 +1,7 @@
 """What ranks do in test_world.py; a module of its own, because spawned ranks import it and should do so fast.
 
-Run as a program, it is one process of a test: ``launch HOW POOL`` runs a world until it is stopped,
-``environment WORLDS`` is a rank that a launcher started.
+Run as a program, it is one process of a test: ``launch MAIN HOW POOL`` runs a world until it is stopped,
+``environment WORLDS [failing]`` is a rank that a launcher started.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
+from cxlemu.pool import segments
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, from_environment, launch
 
@@ -128,7 +129,13 @@ def wait_for_each_other(context: RankContext) -> None:
         context.session.barrier(context.deadline_s)
 
 
-def _launch(how: str, pool_name: str) -> None:
+def sleep(context: RankContext) -> None:
+    """Waits for nobody and checks nothing."""
+    context.emit(("running", os.getpid()))
+    time.sleep(3600)
+
+
+def _launch(main: str, how: str, pool_name: str) -> None:
     running = []
 
     def on_message(message: object) -> None:
@@ -137,7 +144,7 @@ def _launch(how: str, pool_name: str) -> None:
             print("running", *{pid for _, pid in running}, flush=True)
 
     launch(
-        wait_for_each_other,
+        globals()[main],
         ranks=3,
         topology=LAPTOP,
         memory=MemorySpec(),
@@ -155,12 +162,16 @@ def _environment(worlds: int, failing: bool) -> None:
             if failing and context.rank == VICTIM:
                 raise ZeroDivisionError("one rank fails")
             context.session.barrier(context.deadline_s)
+            if context.rank != 0:  # rank 0 is done, and waits for us
+                time.sleep(0.2)
+                assert segments.find(context.pool.name)
         line = f"world {world} rank {context.rank} of {context.ranks} pool {context.pool.name}\n"
         os.write(1, line.encode())  # one write: ranks share the pipe
+    assert not segments.find(context.pool.name)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
-        _launch(sys.argv[2], sys.argv[3])
+        _launch(*sys.argv[2:])
     else:
         _environment(int(sys.argv[2]), failing="failing" in sys.argv)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +16,14 @@ from hypothesis import strategies as st
 from lockstep import Lockstep, Schedule, in_random_order, readers_first, round_robin, slow, writers_first
 
 from collectives.registry import build, recipe, variants
+from collectives.symbolic import verify
+from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
-from cxlemu.plan import DTYPES, Call, Layout, Plan
+from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+ROOTED = ("broadcast", "gather", "scatter", "reduce")
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 
 
@@ -49,27 +55,35 @@ def worlds(draw: st.DrawFn) -> World:
     return World(layout, tuple(rank // ranks_per_host for rank in range(ranks)), memory, schedule)
 
 
-@st.composite
-def plans(draw: st.DrawFn, layout: Layout) -> Plan:
-    collective = draw(st.sampled_from(COLLECTIVES))
-    variant = draw(st.sampled_from(variants(collective)))
-    dtype = draw(st.sampled_from(list(DTYPES)))
-    most = 0 if collective == "barrier" else (4000 if layout.ranks < 4 else 1000) // DTYPES[dtype].itemsize
-    elements = draw(st.one_of(st.integers(0, most), st.sampled_from([n for n in (0, 1, 64, 65) if n <= most])))
-    call = Call(
-        collective,
-        variant,
-        layout.ranks,
-        elements * DTYPES[dtype].itemsize,
-        dtype,
-        draw(st.sampled_from(OPS)) if collective in REDUCTIONS else "none",
-        draw(st.integers(0, layout.ranks - 1)),
-        draw(st.booleans()),
+def plans(layout: Layout, collectives: tuple[str, ...] = COLLECTIVES) -> st.SearchStrategy[Plan]:
+    """Sizes that divide nothing, from nothing to several rounds."""
+    largest = 6000 if layout.ranks < 4 else 1800
+    return st.builds(
+        plan_of,
+        st.just(layout),
+        st.sampled_from(collectives),
+        st.sampled_from([0, 1, 63, 64, 65, 200, 999, largest // 2, largest]),
+        st.sampled_from(list(DTYPES)),
+        st.sampled_from(OPS),
+        st.integers(0, layout.ranks - 1),
+        st.booleans(),
+        st.randoms(use_true_random=False),
     )
-    style = recipe(collective, variant)
-    if style.style.overlap:
-        style = replace(style, style=replace(style.style, chunks=draw(st.integers(1, 5))))
-    return build(style, layout, call)
+
+
+def plan_of(
+    layout: Layout, collective: str, nbytes: int, dtype: str, op: str, root: int, in_place: bool, chance: random.Random
+) -> Plan:
+    """About ``nbytes`` a block, in any variant, and in any number of chunks where the variant has them."""
+    variant = recipe(collective, chance.choice(variants(collective)))
+    if variant.style.overlap:
+        variant = replace(variant, style=replace(variant.style, chunks=chance.randint(1, 5)))
+    if collective == "barrier":
+        nbytes = 0
+    redop = op if collective in REDUCTIONS else "none"
+    itemsize = DTYPES[dtype].itemsize
+    size = -(-nbytes // itemsize) * itemsize
+    return build(variant, layout, Call(collective, variant.name, layout.ranks, size, dtype, redop, root, in_place))
 
 
 def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:
@@ -81,11 +95,14 @@ def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:
     return [rng.normal(0, 100, count).astype(DTYPES[call.dtype]).view(np.uint8) for count in counts]
 
 
-@settings(QUICK, max_examples=300)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@settings(QUICK, max_examples=50)
 @given(st.data())
-def test_every_result_is_right_bit_for_bit(data: st.DataObject) -> None:
+def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject) -> None:
+    """The collective twice, and another one between."""
     world = data.draw(worlds())
-    program = data.draw(st.lists(plans(world.layout), min_size=1, max_size=3))
+    one_of, any_of = plans(world.layout, (collective,)), plans(world.layout)
+    program = [data.draw(strategy) for strategy in (one_of, any_of, one_of)]
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
     inputs = [inputs_of(plan.call, rng) for plan in program]
     lockstep = Lockstep(world.layout, hosts=world.hosts, memory=world.memory, schedule=world.schedule)
@@ -94,3 +111,101 @@ def test_every_result_is_right_bit_for_bit(data: st.DataObject) -> None:
         wanted = expected(plan.call, given_bytes)
         for rank in range(plan.ranks):
             assert same(got[rank], wanted[rank], plan.call.dtype), f"{plan.call}, rank {rank}"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("ranks", [2, 5, 9])
+def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> None:
+    layout = Layout(ranks, 3, 2, 8192, 2 * ranks + 2, 256)
+    rng = np.random.default_rng(ranks)
+    inputs = [rng.normal(0, 1, 300).astype(DTYPES[dtype]).view(np.uint8) for _ in range(ranks)]
+    results = set()
+    for variant in variants("all_reduce"):
+        call = Call("all_reduce", variant, ranks, inputs[0].nbytes, dtype, "sum")
+        outputs = Lockstep(layout).call(build(recipe("all_reduce", variant), layout, call), inputs)
+        results |= {output.tobytes() for output in outputs}
+    assert len(results) == 1
+
+
+# --- contracts on symbols -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_plan_keeps_its_contract_on_symbols(collective: str) -> None:
+    redop = "avg" if collective in REDUCTIONS else "none"
+    for ranks in range(1, 17):
+        layout = Layout(ranks, 3, 4, 8192, 2 * ranks + 2, 256)
+        for nbytes in (0,) if collective == "barrier" else (72,) if ranks > 6 else (72, 2000):
+            for variant in variants(collective):
+                roots = range(ranks) if collective in ROOTED and ranks < 6 else (ranks - 1,)
+                for in_place, root in product((False, True), roots):
+                    call = Call(collective, variant, ranks, nbytes, "f32", redop, root, in_place)
+                    verify(build(recipe(collective, variant), layout, call))
+
+
+MUTANT_LAYOUT = Layout(3, 2, 2, 1024, 8, 256)
+
+
+def whole_plan(collective: str, variant: str = "aggregate", redop: str = "none", root: int = 0) -> Plan:
+    call = Call(collective, variant, 3, 100, "u8", redop, root)
+    return build(recipe(collective, variant), MUTANT_LAYOUT, call)
+
+
+def changed(plan: Plan, rank: int, op: Op, change: Callable[[Instruction], Instruction | None]) -> Plan:
+    """The plan with the rank's first ``op`` changed or, for None, gone."""
+    part = plan.part(rank)
+    [main] = part.streams
+    instructions = list(main.instructions)
+    index = [i.op for i in instructions].index(op)
+    other = change(instructions[index])
+    instructions[index : index + 1] = [] if other is None else [other]
+    return plan.with_part(replace(part, streams=(replace(main, records=encode(instructions)),)))
+
+
+MUTANTS = {
+    "reads from another offset": (
+        lambda: changed(whole_plan("all_gather"), 1, Op.READ, lambda i: i._replace(a=i.a.at(64), nbytes=36)),
+        r"bytes 200\.\.235 of rank 1's output are rank 2\[64\], the contract says rank 2\[0\]",
+    ),
+    "folds in another order": (
+        lambda: changed(whole_plan("all_reduce", redop="sum"), 2, Op.REDUCE, lambda i: i._replace(a=i.b, b=i.a)),
+        r"bytes 0\.\.99 of rank 2's output are rank 1\[0\] \+ rank 0\[0\] \+ rank 2\[0\], the contract says rank 0",
+    ),
+    "does not read": (
+        lambda: changed(whole_plan("all_gather"), 1, Op.READ, lambda i: None),
+        r"bytes 200\.\.299 of rank 1's output are never written",
+    ),
+    "has another root": (
+        lambda: Plan(whole_plan("broadcast", root=1).call, MUTANT_LAYOUT, whole_plan("broadcast", root=0).build),
+        r"bytes 0\.\.99 of rank 0's output are rank 0\[0\], the contract says rank 1\[0\]",
+    ),
+    "divides by another number": (
+        lambda: changed(whole_plan("reduce", redop="avg"), 0, Op.REDUCE, lambda i: i._replace(arg=2)),
+        r"bytes 0\.\.99 of rank 0's output are .* / 2, the contract says .* / 3",
+    ),
+    "folds a rank twice": (
+        lambda: changed(whole_plan("all_reduce", redop="sum"), 0, Op.REDUCE, lambda i: i._replace(c=i.b)),
+        r"bytes 0\.\.99 of rank 0's output are rank 0\[0\] \+ rank 1\[0\] \+ rank 1\[0\], the contract says",
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_plan_that_computes_something_else_breaks_its_contract(mutant: str) -> None:
+    make, message = MUTANTS[mutant]
+    with pytest.raises(ContractError, match=message):
+        verify(make())
+
+
+def test_any_order_of_the_same_contributions_is_right_where_order_does_not_matter() -> None:
+    make, _ = MUTANTS["folds in another order"]
+    verify(make(), rank_order=False)
+    make, _ = MUTANTS["folds a rank twice"]
+    with pytest.raises(ContractError):
+        verify(make(), rank_order=False)
+
+
+@pytest.mark.xfail(strict=True, raises=ArgumentError, reason="placement refuses slots whose cards are no whole granules")
+def test_a_slot_of_a_few_broken_granules_still_carries_a_broadcast() -> None:
+    layout = Layout(2, 2, 4, 12 * LINE_BYTES, 64, 4096)
+    verify(build(recipe("broadcast", "aggregate"), layout, Call("broadcast", "aggregate", 2, 1000)))

@@ -28,9 +28,10 @@ from pool_helpers import (
 )
 
 from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory import host_segment_bytes
 from cxlemu.pool import catalog, numa, segments
 from cxlemu.pool.segments import Segment
-from cxlemu.pool.shm import ShmPool, host_segment_bytes
+from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import MAGIC, UNFINISHED, Superblock, parse
 
 

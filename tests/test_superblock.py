@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxlemu.errors import PoolError
+from cxlemu.memory import host_segment_bytes
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.superblock import (
     MAGIC,
@@ -23,7 +24,6 @@ from cxlemu.pool.superblock import (
     Superblock,
     check_pool,
     data_offset,
-    host_segment_bytes,
     parse,
 )
 

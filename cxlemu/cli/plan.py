@@ -24,10 +24,10 @@ from collectives.sizes import block_bytes
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart
 from cxlemu.plan import file as plan_file
-from cxlemu.plan.layout import round_up
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, render, text
 from cxlemu.pool.superblock import data_offset
+from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 from cxlemu.units import BytesParam
 
@@ -65,6 +65,8 @@ class Wanted:
     def plan(self) -> Plan:
         if (self.collective is None) == (self.algorithm is None):
             raise click.UsageError("give a COLLECTIVE, or --algorithm FILE.py:function.")
+        if self.algorithm is not None and self.variant != "auto":
+            raise click.UsageError("--variant does not go with --algorithm: your own algorithm has none.")
         own = load_algorithm(self.algorithm) if self.algorithm is not None else None
         collective = own.collective if own else str(self.collective)
         if collective not in COLLECTIVES:

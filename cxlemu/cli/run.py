@@ -9,7 +9,7 @@ from typing import Literal
 
 import click
 
-from collectives.bench import AUTO, DEFAULT_SEED, MOST_ROWS, Sweep, load_algorithm
+from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep, load_algorithm, size_steps
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, layout_for
 from collectives.measure import run_sweep
@@ -24,7 +24,6 @@ from cxlemu.world.environment import find_place
 
 OPS = ("sum", "prod", "min", "max", "avg")
 RANKS = 4
-MIN_BYTES, MAX_BYTES, STEP_FACTOR = 32, 1 << 20, 32  # four sizes, among which "auto" takes every variant but naive
 INTERRUPTED = 130
 
 
@@ -165,7 +164,7 @@ def command(
     seed = DEFAULT_SEED if off or adversary is None else _number(adversary, "--adversary", "off")
     sweep = Sweep(
         collectives=_collectives(collectives, algorithm),
-        sizes=_sizes(minbytes, maxbytes, stepfactor, stepbytes),
+        sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=datatype,
         redops=op,
         roots=None if root == "all" else (_number(root, "--root", "all"),),
@@ -188,6 +187,7 @@ def command(
         launch=place.launcher if place is not None else how,
         engine=engine,
     )
+    report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
     layout_for(  # refuses what cannot work before anything is made
         setup.ranks,
@@ -196,7 +196,6 @@ def command(
         topology.interleave_bytes,
         region_bytes=region_bytes,
     )
-    report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     try:
         with report:
             wrong = _run(setup, sweep, report, how, deadline_s)
@@ -237,26 +236,6 @@ def _collectives(named: tuple[str, ...], algorithm: str | None) -> tuple[str, ..
     if algorithm is not None:
         return (load_algorithm(algorithm).collective,)
     return tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
-
-
-def _sizes(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
-    """Raises ArgumentError for sizes that do not go from small to large in a bearable number of steps."""
-    first = MIN_BYTES if first is None else first
-    last = max(first, MAX_BYTES) if last is None else last
-    if factor is not None and step is not None:
-        raise ArgumentError("--stepfactor and --stepbytes exclude each other: give one of them")
-    if first > last:
-        raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
-    if step == 0 or (step is None and first == 0 and last > 0):
-        raise ArgumentError("sizes do not grow: give a positive --stepbytes, or a positive --minbytes")
-    if step is not None:
-        if (last - first) // step >= MOST_ROWS:
-            raise ArgumentError(f"--stepbytes {step} gives more than {MOST_ROWS} sizes: make it larger")
-        return list(range(first, last + 1, step))
-    chosen = [first]
-    while chosen[-1] * (factor or STEP_FACTOR) <= last and chosen[-1]:
-        chosen.append(chosen[-1] * (factor or STEP_FACTOR))
-    return chosen
 
 
 def _number(text: str, flag: str, word: str) -> int:

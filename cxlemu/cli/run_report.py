@@ -99,6 +99,11 @@ class Report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None or len(self._rows) < len(self._cases):
+            self._conclude(error)
+
+    def _conclude(self, error: BaseException | None) -> None:
+        """With the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong."""
         self._progress.stop()
         seconds = time.monotonic() - self._began
         if self._json_file is not None:
@@ -146,6 +151,8 @@ class Report:
         if self._verbose and row.reason:
             self._print(f"#   {row.variant}: {row.reason}", "dim")
         self._progress.update(self._task, description=row.collective, completed=len(self._rows))
+        if len(self._rows) == len(self._cases):
+            self._conclude(None)
 
     def _document(self, seconds: float, error: BaseException | None) -> dict[str, Any]:
         document = {

@@ -13,7 +13,7 @@ from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 
-__all__ = ["DEFAULT_RATES", "AdversaryRates", "HostCache", "MemorySpec", "host_segment_bytes"]
+__all__ = ["DEFAULT_RATES", "WORST_CASE", "AdversaryRates", "HostCache", "MemorySpec", "host_segment_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +57,7 @@ class MemorySpec:
         if self.seed is None:
             return "non-coherent, worst case (nothing leaves a cache by itself)"
         return f"non-coherent, adversary seed {self.seed} ({self.rates})"
+
+
+WORST_CASE = MemorySpec()
+"""No coherence and no adversary: nothing leaves a cache by itself, the worst case for staleness."""

@@ -21,6 +21,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.lock import HostLock
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.memory.ranges import WORD, check_cards
+from cxlemu.rounding import round_up
 
 PRESENT, DIRTY, FLUSHED = 1, 2, 4  # bits of a line's state; FLUSHED: gone at the latest at that rank's fence
 
@@ -194,7 +195,7 @@ class HostCache:
 def host_segment_bytes(cards: int, card_bytes: int) -> int:
     """Bytes of a segment that holds one host's cache of ``cards`` cards, in whole pages."""
     needed = cards * (2 * card_bytes + 4 * (card_bytes // LINE_BYTES))
-    return -(-needed // _PAGE_BYTES) * _PAGE_BYTES
+    return round_up(needed, _PAGE_BYTES)
 
 
 def lines_of(offset: int, nbytes: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from cxlemu.address import AddressMap, Extent
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.rounding import round_up
 
 # A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things
 # notice. 48 bits of epoch last for 200 days of one round every 64 ns.
@@ -29,10 +30,6 @@ DATA_ALIGN_BYTES = 4096
 
 def doorbell_word(epoch: int, tag: int) -> int:
     return epoch << TAG_BITS | tag
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,8 @@ class PlanView:
         yield Text(f"{plan.call}, {plan.ranks} rank{'s' * (plan.ranks > 1)}", style="bold")
         yield Text(
             f"{plan.rounds} round{'s' * (plan.rounds != 1)}; "
-            f"{layout.slots} slots of {format_bytes(layout.slot_bytes)} on {layout.cards} cards, interleaved by {format_bytes(layout.interleave_bytes)}"
+            f"{layout.slots} slots of {format_bytes(layout.slot_bytes)} on {layout.cards} cards, "
+            f"interleaved by {format_bytes(layout.interleave_bytes)}"
         )
         yield from self._summary()
         if plan.frame.regions:
@@ -153,7 +154,7 @@ class PlanView:
         for name in names:
             columns = {rank: column for rank in self.ranks if (column := self._column(rank, name))}
             for some in _side_by_side(columns, options.max_width):
-                yield from ("", self._stream(name, some))
+                yield from ("", Text(f"stream {name}", style="bold"), self._stream(some))
             yield from self._left_out(max(map(len, columns.values()), default=0), "instructions")
 
     def _summary(self) -> Iterator[Text]:
@@ -163,7 +164,7 @@ class PlanView:
             c = counts(self.plan.part(rank))
             line = (
                 f"{c.instructions.total()} instructions, {format_bytes(c.written_bytes)} written, "
-                f"{format_bytes(c.read_bytes)} read, {c.rung} doorbell{'s' * (c.rung != 1)} rung"
+                f"{format_bytes(c.read_bytes)} read, {c.rung} doorbell{'s' * (c.rung != 1)}"
             )
             alike.setdefault(line, []).append(rank)
         for line, ranks in alike.items():
@@ -192,8 +193,8 @@ class PlanView:
         found = [stream for stream in self.plan.part(rank).streams if stream.name == name]
         return [text(i, self.plan, rank) for stream in found for i in stream.instructions]
 
-    def _stream(self, name: str, columns: dict[int, list[str]]) -> Table:
-        table = Table(box=box.MINIMAL, show_edge=False, padding=0, title=f"stream {name}", title_justify="left")
+    def _stream(self, columns: dict[int, list[str]]) -> Table:
+        table = Table(box=box.MINIMAL, show_edge=False, padding=0)
         table.add_column(justify="right", style="dim", no_wrap=True)
         for rank in columns:
             table.add_column(f"rank {rank}", overflow="fold")

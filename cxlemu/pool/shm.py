@@ -14,6 +14,7 @@ import weakref
 from types import TracebackType
 
 from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory import host_segment_bytes
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import numa, segments
 from cxlemu.pool.segments import SHM_DIR, MissingSegmentError, Segment
@@ -25,11 +26,10 @@ from cxlemu.pool.superblock import (
     Geometry,
     Superblock,
     check_pool,
-    host_segment_bytes,
     parse,
 )
 
-__all__ = ["ShmPool", "host_segment_bytes", "no_such_pool", "open_card", "open_cards"]
+__all__ = ["ShmPool", "no_such_pool", "open_card", "open_cards"]
 
 _POLL_S = 0.002
 

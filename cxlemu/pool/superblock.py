@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool.owner import Owner
+from cxlemu.rounding import round_up
 
 PAGE_BYTES = 4096
 SUPERBLOCK_BYTES = PAGE_BYTES
@@ -47,15 +48,6 @@ def data_offset(max_ranks: int) -> int:
     """First byte of the data arena: the session area rounded up to whole pages."""
     end = SESSION_OFFSET + LINE_BYTES * (1 + SESSION_LINES_PER_RANK * max_ranks)
     return round_up(end, PAGE_BYTES)
-
-
-def host_segment_bytes(cards: int, card_bytes: int) -> int:
-    """Size of one host's cache segment: per card two copies of the bytes and four of the line states."""
-    return round_up(cards * (2 * card_bytes + 4 * (card_bytes // LINE_BYTES)), PAGE_BYTES)
-
-
-def round_up(nbytes: int, unit: int) -> int:
-    return -(-nbytes // unit) * unit
 
 
 @dataclass(frozen=True)

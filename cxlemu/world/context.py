@@ -22,6 +22,12 @@ from cxlemu.topology import Topology
 
 OnMessage = Callable[[object], None]
 
+DEFAULT_TOPOLOGY = "six-cards"
+
+
+def as_topology(topology: Topology | str) -> Topology:
+    return topology if isinstance(topology, Topology) else Topology.load(topology)
+
 
 def ignore_message(message: object) -> None:
     pass

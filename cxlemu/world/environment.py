@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import MemorySpec
+from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
-from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
+from cxlemu.world.context import DEFAULT_TOPOLOGY, OnMessage, RankContext, World, as_topology, entered, ignore_message
 from cxlemu.world.outcome import sigterm_exits
 
 
@@ -34,9 +34,7 @@ class Launcher:
     machines: str | None = None
 
 
-MPICH = Launcher(
-    "MPICH", rank="PMI_RANK", size="PMI_SIZE", local_size="MPI_LOCALNRANKS", job=(("PMI_JOBID",),)
-)
+MPICH = Launcher("MPICH", rank="PMI_RANK", size="PMI_SIZE", local_size="MPI_LOCALNRANKS", job=(("PMI_JOBID",),))
 
 LAUNCHERS = (
     Launcher(
@@ -79,19 +77,19 @@ class Place:
 @contextmanager
 def from_environment(
     *,
-    topology: Topology,
-    memory: MemorySpec,
+    topology: Topology | str = DEFAULT_TOPOLOGY,
+    memory: MemorySpec = WORST_CASE,
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
 ) -> Iterator[RankContext]:
-    """This process's place in the world that a launcher started.
+    """This process's place in the world that a launcher started; the other arguments as for ``launch``.
 
     Rank 0 makes the pool and removes it again when all others left, or after one deadline, or on an error;
     the others wait for both. Only rank 0's messages reach ``on_message``, in rank 0. Raises ArgumentError
     when there is no launcher or its variables make no sense, PoolError when the pool does not appear.
     """
     place = find_place(os.environ)
-    world = World(place.ranks, topology, memory, deadline_s, place.launcher)
+    world = World(place.ranks, as_topology(topology), memory, deadline_s, place.launcher)
     first = place.rank == 0
     with (
         sigterm_exits(),
@@ -160,9 +158,7 @@ def _job(launcher: Launcher, environment: Mapping[str, str]) -> tuple[str, ...]:
     if launcher is MPICH:
         return _nearest_ancestor_without(launcher.rank)
     wanted = " or ".join(" and ".join(variables) for variables in launcher.job)
-    raise ArgumentError(
-        f"{launcher.rank} is set, but not {wanted}, by which {launcher.name} tells its runs apart"
-    )
+    raise ArgumentError(f"{launcher.rank} is set, but not {wanted}, by which {launcher.name} tells its runs apart")
 
 
 def _nearest_ancestor_without(variable: str) -> tuple[str, ...]:

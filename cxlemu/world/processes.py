@@ -36,16 +36,12 @@ _STOPS = {signal.SIGINT, signal.SIGTERM}
 MESSAGE, RESULT, FAILURE = "message", "result", "failure"
 
 
-def run_processes(
-    main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage
-) -> list[T]:
+def run_processes(main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage) -> list[T]:
     """Results in rank order. Raises ArgumentError when ``main`` cannot be imported by another process."""
     try:
         pickle.dumps((main, world))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ArgumentError(
-            f"{main!r} cannot be sent to processes, use a function of a module: {error}"
-        ) from None
+        raise ArgumentError(f"{main!r} cannot be sent to processes, use a function of a module: {error}") from None
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
     children: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}

@@ -19,9 +19,7 @@ T = TypeVar("T")
 _TICK_S = 0.1
 
 
-def run_threads(
-    main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage
-) -> list[T]:
+def run_threads(main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage) -> list[T]:
     """Results in rank order. ``on_message`` is called in the calling thread, as in the other launches."""
     caches = {host: HostCache.private(pool.cards) for host in set(world.hosts)}
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
@@ -45,8 +43,7 @@ def run_threads(
             news.put(lambda: outcome.succeeded(rank, result))
 
     threads = [
-        threading.Thread(target=live, args=[rank], name=f"rank {rank}", daemon=True)
-        for rank in range(world.ranks)
+        threading.Thread(target=live, args=[rank], name=f"rank {rank}", daemon=True) for rank in range(world.ranks)
     ]
     for thread in threads:
         thread.start()

@@ -100,13 +100,19 @@ def _lines(stores: Accesses, entry: int) -> str:
     return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of card {stores.card[entry]}"
 
 
+def _pairs(s: Accesses, group: Numbers, colour: Numbers) -> Iterator[tuple[int, int]]:
+    """Stores that clash, the one that comes first in the plan first: the later one is at fault."""
+    for pair in _clashes(group, colour, s.first_line, s.end_line):
+        earlier, later = sorted(pair, key=lambda entry: int(s.row[entry]))
+        yield earlier, later
+
+
 def one_writer(p: Program) -> Iterator[Defect]:
+    """Stricter than one writer between two synchronizations: a wait inside the round does not help."""
     s = _stores(p)
-    group = np.stack([s.seq, s.card], axis=1)
-    for other, entry in _clashes(group, p.rank_of[s.row], s.first_line, s.end_line):
+    for other, entry in _pairs(s, np.stack([s.seq, s.card], axis=1), p.rank_of[s.row]):
         rival = f"{p.where(int(s.row[other]))} writes {_lines(s, other)}"
-        detail = f"it writes {_lines(s, entry)}, {rival} in round {s.seq[entry]}"
-        yield Defect(detail, int(s.row[entry]))
+        yield Defect(f"it writes {_lines(s, entry)}, {rival} in round {s.seq[entry]}", int(s.row[entry]))
 
 
 def one_kind(p: Program) -> Iterator[Defect]:
@@ -115,11 +121,9 @@ def one_kind(p: Program) -> Iterator[Defect]:
     fences = np.cumsum(p.op == Op.FENCE)
     group = np.stack([p.stream_of[s.row], fences[s.row], s.seq % p.layout.slots, s.card], axis=1)
     past_the_cache = (p.op[s.row] == Op.WRITE_NT).astype(np.int64)
-    for other, entry in _clashes(group, past_the_cache, s.first_line, s.end_line):
-        yield Defect(
-            f"it writes {_lines(s, entry)}, and so does instruction {p.index_of[s.row[other]]}",
-            int(s.row[entry]),
-        )
+    for other, entry in _pairs(s, group, past_the_cache):
+        rival = f"instruction {p.index_of[s.row[other]]}"
+        yield Defect(f"it writes {_lines(s, entry)}, and so does {rival}", int(s.row[entry]))
 
 
 def stale_line(p: Program) -> Iterator[Defect]:

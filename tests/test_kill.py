@@ -1,0 +1,112 @@
+"""Ranks and parents that are killed in the middle of `cxlemu run`: who notices, what is said, what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cxlemu.cli import main
+from cxlemu.pool import segments
+
+RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "all_reduce", "-b", "4K", "-e", "4K"]
+FOR_EVER = ["-o", "all", "-d", "all", "--variant", "every", "--iters", "2000", "--deadline-s", "6"]
+PATIENCE_S = 60
+
+
+def children(pid: int) -> list[int]:
+    """The ranks among them, in the order of their births: all but multiprocessing's resource tracker."""
+    task = Path(f"/proc/{pid}/task/{pid}/children")
+    pids = [int(word) for word in task.read_text().split()]
+    return [child for child in pids if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def pools_of(pid: int) -> list[str]:
+    return [name for name in segments.pool_names() if name.startswith(f"{pid}-")]
+
+
+def eventually(holds: object, what: str) -> None:
+    assert callable(holds)
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+@contextmanager
+def in_the_middle(*arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
+    """A run whose ranks have met and work; nothing of it is left at the end of the block."""
+    command = [*RUN, *FOR_EVER, "-n", str(ranks), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("# ring"):
+                    break
+            yield process
+        finally:
+            process.kill()
+            for name in pools_of(process.pid):
+                for segment in segments.find(name):
+                    segments.remove(segment)
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_killed_rank_is_named_and_the_next_run_works(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    with in_the_middle("--json", str(file)) as process:
+        ranks = children(process.pid)
+        assert len(ranks) == 4
+        os.kill(ranks[2], signal.SIGKILL)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 1
+        assert errors.startswith("cxlemu: rank 2 was killed by SIGKILL\n")
+        for survivor in (0, 1, 3):  # each noticed by itself, within its deadline
+            assert re.search(rf"^rank {survivor} failed: .*\brank 2\b", errors, re.MULTILINE), errors
+        assert "more not finished" in out
+        assert json.loads(file.read_text())["error"] == errors.removeprefix("cxlemu: ").rstrip("\n")
+        assert pools_of(process.pid) == []
+        assert gone(ranks)
+    again = subprocess.run(
+        [*RUN, "-n", "4", "--iters", "1"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_ranks_go_with_their_killed_parent_and_clean_removes_the_rest() -> None:
+    with in_the_middle(ranks=2) as process:
+        ranks = children(process.pid)
+        process.kill()
+        process.wait(PATIENCE_S)
+        eventually(lambda: gone(ranks), "ranks outlive their parent")
+        (left,) = pools_of(process.pid)
+        cleaned = CliRunner().invoke(main, ["pool", "clean", left])
+        assert cleaned.exit_code == 0
+        assert f"removed {left}" in cleaned.output
+        assert pools_of(process.pid) == []
+
+
+@pytest.mark.parametrize("how", ["processes", "threads"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_stopped_run_leaves_nothing(number: signal.Signals, code: int, how: str) -> None:
+    with in_the_middle("--launch", how, ranks=2) as process:
+        ranks = children(process.pid)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == code
+        assert "Traceback" not in errors
+        assert pools_of(process.pid) == []
+        assert gone(ranks)
