@@ -1,8 +1,8 @@
 """What one rank does for a sweep: it prepares, times and checks every call.
 
 Warm-up calls follow each other as closely as checking allows, so that fast ranks run ahead; before each timed
-call the ranks meet in a barrier, on a communicator of its own. Every call is checked, outside of its time,
-over a buffer in which no byte was right before.
+call the ranks meet in a barrier, on a communicator of its own. Every call is checked, outside of its time;
+before it no byte of the output was right, except where the output is the input itself.
 """
 
 from __future__ import annotations

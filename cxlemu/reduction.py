@@ -43,6 +43,7 @@ def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
     """Floats divide; integers truncate toward zero, as C does."""
     if array.dtype.kind == "f":
         return np.asarray(array / array.dtype.type(divisor))
-    quotient = array // divisor
-    inexact_and_negative = (array < 0) & (quotient * divisor != array)
-    return np.asarray(quotient + inexact_and_negative.astype(array.dtype))
+    wide = array.astype(np.int64)  # the divisor, a number of ranks, may be more than the dtype holds
+    quotient = wide // divisor
+    inexact_and_negative = (wide < 0) & (quotient * divisor != wide)
+    return np.asarray(quotient + inexact_and_negative).astype(array.dtype)

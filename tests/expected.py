@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def fold_left(operands: Sequence[Bytes], dtype: str, op: str) -> Bytes:
     return np.frombuffer(result.tobytes(), np.uint8)
 
 
-def _combine(a: NDArray[np.generic], b: NDArray[np.generic], op: str) -> NDArray[np.generic]:
+def _combine(a: NDArray[Any], b: NDArray[Any], op: str) -> NDArray[Any]:
     wide = np.dtype(np.float32) if a.dtype.itemsize == 2 else a.dtype
     x, y = a.astype(wide), b.astype(wide)
     if op in ("sum", "avg"):
@@ -73,16 +74,17 @@ def _combine(a: NDArray[np.generic], b: NDArray[np.generic], op: str) -> NDArray
     if op == "prod":
         return (x * y).astype(a.dtype)
     chosen = np.where((x < y) if op == "min" else (x > y), x, y)
-    return np.where(x != x, x, chosen).astype(a.dtype)  # noqa: PLR0124 - a NaN wins; a second one is y already
+    return np.where(x != x, x, chosen).astype(a.dtype)  # NaN wins: that of x here, that of y already
 
 
-def _divide(total: NDArray[np.generic], count: int) -> NDArray[np.generic]:
+def _divide(total: NDArray[Any], count: int) -> NDArray[Any]:
     if total.dtype.itemsize == 2 or total.dtype.kind == "f":
         wide = np.dtype(np.float64 if total.dtype.itemsize == 8 else np.float32)
         return (total.astype(wide) / wide.type(count)).astype(total.dtype)
     unsigned = total.view(f"u{total.dtype.itemsize}")  # magnitudes: that of the least number fits only here
     magnitude = np.where(total < 0, 0 - unsigned, unsigned) // unsigned.dtype.type(count)
-    return np.where(total < 0, 0 - magnitude, magnitude).astype(unsigned.dtype).view(total.dtype)
+    result: NDArray[Any] = np.where(total < 0, 0 - magnitude, magnitude)
+    return result.astype(unsigned.dtype).view(total.dtype)
 
 
 def same(got: Bytes, wanted: Bytes, dtype: str = "u8") -> bool:

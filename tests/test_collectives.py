@@ -48,9 +48,7 @@ def worlds(draw: st.DrawFn) -> World:
         st.sampled_from([MemorySpec("ideal"), MemorySpec(), MemorySpec(seed=seed), MemorySpec(seed=seed, rates=WILD)])
     )
     schedule = draw(
-        st.sampled_from(
-            [in_random_order(seed), round_robin(), writers_first(), readers_first(), slow(seed % ranks)]
-        )
+        st.sampled_from([in_random_order(seed), round_robin(), writers_first(), readers_first(), slow(seed % ranks)])
     )
     return World(layout, tuple(rank // ranks_per_host for rank in range(ranks)), memory, schedule)
 
@@ -162,7 +160,7 @@ def changed(plan: Plan, rank: int, op: Op, change: Callable[[Instruction], Instr
     return plan.with_part(replace(part, streams=(replace(main, records=encode(instructions)),)))
 
 
-MUTANTS = {
+MUTANTS: dict[str, tuple[Callable[[], Plan], str]] = {
     "reads from another offset": (
         lambda: changed(whole_plan("all_gather"), 1, Op.READ, lambda i: i._replace(a=i.a.at(64), nbytes=36)),
         r"bytes 200\.\.235 of rank 1's output are rank 2\[64\], the contract says rank 2\[0\]",
@@ -205,7 +203,9 @@ def test_any_order_of_the_same_contributions_is_right_where_order_does_not_matte
         verify(make(), rank_order=False)
 
 
-@pytest.mark.xfail(strict=True, raises=ArgumentError, reason="placement refuses slots whose cards are no whole granules")
+@pytest.mark.xfail(
+    strict=True, raises=ArgumentError, reason="placement refuses slots whose cards are no whole granules"
+)
 def test_a_slot_of_a_few_broken_granules_still_carries_a_broadcast() -> None:
     layout = Layout(2, 2, 4, 12 * LINE_BYTES, 64, 4096)
     verify(build(recipe("broadcast", "aggregate"), layout, Call("broadcast", "aggregate", 2, 1000)))

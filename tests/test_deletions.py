@@ -45,12 +45,12 @@ WRONG, DEADLOCK, TOO_EARLY, NOTHING = "wrong bytes", "deadlock", "a barrier left
 class Deletion(NamedTuple):
     rank: int
     stream: int
-    index: int
+    at: int
     instruction: Instruction
     kind: str
 
     def __str__(self) -> str:
-        return f"{self.kind} at rank {self.rank}, stream {self.stream}, instruction {self.index}"
+        return f"{self.kind} at rank {self.rank}, stream {self.stream}, instruction {self.at}"
 
 
 def eager_readers(deletion: Deletion) -> Schedule:
@@ -207,7 +207,7 @@ def without(plan: Plan, deletion: Deletion) -> Plan:
     part = plan.part(deletion.rank)
     streams = list(part.streams)
     stream = streams[deletion.stream]
-    streams[deletion.stream] = replace(stream, records=np.delete(stream.records, deletion.index))
+    streams[deletion.stream] = replace(stream, records=np.delete(stream.records, deletion.at))
     return plan.with_part(replace(part, streams=tuple(streams)))
 
 

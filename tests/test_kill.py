@@ -100,13 +100,21 @@ def test_ranks_go_with_their_killed_parent_and_clean_removes_the_rest() -> None:
 
 
 @pytest.mark.parametrize("how", ["processes", "threads"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
-def test_a_stopped_run_leaves_nothing(number: signal.Signals, code: int, how: str) -> None:
-    with in_the_middle("--launch", how, ranks=2) as process:
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_stopped_run_leaves_nothing_but_its_json(
+    number: signal.Signals, code: int, told: str, how: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    with in_the_middle("--launch", how, "--json", str(file), ranks=2) as process:
         ranks = children(process.pid)
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code
         assert "Traceback" not in errors
+        assert json.loads(file.read_text())["error"] == told
         assert pools_of(process.pid) == []
         assert gone(ranks)

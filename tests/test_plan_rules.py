@@ -143,7 +143,11 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
         (plan(frame=frame(groups=(Group(0, 1, 0),))), "stride 0"),
         (plan(frame=frame(groups=(Group(8, 2, 2),))), "group 0 is of doorbells 8..10, there are 10"),
     ],
-    "kernels": [(plan(frame=frame(kernels=(Kernel("sort"),))), "kernel 0 is 'sort'")],
+    "kernels": [
+        (plan(frame=frame(kernels=(Kernel("sort"),))), "kernel 0 is 'sort'"),
+        (plan(frame=frame(kernels=(Kernel("gemm_f32", (2, 0, 2)),))), "takes m, n and k from 1"),
+        (plan(frame=frame(kernels=(Kernel("gemm_f32", (2, 2)),))), "takes m, n and k from 1"),
+    ],
     "buffers": [
         (with_buffer(Buffer("input", 64)), "rank 0: two buffers have one name"),
         (with_buffer(Buffer("scratch", -1)), "rank 0: buffer scratch has -1 bytes"),
@@ -192,11 +196,11 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
     ],
     "payload": [([instruction(Op.SIGNAL_DATA, 57, a=local())], "57 bytes")],
     "buffer": [
-        ([write(0)._replace(a=local(3))], "there is no buffer 3"),
+        ([GEMM._replace(a=local(0, 1009))], "operand a is 16 bytes at 1009"),
         ([write(0)._replace(a=local(0, 961))], "operand a is 64 bytes at 961 of buffer 0, which has 1024"),
         ([write(0)._replace(a=local(0, -1))], "at -1 of buffer 0"),
         ([write(0)._replace(a=local(0, 2**63 - 1))], "at 9223372036854775807"),
-        ([GEMM._replace(a=local(0, 1025))], "operand a is 0 bytes at 1025"),
+        ([GEMM._replace(a=local(0, 1025))], "operand a is 16 bytes at 1025"),
     ],
     "region": [
         ([drop(3)], "there is no region 3"),
@@ -221,6 +225,7 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
     ],
     "group": [([instruction(Op.WAIT_ALL, arg=2)], "there is no group 2")],
     "event": [([event(Op.RECORD, 2)], "there is no event 2"), ([event(Op.RECORD, -1)], "there is no event -1")],
+    "kernel size": [([GEMM._replace(nbytes=12)], "its kernel writes 16 bytes")],
     "kernel": [([GEMM._replace(arg=1)], "there is no kernel 1")],
     "epochs rise": [
         ([signal(0, 1), signal(0, 1)], "instruction 0 has it show e+1 already"),

@@ -1,4 +1,4 @@
-"""What combining means, against oracles that share nothing with it: Python's integers, exact fractions, single steps."""
+"""What combining means, against oracles that share nothing with it: Python's integers and exact single steps."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cxlemu.engines.reference import Runner, run
-from cxlemu.engines.streams import Binding, run_together
+from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.errors import ArgumentError, DeadlineError, MismatchError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import Bytes
@@ -279,7 +279,7 @@ def test_a_deadline_names_rank_doorbell_and_what_it_shows() -> None:
 
 
 def test_a_watch_may_end_a_wait() -> None:
-    def watch(runner: Runner, blocked: list[object], waited_s: float) -> None:
+    def watch(runner: Runner, blocked: list[Blocked], waited_s: float) -> None:
         raise MismatchError(f"{len(blocked)} streams wait")
 
     wait = [Instruction(Op.WAIT, arg=BELL)]

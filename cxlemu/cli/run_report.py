@@ -106,8 +106,6 @@ class Report:
         """With the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong."""
         self._progress.stop()
         seconds = time.monotonic() - self._began
-        if self._json_file is not None:
-            _write_atomically(self._json_file, json.dumps(self._document(seconds, error), indent=2) + "\n")
         missing = len(self._cases) - len(self._rows)
         counts = [f"{len(self._rows)} result{'s' * (len(self._rows) != 1)}"]
         counts += [f"{missing} more not finished"] if missing else []
@@ -115,6 +113,8 @@ class Report:
         bad = self.wrong or missing
         self._print("#")
         self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
+        if self._json_file is not None:
+            _write_atomically(self._json_file, json.dumps(self._document(seconds, error), indent=2) + "\n")
 
     def _header(self) -> list[tuple[str, str]]:
         setup, sweep = self._setup, self._sweep
@@ -169,11 +169,17 @@ class Report:
             "seconds": seconds,
         }
         if error is not None:
-            document["error"] = str(error) or type(error).__name__
+            document["error"] = _told(error)
         return document
 
     def _print(self, line: str, style: str = "") -> None:
         self._out.print(Text(line, style))
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+    return str(error) or type(error).__name__
 
 
 def _ring(layout: Layout) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from cxlemu.address import AddressMap
 from cxlemu.engines.kernels import KERNELS
-from cxlemu.engines.streams import Binding, Blocked, Streams
+from cxlemu.engines.streams import Blocked, Streams
 from cxlemu.errors import ArgumentError, DeadlineError, MismatchError
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand
@@ -146,8 +146,10 @@ class Runner(Streams):
 
     def _compute(self, i: Instruction) -> None:
         kernel = self.frame.kernels[i.arg]
-        inputs = [self.buffers[o.id][o.offset :] for o in (i.a, i.b, i.c) if o.kind]
-        KERNELS[kernel.name](kernel.parameters, self.local(i.dst, i.nbytes), inputs)
+        kind = KERNELS[kernel.name]
+        _, *sizes = kind.sizes(kernel.parameters)
+        inputs = [self.local(operand, size) for operand, size in zip((i.a, i.b, i.c), sizes, strict=False)]
+        kind.run(kernel.parameters, self.local(i.dst, i.nbytes), inputs)
 
     def _record(self, i: Instruction) -> None:
         self.events.add(i.arg)

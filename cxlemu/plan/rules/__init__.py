@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     Rule("fields", "size", "a size is 0 or more, and whole elements in a reduction", fields.size),
     Rule("fields", "payload", "a doorbell's line carries up to 56 bytes", fields.payload),
     Rule("references", "buffer", "an operand lies in a buffer of its rank", references.buffer),
+    Rule("references", "kernel size", "a COMPUTE is as large as its kernel's output", references.compute_size),
     Rule("references", "region", "an operand lies in a region", references.region),
     Rule("references", "round", "rounds count from 0; only done waits reach back", references.in_round),
     Rule("references", "doorbell", "a doorbell is one of the layout's", references.doorbell),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from cxlemu.engines.kernels import KERNELS
 from cxlemu.plan.instructions import OPERAND_FIELDS, SIGNATURES, Kind, Op
 from cxlemu.plan.rules.program import Defect, Mask, Numbers, Program
 
@@ -39,6 +40,8 @@ def _outside(p: Program, kind: Kind, tables: Sequence[Sequence[int]], table_of: 
     first = np.cumsum(counts) - counts
     flat = np.array([nbytes for sizes in tables for nbytes in sizes] or [0], np.int64)
     what = kind.name.lower()
+    kernel_bytes = _kernel_bytes(p)
+    kernel_of = np.where(_names(p, "kernel") & (p.arg >= 0) & (p.arg < len(p.frame.kernels)), p.arg, -1)
     for name in OPERAND_FIELDS:
         operand = p.records[name]
         of_kind = operand["kind"] == kind
@@ -46,8 +49,7 @@ def _outside(p: Program, kind: Kind, tables: Sequence[Sequence[int]], table_of: 
         exists = of_kind & (number < counts[table_of])
         yield from p.defects(of_kind & ~exists, lambda row, n=number: f"there is no {what} {n[row]}")  # type: ignore[misc]
         sizes = flat[np.where(exists, first[table_of] + number, 0)]
-        # How much of its inputs a kernel reads, its parameters say: here only that they begin inside.
-        need = np.where((p.op == Op.COMPUTE) & (name != "dst"), 0, p.records["nbytes"])
+        need = np.where(p.op == Op.COMPUTE, kernel_bytes[name][kernel_of], p.records["nbytes"])
         offset = operand["offset"]
         wrong = exists & ((offset < 0) | (need > sizes) | (offset > sizes - need))
         yield from p.defects(
@@ -56,6 +58,24 @@ def _outside(p: Program, kind: Kind, tables: Sequence[Sequence[int]], table_of: 
                 f"operand {name} is {n[row]} bytes at {o[row]} of {what} {i[row]}, which has {s[row]}"
             ),
         )
+
+
+def _kernel_bytes(p: Program) -> dict[str, Numbers]:
+    """Operand -> how many bytes of it each kernel touches; 0, the last one, for a kernel that does not exist."""
+    sizes = [KERNELS[kernel.name].sizes(kernel.parameters) for kernel in p.frame.kernels]
+    columns = {name: [0] * len(sizes) + [0] for name in OPERAND_FIELDS}
+    for index, touched in enumerate(sizes):
+        for name, nbytes in zip(("dst", "a", "b", "c"), touched, strict=False):
+            columns[name][index] = nbytes
+    return {name: np.array(column, np.int64) for name, column in columns.items()}
+
+
+def compute_size(p: Program) -> Iterator[Defect]:
+    """The size a COMPUTE states is that of its kernel's output."""
+    compute = (p.op == Op.COMPUTE) & (p.arg >= 0) & (p.arg < len(p.frame.kernels))
+    output = _kernel_bytes(p)["dst"][np.where(compute, p.arg, -1)]
+    wrong = compute & (p.records["nbytes"] != output)
+    yield from p.defects(wrong, lambda row: f"its kernel writes {output[row]} bytes")
 
 
 def in_round(p: Program) -> Iterator[Defect]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cxlemu.engines.kernels import KERNELS
+from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan.plan import Region
 from cxlemu.plan.rules.program import Defect, Program
@@ -58,6 +59,11 @@ def kernels(p: Program) -> Iterator[Defect]:
     for index, kernel in enumerate(p.frame.kernels):
         if kernel.name not in KERNELS:
             yield Defect(f"kernel {index} is {kernel.name!r}: there are {', '.join(KERNELS)}")
+            continue
+        try:
+            KERNELS[kernel.name].sizes(kernel.parameters)
+        except ArgumentError as error:
+            yield Defect(f"kernel {index}: {error}")
 
 
 def buffers(p: Program) -> Iterator[Defect]:
