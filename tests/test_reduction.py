@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add, mul
 
@@ -19,7 +19,7 @@ INTEGERS = {"u8": (0, 255), "i8": (-128, 127), "i32": (-(1 << 31), (1 << 31) - 1
 EXACT: dict[RedOp, Callable[[int, int], int]] = {RedOp.SUM: add, RedOp.PROD: mul, RedOp.MIN: min, RedOp.MAX: max}
 
 
-def folded(dtype: str, redop: RedOp, rows: list[list[float]], divisor: int = 1) -> np.ndarray:
+def folded(dtype: str, redop: RedOp, rows: Sequence[Sequence[float]], divisor: int = 1) -> np.ndarray:
     operands = [np.array(row).astype(DTYPES[dtype]).view(np.uint8) for row in rows]
     return fold(DTYPE_NAMES.index(dtype), redop, operands, divisor).view(DTYPES[dtype])
 
@@ -76,14 +76,14 @@ def test_avg_divides_the_wrapped_sum() -> None:
 
 def as_f16(value: float) -> float:
     """The nearest 16-bit float, by the standard library."""
-    return struct.unpack("<e", struct.pack("<e", value))[0]
+    return float(struct.unpack("<e", struct.pack("<e", value))[0])
 
 
 def as_bf16(value: float) -> float:
     """The nearest bfloat16, ties to even: the upper half of a 32-bit float."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
     bits += 0x7FFF + (bits >> 16 & 1)
-    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0]
+    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
 
 
 @pytest.mark.parametrize(("dtype", "rounded"), [("f16", as_f16), ("bf16", as_bf16)])
