@@ -97,7 +97,7 @@ def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None)
             return array.nbytes
         if array.size % ranks:
             raise ArgumentError(
-                f"{collective}: {role} has {array.size} elements, which do not divide into a block for each of {ranks} ranks"
+                f"{collective}: {role} has {array.size} elements, no whole block for each of {ranks} ranks"
             )
         return array.nbytes // ranks
     raise ArgumentError(f"{collective}: this rank needs an array to say how much it takes part with: pass x or out")

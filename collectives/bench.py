@@ -10,11 +10,11 @@ from itertools import product
 
 import numpy as np
 
-from collectives import oracle, registry, sizes
+from collectives import catalog, oracle, sizes
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES
-from collectives.registry import Recipe
+from collectives.recipes import Recipe
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call
 
@@ -97,7 +97,7 @@ class Sweep:
                 raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
             block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
             call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
-            registry.check(call)
+            catalog.check(call)
             if self.check:
                 oracle.check_exact(call)
             yield Case(call, in_place=self.in_place or collective == "broadcast")
@@ -109,9 +109,9 @@ class Sweep:
                 raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
             return [own.name]
         if self.variant == EVERY:
-            return registry.variants(collective)
+            return catalog.variants(collective)
         if self.variant != AUTO:
-            registry.recipe(collective, self.variant)
+            catalog.recipe(collective, self.variant)
         return [self.variant]
 
 
@@ -222,5 +222,5 @@ def row(case: Case, seen: Mapping[int, Measured], *, checked: bool) -> Row:
 
 @lru_cache
 def load_algorithm(spec: str) -> Recipe:
-    """`registry.load_algorithm`, once a process: threads must not execute the file side by side."""
-    return registry.load_algorithm(spec)
+    """`catalog.load_algorithm`, once a process: threads must not execute the file side by side."""
+    return catalog.load_algorithm(spec)

@@ -308,7 +308,7 @@ class Builder:
             self._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
 
     def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
-        """Fold from the left, two new operands a step, accumulating in scratch: ``dst`` may be an operand (in place)."""
+        """Fold from the left, accumulating in scratch: in place, ``dst`` may be an operand of a later step."""
         op = Op.REDUCE_LOCAL if self.style.line else Op.REDUCE
         todo = list(enumerate(sources))
         accumulator: list[Operand] = []

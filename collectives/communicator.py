@@ -21,10 +21,12 @@ from typing import Any, Self
 import numpy as np
 
 from collectives.arrays import Array, Bound, bind, block_bytes, dtype_name
+from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
-from collectives.layouts import REGION_BYTES, layout_for
-from collectives.progress import Handle, Lane, Watcher
-from collectives.registry import Recipe, build, check, recipe
+from collectives.layouts import REGION_BYTES, layout_for, world_share
+from collectives.progress import Handle, Lane
+from collectives.recipes import Recipe
+from collectives.watch import Watcher
 from cxlemu.engines import reference
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding
@@ -43,11 +45,12 @@ Outcome = Any
 class Communicator:
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
 
-    Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.registry.variants`, or a Recipe,
+    Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.catalog.variants`, or a Recipe,
     which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run in the
-    order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent), MismatchError when
-    ranks call different things, PeerLostError or DeadlineError when a peer does not come; after these three the
-    communicator is revoked: every later call raises at once.
+    order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError when
+    ranks call different things, at the latest in the next call in which one waits for the other; PeerLostError or
+    DeadlineError when a peer does not come. After the last three the communicator is revoked: every later call
+    raises at once.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Communicator:
         self._deadline_s = deadline_s
         self._region_bytes = region_bytes
         self._epoch = 1  # doorbells start at 0: nothing is published yet
+        self._tag = 0
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         # Rings never overlap, so where one begins is a name that all members agree on.
@@ -90,7 +94,7 @@ class Communicator:
         Collective: every rank makes the same communicators in the same order.
         """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
-        arena = context.arena.take(context.arena.nbytes // 2)
+        arena = world_share(context.arena)
         members = tuple(range(context.ranks))
         comm = cls(context, members=members, arena=arena, lane=Lane(), deadline_s=deadline_s, region_bytes=region_bytes)
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
@@ -195,7 +199,7 @@ class Communicator:
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """Block k of ``x`` of ``root`` goes to ``out`` of rank k; only the root passes ``x``, the others pass ``out``."""
+        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``."""
         source = x if self.rank == root else None
         target = self._block_of(source, "scatter") if out is None and source is not None else out
         return self._collective("scatter", source, target, "none", root, variant, async_op)
@@ -220,10 +224,9 @@ class Communicator:
         target = self._new(np.shape(x), x) if out is None else out
         return self._collective("all_to_all", x, target, "none", 0, variant, async_op)
 
-    def barrier(self, *, async_op: bool = False) -> Outcome:
+    def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
         """Return when all ranks have called it."""
-        nothing = np.empty(0, np.uint8)
-        return self._collective("barrier", nothing, nothing, "none", 0, "auto", async_op)
+        return self._collective("barrier", None, None, "none", 0, variant, async_op)
 
     # --- how a call runs --------------------------------------------------------------------------------------
 
@@ -237,8 +240,7 @@ class Communicator:
         variant: str | Recipe,
         async_op: bool,
     ) -> Outcome:
-        if self._revoked is not None:
-            raise RunError(f"this communicator is revoked since: {self._revoked}") from self._revoked
+        self._check_usable()
         if not 0 <= root < self.size:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
         nbytes = 0 if collective == "barrier" else block_bytes(collective, self.size, x, out)
@@ -259,18 +261,20 @@ class Communicator:
 
         return self._lane.start(work) if async_op else self._lane.call(work)
 
+    def _check_usable(self) -> None:
+        if self._revoked is not None:
+            raise RunError(f"this communicator is revoked since: {self._revoked}") from self._revoked
+
     def _run(self, chosen: Recipe, bound: Bound) -> None:
+        self._check_usable()  # also an asynchronous call, when its turn comes
         call = bound.call
         plan = self._plan(chosen, call)
         part = plan.part(self.rank)
         if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
             self._scratch = np.empty(need, np.uint8)
-        self._watch.call += 1
-        session = self._context.session
-        session.report(
-            self._watch.comm, self._watch.call, call.tag, f"{call.collective} {call.nbytes} {call.dtype} {call.redop}"
-        )
-        binding = Binding(self.layout, self._base, self._epoch)
+        self._tag = call.tag(self._tag)
+        self._watch.report(self._watch.call + 1, self._tag, f"{call.collective} {call.nbytes} {call.dtype}")
+        binding = Binding(self.layout, self._base, self._epoch, self._tag)
         buffers = [bound.input, bound.output, self._scratch]
         runner = Runner(call, plan.frame, part, binding, memory=self._context.memory, buffers=buffers)
         self._epoch += plan.rounds
@@ -279,8 +283,7 @@ class Communicator:
         except BaseException as error:  # also Ctrl-C: what was sent cannot be called back
             self._revoked = error if isinstance(error, RunError) else RunError(f"{type(error).__name__} in [{call}]")
             if isinstance(error, PeerLostError):
-                lost = " ".join(str(self.members[r]) for r in error.ranks)
-                session.report(self._watch.comm, self._watch.call, call.tag, f"lost {lost}")
+                self._watch.report_lost(self._tag, error.ranks)
             raise
 
     def _clear_doorbells(self) -> None:
@@ -300,7 +303,7 @@ class Communicator:
         if not isinstance(x, np.ndarray) or x.ndim == 0 or x.shape[0] % self.size:
             shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
             raise ArgumentError(
-                f"{collective}: the first axis of x ({shape}) does not divide into {self.size} blocks; pass out, or reshape x"
+                f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
             )
         return np.empty((x.shape[0] // self.size, *x.shape[1:]), x.dtype)
 

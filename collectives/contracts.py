@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cxlemu.errors import ArgumentError
 from cxlemu.plan import Buffer, Call
 
 
@@ -47,6 +48,13 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("barrier", "none", "none"),
     )
 }
+
+
+def contract_of(collective: str) -> Collective:
+    """Raises ArgumentError naming the collectives that there are."""
+    if collective not in COLLECTIVES:
+        raise ArgumentError(f"there is no collective {collective!r}: it is one of {', '.join(COLLECTIVES)}")
+    return COLLECTIVES[collective]
 
 
 def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:

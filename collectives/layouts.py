@@ -7,7 +7,9 @@ from dataclasses import replace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
-from cxlemu.plan.layout import DATA_ALIGN_BYTES
+from cxlemu.pool.arena import Arena
+from cxlemu.pool.superblock import data_offset
+from cxlemu.topology import Topology
 
 SLOTS = 4  # deep enough that a writer seldom waits for its slowest reader
 REGION_BYTES = 16 << 20  # all slots on all cards
@@ -26,14 +28,26 @@ def layout_for(
     per_slot = min((card_bytes - bare.data_offset) // SLOTS, region_bytes // (SLOTS * cards))
     granule = interleave_bytes if per_slot >= interleave_bytes else LINE_BYTES
     slot_card_bytes = per_slot // granule * granule
-    layout = replace(bare, slot_card_bytes=max(slot_card_bytes, 0))
-    if (
-        slot_card_bytes * cards < ranks * LINE_BYTES
-        or layout.extent_bytes > card_bytes // DATA_ALIGN_BYTES * DATA_ALIGN_BYTES
-    ):
-        need = bare.data_offset + SLOTS * -(-ranks // cards) * LINE_BYTES
+    if slot_card_bytes * cards < ranks * LINE_BYTES:
+        least = -(-ranks // cards) * LINE_BYTES * SLOTS
+        if region_bytes < least * cards:
+            raise ArgumentError(
+                f"a ring of {region_bytes} bytes has no line for each of {ranks} ranks in {SLOTS} slots on {cards} "
+                f"cards: {least * cards} bytes are the least"
+            )
         raise ArgumentError(
-            f"a communicator of {ranks} ranks needs at least {need} bytes on each of {cards} cards, "
-            f"there are {max(card_bytes, 0)}: give the pool larger cards or make fewer communicators"
+            f"a communicator of {ranks} ranks needs {bare.data_offset + least} bytes or more on each of {cards} cards, "
+            f"there are {max(card_bytes, 0)}: give the pool larger cards, or make fewer communicators"
         )
-    return layout
+    return replace(bare, slot_card_bytes=slot_card_bytes)
+
+
+def world_share(arena: Arena) -> Arena:
+    """What a world's communicator takes of the room that is left: half, for its ring and its children."""
+    return arena.take(arena.nbytes // 2)
+
+
+def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
+    """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
+    share = world_share(Arena(data_offset(ranks), topology.card_bytes))
+    return layout_for(ranks, topology.card_count, share.nbytes, topology.interleave_bytes, region_bytes=region_bytes)

@@ -18,7 +18,7 @@ from collectives.bench import Case, Measured, Sweep, WrongElement, load_algorith
 from collectives.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.oracle import Array
-from collectives.registry import Recipe
+from collectives.recipes import Recipe
 from cxlemu.plan import DTYPES, Layout
 from cxlemu.world import RankContext
 

@@ -206,7 +206,7 @@ def verify(plan: Plan, *, rank_order: bool = True) -> None:
     """
     call, layout = plan.call, plan.layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
-    binding = Binding(layout, 0, layout.slots + 1)
+    binding = Binding(layout, base=0, epoch=layout.slots + 1, tag=plan.call.tag())
     for peer in range(plan.ranks):  # as a call in the middle of a run finds them
         pool.doorbells[layout.doorbell_address(layout.done(peer), 0)] = (layout.slots, [])
     ranks = [SymbolicRank(call, plan.frame, part, binding, pool=pool) for part in plan.parts]

@@ -21,7 +21,7 @@ Bad input raises, findings are verdicts, bugs assert.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class CxlemuError(Exception):
@@ -111,3 +111,15 @@ def _told(error: BaseException) -> str:
     if isinstance(error, RankDiedError | CancelledError):
         return str(error)
     return f"failed: {error}" if isinstance(error, CxlemuError) else f"failed: {error!r}"
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """For messages: "rank 3", "ranks 0, 2", "ranks 1 to 299"."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' * (len(runs) > 1 or len(runs[0]) > 1)} {', '.join(words)}"

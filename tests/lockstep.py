@@ -126,7 +126,7 @@ class Lockstep:
         ranks, clock = range(self.layout.ranks), count()
         calls: list[list[Queued]] = []
         for plan, inputs in program:
-            binding = Binding(self.layout, self.base, self.epoch)
+            binding = Binding(self.layout, self.base, self.epoch, plan.call.tag())
             self.epoch += plan.rounds
             calls.append(
                 [

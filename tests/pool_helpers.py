@@ -45,9 +45,7 @@ def own_name() -> Iterator[str]:
 
 
 def run_script(script: str, name: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script, name], capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True, timeout=60, check=False)
 
 
 @contextmanager

@@ -105,9 +105,7 @@ def test_runs_pair_every_local_byte_with_its_place(case: tuple[AddressMap, int, 
 @given(ranges(), st.integers(0, 2**32))
 def test_a_region_written_run_by_run_reads_back(case: tuple[AddressMap, int, int], seed: int) -> None:
     amap, offset, nbytes = case
-    cards = np.zeros(
-        (amap.first_card + amap.cards, amap.base + amap.bytes_per_card(offset + nbytes)), np.uint8
-    )
+    cards = np.zeros((amap.first_card + amap.cards, amap.base + amap.bytes_per_card(offset + nbytes)), np.uint8)
     data = np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
     for run in amap.runs(offset, nbytes):
         cards[run.card, run.card_offset : run.card_offset + run.nbytes] = run.local(data).reshape(-1)
@@ -178,9 +176,7 @@ def test_negative_ranges_are_refused() -> None:
 def test_ranks_share_the_cards_evenly(ranks: int, cards: int) -> None:
     shares = [rank_cards(rank, ranks, cards) for rank in range(ranks)]
     if ranks <= cards:
-        assert [card for s in shares for card in range(s.first_card, s.first_card + s.cards)] == list(
-            range(cards)
-        )
+        assert [card for s in shares for card in range(s.first_card, s.first_card + s.cards)] == list(range(cards))
         assert max(s.cards for s in shares) - min(s.cards for s in shares) <= 1
         assert {s.sharers_before for s in shares} == {0}
     else:

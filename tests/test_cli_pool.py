@@ -45,9 +45,7 @@ def listed(name: str) -> dict[str, Any]:
 def refused(result: Result, sentence: str) -> bool:
     """Exit code 2 and exactly one line that holds the sentence."""
     lines = result.output.splitlines()
-    return (
-        result.exit_code == 2 and len(lines) == 1 and lines[0].startswith("cxlemu: ") and sentence in lines[0]
-    )
+    return result.exit_code == 2 and len(lines) == 1 and lines[0].startswith("cxlemu: ") and sentence in lines[0]
 
 
 def test_list_shows_a_live_pool(pool: ShmPool) -> None:
@@ -82,9 +80,7 @@ def test_list_shows_damage_and_goes_on(pool: ShmPool) -> None:
     assert f"{pool.name}-card1 is no cxlemu card" in damage
     pool.cards[0][40] ^= 0xFF
     assert (listed(pool.name)["state"], listed(pool.name)["owner_pid"]) == ("damaged", None)
-    assert (
-        f"damaged: /dev/shm/cxlemu-{pool.name}-card0 has a damaged superblock" in cxlemu_pool("list").output
-    )
+    assert f"damaged: /dev/shm/cxlemu-{pool.name}-card0 has a damaged superblock" in cxlemu_pool("list").output
 
 
 def test_inspect_tells_pool_cards_and_hosts(pool: ShmPool) -> None:
@@ -92,9 +88,7 @@ def test_inspect_tells_pool_cards_and_hosts(pool: ShmPool) -> None:
     facts = json.loads(cxlemu_pool("inspect", pool.name, "--json").output)
     assert (facts["uuid"], facts["data_offset"]) == (str(pool.uuid), pool.data_offset)
     assert (facts["owner"]["state"], facts["owner"]["pid"]) == ("alive", os.getpid())
-    assert [card["segment"] for card in facts["cards"]] == [
-        f"/dev/shm/cxlemu-{pool.name}-card{i}" for i in (0, 1)
-    ]
+    assert [card["segment"] for card in facts["cards"]] == [f"/dev/shm/cxlemu-{pool.name}-card{i}" for i in (0, 1)]
     assert [host["used_bytes"] for host in facts["hosts"]] == [0, 4096]
     text = cxlemu_pool("inspect", pool.name).output
     assert all(word in text for word in (str(pool.uuid), f"{pool.name}-card1", f"{pool.name}-host1"))
@@ -107,9 +101,7 @@ def test_inspect_refuses_what_is_not_there(name: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    card=st.integers(0, 1), start=st.integers(0, PACKED_BYTES - 1), noise=st.binary(min_size=1, max_size=32)
-)
+@given(card=st.integers(0, 1), start=st.integers(0, PACKED_BYTES - 1), noise=st.binary(min_size=1, max_size=32))
 def test_inspect_of_an_overwritten_superblock_is_one_sentence(card: int, start: int, noise: bytes) -> None:
     with own_name() as name, small_pool(name) as pool:
         end = min(start + len(noise), PACKED_BYTES)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lockstep import Lockstep, Schedule, in_random_order, readers_first, round_robin, slow, writers_first
 
-from collectives.registry import build, recipe, variants
+from collectives.catalog import build, recipe, variants
 from collectives.symbolic import verify
 from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.memory import AdversaryRates, MemorySpec

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectives.catalog import variants
 from collectives.communicator import Communicator
-from collectives.registry import variants
 from cxlemu.errors import (
     ArgumentError,
     DeadlineError,
@@ -50,7 +50,7 @@ def each_its_own(*programs: Program) -> Program:
     return lambda comm: programs[comm.rank](comm)
 
 
-# A peer that left is given up after a second, one that is silent after the deadline.
+# A peer that left is given up at the second look, one that is silent after the deadline.
 TO_NOTICE_S = 1.3
 
 
@@ -260,7 +260,6 @@ def test_an_asynchronous_error_that_nobody_waited_for_is_raised_at_close() -> No
     assert list(found) == [0] and isinstance(found[0], PeerLostError)
 
 
-@pytest.mark.xfail(strict=True, reason="calls that were queued before the failure still run, each to its deadline")
 def test_calls_behind_a_failed_one_fail_at_once() -> None:
     def program(comm: Communicator) -> None:
         if comm.rank == 0:
@@ -336,7 +335,7 @@ def test_a_pool_without_room_says_so() -> None:
         while True:
             comm = part_of(comm, 0)
 
-    with pytest.raises(ArgumentError, match=r"a communicator of 2 ranks needs at least .* larger cards or make fewer"):
+    with pytest.raises(ArgumentError, match=r"a communicator of 2 ranks needs .* bytes or more .* larger cards, or make fewer"):
         together(program, ranks=2)
 
 
@@ -359,11 +358,11 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
     ),
     "blocks that do not divide": (
         lambda comm, x: comm.all_to_all(np.zeros(5, np.int32)),
-        "all_to_all: x has 5 elements, which do not divide into a block for each of 2 ranks",
+        "all_to_all: x has 5 elements, no whole block for each of 2 ranks",
     ),
     "a first axis that does not divide": (
         lambda comm, x: comm.reduce_scatter(x.reshape(3, 2)),
-        r"reduce_scatter: the first axis of x \(\(3, 2\)\) does not divide into 2 blocks",
+        r"reduce_scatter: x of shape \(3, 2\) does not divide into 2 blocks",
     ),
     "complex numbers": (
         lambda comm, x: comm.all_reduce(x.astype(np.complex64)),
@@ -431,7 +430,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(misuse: str) -> Non
 def test_a_pool_that_is_too_small_for_its_ranks_is_refused() -> None:
     emulation = LAPTOP.emulation.model_copy(update={"card_bytes": 64 << 10})
     small = LAPTOP.model_copy(update={"emulation": emulation})
-    with pytest.raises(ArgumentError, match=r"a communicator of 30 ranks needs at least .* bytes"):
+    with pytest.raises(ArgumentError, match=r"a communicator of 30 ranks needs .* bytes or more"):
         together(lambda comm: None, ranks=30, topology=small)
 
 
@@ -470,7 +469,6 @@ def test_ranks_that_call_different_things_are_told_so(what: str) -> None:
     assert "all ranks must call the same" in mismatch and "rank 0" in mismatch and "rank 1" in mismatch
 
 
-@pytest.mark.xfail(strict=True, reason="a call in which nobody waits compares nothing, and done doorbells carry no tag")
 @pytest.mark.parametrize("collective", ["broadcast", "scatter"])
 def test_two_roots_that_only_write_are_told_so(collective: str) -> None:
     """Nobody waits for anything in this call: it is the next one that notices."""
@@ -493,7 +491,6 @@ def test_a_rank_that_left_is_named() -> None:
     assert "rank 1 left; rank 0 waits in [barrier line 0 B u8] for rank 1 to ring published[1][0]" in str(found[0])
 
 
-@pytest.mark.xfail(strict=True, reason="a peer that left is looked at again for a second, whatever the deadline")
 def test_a_rank_that_left_is_named_within_a_short_deadline() -> None:
     found = failures(each_its_own(lambda c: c.barrier(), lambda c: None), deadline_s=0.5)
     assert isinstance(found[0], PeerLostError)

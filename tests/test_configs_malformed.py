@@ -195,9 +195,7 @@ def test_a_wrong_value_is_named_by_file_line_and_key(
 @pytest.mark.parametrize(
     ("raw", "line", "problem"), [case[1:] for case in UNREADABLE], ids=[case[0] for case in UNREADABLE]
 )
-def test_what_cannot_be_read_is_named_by_file_and_line(
-    tmp_path: Path, raw: bytes, line: int, problem: str
-) -> None:
+def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path: Path, raw: bytes, line: int, problem: str) -> None:
     path = tmp_path / "unreadable.yaml"
     path.write_bytes(raw)
     sentence = check(str(path))

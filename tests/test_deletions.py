@@ -29,7 +29,7 @@ from lockstep import (
 )
 
 from collectives.builder import DONE_GROUP
-from collectives.registry import build, recipe, variants
+from collectives.catalog import build, recipe, variants
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes

@@ -16,7 +16,7 @@ RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "-b", "1K", "-e", 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 FORGETS = """
 from collectives.builder import Builder
-from collectives.registry import algorithm
+from collectives.recipes import algorithm
 
 @algorithm("broadcast")
 def forgets(b: Builder) -> None:

@@ -221,9 +221,7 @@ class Oracle:
 @every_memory
 @settings(max_examples=100, deadline=None)
 @given(program=st.lists(steps, min_size=10, max_size=60))
-def test_random_programs_with_the_full_chain_read_what_was_published(
-    opener: Opener, program: list[NamedTuple]
-) -> None:
+def test_random_programs_with_the_full_chain_read_what_was_published(opener: Opener, program: list[NamedTuple]) -> None:
     with opened(opener) as memories:
         oracle = Oracle(memories)
         for step in program:
@@ -372,9 +370,7 @@ MISUSES: dict[str, Callable[[HostMemory], object]] = {
 
 @every_memory
 @pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES.keys())
-def test_misuse_is_refused_and_changes_nothing(
-    opener: Opener, misuse: Callable[[HostMemory], object]
-) -> None:
+def test_misuse_is_refused_and_changes_nothing(opener: Opener, misuse: Callable[[HostMemory], object]) -> None:
     with opened(opener) as (memory, *_):
         with pytest.raises(ArgumentError):
             misuse(memory)

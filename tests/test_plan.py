@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import cxlemu
-from collectives import registry
+from collectives import catalog
 from collectives.builder import Builder
+from collectives.catalog import build, recipe
 from collectives.layouts import layout_for
-from collectives.registry import build, recipe
 from cxlemu.plan import Call, Layout, Plan
 
 CALL = Call("all_reduce", "two_shot", 4, 70_000, "f32", "sum")
@@ -49,17 +49,17 @@ def test_plans_are_equal_across_processes(seed: str) -> None:
     """With other hash seeds, so that no order of a set or of hashes is in a plan."""
     program = (
         "from collectives.layouts import layout_for\n"
-        "from collectives.registry import build, recipe\n"
+        "from collectives.catalog import build, recipe\n"
         "from cxlemu.plan import Call\n"
         f"call = {CALL!r}\n"
         "plan = build(recipe(call.collective, call.algorithm), layout_for(4, 6, 32 << 20, 64 << 10), call)\n"
-        "print(plan.digest, call.tag)"
+        "print(plan.digest, call.tag())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(cxlemu.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.split() == [made(CALL).digest, str(CALL.tag)]
+    assert done.stdout.split() == [made(CALL).digest, str(CALL.tag())]
 
 
 def test_the_tables_are_the_same_whichever_rank_builds_them() -> None:
@@ -80,7 +80,7 @@ def test_a_part_is_built_by_its_own_builder_alone_and_once(monkeypatch: pytest.M
             ranks_built.append(self.rank)
             super().__post_init__()
 
-    monkeypatch.setattr(registry, "Builder", Counted)
+    monkeypatch.setattr(catalog, "Builder", Counted)
     plan = made(CALL)
     assert ranks_built == []
     plan.part(2)
@@ -123,9 +123,9 @@ def test_tags_differ_where_calls_differ_in_one_argument() -> None:
     assert set(others) | {"in_place"} == {field.name for field in fields(Call)}
     for name, values in others.items():
         changed = [replace(call, **{name: value}) for value in values]
-        assert len({one.tag for one in [call, *changed]}) == len(values) + 1, name
-        assert all(0 <= one.tag < 1 << 16 for one in changed)
-    assert replace(call, in_place=True).tag == call.tag  # one rank may call in place and its peer not
+        assert len({one.tag() for one in [call, *changed]}) == len(values) + 1, name
+        assert all(0 <= one.tag() < 1 << 16 for one in changed)
+    assert replace(call, in_place=True).tag() == call.tag()  # one rank may call in place and its peer not
 
 
 def test_a_mutant_shares_what_was_not_changed() -> None:

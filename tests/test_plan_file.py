@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collectives.catalog import build, recipe
 from collectives.layouts import layout_for
-from collectives.registry import build, recipe
 from cxlemu.errors import PlanError, PlanFileError
 from cxlemu.plan import Call, Frame, Kernel, Op, Plan, RankPart, Stream, encode
 from cxlemu.plan import file as plan_file

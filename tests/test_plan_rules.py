@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collectives.catalog import build, recipe, variants
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import layout_for
-from collectives.registry import build, recipe, variants
 from cxlemu.errors import PlanError
 from cxlemu.plan import (
     DTYPE_NAMES,

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from collectives.catalog import build, recipe, variants
 from collectives.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import layout_for
-from collectives.registry import build, recipe, variants
 from cxlemu.cli import main
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call, Flag, Instruction, Kernel, Kind, Layout, Op, Operand, Plan, RedOp
@@ -271,7 +271,7 @@ def test_wrong_arguments(arguments: list[str], says: str) -> None:
 
 
 OWN = '''"""Mine."""
-from collectives.registry import algorithm
+from collectives.recipes import algorithm
 
 @algorithm("broadcast")
 def star(b):

@@ -295,9 +295,7 @@ def test_a_name_in_use_is_refused_and_the_pool_stays(pool: ShmPool) -> None:
     assert files(pool.name) == WHOLE
 
 
-def test_losing_a_race_for_a_name_removes_only_what_was_made(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losing_a_race_for_a_name_removes_only_what_was_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with segments.create(Segment(name, "host", 1), 4096):
         pass
     monkeypatch.setattr(segments, "find", lambda _: [])  # as seen before the other one came

@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text()
 
 # The two install commands are run by .ci/run, in a fresh virtual environment each.
 INSTALL = re.findall(r"<!-- command: \w+ -->\s*```sh\n.+?```", README, re.DOTALL)
-BLOCKS = re.findall(r"```sh\n(.+?)```", re.sub(r"<!-- command: \w+ -->\s*```sh\n.+?```", "", README, flags=re.DOTALL), re.DOTALL)
+BLOCKS = [block for block in re.findall(r"```sh\n(.+?)```", README, re.DOTALL) if "venv" not in block]
 FILES = re.findall(r"<!-- file: (\S+) -->\s*```python\n(.*?)```", README, re.DOTALL)
 # In CI, where Open MPI runs as root on few cores, and perhaps without an agent to start remote ranks.
 MPI_ENVIRONMENT = {

@@ -72,7 +72,7 @@ class World:
             tuple(Stream(f"s{k}", encode(list(stream))) for k, stream in enumerate(streams)),
             events=4,
         )
-        binding = Binding(LAYOUT, BASE, epoch)
+        binding = Binding(LAYOUT, BASE, epoch, call.tag())
         return Runner(call, FRAME, part, binding, memory=self.memories[rank], buffers=self.buffers[rank])
 
     def does(self, rank: int, *instructions: Instruction) -> None:
@@ -196,7 +196,7 @@ def test_signal_shows_epoch_and_tag_and_fences_nothing() -> None:
     world.does(0, WRITE, FLUSH, Instruction(Op.SIGNAL, arg=BELL, value=1))
     card, offset = LAYOUT.doorbell_address(BELL, EPOCH + 1)
     word = int(world.cards[card][BASE + offset :][:8].view("<u8")[0])
-    assert word == doorbell_word(EPOCH + 1, CALL.tag) and word >> TAG_BITS == EPOCH + 1
+    assert word == doorbell_word(EPOCH + 1, CALL.tag()) and word >> TAG_BITS == EPOCH + 1
     assert not world.in_pool(30, 150).any()
 
 

@@ -27,7 +27,7 @@ from cxlemu.world import launch
 QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", "20"]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "my_all_reduce.py"
 
-IMPORTS = "from collectives.builder import Builder\nfrom collectives.registry import algorithm\n"
+IMPORTS = "from collectives.builder import Builder\nfrom collectives.recipes import algorithm\n"
 # The result is published by the other stream, which does not wait until it was folded.
 PUBLISHES_TOO_EARLY = (
     IMPORTS
@@ -263,7 +263,7 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
         (["-c", "desktop"], "'desktop' is neither a file nor a shipped topology"),
         (["--adversary", "-1"], "--adversary takes a number that is not negative, or 'off', not '-1'"),
         (["--memory", "ideal", "--adversary", "3"], "not 3 for 'ideal'"),
-        (["--region-bytes", "100"], "a communicator of 4 ranks needs at least"),
+        (["--region-bytes", "100"], "has no line for each of 4 ranks"),
         (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
         (["--algorithm", "nothing.py:f"], "there is no file nothing.py"),
         (["reduce", "--algorithm", f"{EXAMPLE}:my_all_reduce"], "is an algorithm for all_reduce, not reduce"),

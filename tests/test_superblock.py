@@ -50,9 +50,7 @@ def test_every_single_flipped_bit_is_noticed() -> None:
 
 @settings(max_examples=200)
 @given(start=st.integers(0, SUPERBLOCK_BYTES), noise=st.binary(max_size=64), length=st.integers(0, 5000))
-def test_overwritten_and_truncated_superblocks_are_refused_or_the_same(
-    start: int, noise: bytes, length: int
-) -> None:
+def test_overwritten_and_truncated_superblocks_are_refused_or_the_same(start: int, noise: bytes, length: int) -> None:
     damaged = (ON_CARD[:start] + noise + ON_CARD[start + len(noise) :])[:length]
     try:
         assert parse(damaged, "card") == CARD_1

@@ -1,6 +1,17 @@
-"""The algorithms we ship, one page each. Importing this package registers them."""
+"""The algorithms we ship, one page each."""
 
-from collectives.algorithms import (
+from collectives.algorithms.all_gather import all_gather
+from collectives.algorithms.all_reduce import all_reduce
+from collectives.algorithms.all_reduce_two_shot import all_reduce_two_shot
+from collectives.algorithms.all_to_all import all_to_all
+from collectives.algorithms.barrier import barrier
+from collectives.algorithms.broadcast import broadcast
+from collectives.algorithms.gather import gather
+from collectives.algorithms.reduce import reduce
+from collectives.algorithms.reduce_scatter import reduce_scatter
+from collectives.algorithms.scatter import scatter
+
+SHIPPED = (
     all_gather,
     all_reduce,
     all_reduce_two_shot,
@@ -12,16 +23,3 @@ from collectives.algorithms import (
     reduce_scatter,
     scatter,
 )
-
-__all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_reduce_two_shot",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-]

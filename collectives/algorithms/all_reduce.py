@@ -6,7 +6,7 @@ two-shot algorithm reads less.
 """
 
 from collectives.builder import Builder
-from collectives.registry import algorithm
+from collectives.recipes import algorithm
 
 
 @algorithm("all_reduce")

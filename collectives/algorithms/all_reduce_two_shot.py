@@ -7,7 +7,7 @@ Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, 
 """
 
 from collectives.builder import Builder, Chunk
-from collectives.registry import algorithm
+from collectives.recipes import algorithm
 from cxlemu.memory.protocol import LINE_BYTES
 
 

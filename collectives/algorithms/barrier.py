@@ -4,7 +4,7 @@ Rounds: 1. Written and read per rank: no data, one doorbell rung, N looked at.
 """
 
 from collectives.builder import Builder
-from collectives.registry import algorithm
+from collectives.recipes import algorithm
 
 
 @algorithm("barrier", variants=("line",))

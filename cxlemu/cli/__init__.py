@@ -20,6 +20,9 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+INTERRUPTED = 130  # as shells report SIGINT
+
+
 class Verbs(click.Group):
     """Loads a verb on first use and turns our errors into one sentence and an exit code."""
 
@@ -42,6 +45,9 @@ class Verbs(click.Group):
         except CxlemuError as error:
             click.echo(f"cxlemu: {error}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("cxlemu: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

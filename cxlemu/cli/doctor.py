@@ -56,9 +56,7 @@ def _row(what: str, found: object, value: str, meaning: str) -> Row:
 
 def _cores() -> Iterator[Row]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 0
-    yield _row(
-        "cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time"
-    )
+    yield _row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
 
 
 def _numa_nodes(root: Path) -> Iterator[Row]:
@@ -77,11 +75,7 @@ def _dax_devices(root: Path) -> Iterator[Row]:
     devices = sorted((root / "sys/bus/dax/devices").glob("dax*"), key=_numbers)
     for device in devices:
         size, align = _integer(device / "size"), _integer(device / "align")
-        value = (
-            f"{format_bytes(size)}, align {format_bytes(align)}"
-            if size and align
-            else "size or align unknown"
-        )
+        value = f"{format_bytes(size)}, align {format_bytes(align)}" if size and align else "size or align unknown"
         ours = os.access(root / "dev" / device.name, os.R_OK | os.W_OK)
         meaning = "memory for a real card" if ours else "you may not read and write it: see its permissions"
         yield _row(f"/dev/{device.name}", True, value, meaning)
@@ -93,9 +87,7 @@ def _cxl_devices(root: Path) -> Iterator[Row]:
     memories = sorted((root / "sys/bus/cxl/devices").glob("mem[0-9]*"), key=_numbers)
     for memory in memories:
         size = _integer(memory / "ram/size") + _integer(memory / "pmem/size")
-        yield _row(
-            f"CXL {memory.name}", True, format_bytes(size), "reached through its /dev/dax* or NUMA node"
-        )
+        yield _row(f"CXL {memory.name}", True, format_bytes(size), "reached through its /dev/dax* or NUMA node")
     if not memories:
         yield _row("CXL devices", False, "", "none in /sys/bus/cxl")
 
@@ -107,9 +99,7 @@ def _instructions(root: Path, machine: str) -> Iterator[Row]:
     match = re.search(r"^flags\s*:(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
     flags = match[1].split() if match else []
     flushes = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
-    yield _row(
-        "flush", flushes, " ".join(flushes), "push lines to real cards" if flushes else "no real cards"
-    )
+    yield _row("flush", flushes, " ".join(flushes), "push lines to real cards" if flushes else "no real cards")
     vectors = [name for name in ("avx2", "avx512f") if name in flags]
     yield _row("vectors", vectors, " ".join(vectors), "wide copies" if vectors else "narrow copies")
 
@@ -151,9 +141,7 @@ def _hugepages(root: Path) -> Iterator[Row]:
     for pool in pools:
         total, free = _integer(pool / "nr_hugepages"), _integer(pool / "free_hugepages")
         size = format_bytes(_numbers(pool)[0] * 1024)
-        yield _row(
-            f"hugepages {size}", total, f"{free} free of {total}", "optional: pools use ordinary pages"
-        )
+        yield _row(f"hugepages {size}", total, f"{free} free of {total}", "optional: pools use ordinary pages")
     if not pools:
         yield _row("hugepages", False, "", "optional: pools use ordinary pages")
 

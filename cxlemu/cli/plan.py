@@ -16,18 +16,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from collectives.catalog import build, load_algorithm, recipe, variants
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
-from collectives.layouts import layout_for
-from collectives.registry import Recipe, build, load_algorithm, recipe, variants
+from collectives.layouts import world_layout
+from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart
+from cxlemu.plan import DTYPES, Call, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, render, text
-from cxlemu.pool.superblock import data_offset
-from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 from cxlemu.units import BytesParam
 
@@ -76,17 +75,11 @@ class Wanted:
         chosen = own or self._recipe(collective, nbytes)
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place)
-        return build(chosen, _layout(Topology.load(self.config), self.ranks), call)
+        return build(chosen, world_layout(Topology.load(self.config), self.ranks), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
         variant = choose(collective, nbytes, self.ranks).variant if self.variant == "auto" else self.variant
         return recipe(collective, variant)
-
-
-def _layout(topology: Topology, ranks: int) -> Layout:
-    """That of ``Communicator.world`` in a pool of its own: a ring in at most half of the pool's room."""
-    room = (topology.card_bytes - data_offset(ranks)) // 2
-    return layout_for(ranks, topology.card_count, round_up(room, 4096), topology.interleave_bytes)
 
 
 def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:

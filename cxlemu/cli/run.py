@@ -11,7 +11,7 @@ import click
 
 from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep, load_algorithm, size_steps
 from collectives.contracts import COLLECTIVES
-from collectives.layouts import REGION_BYTES, layout_for
+from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
 from cxlemu.cli.run_report import Report, Setup
 from cxlemu.errors import ArgumentError
@@ -24,7 +24,6 @@ from cxlemu.world.environment import find_place
 
 OPS = ("sum", "prod", "min", "max", "avg")
 RANKS = 4
-INTERRUPTED = 130
 
 
 class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
@@ -189,19 +188,9 @@ def command(
     )
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
-    layout_for(  # refuses what cannot work before anything is made
-        setup.ranks,
-        topology.card_count,
-        topology.card_bytes // 2,
-        topology.interleave_bytes,
-        region_bytes=region_bytes,
-    )
-    try:
-        with report:
-            wrong = _run(setup, sweep, report, how, deadline_s)
-    except KeyboardInterrupt:
-        click.echo("cxlemu: interrupted", err=True)
-        ctx.exit(INTERRUPTED)
+    world_layout(topology, setup.ranks, region_bytes=region_bytes)  # refuses what cannot work before anything is made
+    with report:
+        wrong = _run(setup, sweep, report, how, deadline_s)
     ctx.exit(1 if wrong or report.wrong else 0)
 
 

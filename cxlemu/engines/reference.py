@@ -95,7 +95,7 @@ class Runner(Streams):
     def _signal(self, i: Instruction) -> None:
         epoch = self.binding.epoch + i.value
         payload = self.local(i.a, i.nbytes).tobytes() if i.op == Op.SIGNAL_DATA else b""
-        self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.call.tag), payload)
+        self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.binding.tag), payload)
 
     def _look(self, i: Instruction, doorbell: int) -> tuple[Blocked | None, bytes]:
         """Look at a doorbell once: blocked, or the payload that came with it."""
@@ -105,10 +105,10 @@ class Runner(Streams):
         if shows < wanted:
             return Blocked("", 0, i, doorbell, owner, wanted, shows), b""
         # done doorbells outlive calls, so only published ones say which call rang them
-        if shows == wanted and doorbell < layout.published_count and line.word & TAG_MASK != self.call.tag:
+        if shows == wanted and doorbell < layout.published_count and line.word & TAG_MASK != self.binding.tag:
             raise MismatchError(
-                f"rank {self.part.rank} is in [{self.call}] but rank {owner} rang {layout.doorbell_name(doorbell)} "
-                f"in another call: all ranks must call the same collective with the same arguments"
+                f"rank {self.part.rank} is in [{self.call}] but rank {owner} rang {layout.doorbell_name(doorbell)} in "
+                f"another call or after others: all ranks must call the same collectives with the same arguments"
             )
         return None, line.payload
 

@@ -23,6 +23,7 @@ class Binding:
     layout: Layout
     base: int  # offset of the communicator's extent on every card
     epoch: int
+    tag: int  # of the call and those before it: see Call.tag
 
 
 class Blocked(NamedTuple):

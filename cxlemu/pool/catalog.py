@@ -168,9 +168,7 @@ def _users(paths: set[Path]) -> list[int]:
 
 
 def _files_of(pid: int) -> Iterator[str]:
-    with suppress(
-        FileNotFoundError, ProcessLookupError, PermissionError
-    ):  # it just left, or is another user's
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it just left, or is another user's
         # Open files before mappings: a file is opened, mapped, then closed, so this order misses none.
         for link in (PROC / str(pid) / "fd").iterdir():
             with suppress(FileNotFoundError):

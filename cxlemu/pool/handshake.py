@@ -15,7 +15,7 @@ import os
 import secrets
 from collections.abc import Iterable
 
-from cxlemu.errors import MismatchError, PeerLostError
+from cxlemu.errors import MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.session_lines import Answer, Checkin, Record, SessionArea, Verdict
 from cxlemu.pool.status import HEARTBEAT_S, Presence, Wait
 
@@ -23,9 +23,7 @@ from cxlemu.pool.status import HEARTBEAT_S, Presence, Wait
 class Membership(Presence):
     """A rank among ``ranks``, and the lines by which it becomes one."""
 
-    def __init__(
-        self, area: SessionArea, *, rank: int, ranks: int, host: int, fingerprint: bytes, wait: Wait
-    ) -> None:
+    def __init__(self, area: SessionArea, *, rank: int, ranks: int, host: int, fingerprint: bytes, wait: Wait) -> None:
         super().__init__(area, rank, wait)
         self.ranks = ranks
         self._host = host
@@ -93,9 +91,7 @@ class Membership(Presence):
             return lost([0], f"gave no answer within {deadline_s:g} s{doubt}")
         if absent := self._absent():
             return lost(absent, f"not there after {deadline_s:g} s{doubt}")
-        return MismatchError(
-            f"rank 0 took another process than pid {os.getpid()} for rank {self.rank}{doubt}"
-        )
+        return MismatchError(f"rank 0 took another process than pid {os.getpid()} for rank {self.rank}{doubt}")
 
     def _agrees(self, theirs: Record | Checkin) -> bool:
         return (theirs.ranks, theirs.fingerprint) == (self.ranks, self._fingerprint)
@@ -149,4 +145,4 @@ class Membership(Presence):
 
 def lost(ranks: Iterable[int], how: str) -> PeerLostError:
     names = tuple(sorted(ranks))
-    return PeerLostError(f"rank{'s' * (len(names) > 1)} {', '.join(map(str, names))} {how}", names)
+    return PeerLostError(f"{name_ranks(names)} {how}", names)

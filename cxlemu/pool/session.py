@@ -39,9 +39,7 @@ class Session(Membership):
         if not 0 <= rank < ranks:
             raise ArgumentError(f"rank {rank} is not one of the ranks 0 to {ranks - 1}")
         if len(fingerprint) > FINGERPRINT_BYTES:
-            raise ArgumentError(
-                f"a fingerprint has at most {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}"
-            )
+            raise ArgumentError(f"a fingerprint has at most {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
         session = cls(
             SessionArea(memory, session_offset),
             rank=rank,

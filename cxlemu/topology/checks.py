@@ -33,9 +33,7 @@ def _names_taken_twice(topology: Topology) -> Iterator[Misplaced]:
         seen: dict[str, int] = {}
         for index, item in enumerate(getattr(topology, kind)):
             if item.name in seen:
-                yield Misplaced(
-                    (kind, index, "name"), f"{item.name} is already {kind}[{seen[item.name]}]; rename one"
-                )
+                yield Misplaced((kind, index, "name"), f"{item.name} is already {kind}[{seen[item.name]}]; rename one")
             seen[item.name] = index
 
 
@@ -45,9 +43,7 @@ def _link_ends(topology: Topology) -> Iterator[Misplaced]:
     known += [f"card{card}" for card in range(topology.card_count)]
     for index, switch in enumerate(topology.switches):
         if switch.name in known:
-            yield Misplaced(
-                ("switches", index, "name"), f"{switch.name} means hosts or cards; choose another"
-            )
+            yield Misplaced(("switches", index, "name"), f"{switch.name} means hosts or cards; choose another")
     known = [switch.name for switch in topology.switches] + known
     for index, link in enumerate(topology.links):
         for side, end in enumerate(link.ends):
@@ -71,9 +67,7 @@ def _space_on_cards(topology: Topology, space: Space, where: Key) -> Iterator[Mi
     cards = topology.cards_of(space)
     for card in cards:
         if not 0 <= card < topology.card_count:
-            yield Misplaced(
-                (*where, "cards"), f"name card {card}, but cards are 0 to {topology.card_count - 1}"
-            )
+            yield Misplaced((*where, "cards"), f"name card {card}, but cards are 0 to {topology.card_count - 1}")
     if list(cards) != list(range(cards[0], cards[0] + len(cards))):
         yield Misplaced((*where, "cards"), "should be consecutive and ascending, like [0, 1, 2]")
     room = sum(topology.card(card).capacity_bytes for card in cards)
@@ -95,9 +89,7 @@ def _emulation(topology: Topology) -> Iterator[Misplaced]:
     nbytes, where = topology.card_bytes, ("emulation", "card_bytes")
     smallest = min(group.capacity_bytes for group in topology.cards)
     if nbytes > smallest:
-        yield Misplaced(
-            where, f"is {format_bytes(nbytes)} but should fit the smallest card, {format_bytes(smallest)}"
-        )
+        yield Misplaced(where, f"is {format_bytes(nbytes)} but should fit the smallest card, {format_bytes(smallest)}")
     if nbytes < 2 * topology.interleave_bytes:
         what = f"is {nbytes} but should hold at least two granules of {topology.interleave_bytes} bytes"
         yield Misplaced(where, what)

@@ -107,9 +107,7 @@ class Document:
         if kind not in {"str", "int", "float", "bool", "null"}:
             raise self._defect(node, f"{dotted(key)} {shown(node.value)} is not text or a number; quote it")
         if kind in {"int", "float"} and not _PLAIN_NUMBER.fullmatch(node.value):
-            raise self._defect(
-                node, f"{dotted(key)} {node.value[:40]} is not a plain number; write 10 or 0.5"
-            )
+            raise self._defect(node, f"{dotted(key)} {node.value[:40]} is not a plain number; write 10 or 0.5")
         plain: str | int | float | bool | None = loader.construct_object(node)
         return plain
 

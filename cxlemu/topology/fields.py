@@ -59,9 +59,7 @@ class Hosts(Model):
     """``count`` equal hosts. Ranks on one host share its cache."""
 
     count: int = Field(ge=1, le=1024, description="number of hosts")
-    ranks_per_host: int = Field(
-        default=1, ge=1, le=1024, description="ranks placed on a host before the next"
-    )
+    ranks_per_host: int = Field(default=1, ge=1, le=1024, description="ranks placed on a host before the next")
     memory: LocalMemory = Field(description="the hosts' own DRAM: latency_ns, read_ and write_gbytes_per_s")
 
 
@@ -70,9 +68,7 @@ class Cards(Model):
 
     count: int = Field(default=1, ge=1, le=256, description="number of cards of this kind")
     capacity_bytes: Size = Field(description="size of one card, for example 128GiB")
-    latency_ns: Nanoseconds = Field(
-        description="load latency of the card itself, without the way to it, in ns"
-    )
+    latency_ns: Nanoseconds = Field(description="load latency of the card itself, without the way to it, in ns")
     read_gbytes_per_s: GbytesPerS = Field(description="read bandwidth of one card, in GB/s")
     write_gbytes_per_s: GbytesPerS = Field(description="write bandwidth of one card, in GB/s")
     total_gbytes_per_s: GbytesPerS = Field(description="reads and writes of one card together, in GB/s")
@@ -135,9 +131,7 @@ class Space(Model):
         elif granule is None:
             raise Misplaced(("interleave_bytes",), "is missing: a power of two from 256 to 16MiB")
         elif granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX:
-            raise Misplaced(
-                ("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB"
-            )
+            raise Misplaced(("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB")
         return self
 
 

@@ -39,8 +39,8 @@ class Topology(Model):
     name: Name = Field(description="the topology's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
     hosts: Hosts = Field(description="count, ranks_per_host and memory of the hosts")
-    cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = (
-        Field(description="one group of equal cards, or a list of groups")
+    cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
+        description="one group of equal cards, or a list of groups"
     )
     switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
         default=(), description="the switches between hosts and cards"

@@ -1,0 +1,102 @@
+"""Which algorithms there are, and how a call becomes a plan."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+from collectives.algorithms import SHIPPED
+from collectives.builder import ALL, Builder
+from collectives.contracts import contract_of
+from collectives.recipes import Recipe, recipes_of
+from cxlemu.errors import ArgumentError, CxlemuError
+from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
+
+_RECIPES = {(recipe.collective, recipe.name): recipe for function in SHIPPED for recipe in recipes_of(function)}
+
+
+def variants(collective: str) -> list[str]:
+    """The variants that a collective can be run in."""
+    return [name for c, name in _RECIPES if c == collective]
+
+
+def recipe(collective: str, variant: str) -> Recipe:
+    """Raises ArgumentError naming what there is."""
+    contract_of(collective)
+    if (collective, variant) not in _RECIPES:
+        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(variants(collective))}")
+    return _RECIPES[collective, variant]
+
+
+def load_algorithm(spec: str) -> Recipe:
+    """A user's own algorithm: ``FILE.py:function``, decorated with ``@algorithm``. The file is executed.
+
+    It runs in its own name's style, or chunked and overlapped. Raises ArgumentError when the file, the function or
+    the decorator is missing, or the file fails.
+    """
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not file or not name:
+        raise ArgumentError(f"--algorithm takes FILE.py:function, not {spec!r}")
+    if not path.is_file():
+        raise ArgumentError(f"--algorithm {spec}: there is no file {file}")
+    module_spec = importlib.util.spec_from_file_location(f"user_algorithm_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise ArgumentError(f"--algorithm {spec}: {file} is not a Python file")
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise ArgumentError(f"--algorithm {spec}: {file} fails with {type(error).__name__}: {error}") from error
+    found = recipes_of(getattr(module, name, None))
+    if not found:
+        raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
+    style = found[0].style if len(found) == 1 else ALL
+    return replace(found[0], name=name, style=replace(style, name=name), source=spec)
+
+
+def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
+    """The plan of a call. Pure: the same arguments give an equal plan. Raises ArgumentError for an impossible call."""
+    check(call)
+    if layout.ranks != call.ranks:
+        raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
+
+    def build_part(rank: int) -> tuple[Frame, RankPart]:
+        builder = Builder(call, layout, recipe.style, rank)
+        if call.ranks == 1:  # every collective of one rank is a copy
+            builder.copy(builder.output(), builder.input(), call.nbytes)
+        elif recipe.source:
+            _run_foreign(recipe, builder)
+        else:
+            recipe.algorithm(builder)
+        return builder.finish()
+
+    return Plan(call, layout, build_part)
+
+
+def _run_foreign(recipe: Recipe, builder: Builder) -> None:
+    """A user's mistake is bad input, not a traceback of ours."""
+    try:
+        recipe.algorithm(builder)
+    except CxlemuError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"--algorithm {recipe.source} fails for rank {builder.rank} with {what}") from error
+
+
+def check(call: Call) -> None:
+    """Raises ArgumentError for a call that means nothing."""
+    contract = contract_of(call.collective)
+    if call.ranks < 1:
+        raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")
+    if not 0 <= call.root < call.ranks:
+        raise ArgumentError(f"root {call.root} is not one of the ranks 0..{call.ranks - 1}")
+    if call.dtype not in DTYPES:
+        raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
+    operations = ("sum", "prod", "min", "max", "avg") if contract.reduces else ("none",)
+    if call.redop not in operations:
+        raise ArgumentError(f"{call.collective} takes op {', '.join(operations)}, not {call.redop!r}")
+    if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:
+        raise ArgumentError(f"{call.nbytes} bytes are no whole number of {call.dtype} elements")

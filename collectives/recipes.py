@@ -1,0 +1,49 @@
+"""What turns a function into an algorithm: a collective it computes, and the variants it comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from collectives.builder import ALL, STYLES, Builder, Style
+from collectives.contracts import contract_of
+
+Algorithm = Callable[[Builder], None]
+
+_ATTRIBUTE = "cxlemu_recipes"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """An algorithm in one style: what ``--variant`` names."""
+
+    collective: str
+    name: str
+    algorithm: Algorithm
+    style: Style
+    source: str = ""  # FILE.py:function, for an algorithm that we do not ship
+
+
+def algorithm(
+    collective: str, *, variants: tuple[str, ...] = tuple(STYLES), name: str = ""
+) -> Callable[[Algorithm], Algorithm]:
+    """Decorate a function that builds one rank's part with a Builder's words.
+
+    By default it gives CCCL's variants naive, aggregate and all, and line. With ``name`` it is one variant of that
+    name, interleaved, chunked and overlapped. Raises ArgumentError for a collective that does not exist.
+    """
+    contract_of(collective)
+    styles = (replace(ALL, name=name),) if name else tuple(STYLES[variant] for variant in variants)
+
+    def decorate(function: Algorithm) -> Algorithm:
+        recipes = tuple(Recipe(collective, style.name, function, style) for style in styles)
+        setattr(function, _ATTRIBUTE, recipes)
+        return function
+
+    return decorate
+
+
+def recipes_of(function: object) -> tuple[Recipe, ...]:
+    """The recipes of a decorated function; none for any other object."""
+    found: tuple[Recipe, ...] = getattr(function, _ATTRIBUTE, ())
+    return found

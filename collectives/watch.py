@@ -1,0 +1,90 @@
+"""What a rank does while it waits: shows that it is alive, and looks whether its peers are and call the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cxlemu.engines.reference import Runner
+from cxlemu.engines.streams import Blocked
+from cxlemu.errors import MismatchError, PeerLostError, name_ranks
+from cxlemu.pool.session_lines import Status
+from cxlemu.world import RankContext
+
+LOOK_S = 0.05
+LOST = "lost"  # a status that begins so names the world ranks that a failed rank lost
+
+
+@dataclass
+class Watcher:
+    """Looks after the peers of one communicator; the engine calls it again and again while nothing progresses."""
+
+    context: RankContext
+    comm: int
+    members: tuple[int, ...]  # world ranks
+    deadline_s: float
+    call: int = 0
+    _looked: float = field(default=0.0)
+    _gone: frozenset[int] = field(default=frozenset())  # world ranks that had left when we last looked
+
+    def report(self, call: int, tag: int, text: str) -> None:
+        self.call = call
+        self._gone = frozenset()
+        self.context.session.report(self.comm, call, tag, text)
+
+    def report_lost(self, tag: int, ranks: Iterable[int]) -> None:
+        """Tell the peers whom this rank lost (three at most: a status is short), so that they blame the same."""
+        lost = " ".join(str(self.members[rank]) for rank in sorted(ranks)[:3])
+        self.context.session.report(self.comm, self.call, tag, f"{LOST} {lost}")
+
+    def __call__(self, runner: Runner, blocked: list[Blocked], waited_s: float) -> None:
+        """Raises MismatchError or PeerLostError when a peer will not come any more."""
+        self.context.check()
+        now = time.monotonic()
+        if now - self._looked < LOOK_S and waited_s <= self.deadline_s:
+            return
+        self._looked = now
+        session = self.context.session
+        session.beat()
+        peers = [member for member in self.members if member != self.context.rank]
+        for peer in peers:
+            if (status := session.peek(peer)) is not None:
+                self._compare(runner, peer, status)
+        waits_for = " and for ".join(map(runner.describe, blocked))
+        waits = f"rank {runner.part.rank} waits in [{runner.call}] for {waits_for}"
+        # What a peer rang before it left may not have been seen at the last look: believe the second one.
+        gone = frozenset(session.departed(self.members[b.owner] for b in blocked if b.owner >= 0))
+        if lost := gone & self._gone:
+            raise self._lost(lost, waits)
+        self._gone = gone
+        silent = session.silent(peers, older_than_s=self.deadline_s / 2)
+        if silent and waited_s > self.deadline_s:
+            ranks = self._ranks(silent)
+            since = f"gave no sign of life for {self.deadline_s / 2:.3g} s or more"
+            raise PeerLostError(f"{name_ranks(ranks)} {since}; {waits}, since {waited_s:.1f} s", ranks)
+
+    def _compare(self, runner: Runner, peer: int, status: Status) -> None:
+        """A peer in the same call of this communicator must have called the same."""
+        same_call = (status.comm, status.call) == (self.comm, self.call)
+        if same_call and status.tag != runner.binding.tag and not status.text.startswith(LOST):
+            raise MismatchError(
+                f"call {self.call} of this communicator is [{runner.call}] on rank {runner.part.rank} but "
+                f"[{status.text} ...] on rank {self.members.index(peer)}, or an earlier call differed: all ranks must "
+                f"call the same collectives with the same arguments"
+            )
+
+    def _lost(self, gone: Iterable[int], waits: str) -> PeerLostError:
+        """Whom to blame for ranks that left: themselves, or whom they lost themselves."""
+        blamed: set[int] = set()
+        for member in gone:
+            status = self.context.session.peek(member)
+            word, *numbers = status.text.split() if status is not None and status.text else [""]
+            named = {int(number) for number in numbers if number.isdecimal()} & set(self.members)
+            blamed |= named if word == LOST and named else {member}
+        left, ranks = self._ranks(gone), self._ranks(blamed)
+        after = "" if blamed <= set(gone) else f" after losing {name_ranks(ranks)}"
+        return PeerLostError(f"{name_ranks(left)} left{after}; {waits}", ranks)
+
+    def _ranks(self, members: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(self.members.index(member) for member in members))
