@@ -25,8 +25,9 @@ def choose(collective: str, nbytes: int, ranks: int) -> Choice:
     if nbytes == 0:
         return Choice("line", "nothing to move")
     size = format_bytes(nbytes)
+    lines = -(-nbytes // PAYLOAD_BYTES)
     if nbytes <= LINE_MAX_BYTES:
-        return Choice("line", f"{size} fit in {-(-nbytes // PAYLOAD_BYTES)} doorbell lines: no data lines, no fence")
+        return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")
     if collective == "all_reduce" and ranks > 2 and nbytes >= TWO_SHOT_MIN_BYTES:
         return Choice(
             "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cxlemu.address import rank_cards
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
@@ -29,12 +31,13 @@ def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str
     return regions, piece
 
 
-def _granularity(layout: Layout, capacity: int) -> int:
-    """The pool's interleaving, or the largest power-of-two fraction of it that ``capacity`` bytes still hold."""
+def _granularities(layout: Layout) -> Iterator[int]:
+    """The pool's interleaving, and smaller ones for slots that are too small for it."""
     granularity = layout.interleave_bytes
-    while granularity > LINE_BYTES and granularity > capacity:
+    while granularity > LINE_BYTES:
+        yield granularity
         granularity //= 2
-    return granularity
+    yield LINE_BYTES
 
 
 def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
@@ -45,21 +48,23 @@ def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple
 
 
 def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
-    # An area is whole stripes plus one granule, so that the next one starts on the next card.
-    share = layout.slot_bytes // writers
-    granularity = _granularity(layout, share // (layout.cards + 1))
-    stripe = granularity * layout.cards
-    usable = round_down(layout.slot_card_bytes, granularity) * layout.cards
-    area = round_down(usable // writers - granularity, stripe)
+    for granularity in _granularities(layout):
+        # An area is whole stripes, and a granule is left between two, so that the next one starts on the next card.
+        usable = round_down(layout.slot_card_bytes, granularity) * layout.cards
+        area = round_down(usable // writers - granularity, granularity * layout.cards)
+        stride = area + granularity
+        if area >= blocks * LINE_BYTES:
+            break
+    else:  # no room for such order: areas are packed, line by line
+        area = stride = round_down(layout.slot_bytes // writers, LINE_BYTES)
     piece = round_down(area // blocks, LINE_BYTES)
-    regions = (Region(0, layout.cards, granularity, 0, w * (area + granularity), area) for w in range(writers))
-    return tuple(regions), piece
+    return tuple(Region(0, layout.cards, granularity, 0, w * stride, area) for w in range(writers)), piece
 
 
 def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
     sharers = -(-writers // layout.cards)
     per_card = layout.slot_card_bytes // sharers
-    granularity = _granularity(layout, per_card)
+    granularity = next((g for g in _granularities(layout) if g <= per_card), LINE_BYTES)
     per_card = round_down(per_card, granularity)
     ranges = [rank_cards(w, writers, layout.cards) for w in range(writers)]
     piece = round_down(min(r.cards for r in ranges) * per_card // blocks, LINE_BYTES)

@@ -134,7 +134,7 @@ def test_the_header_says_what_was_chosen() -> None:
 
 def test_verbose_gives_reasons_and_placement() -> None:
     output = run("broadcast", "-b", "32", "-e", "32K", "-v").output
-    assert "#   line: 32 B fit in 1 doorbell lines" in output
+    assert "#   line: 32 B fit in 1 doorbell line:" in output
     assert "#   all: 32 KiB are worth chunks" in output
     assert "# host 1   rank 2, 3" in output
 
