@@ -407,9 +407,11 @@ def test_an_inconsistent_environment_is_refused(environment: dict[str, str], sen
         find_place(environment)
 
 
-def start_ranks(stack: contextlib.ExitStack, *arguments: str, ranks: int = 3) -> list[subprocess.Popen[str]]:
+def start_ranks(
+    stack: contextlib.ExitStack, *arguments: str, ranks: int = 3, namespace: str = ""
+) -> list[subprocess.Popen[str]]:
     """As Open MPI would start them."""
-    job = {"OMPI_COMM_WORLD_SIZE": str(ranks), "PMIX_NAMESPACE": secrets.token_hex(8)}
+    job = {"OMPI_COMM_WORLD_SIZE": str(ranks), "PMIX_NAMESPACE": namespace or secrets.token_hex(8)}
     return [
         stack.enter_context(program("environment", *arguments, **job, OMPI_COMM_WORLD_RANK=str(rank)))
         for rank in range(ranks)
@@ -430,14 +432,15 @@ def test_ranks_from_the_environment_meet_in_one_world_after_another() -> None:
 
 
 def test_a_failing_rank_from_the_environment_fails_them_all_and_the_pool_goes() -> None:
-    before = segments.pool_names()
+    namespace = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
-        started = start_ranks(stack, "1", "failing")
+        started = start_ranks(stack, "1", "failing", namespace=namespace)
         outputs = [process.communicate(timeout=LIMIT_S) for process in started]
     assert [process.returncode for process in started] == [1, 1, 1], outputs
     assert "ZeroDivisionError" in outputs[VICTIM][1]
     assert "rank 1 gone before barrier 2" in outputs[0][1]
-    assert not [name for name in segments.pool_names() if name.startswith("job-") and name not in before]
+    job = {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_NAMESPACE": namespace, "OMPI_COMM_WORLD_RANK": "0"}
+    assert not segments.find(find_place(job).pool_name)
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
