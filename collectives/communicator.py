@@ -27,13 +27,13 @@ from collectives.layouts import REGION_BYTES, layout_for, world_share
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe
 from collectives.watch import Watcher
-from cxlemu.engines import reference
-from cxlemu.engines.reference import Runner
-from cxlemu.engines.streams import Binding
+from cxlemu.engines import Engine, engine_for
+from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import ArgumentError, PeerLostError, RunError
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Call
-from cxlemu.pool.arena import Arena
+from cxlemu.plan import Call, Layout
+from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.rounding import round_down
 from cxlemu.world import RankContext
 
 PLANS_KEPT = 256
@@ -58,45 +58,60 @@ class Communicator:
         context: RankContext,
         *,
         members: tuple[int, ...],
+        layout: Layout,
         arena: Arena,
+        engine: Engine,
         lane: Lane,
         deadline_s: float,
-        region_bytes: int,
     ) -> None:
-        pool = context.pool
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
-        self.layout = layout_for(
-            self.size, len(pool.cards), arena.nbytes, pool.interleave_bytes, region_bytes=region_bytes
-        )
+        self.layout = layout
         ring = arena.take(self.layout.extent_bytes)
         self._base = ring.at
         self._arena = arena
         self._context = context
+        self._engine = engine
         self._lane = lane
         self._deadline_s = deadline_s
-        self._region_bytes = region_bytes
         self._epoch = 1  # doorbells start at 0: nothing is published yet
         self._tag = 0
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         # Rings never overlap, so where one begins is a name that all members agree on.
-        self._watch = Watcher(context, ring.at // 4096, members, deadline_s)
+        self._watch = Watcher(context, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
         self._plan = lru_cache(maxsize=PLANS_KEPT)(lambda chosen, call: build(chosen, self.layout, call))
         self._clear_doorbells()
 
     @classmethod
-    def world(cls, context: RankContext, *, region_bytes: int = REGION_BYTES, deadline_s: float | None = None) -> Self:
+    def world(
+        cls,
+        context: RankContext,
+        *,
+        region_bytes: int = REGION_BYTES,
+        deadline_s: float | None = None,
+        engine: str = "reference",
+    ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
 
-        It gets half of the room that the pool has left, its ring and its children together.
-        Collective: every rank makes the same communicators in the same order.
+        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C, on ideal memory so far. A communicator gets
+        half of the room that the pool has left, for its ring and its children. Collective: every rank makes the same
+        communicators in the same order.
         """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
-        arena = world_share(context.arena)
-        members = tuple(range(context.ranks))
-        comm = cls(context, members=members, arena=arena, lane=Lane(), deadline_s=deadline_s, region_bytes=region_bytes)
+        pool, arena = context.pool, world_share(context.arena)
+        comm = cls(
+            context,
+            members=tuple(range(context.ranks)),
+            layout=layout_for(
+                context.ranks, len(pool.cards), arena.nbytes, pool.interleave_bytes, region_bytes=region_bytes
+            ),
+            arena=arena,
+            engine=engine_for(engine, context.memory, pool.cards, context.ranks),
+            lane=Lane(),
+            deadline_s=deadline_s,
+        )
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
         return comm
 
@@ -112,19 +127,26 @@ class Communicator:
         for rank, (takes_part, its_color, its_key) in enumerate(everyone):
             if takes_part:
                 groups.setdefault(its_color, []).append((its_key, rank))
-        # Every rank takes every group's room, so that all go on agreeing on what is left.
-        room = self._arena.nbytes // (2 * max(len(groups), 1))
+        # Every rank takes every group's room, and finds that it is too small where it is, so that all agree.
+        room = round_down(self._arena.nbytes // (2 * max(len(groups), 1)), ARENA_ALIGN_BYTES)
+        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        layouts = {
+            its_color: layout_for(len(group), cards, room, interleave_bytes, region_bytes=region_bytes)
+            for its_color, group in groups.items()
+        }
         child = None
         for its_color in sorted(groups):
-            arena = self._arena.take(room // 4096 * 4096)
+            arena = self._arena.take(room)
             if color == its_color:
                 child = Communicator(
                     self._context,
                     members=tuple(self.members[rank] for _, rank in sorted(groups[its_color])),
+                    layout=layouts[its_color],
                     arena=arena,
+                    engine=self._engine,
                     lane=self._lane,
                     deadline_s=self._deadline_s,
-                    region_bytes=self._region_bytes,
                 )
         self.barrier()  # nobody rings before all doorbells are cleared
         return child
@@ -276,10 +298,10 @@ class Communicator:
         self._watch.report(self._watch.call + 1, self._tag, f"{call.collective} {call.nbytes} {call.dtype}")
         binding = Binding(self.layout, self._base, self._epoch, self._tag)
         buffers = [bound.input, bound.output, self._scratch]
-        runner = Runner(call, plan.frame, part, binding, memory=self._context.memory, buffers=buffers)
+        running = Running(call, plan.frame, part, binding)
         self._epoch += plan.rounds
         try:
-            reference.run(runner, deadline_s=self._deadline_s, watch=self._watch)
+            self._engine.run(running, buffers, deadline_s=self._deadline_s, watch=self._watch)
         except BaseException as error:  # also Ctrl-C: what was sent cannot be called back
             self._revoked = error if isinstance(error, RunError) else RunError(f"{type(error).__name__} in [{call}]")
             if isinstance(error, PeerLostError):

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cxlemu.engines.reference import Runner
-from cxlemu.engines.streams import Blocked
+from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.session_lines import Status
 from cxlemu.world import RankContext
@@ -38,7 +37,7 @@ class Watcher:
         lost = " ".join(str(self.members[rank]) for rank in sorted(ranks)[:3])
         self.context.session.report(self.comm, self.call, tag, f"{LOST} {lost}")
 
-    def __call__(self, runner: Runner, blocked: list[Blocked], waited_s: float) -> None:
+    def __call__(self, running: Running, blocked: list[Blocked], waited_s: float) -> None:
         """Raises MismatchError or PeerLostError when a peer will not come any more."""
         self.context.check()
         now = time.monotonic()
@@ -50,9 +49,9 @@ class Watcher:
         peers = [member for member in self.members if member != self.context.rank]
         for peer in peers:
             if (status := session.peek(peer)) is not None:
-                self._compare(runner, peer, status)
-        waits_for = " and for ".join(map(runner.describe, blocked))
-        waits = f"rank {runner.part.rank} waits in [{runner.call}] for {waits_for}"
+                self._compare(running, peer, status)
+        waits_for = " and for ".join(map(running.describe, blocked))
+        waits = f"rank {running.part.rank} waits in [{running.call}] for {waits_for}"
         # What a peer rang before it left may not have been seen at the last look: believe the second one.
         gone = frozenset(session.departed(self.members[b.owner] for b in blocked if b.owner >= 0))
         if lost := gone & self._gone:
@@ -64,12 +63,12 @@ class Watcher:
             since = f"gave no sign of life for {self.deadline_s / 2:.3g} s or more"
             raise PeerLostError(f"{name_ranks(ranks)} {since}; {waits}, since {waited_s:.1f} s", ranks)
 
-    def _compare(self, runner: Runner, peer: int, status: Status) -> None:
+    def _compare(self, running: Running, peer: int, status: Status) -> None:
         """A peer in the same call of this communicator must have called the same."""
         same_call = (status.comm, status.call) == (self.comm, self.call)
-        if same_call and status.tag != runner.binding.tag and not status.text.startswith(LOST):
+        if same_call and status.tag != running.binding.tag and not status.text.startswith(LOST):
             raise MismatchError(
-                f"call {self.call} of this communicator is [{runner.call}] on rank {runner.part.rank} but "
+                f"call {self.call} of this communicator is [{running.call}] on rank {running.part.rank} but "
                 f"[{status.text} ...] on rank {self.members.index(peer)}, or an earlier call differed: all ranks must "
                 f"call the same collectives with the same arguments"
             )

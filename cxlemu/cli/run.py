@@ -14,6 +14,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
 from cxlemu.cli.run_report import Report, Setup
+from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import DTYPES
@@ -91,7 +92,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     metavar="SEED|off",
     help=f"Evicts, prefetches and delays lines at random; off: none leaves by itself.  [default: {DEFAULT_SEED}]",
 )
-@click.option("--engine", type=click.Choice(["reference"]), default="reference", show_default=True)
+@click.option("--engine", type=click.Choice(ENGINES), default="reference", show_default=True)
 @click.option(
     "--launch",
     "how",
@@ -175,7 +176,9 @@ def command(
         check=check == "1",
         seed=seed,
         region_bytes=region_bytes,
+        engine=engine,
     )
+    check_engine(engine, ideal=memory == "ideal")
     place = find_place(os.environ) if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")

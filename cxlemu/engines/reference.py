@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cxlemu.address import AddressMap
-from cxlemu.engines.kernels import KERNELS
-from cxlemu.engines.streams import Blocked, Streams
-from cxlemu.errors import ArgumentError, DeadlineError, MismatchError
+from cxlemu.engines.streams import Blocked, Running, Streams, Watch
+from cxlemu.errors import ArgumentError
+from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand
 from cxlemu.plan.layout import TAG_BITS, TAG_MASK, doorbell_word
@@ -106,10 +106,7 @@ class Runner(Streams):
             return Blocked("", 0, i, doorbell, owner, wanted, shows), b""
         # done doorbells outlive calls, so only published ones say which call rang them
         if shows == wanted and doorbell < layout.published_count and line.word & TAG_MASK != self.binding.tag:
-            raise MismatchError(
-                f"rank {self.part.rank} is in [{self.call}] but rank {owner} rang {layout.doorbell_name(doorbell)} in "
-                f"another call or after others: all ranks must call the same collectives with the same arguments"
-            )
+            raise self.mismatch(doorbell)
         return None, line.payload
 
     def _wait(self, i: Instruction) -> Blocked | None:
@@ -178,9 +175,18 @@ _EXECUTE: dict[Op, Callable[[Runner, Instruction], Blocked | None]] = {
     Op.WAIT_DATA: Runner._wait,
 }
 
-# Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
-# may raise. The last argument is how long the rank has made no progress.
-Watch = Callable[[Runner, list[Blocked], float], None]
+
+@dataclass(frozen=True)
+class ReferenceEngine:
+    """Runs plans in Python, over any memory."""
+
+    memory: HostMemory
+
+    def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
+        """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises."""
+        r = running
+        runner = Runner(r.call, r.frame, r.part, r.binding, memory=self.memory, buffers=buffers)
+        run(runner, deadline_s=deadline_s, watch=watch)
 
 
 def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None) -> None:
@@ -206,10 +212,7 @@ def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None) -> Non
         if watch is not None:
             watch(runner, blocked, waited_s)
         if waited_s > deadline_s:
-            raise DeadlineError(
-                f"rank {runner.part.rank} waited {waited_s:.1f} s in [{runner.call}] for "
-                + ", and for ".join(runner.describe(b) for b in blocked)
-            )
+            raise runner.deadline(blocked, waited_s)
         idle_rounds += 1
         # Yield at first, then back off: more ranks than cores is the normal case here.
         time.sleep(0 if idle_rounds < 20 else min(1e-3, 2e-5 * (idle_rounds - 19)))

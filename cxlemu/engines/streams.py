@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cxlemu.errors import DeadlineError
+from cxlemu.errors import DeadlineError, MismatchError
 from cxlemu.plan import Call, Frame, Instruction, Layout, RankPart
 
 
@@ -39,13 +39,45 @@ class Blocked(NamedTuple):
 
 
 @dataclass
-class Streams(ABC):
+class Running:
     """One rank in the middle of one call."""
 
     call: Call
     frame: Frame
     part: RankPart
     binding: Binding
+
+    def describe(self, blocked: Blocked) -> str:
+        """What a rank waits for, as a sentence's end."""
+        where = f"{blocked.stream}:{blocked.at} {blocked.instruction.op.name}"
+        if blocked.doorbell < 0:
+            return f"its own event {blocked.instruction.arg} ({where})"
+        name = self.binding.layout.doorbell_name(blocked.doorbell)
+        return f"rank {blocked.owner} to ring {name} with epoch {blocked.wanted} (it shows {blocked.shows}; {where})"
+
+    def deadline(self, blocked: list[Blocked], waited_s: float) -> DeadlineError:
+        waits_for = ", and for ".join(map(self.describe, blocked))
+        return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
+
+    def mismatch(self, doorbell: int) -> MismatchError:
+        """The doorbell's owner rang it for this epoch, but not in this call."""
+        layout = self.binding.layout
+        return MismatchError(
+            f"rank {self.part.rank} is in [{self.call}] but rank {layout.owner(doorbell)} rang "
+            f"{layout.doorbell_name(doorbell)} in another call or after others: all ranks must call the same "
+            f"collectives with the same arguments"
+        )
+
+
+# Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
+# may raise. The last argument is how long the rank has made no progress, in seconds.
+Watch = Callable[[Running, list[Blocked], float], None]
+
+
+@dataclass
+class Streams(Running, ABC):
+    """A rank whose streams are stepped one instruction at a time."""
+
     position: list[int] = field(init=False)
     events: set[int] = field(init=False, default_factory=set)
 
@@ -71,14 +103,6 @@ class Streams(ABC):
     def pending(self) -> list[int]:
         """The streams that have not ended."""
         return [stream for stream in range(len(self.position)) if not self.ended(stream)]
-
-    def describe(self, blocked: Blocked) -> str:
-        """What a rank waits for, as a sentence's end."""
-        where = f"{blocked.stream}:{blocked.at} {blocked.instruction.op.name}"
-        if blocked.doorbell < 0:
-            return f"its own event {blocked.instruction.arg} ({where})"
-        name = self.binding.layout.doorbell_name(blocked.doorbell)
-        return f"rank {blocked.owner} to ring {name} with epoch {blocked.wanted} (it shows {blocked.shows}; {where})"
 
 
 # Chooses among the (rank's index, stream) pairs that may be tried next.

@@ -74,17 +74,19 @@ class Layout:
         return f"published[{self.owner(doorbell)}][{doorbell % self.doorbells_per_rank}]"
 
     @property
-    def _done_bytes(self) -> int:
+    def doorbells_offset(self) -> int:
+        """First published line on every card, from the start of the extent: done lines come before."""
         return -(-self.ranks // self.cards) * LINE_BYTES
 
     @property
-    def _slot_doorbell_bytes(self) -> int:
+    def slot_doorbell_bytes(self) -> int:
+        """What one slot's published lines take of every card."""
         return -(-self.published_count // self.cards) * LINE_BYTES
 
     @property
     def data_offset(self) -> int:
         """First data byte of slot 0 on every card, from the start of the extent."""
-        return round_up(self._done_bytes + self.slots * self._slot_doorbell_bytes, DATA_ALIGN_BYTES)
+        return round_up(self.doorbells_offset + self.slots * self.slot_doorbell_bytes, DATA_ALIGN_BYTES)
 
     @property
     def extent_bytes(self) -> int:
@@ -103,7 +105,7 @@ class Layout:
         return self._published_map(epoch % self.slots).locate(doorbell * LINE_BYTES)
 
     def _published_map(self, slot: int) -> AddressMap:
-        base = self._done_bytes + slot * self._slot_doorbell_bytes
+        base = self.doorbells_offset + slot * self.slot_doorbell_bytes
         return AddressMap(0, self.cards, LINE_BYTES, base)
 
     def own_doorbells(self, rank: int) -> list[Extent]:

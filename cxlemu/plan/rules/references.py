@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cxlemu.engines.kernels import KERNELS
+from cxlemu.kernels import KERNELS
 from cxlemu.plan.instructions import OPERAND_FIELDS, SIGNATURES, Kind, Op
 from cxlemu.plan.rules.program import Defect, Mask, Numbers, Program
 

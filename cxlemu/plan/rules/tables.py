@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cxlemu.engines.kernels import KERNELS
 from cxlemu.errors import ArgumentError
+from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan.plan import Region
 from cxlemu.plan.rules.program import Defect, Program

@@ -1,0 +1,111 @@
+"""The native engine: the same records, executed in C with the GIL released, at the speed of this machine's memory.
+
+It runs on coherent memory so far: stores are in the pool at once, so FLUSH, FENCE and INVALIDATE are elided, and what
+they order is ordered by the release of a SIGNAL and the acquire of a WAIT.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cxlemu import _native
+from cxlemu.engines.streams import Blocked, Running, Watch
+from cxlemu.kernels import KERNELS
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import RankPart
+from cxlemu.plan.plan import group_table, region_table
+
+DONE, IDLE, MISMATCH, KERNEL = range(4)  # enum status in native/core.h
+LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
+SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
+PROGRAMS_KEPT = 256
+
+# (stream, at, doorbell, wanted, shows) of each stream that waits: struct obstacle
+Obstacles: TypeAlias = "list[tuple[int, int, int, int, int]]"
+
+
+@dataclass
+class NativeEngine:
+    """Runs the parts of one rank. ``ranks`` share this machine's cores: with fewer cores nobody spins."""
+
+    cards: Sequence[Bytes]
+    ranks: int
+    _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
+
+    def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
+        """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises.
+
+        ValueError for records that would touch memory outside of buffers and slots.
+        """
+        program = self._program(running)
+        program.start(running.binding.epoch, running.binding.tag, *buffers)
+        spins = SPINS if self.ranks <= len(os.sched_getaffinity(0)) else 0
+        before: Obstacles = []
+        since = 0.0
+        while True:
+            status, found = program.advance(LOOK_NS, spins)
+            if status == DONE:
+                return
+            if status == MISMATCH:
+                raise running.mismatch(found[0][2])
+            if status == KERNEL:
+                _compute(running, buffers, stream=found[0][0], at=found[0][1])
+                program.skip(found[0][0])
+                continue
+            if [o[:2] for o in found] != [o[:2] for o in before]:
+                since = time.monotonic() - LOOK_NS / 1e9
+            before = found
+            blocked = [_blocked(running, *obstacle) for obstacle in found]
+            waited_s = time.monotonic() - since
+            if watch is not None:
+                watch(running, blocked, waited_s)
+            if waited_s > deadline_s:
+                raise running.deadline(blocked, waited_s)
+
+    def _program(self, running: Running) -> _native.Program:
+        """The part, bound to the pool: made once, and kept as long as the part is in use."""
+        key = (id(running.part), running.binding.base)
+        if key in self._programs:
+            self._programs.move_to_end(key)
+            return self._programs[key][1]
+        part, frame, layout = running.part, running.frame, running.binding.layout
+        program = _native.Program(
+            cards=self.cards,
+            base=running.binding.base,
+            extent_bytes=layout.extent_bytes,
+            ranks=layout.ranks,
+            slots=layout.slots,
+            doorbells_per_rank=layout.doorbells_per_rank,
+            slot_card_bytes=layout.slot_card_bytes,
+            doorbells_offset=layout.doorbells_offset,
+            slot_doorbell_bytes=layout.slot_doorbell_bytes,
+            data_offset=layout.data_offset,
+            regions=region_table(frame.regions),
+            groups=group_table(frame.groups),
+            streams=[stream.records for stream in part.streams],
+            buffer_bytes=[buffer.nbytes for buffer in part.buffers],
+            events=part.events,
+        )
+        self._programs[key] = (part, program)  # holding the part keeps its id its own
+        if len(self._programs) > PROGRAMS_KEPT:
+            self._programs.popitem(last=False)
+        return program
+
+
+def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:
+    named = running.part.streams[stream]
+    owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
+    return Blocked(named.name, at, named.instructions[at], doorbell, owner, wanted, shows)
+
+
+def _compute(running: Running, buffers: list[Bytes], *, stream: int, at: int) -> None:
+    i = running.part.streams[stream].instructions[at]
+    kernel = running.frame.kernels[i.arg]
+    out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)
+    inputs = [buffers[o.id][o.offset : o.offset + size] for o, size in zip((i.a, i.b, i.c), sizes, strict=False)]
+    KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)

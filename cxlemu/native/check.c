@@ -1,0 +1,86 @@
+/* A plan may come from a file: before anything runs, every offset is held to what there is. The Python rules say more
+ * (and say it in sentences); these checks are what memory safety needs. */
+#include "core.h"
+
+static bool fits(int64_t at, int64_t nbytes, int64_t size) { return at >= 0 && nbytes >= 0 && nbytes <= size && at <= size - nbytes; }
+
+static bool operand_ok(const program *p, const operand *o, int64_t nbytes) {
+    if (o->kind == NOTHING) return true;
+    if (o->kind == BUFFER) return o->id < p->buffer_count && fits(o->offset, nbytes, p->buffer_bytes[o->id]);
+    return o->kind == REGION && o->id < p->region_count && o->seq >= 0 && fits(o->offset, nbytes, p->regions[o->id].nbytes);
+}
+
+static bool region_ok(const program *p, const region *r) {
+    const int64_t most = (int64_t)1 << 48;
+    if (r->first_card < 0 || r->cards < 1 || r->cards > p->card_count || r->first_card > p->card_count - r->cards) return false;
+    if (r->granularity_bytes < LINE_BYTES || r->granularity_bytes % LINE_BYTES || r->granularity_bytes > most) return false;
+    if (r->base < 0 || r->start < 0 || r->nbytes < 0 || r->base > most || r->start > most || r->nbytes > most) return false;
+    if (r->nbytes == 0) return true;
+    /* The furthest byte of any card is in the last granule or in the last whole one before it. */
+    int64_t last = r->start + r->nbytes - 1, granule = last / r->granularity_bytes;
+    int64_t end = r->base + granule / r->cards * r->granularity_bytes + last % r->granularity_bytes + 1;
+    if (granule * r->granularity_bytes > r->start) {
+        int64_t whole = r->base + (granule - 1) / r->cards * r->granularity_bytes + r->granularity_bytes;
+        if (whole > end) end = whole;
+    }
+    return end <= p->slot_card_bytes;
+}
+
+static bool has(const operand *o, enum kind kind) { return o->kind == (uint16_t)kind; }
+static bool given(const operand *o) { return o->kind != NOTHING; }
+
+static bool aligned(const program *p, const operand *o, int64_t item) {
+    return o->kind != REGION || (p->regions[o->id].start + o->offset) % item == 0;
+}
+
+static bool record_ok(const program *p, const record *r) {
+    const int32_t doorbells = p->ranks * (p->doorbells_per_rank + 1);
+    const operand *all[] = {&r->dst, &r->dst2, &r->a, &r->b, &r->c};
+    const int64_t most = (int64_t)1 << 40;
+    if (r->op == 0 || r->op >= OP_END || r->nbytes < 0 || r->value < -most || r->value > most) return false;
+    for (int k = 0; k < 5; k++)
+        if (r->op != COMPUTE && !operand_ok(p, all[k], r->nbytes)) return false;
+    switch (r->op) {
+    case WRITE: case WRITE_NT: return has(&r->dst, REGION) && has(&r->a, BUFFER) && !given(&r->dst2);
+    case READ: return has(&r->dst, BUFFER) && has(&r->a, REGION);
+    case COPY: return has(&r->dst, BUFFER) && has(&r->a, BUFFER) && !given(&r->dst2);
+    case REDUCE: case REDUCE_LOCAL:
+        if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;
+        if (!given(&r->a) || !given(&r->b) || r->nbytes % item_bytes[r->dtype]) return false;
+        if (r->flags & FLAG_DIVIDE && r->arg < 1) return false;
+        for (int k = 0; k < 5; k++)
+            if (!aligned(p, all[k], item_bytes[r->dtype])) return false;
+        return true;
+    case SIGNAL_DATA: return r->arg >= 0 && r->arg < doorbells && has(&r->a, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
+    case WAIT_DATA: return r->arg >= 0 && r->arg < doorbells && has(&r->dst, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
+    case SIGNAL: case WAIT: return r->arg >= 0 && r->arg < doorbells;
+    case WAIT_ALL: return r->arg >= 0 && r->arg < p->group_count;
+    case RECORD: case AWAIT: return r->arg >= 0 && r->arg < p->event_count;
+    default: return true;
+    }
+}
+
+bool program_check(const program *p, int64_t extent_bytes, int32_t *stream, int64_t *at) {
+    const int64_t most = (int64_t)1 << 48;
+    *stream = -1, *at = -1;
+    if (p->card_count < 1 || p->ranks < 1 || p->slots < 1 || p->doorbells_per_rank < 1) return false;
+    if ((int64_t)p->ranks * ((int64_t)p->doorbells_per_rank + 1) > INT32_MAX) return false;
+    if (p->base < 0 || p->base % LINE_BYTES || p->slot_card_bytes < 0 || p->slot_card_bytes > most) return false;
+    const int64_t published = (int64_t)p->ranks * p->doorbells_per_rank, doorbells = published + p->ranks;
+    const int64_t done_bytes = (p->ranks + p->card_count - 1) / p->card_count * (int64_t)LINE_BYTES;
+    const int64_t slot_bytes = (published + p->card_count - 1) / p->card_count * LINE_BYTES;
+    if (p->doorbells_offset != done_bytes || p->slot_doorbell_bytes != slot_bytes) return false;
+    if (p->data_offset < done_bytes + p->slots * slot_bytes || p->data_offset % LINE_BYTES) return false;
+    if (p->data_offset > extent_bytes || p->slot_card_bytes > (extent_bytes - p->data_offset) / p->slots) return false;
+    for (int32_t k = 0; k < p->region_count; k++)
+        if (!region_ok(p, &p->regions[k])) return false;
+    for (int32_t k = 0; k < p->group_count; k++) {
+        const group *g = &p->groups[k];
+        if (g->first < 0 || g->count < 1 || g->stride < 1) return false;
+        if (g->first + ((int64_t)g->count - 1) * g->stride >= doorbells) return false;
+    }
+    for (*stream = 0; *stream < p->stream_count; ++*stream)
+        for (*at = 0; *at < p->lengths[*stream]; ++*at)
+            if (!record_ok(p, &p->records[*stream][*at])) return false;
+    return true;
+}

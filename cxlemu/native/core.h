@@ -1,0 +1,96 @@
+/* The native engine: executes a plan's records in place. What each record means is said by engines/reference.py;
+ * this file only says how a record lies in memory, which is the NumPy dtypes of plan/instructions.py. */
+#ifndef CXLEMU_CORE_H
+#define CXLEMU_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LINE_BYTES 64
+#define PAYLOAD_BYTES (LINE_BYTES - 8)
+#define TAG_BITS 16
+#define MAX_STREAMS 4
+#define MAX_BUFFERS 4
+
+enum op {
+    WRITE = 1, WRITE_NT, FLUSH, FENCE, SIGNAL, WAIT, WAIT_ALL, INVALIDATE, READ, REDUCE, COPY, REDUCE_LOCAL,
+    COMPUTE, RECORD, AWAIT, SIGNAL_DATA, WAIT_DATA, OP_END
+};
+enum kind { NOTHING, BUFFER, REGION };
+enum redop { SUM = 1, PROD, MIN, MAX, AVG, REDOP_END };
+enum { FLAG_DIVIDE = 1 };
+enum { DTYPES = 8 };
+
+typedef struct {
+    uint16_t kind, id;
+    int32_t seq;
+    int64_t offset;
+} operand;
+
+typedef struct {
+    uint8_t op, dtype, redop, flags;
+    int32_t arg;
+    int64_t value, nbytes;
+    operand dst, dst2, a, b, c;
+} record;
+
+typedef struct {
+    int32_t first_card, cards;
+    int64_t granularity_bytes, base, start, nbytes;
+} region;
+
+typedef struct {
+    int32_t first, count, stride;
+} group;
+
+_Static_assert(sizeof(operand) == 16, "operand differs from OPERAND_DTYPE");
+_Static_assert(sizeof(record) == 104, "record differs from RECORD_DTYPE");
+_Static_assert(sizeof(region) == 40, "region differs from REGION_DTYPE");
+_Static_assert(sizeof(group) == 12, "group differs from GROUP_DTYPE");
+
+/* A rank's part of a plan, bound to a pool and, while a call runs, to the call. */
+typedef struct {
+    /* the pool and the communicator's extent in it */
+    uint8_t **cards;
+    int64_t base;
+    int32_t card_count, ranks, slots, doorbells_per_rank;
+    int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset;
+    /* the plan */
+    const region *regions;
+    const group *groups;
+    int32_t region_count, group_count, event_count, stream_count, buffer_count;
+    const record *records[MAX_STREAMS];
+    int64_t lengths[MAX_STREAMS];
+    int64_t buffer_bytes[MAX_BUFFERS];
+    /* the call */
+    int64_t epoch;
+    uint16_t tag;
+    uint8_t *buffers[MAX_BUFFERS];
+    int64_t position[MAX_STREAMS];
+    uint8_t *events;
+} program;
+
+enum status { DONE, IDLE, MISMATCH, KERNEL };
+
+/* Where a stream stands: what it waits for, or what ended the run. doorbell is -1 for an event of the rank's own. */
+typedef struct {
+    int32_t stream, doorbell;
+    int64_t at, wanted, shows;
+} obstacle;
+
+/* Whether nothing that the records say can touch memory outside buffers, slots and doorbells.
+ * On false, *stream and *at say which record is wrong; both are -1 for the tables. */
+bool program_check(const program *p, int64_t extent_bytes, int32_t *stream, int64_t *at);
+
+/* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
+ * of them), a doorbell was rung by another call (MISMATCH) or a COMPUTE is due (KERNEL): found[0] says where.
+ * spins: looks at doorbells before the core is given away. */
+enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
+
+/* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */
+void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes, int64_t divisor);
+
+extern const int64_t item_bytes[DTYPES];
+
+#endif

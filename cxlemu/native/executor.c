@@ -1,0 +1,172 @@
+/* Executes records on coherent shared memory: stores are in the pool at once, so flushes, fences and invalidates are
+ * elided; what they order is ordered by the release of a SIGNAL and the acquire of a WAIT. */
+#define _POSIX_C_SOURCE 200809L
+#include "core.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#define PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define PAUSE() __asm__ volatile("yield")
+#else
+#define PAUSE() ((void)0)
+#endif
+
+#define SLEEP_AFTER_YIELDS 64
+#define SLEEP_NS 20000
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int32_t published_count(const program *p) { return p->ranks * p->doorbells_per_rank; }
+
+static uint8_t *doorbell_line(const program *p, int32_t doorbell, int64_t epoch) {
+    int32_t published = published_count(p);
+    if (doorbell >= published) {
+        int32_t number = doorbell - published;
+        return p->cards[number % p->card_count] + p->base + (int64_t)(number / p->card_count) * LINE_BYTES;
+    }
+    return p->cards[doorbell % p->card_count] + p->base + p->doorbells_offset +
+           epoch % p->slots * p->slot_doorbell_bytes + (int64_t)(doorbell / p->card_count) * LINE_BYTES;
+}
+
+/* Bytes `at` of an operand and, in *run, how many lie there in a row. */
+static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
+    if (o->kind == BUFFER) return p->buffers[o->id] + o->offset + at;
+    const region *r = &p->regions[o->id];
+    int64_t place = r->start + o->offset + at, granule = place / r->granularity_bytes;
+    int64_t within = place % r->granularity_bytes;
+    if (r->cards > 1 && r->granularity_bytes - within < *run) *run = r->granularity_bytes - within;
+    return p->cards[r->first_card + granule % r->cards] + p->base + p->data_offset +
+           (p->epoch + o->seq) % p->slots * p->slot_card_bytes + r->base +
+           granule / r->cards * r->granularity_bytes + within;
+}
+
+static void move(const program *p, const record *r) {
+    for (int64_t at = 0, run; at < r->nbytes; at += run) {
+        run = r->nbytes - at;
+        const uint8_t *from = piece(p, &r->a, at, &run);
+        uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
+        memmove(to, from, (size_t)run);
+        if (too) memcpy(too, to, (size_t)run);
+    }
+}
+
+static void reduce(const program *p, const record *r) {
+    int64_t divisor = r->flags & FLAG_DIVIDE ? r->arg : 1;
+    for (int64_t at = 0, run; at < r->nbytes; at += run) {
+        run = r->nbytes - at;
+        const uint8_t *a = piece(p, &r->a, at, &run), *b = piece(p, &r->b, at, &run);
+        const uint8_t *c = r->c.kind ? piece(p, &r->c, at, &run) : NULL;
+        uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
+        fold(r->dtype, r->redop, to, a, b, c, run, divisor);
+        if (too) memcpy(too, to, (size_t)run);
+    }
+}
+
+static void ring(const program *p, const record *r) {
+    int64_t epoch = p->epoch + r->value;
+    uint8_t *line = doorbell_line(p, r->arg, epoch);
+    if (r->op == SIGNAL_DATA) {
+        int64_t run = r->nbytes;
+        memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
+    }
+    atomic_store_explicit((_Atomic uint64_t *)line, (uint64_t)epoch << TAG_BITS | p->tag, memory_order_release);
+}
+
+/* Look at a doorbell once: DONE when it shows enough, else IDLE or MISMATCH with *found filled in. */
+static enum status look(const program *p, int32_t doorbell, int64_t wanted, obstacle *found) {
+    const uint8_t *line = doorbell_line(p, doorbell, wanted);
+    uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)line, memory_order_acquire);
+    int64_t shows = (int64_t)(word >> TAG_BITS);
+    if (shows > wanted) return DONE;
+    if (shows == wanted && (doorbell >= published_count(p) || (uint16_t)word == p->tag)) return DONE;
+    found->doorbell = doorbell, found->wanted = wanted, found->shows = shows;
+    return shows == wanted ? MISMATCH : IDLE;
+}
+
+static enum status wait_group(const program *p, const record *r, obstacle *found) {
+    int64_t wanted = p->epoch + r->value;
+    if (wanted <= 0) return DONE; /* before the communicator's first round */
+    const group *g = &p->groups[r->arg];
+    for (int32_t k = 0; k < g->count; k++) {
+        enum status s = look(p, g->first + k * g->stride, wanted, found);
+        if (s != DONE) return s;
+    }
+    return DONE;
+}
+
+/* DONE when the record was executed. */
+static enum status step(program *p, const record *r, obstacle *found) {
+    enum status s;
+    switch (r->op) {
+    case WRITE: case WRITE_NT: case READ: case COPY: move(p, r); return DONE;
+    case REDUCE: case REDUCE_LOCAL: reduce(p, r); return DONE;
+    case SIGNAL: case SIGNAL_DATA: ring(p, r); return DONE;
+    case WAIT: return look(p, r->arg, p->epoch + r->value, found);
+    case WAIT_DATA:
+        s = look(p, r->arg, p->epoch + r->value, found);
+        if (s == DONE) {
+            int64_t run = r->nbytes;
+            memcpy(piece(p, &r->dst, 0, &run), doorbell_line(p, r->arg, p->epoch + r->value) + 8, (size_t)r->nbytes);
+        }
+        return s;
+    case WAIT_ALL: return wait_group(p, r, found);
+    case RECORD: p->events[r->arg] = 1; return DONE;
+    case AWAIT:
+        found->doorbell = -1, found->wanted = found->shows = 0;
+        return p->events[r->arg] ? DONE : IDLE;
+    case COMPUTE: return KERNEL;
+    default: return DONE; /* FLUSH, FENCE, INVALIDATE: elided */
+    }
+}
+
+enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
+    int64_t looks = 0, idle_since = 0;
+    for (;;) {
+        bool progress = false;
+        *count = 0;
+        for (int32_t s = 0; s < p->stream_count; s++) {
+            while (p->position[s] < p->lengths[s]) {
+                obstacle *next = &found[*count];
+                enum status outcome = step(p, &p->records[s][p->position[s]], next);
+                if (outcome != DONE) {
+                    next->stream = s, next->at = p->position[s];
+                    if (outcome != IDLE) {
+                        found[0] = *next;
+                        *count = 1;
+                        return outcome;
+                    }
+                    ++*count;
+                    break;
+                }
+                p->position[s]++;
+                progress = true;
+            }
+        }
+        if (*count == 0) return DONE;
+        if (progress) {
+            looks = 0;
+            continue;
+        }
+        if (looks++ == 0) idle_since = now_ns();
+        if (looks < spins) {
+            PAUSE();
+            continue;
+        }
+        if (now_ns() - idle_since >= idle_ns) return IDLE;
+        if (looks < spins + SLEEP_AFTER_YIELDS) {
+            sched_yield();
+        } else {
+            struct timespec nap = {0, SLEEP_NS};
+            nanosleep(&nap, NULL);
+        }
+    }
+}

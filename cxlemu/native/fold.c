@@ -1,0 +1,134 @@
+/* Reductions: cxlemu/reduction.py is the definition. f16 and bf16 are combined in f32 and rounded after every step. */
+#include "core.h"
+
+#include <string.h>
+
+const int64_t item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
+
+/* Vector code for the machine at hand, chosen when the library is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(CXLEMU_PLAIN)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
+
+/* Elements as they lie in buffers: of any alignment, aliasing anything. */
+#define ELEMENT(name, type) typedef type name __attribute__((aligned(1), may_alias))
+ELEMENT(u8, uint8_t);
+ELEMENT(i8, int8_t);
+ELEMENT(i32, int32_t);
+ELEMENT(u32, uint32_t);
+ELEMENT(i64, int64_t);
+ELEMENT(u64, uint64_t);
+ELEMENT(f16, uint16_t);
+ELEMENT(bf16, uint16_t);
+ELEMENT(f32, float);
+ELEMENT(f64, double);
+
+static inline float bits_float(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
+static inline uint32_t float_bits(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
+
+static inline float from_bf16(uint16_t h) { return bits_float((uint32_t)h << 16); }
+
+static inline uint16_t to_bf16(float f) {
+    uint32_t bits = float_bits(f);
+    if (f != f) return (uint16_t)((bits >> 16 & 0x8000u) | 0x7fc0u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static inline float from_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    if (rest >= 0x7c00u) return bits_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u) return bits_float(sign | ((rest << 13) + 0x38000000u));
+    return bits_float(sign | float_bits((float)rest * 0x1p-24f)); /* subnormal: exact */
+}
+
+static inline uint16_t to_f16(float f) {
+    uint32_t bits = float_bits(f), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+    if (rest >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to infinity */
+    if (rest < 0x38800000u) /* subnormal: let the adder round to a multiple of 2^-24 */
+        return (uint16_t)(sign | (float_bits(bits_float(rest) + 0.5f) - 0x3f000000u));
+    return (uint16_t)(sign | (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1u)) >> 13);
+}
+
+#define PLAIN(x) (x)
+/* Integers wrap: combined without sign, where C defines that. */
+#define ADD_INT(type, wide, a, b) ((type)((wide)(a) + (wide)(b)))
+#define MUL_INT(type, wide, a, b) ((type)((wide)(a) * (wide)(b)))
+#define MIN_INT(type, wide, a, b) ((a) < (b) ? (a) : (b))
+#define MAX_INT(type, wide, a, b) ((a) > (b) ? (a) : (b))
+#define DIV_INT(type, wide, a, n) ((type)((a) / (n)))
+#define ADD_FLOAT(type, wide, a, b) ((a) + (b))
+#define MUL_FLOAT(type, wide, a, b) ((a) * (b))
+/* NaN wins, the left one first. */
+#define MIN_FLOAT(type, wide, a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define MAX_FLOAT(type, wide, a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define DIV_FLOAT(type, wide, a, n) ((a) / (wide)(n))
+
+/* One pass over all elements; `calc` is the type of an intermediate result, load and store convert. */
+#define PASS(name, type, calc, wide, load, store, OP)                                                           \
+    CLONES static void name(type *dst, const type *a, const type *b, const type *c, int64_t n) {                \
+        if (c) {                                                                                                \
+            for (int64_t i = 0; i < n; i++) {                                                                   \
+                calc x = load(a[i]), y = load(b[i]), z = load(c[i]);                                            \
+                type half = (type)store(OP(calc, wide, x, y));                                                  \
+                calc first = load(half);                                                                        \
+                dst[i] = (type)store(OP(calc, wide, first, z));                                                 \
+            }                                                                                                   \
+        } else {                                                                                                \
+            for (int64_t i = 0; i < n; i++) {                                                                   \
+                calc x = load(a[i]), y = load(b[i]);                                                            \
+                dst[i] = (type)store(OP(calc, wide, x, y));                                                     \
+            }                                                                                                   \
+        }                                                                                                       \
+    }
+
+#define DIVIDE(name, type, calc, wide, load, store, DIV)                                                        \
+    CLONES static void name(type *dst, int64_t n, int64_t divisor) {                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                       \
+            calc x = load(dst[i]);                                                                              \
+            dst[i] = (type)store(DIV(calc, wide, x, divisor));                                                  \
+        }                                                                                                       \
+    }
+
+#define KERNELS(t, type, calc, wide, load, store, KIND)                                                         \
+    PASS(sum_##t, type, calc, wide, load, store, ADD_##KIND)                                                    \
+    PASS(prod_##t, type, calc, wide, load, store, MUL_##KIND)                                                   \
+    PASS(min_##t, type, calc, wide, load, store, MIN_##KIND)                                                    \
+    PASS(max_##t, type, calc, wide, load, store, MAX_##KIND)                                                    \
+    DIVIDE(divide_##t, type, calc, wide, load, store, DIV_##KIND)
+
+KERNELS(u8, u8, uint8_t, uint32_t, PLAIN, PLAIN, INT)
+KERNELS(i8, i8, int8_t, uint32_t, PLAIN, PLAIN, INT)
+KERNELS(i32, i32, int32_t, uint32_t, PLAIN, PLAIN, INT)
+KERNELS(i64, i64, int64_t, uint64_t, PLAIN, PLAIN, INT)
+KERNELS(f16, f16, float, float, from_f16, to_f16, FLOAT)
+KERNELS(bf16, bf16, float, float, from_bf16, to_bf16, FLOAT)
+KERNELS(f32, f32, float, float, PLAIN, PLAIN, FLOAT)
+KERNELS(f64, f64, double, double, PLAIN, PLAIN, FLOAT)
+
+#define COMBINE(t)                                                                                              \
+    do {                                                                                                        \
+        int64_t n = nbytes / (int64_t)sizeof(t);                                                                \
+        switch (redop) {                                                                                        \
+        case PROD: prod_##t(dst, a, b, c, n); break;                                                            \
+        case MIN: min_##t(dst, a, b, c, n); break;                                                              \
+        case MAX: max_##t(dst, a, b, c, n); break;                                                              \
+        default: sum_##t(dst, a, b, c, n); break;                                                               \
+        }                                                                                                       \
+        if (divisor != 1) divide_##t(dst, n, divisor);                                                          \
+    } while (0)
+
+void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes, int64_t divisor) {
+    switch (dtype) {
+    case 0: COMBINE(u8); break;
+    case 1: COMBINE(i8); break;
+    case 2: COMBINE(i32); break;
+    case 3: COMBINE(i64); break;
+    case 4: COMBINE(f16); break;
+    case 5: COMBINE(bf16); break;
+    case 6: COMBINE(f32); break;
+    default: COMBINE(f64); break;
+    }
+}
