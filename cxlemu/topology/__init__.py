@@ -1,7 +1,7 @@
 """What the emulated machine is made of: hosts, cards, switches, links and spaces, from a YAML file.
 
-``document`` reads untrusted YAML and remembers lines, ``fields`` says what may stand in it, ``checks`` what
-the parts must be to each other, ``fabric`` finds routes, ``shipped`` the files that come with cxlemu.
+``document`` reads untrusted YAML and remembers lines, ``fields`` and ``parts`` say what may stand in it, ``checks``
+what the parts must be to each other, ``fabric`` finds routes, ``shipped`` the files that come with cxlemu.
 """
 
 from cxlemu.topology.fabric import Fabric, Route

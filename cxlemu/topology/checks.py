@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from cxlemu.topology.document import Key, shown
 from cxlemu.topology.fields import Misplaced, Space, closest
+from cxlemu.topology.parts import Parts
 from cxlemu.units import format_bytes
-
-if TYPE_CHECKING:
-    from cxlemu.topology.model import Topology
 
 CARDS_MAX = 256
 
 
-def defects(topology: Topology) -> Iterator[Misplaced]:
+def defects(topology: Parts) -> Iterator[Misplaced]:
     """Every defect, in an order in which each check may rely on the ones before it: raise the first."""
     if not topology.description.isprintable():
         yield Misplaced(("description",), "should be one line of printable text")
@@ -28,7 +25,7 @@ def defects(topology: Topology) -> Iterator[Misplaced]:
     yield from _emulation(topology)
 
 
-def _names_taken_twice(topology: Topology) -> Iterator[Misplaced]:
+def _names_taken_twice(topology: Parts) -> Iterator[Misplaced]:
     for kind in ("switches", "links", "spaces"):
         seen: dict[str, int] = {}
         for index, item in enumerate(getattr(topology, kind)):
@@ -37,7 +34,7 @@ def _names_taken_twice(topology: Topology) -> Iterator[Misplaced]:
             seen[item.name] = index
 
 
-def _link_ends(topology: Topology) -> Iterator[Misplaced]:
+def _link_ends(topology: Parts) -> Iterator[Misplaced]:
     known = ["hosts", "cards"]
     known += [f"host{host}" for host in range(topology.host_count)]
     known += [f"card{card}" for card in range(topology.card_count)]
@@ -54,7 +51,7 @@ def _link_ends(topology: Topology) -> Iterator[Misplaced]:
             yield Misplaced(("links", index, "ends"), f"are both {link.ends[0]} but should be two things")
 
 
-def _spaces(topology: Topology) -> Iterator[Misplaced]:
+def _spaces(topology: Parts) -> Iterator[Misplaced]:
     for index, space in enumerate(topology.spaces):
         if space.on_cards:
             yield from _space_on_cards(topology, space, ("spaces", index))
@@ -63,7 +60,7 @@ def _spaces(topology: Topology) -> Iterator[Misplaced]:
         yield Misplaced(("spaces",), f"should hold exactly one space of kind cxl_pool, not {pools}")
 
 
-def _space_on_cards(topology: Topology, space: Space, where: Key) -> Iterator[Misplaced]:
+def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Misplaced]:
     cards = topology.cards_of(space)
     for card in cards:
         if not 0 <= card < topology.card_count:
@@ -76,7 +73,7 @@ def _space_on_cards(topology: Topology, space: Space, where: Key) -> Iterator[Mi
         yield Misplaced((*where, "capacity_bytes"), what)
 
 
-def _unreachable(topology: Topology) -> Iterator[Misplaced]:
+def _unreachable(topology: Parts) -> Iterator[Misplaced]:
     fabric = topology.fabric()
     for card in topology.cards_of(topology.pool_space):
         for host in range(topology.host_count):
@@ -85,7 +82,7 @@ def _unreachable(topology: Topology) -> Iterator[Misplaced]:
                 yield Misplaced(("links",), what)
 
 
-def _emulation(topology: Topology) -> Iterator[Misplaced]:
+def _emulation(topology: Parts) -> Iterator[Misplaced]:
     nbytes, where = topology.card_bytes, ("emulation", "card_bytes")
     smallest = min(group.capacity_bytes for group in topology.cards)
     if nbytes > smallest:

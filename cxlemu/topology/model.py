@@ -4,54 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology.checks import defects
 from cxlemu.topology.document import Document, Key, shown
-from cxlemu.topology.fabric import Fabric
-from cxlemu.topology.fields import (
-    Cards,
-    Emulation,
-    Hosts,
-    Link,
-    Misplaced,
-    Model,
-    Name,
-    Space,
-    Switch,
-    listed,
-)
+from cxlemu.topology.fields import Misplaced, listed
+from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_configs
 
 
-def _as_groups(cards: Any) -> Any:
-    """One group may be written without the list around it."""
-    return [cards] if isinstance(cards, dict) else cards
-
-
-class Topology(Model):
+class Topology(Parts):
     """The whole machine. Immutable; equal where the files say the same."""
-
-    name: Name = Field(description="the topology's name")
-    description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
-    hosts: Hosts = Field(description="count, ranks_per_host and memory of the hosts")
-    cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
-        description="one group of equal cards, or a list of groups"
-    )
-    switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
-        default=(), description="the switches between hosts and cards"
-    )
-    links: Annotated[tuple[Link, ...], Field(strict=False, min_length=1, max_length=1024)] = Field(
-        description="the links that join hosts, switches and cards"
-    )
-    spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
-        description="the memories that regions lie in, one of them of kind cxl_pool"
-    )
-    emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Topology:
@@ -92,53 +58,6 @@ class Topology(Model):
         for defect in defects(self):
             raise defect
         return self
-
-    @property
-    def host_count(self) -> int:
-        return self.hosts.count
-
-    @property
-    def card_count(self) -> int:
-        return sum(group.count for group in self.cards)
-
-    def card(self, number: int) -> Cards:
-        """The group that card ``number`` belongs to. Raises ArgumentError where there is no such card."""
-        first = 0
-        for group in self.cards:
-            if 0 <= number - first < group.count:
-                return group
-            first += group.count
-        raise ArgumentError(f"there is no card {number}; {self.name} has {self.card_count}")
-
-    def cards_of(self, space: Space) -> tuple[int, ...]:
-        """The numbers of the cards that ``space`` lies on: consecutive, and none for memory without cards."""
-        if not space.on_cards:
-            return ()
-        return tuple(range(self.card_count)) if space.cards is None else space.cards
-
-    @property
-    def pool_space(self) -> Space:
-        return next(space for space in self.spaces if space.kind == "cxl_pool")
-
-    @property
-    def interleave_bytes(self) -> int:
-        """The pool's granule: a power of two from 256 bytes to 16 MiB."""
-        granule = self.pool_space.interleave_bytes
-        assert granule is not None
-        return granule
-
-    @property
-    def card_bytes(self) -> int:
-        """Memory that really backs each card on this machine."""
-        return self.emulation.card_bytes
-
-    @property
-    def pool_numa_node(self) -> int | None:
-        """The NUMA node that the cards' memory is bound to, if any."""
-        return self.emulation.numa_node
-
-    def fabric(self) -> Fabric:
-        return Fabric(self.switches, self.links)
 
     def load_latency_ns(self, host: int, card: int) -> int:
         """An idle 64-byte load: the way to the card and back, and the card itself.
