@@ -33,8 +33,15 @@ static bool aligned(const program *p, const operand *o, int64_t item) {
     return o->kind != REGION || (p->regions[o->id].start + o->offset) % item == 0;
 }
 
+/* Doorbells are numbered from 0, those of all slots before one done of each rank. A published one lies in the slot of
+ * its epoch, so there must be one: only waits for done doorbells reach back before the call. */
+static bool doorbell_ok(const program *p, const record *r, bool waits) {
+    const int32_t published = p->ranks * p->doorbells_per_rank;
+    if (r->arg < 0 || r->arg >= published + p->ranks) return false;
+    return r->value >= 0 || (waits && r->arg >= published);
+}
+
 static bool record_ok(const program *p, const record *r) {
-    const int32_t doorbells = p->ranks * (p->doorbells_per_rank + 1);
     const operand *all[] = {&r->dst, &r->dst2, &r->a, &r->b, &r->c};
     const int64_t most = (int64_t)1 << 40;
     if (r->op == 0 || r->op >= OP_END || r->nbytes < 0 || r->value < -most || r->value > most) return false;
@@ -42,25 +49,26 @@ static bool record_ok(const program *p, const record *r) {
         if (r->op != COMPUTE && !operand_ok(p, all[k], r->nbytes)) return false;
     switch (r->op) {
     case WRITE: case WRITE_NT: return has(&r->dst, REGION) && has(&r->a, BUFFER) && !given(&r->dst2);
-    case READ: return has(&r->dst, BUFFER) && has(&r->a, REGION);
+    case READ: return has(&r->dst, BUFFER) && has(&r->a, REGION) && !has(&r->dst2, BUFFER);
     case COPY: return has(&r->dst, BUFFER) && has(&r->a, BUFFER) && !given(&r->dst2);
     case REDUCE: case REDUCE_LOCAL:
         if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;
-        if (!given(&r->a) || !given(&r->b) || r->nbytes % item_bytes[r->dtype]) return false;
+        if (!given(&r->a) || !given(&r->b) || has(&r->dst2, BUFFER) || r->nbytes % item_bytes[r->dtype]) return false;
         if (r->flags & FLAG_DIVIDE && r->arg < 1) return false;
         for (int k = 0; k < 5; k++)
             if (!aligned(p, all[k], item_bytes[r->dtype])) return false;
         return true;
-    case SIGNAL_DATA: return r->arg >= 0 && r->arg < doorbells && has(&r->a, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
-    case WAIT_DATA: return r->arg >= 0 && r->arg < doorbells && has(&r->dst, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
-    case SIGNAL: case WAIT: return r->arg >= 0 && r->arg < doorbells;
+    case SIGNAL_DATA: return doorbell_ok(p, r, false) && has(&r->a, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
+    case WAIT_DATA: return doorbell_ok(p, r, true) && has(&r->dst, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
+    case SIGNAL: return doorbell_ok(p, r, false);
+    case WAIT: return doorbell_ok(p, r, true);
     case WAIT_ALL: return r->arg >= 0 && r->arg < p->group_count;
     case RECORD: case AWAIT: return r->arg >= 0 && r->arg < p->event_count;
     default: return true;
     }
 }
 
-bool program_check(const program *p, int64_t extent_bytes, int32_t *stream, int64_t *at) {
+bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at) {
     const int64_t most = (int64_t)1 << 48;
     *stream = -1, *at = -1;
     if (p->card_count < 1 || p->ranks < 1 || p->slots < 1 || p->doorbells_per_rank < 1) return false;
@@ -70,7 +78,8 @@ bool program_check(const program *p, int64_t extent_bytes, int32_t *stream, int6
     const int64_t done_bytes = (p->ranks + p->card_count - 1) / p->card_count * (int64_t)LINE_BYTES;
     const int64_t slot_bytes = (published + p->card_count - 1) / p->card_count * LINE_BYTES;
     if (p->doorbells_offset != done_bytes || p->slot_doorbell_bytes != slot_bytes) return false;
-    if (p->data_offset < done_bytes + p->slots * slot_bytes || p->data_offset % LINE_BYTES) return false;
+    if (p->data_offset < done_bytes || p->data_offset % LINE_BYTES) return false;
+    if (slot_bytes > (p->data_offset - done_bytes) / p->slots) return false;
     if (p->data_offset > extent_bytes || p->slot_card_bytes > (extent_bytes - p->data_offset) / p->slots) return false;
     for (int32_t k = 0; k < p->region_count; k++)
         if (!region_ok(p, &p->regions[k])) return false;
@@ -80,7 +89,10 @@ bool program_check(const program *p, int64_t extent_bytes, int32_t *stream, int6
         if (g->first + ((int64_t)g->count - 1) * g->stride >= doorbells) return false;
     }
     for (*stream = 0; *stream < p->stream_count; ++*stream)
-        for (*at = 0; *at < p->lengths[*stream]; ++*at)
-            if (!record_ok(p, &p->records[*stream][*at])) return false;
+        for (*at = 0; *at < p->lengths[*stream]; ++*at) {
+            const record *r = &p->records[*stream][*at];
+            if (!record_ok(p, r)) return false;
+            if (r->op != COMPUTE && has(&r->dst, BUFFER)) p->written[r->dst.id] = true;
+        }
     return true;
 }

@@ -10,6 +10,7 @@
 #define LINE_BYTES 64
 #define PAYLOAD_BYTES (LINE_BYTES - 8)
 #define TAG_BITS 16
+#define EPOCH_BITS 47 /* of a call's first epoch: whatever its records add, a doorbell's word holds it beside the tag */
 #define MAX_STREAMS 4
 #define MAX_BUFFERS 4
 
@@ -63,6 +64,7 @@ typedef struct {
     const record *records[MAX_STREAMS];
     int64_t lengths[MAX_STREAMS];
     int64_t buffer_bytes[MAX_BUFFERS];
+    bool written[MAX_BUFFERS]; /* some record stores to it: found by program_check */
     /* the call */
     int64_t epoch;
     uint16_t tag;
@@ -79,9 +81,9 @@ typedef struct {
     int64_t at, wanted, shows;
 } obstacle;
 
-/* Whether nothing that the records say can touch memory outside buffers, slots and doorbells.
+/* Whether nothing that the records say can touch memory outside buffers, slots and doorbells; fills in p->written.
  * On false, *stream and *at say which record is wrong; both are -1 for the tables. */
-bool program_check(const program *p, int64_t extent_bytes, int32_t *stream, int64_t *at);
+bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at);
 
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
  * of them), a doorbell was rung by another call (MISMATCH) or a COMPUTE is due (KERNEL): found[0] says where.

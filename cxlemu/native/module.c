@@ -6,29 +6,35 @@
 
 #include <string.h>
 
-#define MAX_VIEWS 512
+#define MAX_CARDS 256
+
+enum state { UNBOUND, READY, STARTED, BUSY };
 
 typedef struct {
     PyObject_HEAD
     program p;
-    uint8_t *card_pointers[256];
-    Py_buffer views[MAX_VIEWS]; /* cards, tables and records, held as long as the program lives */
-    int view_count;
+    enum state state;
+    uint8_t *card_pointers[MAX_CARDS];
+    Py_buffer card_views[MAX_CARDS]; /* held as long as the program lives */
+    int card_view_count;
     Py_buffer call_views[MAX_BUFFERS]; /* the user's arrays, held while a call runs */
     int call_view_count;
-    bool running;
 } Program;
 
-static void *hold(Program *self, PyObject *object, int flags, Py_ssize_t *nbytes) {
-    if (self->view_count == MAX_VIEWS) {
-        PyErr_SetString(PyExc_ValueError, "too many cards or streams");
-        return NULL;
-    }
-    Py_buffer *view = &self->views[self->view_count];
-    if (PyObject_GetBuffer(object, view, flags) < 0) return NULL;
-    self->view_count++;
-    *nbytes = view->len;
-    return view->buf;
+/* A copy of a table: what was checked is what runs, and it is aligned wherever it came from. */
+static void *copy(PyObject *object, size_t row_bytes, int64_t *count) {
+    Py_buffer view;
+    void *copied = NULL;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return NULL;
+    const size_t nbytes = (size_t)view.len;
+    if (nbytes % row_bytes || nbytes / row_bytes > INT32_MAX)
+        PyErr_SetString(PyExc_ValueError, "a table is no whole number of rows, or too long");
+    else if (!(copied = PyMem_Malloc(nbytes)))
+        PyErr_NoMemory();
+    else
+        memcpy(copied, view.buf, nbytes), *count = (int64_t)(nbytes / row_bytes);
+    PyBuffer_Release(&view);
+    return copied;
 }
 
 static void release_call(Program *self) {
@@ -38,24 +44,31 @@ static void release_call(Program *self) {
 
 static void Program_dealloc(Program *self) {
     release_call(self);
-    for (int k = 0; k < self->view_count; k++) PyBuffer_Release(&self->views[k]);
+    for (int k = 0; k < self->card_view_count; k++) PyBuffer_Release(&self->card_views[k]);
+    for (int k = 0; k < MAX_STREAMS; k++) PyMem_Free((void *)self->p.records[k]);
+    PyMem_Free((void *)self->p.regions);
+    PyMem_Free((void *)self->p.groups);
     PyMem_Free(self->p.events);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static int hold_cards(Program *self, PyObject *cards, int64_t extent_bytes) {
-    Py_ssize_t count = PySequence_Size(cards), nbytes = 0;
-    if (count < 1 || count > 256) {
-        PyErr_SetString(PyExc_ValueError, "a pool has 1 to 256 cards");
+    Py_ssize_t count = PySequence_Size(cards);
+    if (count < 1 || count > MAX_CARDS) {
+        PyErr_Format(PyExc_ValueError, "a pool has 1 to %d cards", MAX_CARDS);
         return -1;
     }
     for (Py_ssize_t k = 0; k < count; k++) {
         PyObject *card = PySequence_GetItem(cards, k);
         if (!card) return -1;
-        self->card_pointers[k] = hold(self, card, PyBUF_WRITABLE, &nbytes);
+        Py_buffer *view = &self->card_views[k];
+        int held = PyObject_GetBuffer(card, view, PyBUF_WRITABLE);
         Py_DECREF(card);
-        if (!self->card_pointers[k]) return -1;
-        if (self->p.base < 0 || extent_bytes < 0 || extent_bytes > nbytes || self->p.base > nbytes - extent_bytes) {
+        if (held < 0) return -1;
+        self->card_view_count++;
+        self->card_pointers[k] = view->buf;
+        if (self->p.base < 0 || extent_bytes < 0 || extent_bytes > view->len ||
+            self->p.base > view->len - extent_bytes) {
             PyErr_Format(PyExc_ValueError, "card %zd ends before the communicator's extent does", k);
             return -1;
         }
@@ -69,8 +82,8 @@ static int hold_cards(Program *self, PyObject *cards, int64_t extent_bytes) {
     return 0;
 }
 
-static int hold_streams(Program *self, PyObject *streams) {
-    Py_ssize_t count = PySequence_Size(streams), nbytes = 0;
+static int copy_streams(Program *self, PyObject *streams) {
+    Py_ssize_t count = PySequence_Size(streams);
     if (count < 0 || count > MAX_STREAMS) {
         PyErr_Format(PyExc_ValueError, "a rank has at most %d streams", MAX_STREAMS);
         return -1;
@@ -78,14 +91,9 @@ static int hold_streams(Program *self, PyObject *streams) {
     for (Py_ssize_t k = 0; k < count; k++) {
         PyObject *stream = PySequence_GetItem(streams, k);
         if (!stream) return -1;
-        self->p.records[k] = hold(self, stream, PyBUF_SIMPLE, &nbytes);
+        self->p.records[k] = copy(stream, sizeof(record), &self->p.lengths[k]);
         Py_DECREF(stream);
         if (!self->p.records[k]) return -1;
-        if (nbytes % (Py_ssize_t)sizeof(record)) {
-            PyErr_SetString(PyExc_ValueError, "a stream is no whole number of records");
-            return -1;
-        }
-        self->p.lengths[k] = nbytes / (Py_ssize_t)sizeof(record);
     }
     self->p.stream_count = (int32_t)count;
     return 0;
@@ -114,8 +122,8 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
                             "buffer_bytes", "events", NULL};
     PyObject *cards, *regions, *groups, *streams, *sizes;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset;
-    Py_ssize_t nbytes = 0;
-    if (self->view_count) {
+    int64_t region_count = 0, group_count = 0;
+    if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
@@ -126,12 +134,11 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
-    if (hold_cards(self, cards, extent) < 0 || hold_streams(self, streams) < 0 || take_buffer_sizes(self, sizes) < 0)
+    if (hold_cards(self, cards, extent) < 0 || copy_streams(self, streams) < 0 || take_buffer_sizes(self, sizes) < 0)
         return -1;
-    if (!(self->p.regions = hold(self, regions, PyBUF_SIMPLE, &nbytes))) return -1;
-    self->p.region_count = (int32_t)(nbytes / (Py_ssize_t)sizeof(region));
-    if (!(self->p.groups = hold(self, groups, PyBUF_SIMPLE, &nbytes))) return -1;
-    self->p.group_count = (int32_t)(nbytes / (Py_ssize_t)sizeof(group));
+    if (!(self->p.regions = copy(regions, sizeof(region), &region_count))) return -1;
+    if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;
+    self->p.region_count = (int32_t)region_count, self->p.group_count = (int32_t)group_count;
     if (self->p.event_count < 0 || !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1))) {
         PyErr_SetString(PyExc_ValueError, "no room for that many events");
         return -1;
@@ -143,42 +150,55 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         else PyErr_Format(PyExc_ValueError, "record %lld of stream %d is not valid", (long long)at, (int)stream);
         return -1;
     }
+    self->state = READY;
     return 0;
 }
 
-/* start(epoch, tag, *buffers): begin a call. The buffers are held until it is done, or another one begins. */
-static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t count) {
-    if (self->running) {
-        PyErr_SetString(PyExc_RuntimeError, "the program runs in another thread");
-        return NULL;
-    }
-    if (count != 2 + self->p.buffer_count) {
-        PyErr_Format(PyExc_TypeError, "start takes an epoch, a tag and %d buffers", (int)self->p.buffer_count);
-        return NULL;
-    }
+/* Fill in what a call is; on failure, what was taken is in call_views. */
+static int take_call(Program *self, PyObject *const *args) {
     long long epoch = PyLong_AsLongLong(args[0]);
+    if (PyErr_Occurred()) return -1;
     unsigned long tag = PyLong_AsUnsignedLong(args[1]);
-    if (PyErr_Occurred()) return NULL;
-    if (epoch < 0 || epoch >> 40 || tag >> TAG_BITS) {
+    if (PyErr_Occurred()) return -1;
+    if (epoch < 0 || epoch >> EPOCH_BITS || tag >> TAG_BITS) {
         PyErr_SetString(PyExc_ValueError, "the epoch or the tag is out of range");
-        return NULL;
+        return -1;
     }
-    release_call(self);
     for (int k = 0; k < self->p.buffer_count; k++) {
-        /* Whether a buffer is written, the plan says: only then it must be writable. NumPy's read-only arrays are
-         * refused for outputs before this, so inputs may be of either kind. */
-        if (PyObject_GetBuffer(args[2 + k], &self->call_views[k], PyBUF_SIMPLE) < 0) return NULL;
+        int flags = self->p.written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE; /* inputs may be read-only */
+        if (PyObject_GetBuffer(args[2 + k], &self->call_views[k], flags) < 0) return -1;
         self->call_view_count++;
         if (self->call_views[k].len < self->p.buffer_bytes[k]) {
             PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->call_views[k].len,
                          (long long)self->p.buffer_bytes[k]);
-            return NULL;
+            return -1;
         }
         self->p.buffers[k] = self->call_views[k].buf;
     }
     self->p.epoch = epoch, self->p.tag = (uint16_t)tag;
     memset(self->p.position, 0, sizeof self->p.position);
     memset(self->p.events, 0, (size_t)self->p.event_count);
+    return 0;
+}
+
+/* start(epoch, tag, *buffers): begin a call. The buffers are held until it is done, or another one begins. */
+static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t count) {
+    if (self->state == UNBOUND || self->state == BUSY) {
+        PyErr_SetString(PyExc_RuntimeError, "the program was never made, or it runs in another thread");
+        return NULL;
+    }
+    if (count != 2 + self->p.buffer_count) {
+        PyErr_Format(PyExc_TypeError, "start takes an epoch, a tag and %d buffers", (int)self->p.buffer_count);
+        return NULL;
+    }
+    release_call(self);
+    self->state = BUSY;
+    int taken = take_call(self, args);
+    self->state = taken < 0 ? READY : STARTED;
+    if (taken < 0) {
+        release_call(self);
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -190,22 +210,19 @@ static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_
     }
     long long idle_ns = PyLong_AsLongLong(args[0]), spins = PyLong_AsLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
-    if (self->running || self->call_view_count != self->p.buffer_count) {
+    if (self->state != STARTED) {
         PyErr_SetString(PyExc_RuntimeError, "no call was started, or it runs in another thread");
         return NULL;
     }
     obstacle found[MAX_STREAMS];
     int waiting = 0;
     enum status status;
-    self->running = true;
+    self->state = BUSY;
     Py_BEGIN_ALLOW_THREADS
     status = program_run(&self->p, idle_ns, spins, found, &waiting);
     Py_END_ALLOW_THREADS
-    self->running = false;
-    if (status == DONE) {
-        release_call(self);
-        self->call_view_count = 0;
-    }
+    self->state = status == DONE ? READY : STARTED;
+    if (status == DONE) release_call(self);
     PyObject *list = PyList_New(waiting);
     for (int k = 0; list && k < waiting; k++) {
         PyObject *one = Py_BuildValue("(iLiLL)", (int)found[k].stream, (long long)found[k].at, (int)found[k].doorbell,
@@ -220,7 +237,7 @@ static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_
 static PyObject *Program_skip(Program *self, PyObject *argument) {
     long stream = PyLong_AsLong(argument);
     if (PyErr_Occurred()) return NULL;
-    if (self->running || stream < 0 || stream >= self->p.stream_count ||
+    if (self->state != STARTED || stream < 0 || stream >= self->p.stream_count ||
         self->p.position[stream] >= self->p.lengths[stream]) {
         PyErr_SetString(PyExc_RuntimeError, "there is no record to skip");
         return NULL;
