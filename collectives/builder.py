@@ -45,6 +45,7 @@ from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
+ROUNDS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,11 @@ class Builder:
             return
         writers = list(range(self.ranks)) if writers is None else writers
         piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread)
+        if nbytes > ROUNDS_MAX * piece:
+            raise ArgumentError(
+                f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
+                f"larger region, or choose a variant that moves more in a round"
+            )
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)

@@ -13,6 +13,8 @@ from collectives.recipes import Recipe, recipes_of
 from cxlemu.errors import ArgumentError, CxlemuError
 from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 
+BLOCK_BYTES_MAX = 1 << 40
+
 _RECIPES = {(recipe.collective, recipe.name): recipe for function in SHIPPED for recipe in recipes_of(function)}
 
 
@@ -98,5 +100,7 @@ def check(call: Call) -> None:
     operations = ("sum", "prod", "min", "max", "avg") if contract.reduces else ("none",)
     if call.redop not in operations:
         raise ArgumentError(f"{call.collective} takes op {', '.join(operations)}, not {call.redop!r}")
+    if call.nbytes > BLOCK_BYTES_MAX:
+        raise ArgumentError(f"a block of {call.nbytes} bytes is too large: {BLOCK_BYTES_MAX} are the most")
     if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:
         raise ArgumentError(f"{call.nbytes} bytes are no whole number of {call.dtype} elements")

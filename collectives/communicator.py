@@ -14,7 +14,10 @@ rank and in every run; ``avg`` is the sum divided by the number of ranks (intege
 
 from __future__ import annotations
 
+import operator
+from binascii import crc_hqx
 from functools import lru_cache
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +26,7 @@ import numpy as np
 from collectives.arrays import Array, Bound, bind, block_bytes, dtype_name
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
-from collectives.layouts import REGION_BYTES, layout_for, world_share
+from collectives.layouts import REGION_BYTES, child_room, layout_for, ring_room, world_share
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe
 from collectives.watch import Watcher
@@ -31,9 +34,8 @@ from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import ArgumentError, PeerLostError, RunError
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Call, Layout
+from cxlemu.plan import Call, Layout, Plan, rules
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
-from cxlemu.rounding import round_down
 from cxlemu.world import RankContext
 
 PLANS_KEPT = 256
@@ -76,12 +78,12 @@ class Communicator:
         self._lane = lane
         self._deadline_s = deadline_s
         self._epoch = 1  # doorbells start at 0: nothing is published yet
-        self._tag = 0
+        self._tag = crc_hqx(repr(layout).encode(), 0)  # so that ranks with other rings notice, too
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         # Rings never overlap, so where one begins is a name that all members agree on.
         self._watch = Watcher(context, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
-        self._plan = lru_cache(maxsize=PLANS_KEPT)(lambda chosen, call: build(chosen, self.layout, call))
+        self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
         self._clear_doorbells()
 
     @classmethod
@@ -101,12 +103,11 @@ class Communicator:
         """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)
+        room = ring_room(arena.nbytes)
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
-            layout=layout_for(
-                context.ranks, len(pool.cards), arena.nbytes, pool.interleave_bytes, region_bytes=region_bytes
-            ),
+            layout=layout_for(context.ranks, len(pool.cards), room, pool.interleave_bytes, region_bytes=region_bytes),
             arena=arena,
             engine=engine_for(engine, context.memory, pool.cards, context.ranks),
             lane=Lane(),
@@ -121,18 +122,18 @@ class Communicator:
         ``color=None`` takes no part and gets None. Collective over this communicator. Raises ArgumentError when the
         pool has no room left.
         """
-        mine = np.array([color is not None, color or 0, self.rank if key is None else key], np.int64)
+        mine = np.array([color is not None, *map(_as_i64, (color or 0, self.rank if key is None else key))], np.int64)
         everyone = self.all_gather(mine).tolist()
         groups: dict[int, list[tuple[int, int]]] = {}
         for rank, (takes_part, its_color, its_key) in enumerate(everyone):
             if takes_part:
                 groups.setdefault(its_color, []).append((its_key, rank))
         # Every rank takes every group's room, and finds that it is too small where it is, so that all agree.
-        room = round_down(self._arena.nbytes // (2 * max(len(groups), 1)), ARENA_ALIGN_BYTES)
+        room = child_room(self._arena.nbytes, len(groups), self.layout)
         cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         layouts = {
-            its_color: layout_for(len(group), cards, room, interleave_bytes, region_bytes=region_bytes)
+            its_color: layout_for(len(group), cards, ring_room(room), interleave_bytes, region_bytes=region_bytes)
             for its_color, group in groups.items()
         }
         child = None
@@ -290,11 +291,11 @@ class Communicator:
     def _run(self, chosen: Recipe, bound: Bound) -> None:
         self._check_usable()  # also an asynchronous call, when its turn comes
         call = bound.call
-        plan = self._plan(chosen, call)
+        plan, frame_digest = self._plan(chosen, call)
         part = plan.part(self.rank)
         if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
             self._scratch = np.empty(need, np.uint8)
-        self._tag = call.tag(self._tag)
+        self._tag = crc_hqx(frame_digest, call.tag(self._tag))
         self._watch.report(self._watch.call + 1, self._tag, f"{call.collective} {call.nbytes} {call.dtype}")
         binding = Binding(self.layout, self._base, self._epoch, self._tag)
         buffers = [bound.input, bound.output, self._scratch]
@@ -307,6 +308,15 @@ class Communicator:
             if isinstance(error, PeerLostError):
                 self._watch.report_lost(self._tag, error.ranks)
             raise
+
+    def _build(self, chosen: Recipe, call: Call) -> tuple[Plan, bytes]:
+        """A plan that breaks no rule, and a digest of what its ranks must agree on. Raises PlanError.
+
+        Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
+        """
+        plan = build(chosen, self.layout, call)
+        rules.check(plan, None if chosen.source else [self.rank])
+        return plan, blake2b(repr(plan.frame).encode(), digest_size=8).digest()
 
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
@@ -341,6 +351,17 @@ class Communicator:
     ) -> None:
         if error is None:
             self.close()
+
+
+def _as_i64(number: int) -> int:
+    """A color or a key. Raises ArgumentError for what is no 64-bit integer."""
+    try:
+        value = operator.index(number)
+    except TypeError:
+        raise ArgumentError(f"split takes whole numbers as color and key, not {number!r}") from None
+    if not -(2**63) <= value < 2**63:
+        raise ArgumentError(f"split takes 64-bit numbers as color and key, not {number}")
+    return value
 
 
 __all__ = ["Communicator", "Handle", "Outcome"]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
-from cxlemu.pool.arena import Arena
+from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.superblock import data_offset
+from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
 
 SLOTS = 4  # deep enough that a writer seldom waits for its slowest reader
@@ -43,11 +44,23 @@ def layout_for(
 
 
 def world_share(arena: Arena) -> Arena:
-    """What a world's communicator takes of the room that is left: half, for its ring and its children."""
+    """What a world's communicator takes of the room that is left: half. A ring takes at most half of that again
+    (`ring_room`), and the rest is for communicators split off."""
     return arena.take(arena.nbytes // 2)
+
+
+def ring_room(arena_bytes: int) -> int:
+    """How much of a communicator's room its own ring may take."""
+    return arena_bytes // 2
+
+
+def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
+    """Room for each of ``groups`` communicators split off at once, out of what is left to their parent: half of that
+    together, but no more than eight of the parent's rings each, which leaves their own children enough."""
+    return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
 
 
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
-    share = world_share(Arena(data_offset(ranks), topology.card_bytes))
-    return layout_for(ranks, topology.card_count, share.nbytes, topology.interleave_bytes, region_bytes=region_bytes)
+    room = ring_room(world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes)
+    return layout_for(ranks, topology.card_count, room, topology.interleave_bytes, region_bytes=region_bytes)

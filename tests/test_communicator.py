@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from collectives.catalog import variants
+from collectives.catalog import load_algorithm, variants
 from collectives.communicator import Communicator
 from cxlemu.errors import (
     ArgumentError,
     DeadlineError,
     MismatchError,
     PeerLostError,
+    PlanError,
     RankFailures,
     RunError,
 )
@@ -547,3 +549,61 @@ def test_a_revoked_communicator_raises_at_once() -> None:
 def test_an_input_error_of_one_rank_is_what_the_caller_sees() -> None:
     with pytest.raises(ArgumentError, match="not contiguous"):
         together(lambda c: c.all_reduce(of(8)[::2] if c.rank == 1 else of(4)), ranks=3, deadline_s=0.6)
+
+
+# --- what an acceptance review found -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", ["laptop", "one-host-four-ranks", "titan2-6xcz120", "twelve-hosts", "six-cards"])
+def test_every_shipped_config_has_room_for_a_split(config: str) -> None:
+    def main(context: RankContext) -> int:
+        with Communicator.world(context) as comm:
+            return int(part_of(comm, comm.rank % 2).all_reduce(np.ones(1, np.int32))[0])
+
+    assert launch(main, ranks=4, topology=config, deadline_s=5) == [2] * 4
+
+
+def test_ranks_with_other_rings_are_told_so() -> None:
+    def main(context: RankContext) -> None:
+        region_bytes = REGION_BYTES if context.rank == 0 else 2 * REGION_BYTES
+        with Communicator.world(context, region_bytes=region_bytes) as comm:
+            comm.all_reduce(of(50_000))
+
+    with pytest.raises(RankFailures) as raised:
+        launch(main, ranks=2, topology=LAPTOP, deadline_s=TO_NOTICE_S)
+    assert any(isinstance(error, MismatchError) for error in raised.value.failures.values())
+
+
+@pytest.mark.parametrize("color", [2**70, "a", 1.5])
+def test_a_color_is_a_64_bit_number(color: Any) -> None:
+    with pytest.raises(ArgumentError, match="split takes"):
+        together(lambda comm: comm.split(color), ranks=2)
+
+
+OVERSTEPPING = """
+from collectives.builder import Builder
+from collectives.recipes import algorithm
+
+@algorithm("all_reduce")
+def far_block(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset), block=40)
+            b.fold(b.output(chunk.offset), chunk, b.input(chunk.offset), block=40)
+"""
+
+
+def test_an_algorithm_that_breaks_a_rule_is_refused_before_it_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OVERSTEPPING)
+    mine = load_algorithm(f"{file}:far_block")
+    with pytest.raises(PlanError, match="region"):
+        together(lambda comm: comm.all_reduce(of(100), variant=mine), ranks=2)
+
+
+def test_an_algorithm_whose_ranks_disagree_is_refused_before_it_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OVERSTEPPING.replace("b.nbytes, spread", "b.nbytes // (1 + b.rank), spread").replace("=40", "=0"))
+    mine = load_algorithm(f"{file}:far_block")
+    with pytest.raises(PlanError, match="builds other tables"):
+        together(lambda comm: comm.all_reduce(of(50_000), variant=mine), ranks=2)
