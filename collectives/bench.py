@@ -23,17 +23,20 @@ DEFAULT_SEED = 1
 MOST_ROWS = 10_000
 # Four sizes, among which "auto" takes every variant but naive.
 MIN_BYTES, MAX_BYTES, STEP_FACTOR = 32, 1 << 20, 32
+MOST_BYTES = 1 << 40  # of one size
 
 
 def size_steps(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
     """nccl-tests' sizes from ``first`` to ``last`` bytes, times ``factor`` or plus ``step`` each; None: default.
 
-    Raises ArgumentError for sizes that do not go from small to large in a bearable number of steps.
+    Raises ArgumentError for sizes above 1 TiB, or that do not go from small to large in a bearable number of steps.
     """
     first = MIN_BYTES if first is None else first
     last = max(first, MAX_BYTES) if last is None else last
     if factor is not None and step is not None:
         raise ArgumentError("--stepfactor and --stepbytes exclude each other: give one of them")
+    if max(first, last) > MOST_BYTES:
+        raise ArgumentError(f"a size of {max(first, last)} bytes is too large: {MOST_BYTES} (1 TiB) are the most")
     if first > last:
         raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
     if step == 0 or (step is None and first == 0 and last > 0):
@@ -224,4 +227,7 @@ def row(case: Case, seen: Mapping[int, Measured], *, checked: bool) -> Row:
 @lru_cache
 def load_algorithm(spec: str) -> Recipe:
     """`catalog.load_algorithm`, once a process: threads must not execute the file side by side."""
-    return catalog.load_algorithm(spec)
+    try:
+        return catalog.load_algorithm(spec)
+    except OSError as error:  # the name is too long, or in a directory that is closed to us
+        raise ArgumentError(f"--algorithm {spec}: the file cannot be read: {error.strerror}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.pool import segments
+from cxlemu.world.environment import find_place
 
 RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "all_reduce", "-b", "4K", "-e", "4K"]
 FOR_EVER = ["-o", "all", "-d", "all", "--variant", "every", "--iters", "2000", "--deadline-s", "6"]
@@ -102,8 +104,13 @@ def test_ranks_go_with_their_killed_parent_and_clean_removes_the_rest() -> None:
 @pytest.mark.parametrize("how", ["processes", "threads"])
 @pytest.mark.parametrize(
     ("number", "code", "told"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
-    ids=["Ctrl-C", "SIGTERM"],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "terminated"),
+        (signal.SIGQUIT, 131, "terminated"),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP", "SIGQUIT"],
 )
 def test_a_stopped_run_leaves_nothing_but_its_json(
     number: signal.Signals, code: int, told: str, how: str, tmp_path: Path
@@ -118,3 +125,36 @@ def test_a_stopped_run_leaves_nothing_but_its_json(
         assert json.loads(file.read_text())["error"] == told
         assert pools_of(process.pid) == []
         assert gone(ranks)
+
+
+def test_survivors_of_a_launcher_remove_the_pool_of_a_killed_rank_0() -> None:
+    job = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
+    name = find_place(job | {"RANK": "0"}).pool_name
+    command = [*RUN, *FOR_EVER, "--launch", "env", "--deadline-s", "2"]
+    ranks = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | job | {"RANK": str(rank)},
+        )
+        for rank in range(3)
+    ]
+    try:
+        assert ranks[0].stdout is not None
+        assert any(line.startswith("# ring") for line in ranks[0].stdout)
+        assert segments.find(name)
+        ranks[0].kill()
+        for survivor in ranks[1:]:
+            _, errors = survivor.communicate(timeout=PATIENCE_S)
+            assert survivor.returncode == 1
+            assert "rank 0" in errors
+            assert "Traceback" not in errors
+        assert not segments.find(name)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+        for segment in segments.find(name):
+            segments.remove(segment)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ from collectives.layouts import layout_for
 from cxlemu.cli import main
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call, Flag, Instruction, Kernel, Kind, Layout, Op, Operand, Plan, RedOp
+from cxlemu.plan import file as plan_file
 from cxlemu.plan.text import amount, counts, render, text
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
@@ -248,6 +251,53 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"collective": "sort"}, "there is no collective 'sort'"),
+        ({"dtype": "f128"}, "there is no dtype 'f128'"),
+        ({"redop": "xor"}, "takes op sum, prod, min, max, avg, not 'xor'"),
+        ({"root": 77}, "root 77 is not one of the ranks 0..2"),
+        ({"nbytes": 1002}, "1002 bytes are no whole number of f32 elements"),
+        ({"nbytes": 1004}, "rank 0 has input of 1000 B, output of 1000 B; its call takes input of 1004 B, output of"),
+        ({"in_place": True}, "its call takes input of 1000 B at 0 of output, output of 1000 B"),
+        ({"collective": "all_gather", "redop": "none"}, "its call takes input of 1000 B, output of 3000 B"),
+    ],
+    ids=str,
+)
+def test_check_refuses_a_call_that_its_plan_is_not_of(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    plan = made("all_reduce", "two_shot", 3, 1000)
+    path = tmp_path / "a.plan"
+    plan_file.save(Plan(replace(plan.call, **changes), plan.layout, plan.build), path)
+    done = cxlemu("check", path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"cxlemu: {path}: ")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("flags", [[], ["--in-place"]], ids=["apart", "in place"])
+def test_check_accepts_what_save_writes(tmp_path: Path, collective: str, flags: list[str]) -> None:
+    for ranks in (1, 3):
+        assert cxlemu("save", collective, "-n", ranks, "-b", "3K", *flags, "-O", tmp_path / "a.plan").exit_code == 0
+        checked = cxlemu("check", tmp_path / "a.plan")
+        assert checked.exit_code == 0, checked.stderr
+
+
+def test_save_into_a_pipe_and_through_a_link(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("a.plan")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for name in ("pipe", "link"):
+            assert cxlemu("save", "barrier", "-n", 2, "-b", 0, "-O", tmp_path / name).exit_code == 0
+        assert os.read(reader, 1 << 16) == (tmp_path / "a.plan").read_bytes()
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["show"], "give a COLLECTIVE, or --algorithm"),
@@ -261,6 +311,8 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path) -> None:
         (["show", "all_gather", "--file", "a.plan"], "collective does not go with --file"),
         (["show", "all_gather", "--algorithm", "mine.py:ring"], "give a COLLECTIVE, or --algorithm"),
         (["show", "--algorithm", "mine.py:ring"], "there is no file mine.py"),
+        (["show", "--algorithm", "x" * 300 + ":ring"], "the file cannot be read: File name too long"),
+        (["save", "barrier", "-b", "0", "-O", "x" * 300], "cannot be written: File name too long"),
         (["show", "--algorithm", "mine.py:ring", "--variant", "all"], "--variant does not go with --algorithm"),
     ],
 )

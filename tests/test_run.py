@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from collectives.bench import Case, Measured, Sweep, WrongElement
 from collectives.contracts import COLLECTIVES
 from collectives.measure import Finished, run_sweep
 from cxlemu.cli import main
+from cxlemu.cli.run_report import Report
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
@@ -258,18 +261,26 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
         (["-i", "8", "-f", "2"], "--stepfactor and --stepbytes exclude each other"),
         (["-b", "1", "-i", "1"], "--stepbytes 1 gives more than 10000 sizes"),
         (["-r", "all", "-n", "999", "-b", "1", "-i", "999"], "this sweep has more than 10000 rows"),
-        (["-n", "0"], "0 is not in the range x>=1"),
+        (["-n", "0"], "0 is not in the range 1<=x<=4096"),
+        (["-n", "5000000000"], "5000000000 is not in the range 1<=x<=4096"),
+        (["-b", "1E"], "a size of 1152921504606846976 bytes is too large"),
+        (["-b", "8", "-e", "1025G"], "a size of 1100585369600 bytes is too large"),
         (["-n", "300", "-d", "bf16", "reduce"], "take at most 255 ranks or a wider dtype"),
         (["-c", "desktop"], "'desktop' is neither a file nor a shipped topology"),
         (["--adversary", "-1"], "--adversary takes a number that is not negative, or 'off', not '-1'"),
         (["--memory", "ideal", "--adversary", "3"], "not 3 for 'ideal'"),
         (["--region-bytes", "100"], "has no line for each of 4 ranks"),
         (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
+        (["--json", "/proc/all.json"], "--json /proc/all.json cannot be written"),
+        (["--json", "/"], "--json / cannot be written: Is a directory"),
+        (["--json", "x" * 300], "cannot be written: File name too long"),
         (["--algorithm", "nothing.py:f"], "there is no file nothing.py"),
+        (["--algorithm", "x" * 300 + ":f"], "the file cannot be read: File name too long"),
+        (["--algorithm", f"{EXAMPLE}:my_all_reduce", "--variant", "line"], "--variant does not go with --algorithm"),
         (["reduce", "--algorithm", f"{EXAMPLE}:my_all_reduce"], "is an algorithm for all_reduce, not reduce"),
         (["--launch", "env"], "no launcher started this process"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
 def test_a_bad_value_is_one_sentence_and_exit_code_2(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
@@ -280,6 +291,50 @@ def test_a_bad_value_is_one_sentence_and_exit_code_2(
     assert result.stdout == ""
 
 
+def test_json_that_cannot_be_written_is_found_before_an_algorithm_is_executed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("open(__file__ + '.ran', 'w')")
+    run("--json", str(tmp_path / "no" / "run.json"), "--algorithm", f"{file}:f", code=2)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_json_into_a_pipe(tmp_path: Path) -> None:
+    """Nothing takes the pipe's place, and nothing is opened before there is something to write."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        run("barrier", "--json", str(tmp_path / "pipe"))
+        assert json.loads(os.read(reader, 1 << 16))["wrong"] == 0
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    assert "cannot be written: No such device" in run("barrier", "--json", str(tmp_path / "pipe"), code=2).stderr
+
+
+@pytest.mark.parametrize("arguments", [["run", "barrier", "-n", "2"], ["topology", "show", "laptop"], ["--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cxlemu", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (1, "cxlemu: the output cannot be written: No space left on device\n")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = [sys.executable, "-m", "cxlemu", "plan", "show", "all_gather", "-n", "12", "--limit", "9999"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
 def test_a_failure_is_told_in_json_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(*_: object, **__: object) -> None:
         raise DeadlineError("rank 1 waited 30 s for nothing")
@@ -288,6 +343,17 @@ def test_a_failure_is_told_in_json_too(tmp_path: Path, monkeypatch: pytest.Monke
     document = run_json(tmp_path / "run.json", "barrier", code=1)
     assert document["error"] == "rank 1 waited 30 s for nothing"
     assert document["rows"] == []
+
+
+def test_json_is_written_even_where_stdout_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Report, line: str, style: str = "") -> None:
+        if self._rows:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Report, "_print", full)
+    document = run_json(tmp_path / "run.json", "broadcast", code=1)
+    assert document["error"] == "[Errno 28] No space left on device"
+    assert [row["size_bytes"] for row in document["rows"]] == [32]
 
 
 def test_the_time_is_the_slowest_ranks_and_the_median_call() -> None:

@@ -32,11 +32,14 @@ from cxlemu.errors import (
     RunError,
 )
 from cxlemu.memory import MemorySpec
+from cxlemu.memory import lock as lock_module
+from cxlemu.memory.lock import HostLock
 from cxlemu.pool import segments
 from cxlemu.world import RankContext, launch, outcome
 from cxlemu.world import processes as processes_module
 from cxlemu.world import threads as threads_module
 from cxlemu.world.environment import find_place
+from cxlemu.world.stops import stops_exit
 
 DEADLINE_S = 30.0
 LIMIT_S = 60.0  # for a subprocess that should take about a second
@@ -306,7 +309,10 @@ def group_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 @both_ways
-@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "to_group"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGQUIT, True)],
+)
 def test_a_stopped_world_leaves_no_process_and_no_segment(
     pool_name: str, how: str, number: signal.Signals, to_group: bool
 ) -> None:
@@ -317,9 +323,64 @@ def test_a_stopped_world_leaves_no_process_and_no_segment(
         (os.killpg if to_group else os.kill)(process.pid, number)
         _, errors = process.communicate(timeout=LIMIT_S)
         await_end_of(members)
-    assert process.returncode == (-signal.SIGINT if to_group else 128 + signal.SIGTERM)
-    assert errors.count("Traceback") == (1 if to_group else 0), errors  # ranks do not join in
+    interrupted = number == signal.SIGINT
+    assert process.returncode == (-number if interrupted else 128 + number)
+    assert errors.count("Traceback") == (1 if interrupted else 0), errors  # ranks do not join in
     assert not segments.find(pool_name)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_stop_does_not_disturb_the_clean_up(second: signal.Signals) -> None:
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist may have ignored it
+    cleaned = False
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)) as caught, stops_exit():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(second)
+                cleaned = True
+    finally:
+        signal.signal(signal.SIGINT, found)
+    assert cleaned
+    assert isinstance(caught.value, SystemExit)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_an_ignored_stop_stays_ignored() -> None:
+    found = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stops_exit():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, found)
+
+
+def test_a_stop_between_taking_a_lock_and_its_block_locks_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "DEADLINE_S", 0.2)
+    path = tmp_path / "host"
+    path.touch()
+    lock, of_another_process = HostLock(path), HostLock(path)
+    lock.__enter__()  # here the stop comes: nobody leaves what was entered
+    with pytest.raises(DeadlineError), of_another_process:
+        pass
+    with lock:  # as the session does when the rank leaves
+        pass
+    with of_another_process:
+        pass
+    entered: list[int] = []
+
+    def enter() -> None:
+        with lock:
+            entered.append(1)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered
 
 
 def test_ranks_die_with_a_killed_parent(pool_name: str) -> None:

@@ -1,8 +1,9 @@
 """All-reduce, two shots: rank k reduces slice k of everyone's vector and publishes the result, which all others read.
 
-Slices have ceil(m / N) bytes, rounded up to whole lines. Rounds: ceil(m / (N P)). Written per rank: about
-m (N - 1) / N for its peers and m / N of result. Read per rank: about 2 m (N - 1) / N, the least there is for private
-buffers. Slice k is folded in rank order by rank k alone, so all ranks get the same bits.
+Slices have ceil(m / N) bytes, rounded up to whole lines. For m much larger than N lines, rounds: ceil(m / (N P)).
+Written per rank: about m (N - 1) / N for its peers and m / N of result. Read per rank: about 2 m (N - 1) / N, the
+least there is for private buffers. Of fewer bytes the first ranks have a whole line each, the last ones none.
+Slice k is folded in rank order by rank k alone, so all ranks get the same bits.
 Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, Gropp, IJHPCA 2005) over a pool.
 """
 

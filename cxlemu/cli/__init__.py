@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import sys
 from typing import Any
 
 import click
@@ -39,6 +42,15 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if not _stdout_fails_with(error):
+                raise
+            click.echo(f"cxlemu: the output cannot be written: {error.strerror}", err=True)
+            sys.exit(1)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -48,6 +60,23 @@ class Verbs(click.Group):
         except KeyboardInterrupt:
             click.echo("cxlemu: interrupted", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _stdout_fails_with(error: OSError) -> bool:
+    """Whether stdout is what failed: then it takes no other line either, and what it holds is thrown away, or Python
+    would try once more at its exit. A pipe that is closed is click's to end quietly."""
+    if error.errno == errno.EPIPE:
+        return False
+    try:
+        click.echo()
+    except OSError as again:
+        if again.errno != error.errno:
+            return False
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return True
+    return False
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

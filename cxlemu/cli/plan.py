@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -16,14 +16,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from collectives.catalog import build, load_algorithm, recipe, variants
+from collectives.bench import load_algorithm
+from collectives.catalog import build, recipe, variants
+from collectives.catalog import check as check_call
 from collectives.choose import choose
-from collectives.contracts import COLLECTIVES
+from collectives.contracts import COLLECTIVES, buffers
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
-from cxlemu.errors import ArgumentError
-from cxlemu.plan import DTYPES, Call, Plan, RankPart
+from cxlemu.errors import ArgumentError, PlanFileError
+from cxlemu.plan import DTYPES, Buffer, Call, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, render, text
@@ -201,13 +203,27 @@ def save(wanted: Wanted, output: Path) -> None:
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Check a plan file: exit code 0 if it obeys every rule, 2 if not.
+    """Check a plan file: exit code 0 if it obeys every rule and its call means something, 2 if not.
 
     \b
     Examples:
       cxlemu plan check all_reduce.plan
     """
-    click.echo(f"{file}: ok, {_summary(plan_file.load(file))}")
+    plan = plan_file.load(file)
+    try:
+        check_call(plan.call)
+    except ArgumentError as error:
+        raise PlanFileError(f"{file}: {error}") from error
+    for part in plan.parts:
+        found, right = part.buffers[:2], buffers(plan.call, part.rank)
+        if found != right:
+            raise PlanFileError(f"{file}: rank {part.rank} has {_named(found)}; its call takes {_named(right)}")
+    click.echo(f"{file}: ok, {_summary(plan)}")
+
+
+def _named(found: Sequence[Buffer]) -> str:
+    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in found)
+    return ", ".join(texts) or "no buffers"
 
 
 def _summary(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep,
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
-from cxlemu.cli.run_report import Report, Setup
+from cxlemu.cli.run_report import Report, Setup, check_json_file
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
@@ -83,7 +83,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: do not look at results."
 )
 @click.option(
-    "-n", "--ranks", type=click.IntRange(1), metavar="N", help=f"[default: {RANKS}, or as many as were launched]"
+    "-n", "--ranks", type=click.IntRange(1, 4096), metavar="N", help=f"[default: {RANKS}, or as many as were launched]"
 )
 @click.option("-c", "--config", default="six-cards", show_default=True, help="A topology: a file or a name.")
 @click.option("--memory", type=click.Choice(["shadow", "ideal"]), default="shadow", show_default=True)
@@ -160,6 +160,10 @@ def command(
       cxlemu run all_gather --launch threads --json result.json
       mpirun -np 3 cxlemu run --launch env
     """
+    if json_file is not None:
+        check_json_file(json_file)  # before --algorithm executes anything
+    if algorithm is not None and variant != AUTO:
+        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     off = adversary == "off" or (adversary is None and memory == "ideal")
     seed = DEFAULT_SEED if off or adversary is None else _number(adversary, "--adversary", "off")
     sweep = Sweep(

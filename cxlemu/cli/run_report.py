@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from collectives.bench import Case, Measured, Row, Sweep, row
 from collectives.measure import Finished, Opened
 from cxlemu import __version__
 from cxlemu.errors import ArgumentError
+from cxlemu.files import check_writable, write_atomically
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
@@ -46,13 +48,11 @@ class Report:
     """Call it with the messages of `collectives.measure`; as a context it surrounds the run.
 
     Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
-    Raises ArgumentError at once for a JSON file that could not be written in the end. ``silent`` is for the
-    processes of one launcher that are not rank 0: they print nothing and write nothing.
+    ``silent`` is for the processes of one launcher that are not rank 0: they print nothing and write nothing.
+    Raises ArgumentError where the JSON file cannot be written; `check_json_file` finds that before a run.
     """
 
     def __init__(self, setup: Setup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
-        if json_file is not None and (not json_file.absolute().parent.is_dir() or json_file.is_dir()):
-            raise ArgumentError(f"--json {json_file} cannot be written: give a file in a directory that exists")
         self._setup = setup
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)
@@ -111,10 +111,14 @@ class Report:
         counts += [f"{missing} more not finished"] if missing else []
         counts += [f"{self.wrong} wrong" if self._sweep.check else "not checked", f"{seconds:.1f} s"]
         bad = self.wrong or missing
-        self._print("#")
-        self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
-        if self._json_file is not None:
-            _write_atomically(self._json_file, json.dumps(self._document(seconds, error), indent=2) + "\n")
+        try:
+            self._print("#")
+            self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
+        finally:  # also where stdout is what failed
+            if self._json_file is not None:
+                text = json.dumps(self._document(seconds, error), indent=2) + "\n"
+                with _as_argument_errors(self._json_file):
+                    write_atomically(self._json_file, text.encode())
 
     def _header(self) -> list[tuple[str, str]]:
         setup, sweep = self._setup, self._sweep
@@ -209,11 +213,15 @@ def _speed(gbytes_per_s: float) -> str:
     return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.5f}"
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+def check_json_file(path: Path) -> None:
+    """Raises ArgumentError for a file that could not be written in the end."""
+    with _as_argument_errors(path):
+        check_writable(path)
+
+
+@contextmanager
+def _as_argument_errors(path: Path) -> Iterator[None]:
     try:
-        unfinished.write_text(text)
-        unfinished.replace(path)
+        yield
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise ArgumentError(f"--json {path} cannot be written: {error.strerror}") from error

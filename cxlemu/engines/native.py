@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from cxlemu import _native
 from cxlemu.engines.streams import Blocked, Running, Watch
+from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import RankPart
@@ -40,10 +41,14 @@ class NativeEngine:
     def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
         """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises.
 
-        ValueError for records that would touch memory outside of buffers and slots.
+        PlanError for records that would touch memory outside of buffers and slots, ArgumentError for buffers that are
+        too small, or read-only though the part writes to them.
         """
         program = self._program(running)
-        program.start(running.binding.epoch, running.binding.tag, *buffers)
+        try:
+            program.start(running.binding.epoch, running.binding.tag, *buffers)
+        except ValueError as error:
+            raise ArgumentError(f"rank {running.part.rank} cannot begin [{running.call}]: {error}") from error
         spins = SPINS if self.ranks <= len(os.sched_getaffinity(0)) else 0
         before: Obstacles = []
         since = 0.0
@@ -74,23 +79,26 @@ class NativeEngine:
             self._programs.move_to_end(key)
             return self._programs[key][1]
         part, frame, layout = running.part, running.frame, running.binding.layout
-        program = _native.Program(
-            cards=self.cards,
-            base=running.binding.base,
-            extent_bytes=layout.extent_bytes,
-            ranks=layout.ranks,
-            slots=layout.slots,
-            doorbells_per_rank=layout.doorbells_per_rank,
-            slot_card_bytes=layout.slot_card_bytes,
-            doorbells_offset=layout.doorbells_offset,
-            slot_doorbell_bytes=layout.slot_doorbell_bytes,
-            data_offset=layout.data_offset,
-            regions=region_table(frame.regions),
-            groups=group_table(frame.groups),
-            streams=[stream.records for stream in part.streams],
-            buffer_bytes=[buffer.nbytes for buffer in part.buffers],
-            events=part.events,
-        )
+        try:
+            program = _native.Program(
+                cards=self.cards,
+                base=running.binding.base,
+                extent_bytes=layout.extent_bytes,
+                ranks=layout.ranks,
+                slots=layout.slots,
+                doorbells_per_rank=layout.doorbells_per_rank,
+                slot_card_bytes=layout.slot_card_bytes,
+                doorbells_offset=layout.doorbells_offset,
+                slot_doorbell_bytes=layout.slot_doorbell_bytes,
+                data_offset=layout.data_offset,
+                regions=region_table(frame.regions),
+                groups=group_table(frame.groups),
+                streams=[stream.records for stream in part.streams],
+                buffer_bytes=[buffer.nbytes for buffer in part.buffers],
+                events=part.events,
+            )
+        except ValueError as error:
+            raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error
         self._programs[key] = (part, program)  # holding the part keeps its id its own
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.popitem(last=False)

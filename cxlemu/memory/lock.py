@@ -6,6 +6,7 @@ import fcntl
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -20,10 +21,13 @@ class HostLock:
 
     ``path`` names a file that all processes of the host lock (flock on a descriptor of their own); the kernel
     releases it when its holder dies. A descriptor inherited over fork is the parent's lock: open a new one.
+
+    Ctrl-C may come between the acquisition and the ``with`` block, or within the release. The thread it leaves as
+    a holder can enter again, and any exit lets go completely; so sections do not nest.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()
         self._path = path
         self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
@@ -34,15 +38,22 @@ class HostLock:
             try:
                 self._lock_file(self._file)
             except BaseException:
-                self._threads.release()
+                self._release()
                 raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._threads.release()
+        self._release()
+
+    def _release(self) -> None:
+        try:
+            if self._file is not None:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            with suppress(RuntimeError):  # it is no longer this thread's
+                while True:
+                    self._threads.release()
 
     def _lock_file(self, file: int) -> None:
         deadline = time.monotonic() + DEADLINE_S

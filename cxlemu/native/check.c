@@ -81,6 +81,8 @@ bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *a
     if (p->data_offset < done_bytes || p->data_offset % LINE_BYTES) return false;
     if (slot_bytes > (p->data_offset - done_bytes) / p->slots) return false;
     if (p->data_offset > extent_bytes || p->slot_card_bytes > (extent_bytes - p->data_offset) / p->slots) return false;
+    for (int32_t k = 0; k < p->buffer_count; k++)
+        if (p->buffer_bytes[k] < 0) return false;
     for (int32_t k = 0; k < p->region_count; k++)
         if (!region_ok(p, &p->regions[k])) return false;
     for (int32_t k = 0; k < p->group_count; k++) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MAX_CARDS 256
+#define MAX_EVENTS (1 << 20) /* a byte each, cleared for every call */
 
 enum state { UNBOUND, READY, STARTED, BUSY };
 
@@ -139,7 +140,8 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     if (!(self->p.regions = copy(regions, sizeof(region), &region_count))) return -1;
     if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;
     self->p.region_count = (int32_t)region_count, self->p.group_count = (int32_t)group_count;
-    if (self->p.event_count < 0 || !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1))) {
+    if (self->p.event_count < 0 || self->p.event_count > MAX_EVENTS ||
+        !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1))) {
         PyErr_SetString(PyExc_ValueError, "no room for that many events");
         return -1;
     }

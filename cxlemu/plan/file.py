@@ -6,10 +6,8 @@ field, and the records must obey every rule that a plan obeys.
 
 from __future__ import annotations
 
-import os
 import stat
 import struct
-import tempfile
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cxlemu.errors import PlanError, PlanFileError
+from cxlemu.files import write_atomically
 from cxlemu.plan import rules
 from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import Layout
@@ -130,7 +129,10 @@ def save(plan: Plan, path: str | Path) -> None:
     content = b"".join([_PREFIX.pack(MAGIC, VERSION, len(header.encode())), header.encode(), *records])
     if len(content) + _CRC.size > MAX_FILE_BYTES:
         raise PlanFileError(f"{path}: the plan has {len(content)} bytes, a file takes up to {MAX_FILE_BYTES}")
-    _replace(path, content + _CRC.pack(zlib.crc32(content)))
+    try:
+        write_atomically(path, content + _CRC.pack(zlib.crc32(content)))
+    except OSError as error:
+        raise PlanFileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _described(part: RankPart) -> dict[str, object]:
@@ -139,21 +141,6 @@ def _described(part: RankPart) -> dict[str, object]:
         "streams": tuple({"name": stream.name, "records": len(stream.records)} for stream in part.streams),
         "events": part.events,
     }
-
-
-def _replace(path: Path, content: bytes) -> None:
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(content)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
-    except OSError as error:
-        raise PlanFileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def load(path: str | Path) -> Plan:

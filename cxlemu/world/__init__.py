@@ -10,7 +10,7 @@ from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.topology import Topology
 from cxlemu.world.context import DEFAULT_TOPOLOGY, OnMessage, RankContext, World, as_topology, ignore_message
 from cxlemu.world.environment import from_environment
-from cxlemu.world.outcome import sigterm_exits
+from cxlemu.world.stops import stops_exit
 from cxlemu.world.threads import run_threads
 
 __all__ = ["RankContext", "from_environment", "launch"]
@@ -37,8 +37,8 @@ def launch(
     ranks ``emit``, in the calling thread.
 
     When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
-    InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C and SIGTERM stop
-    all ranks; the pool is removed in every case.
+    InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
+    SIGHUP and SIGQUIT stop all ranks; the pool is removed in every case.
     """
     world = World(ranks, as_topology(topology), memory, deadline_s, how)
     if how == "threads":
@@ -47,5 +47,5 @@ def launch(
         from cxlemu.world.processes import run_processes as run  # only here: threads need no multiprocessing
     else:
         raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
-    with sigterm_exits(), world.create_pool(pool_name) as pool:
+    with stops_exit(), world.create_pool(pool_name) as pool:
         return run(main, world, pool, on_message or ignore_message)

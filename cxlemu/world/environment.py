@@ -6,20 +6,24 @@ it: torchrun, Open MPI, MPICH, srun. The emulated pool is in the memory of one m
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.pool import segments
+from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
+from cxlemu.pool.superblock import SUPERBLOCK_BYTES, parse
 from cxlemu.topology import Topology
 from cxlemu.world.context import DEFAULT_TOPOLOGY, OnMessage, RankContext, World, as_topology, entered, ignore_message
-from cxlemu.world.outcome import sigterm_exits
+from cxlemu.world.stops import stops_exit
 
 
 @dataclass(frozen=True)
@@ -85,15 +89,17 @@ def from_environment(
     """This process's place in the world that a launcher started; the other arguments as for ``launch``.
 
     Rank 0 makes the pool and removes it again when all others left, or after one deadline, or on an error;
-    the others wait for both. Only rank 0's messages reach ``on_message``, in rank 0. Raises ArgumentError
-    when there is no launcher or its variables make no sense, PoolError when the pool does not appear.
+    the others wait for both, and remove the pool themselves should rank 0 have died. Only rank 0's messages
+    reach ``on_message``, in rank 0. Raises ArgumentError when there is no launcher or its variables make no
+    sense, PoolError when the pool does not appear.
     """
     place = find_place(os.environ)
     world = World(place.ranks, as_topology(topology), memory, deadline_s, place.launcher)
     first = place.rank == 0
     with (
-        sigterm_exits(),
+        stops_exit(),
         _pool(world, place) as pool,
+        _removed_for_a_dead_owner(pool),
         closing(world.shared_host_cache(pool, place.rank)) as cache,
     ):
         emit = on_message if on_message and first else ignore_message
@@ -110,6 +116,27 @@ def _pool(world: World, place: Place) -> ShmPool:
     if place.rank == 0:
         return world.create_pool(place.pool_name)
     return ShmPool.attach(place.pool_name, deadline_s=world.deadline_s)
+
+
+@contextmanager
+def _removed_for_a_dead_owner(pool: ShmPool) -> Iterator[None]:
+    """Rank 0 may have been killed: then who leaves first removes its pool, and no later one of that name."""
+    try:
+        yield
+    finally:
+        if not pool.owner:
+            _remove_if_owner_died(pool)
+
+
+def _remove_if_owner_died(pool: ShmPool) -> None:
+    # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor is at it.
+    with suppress(PoolError, BlockingIOError), segments.opened(Segment(pool.name, "card", 0)) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), f"pool {pool.name}")
+        named = os.fstat(fd).st_nlink > 0  # as long as it is, nobody can make another pool of its name
+        if named and superblock.uuid == pool.uuid and superblock.owner.state() == "dead":
+            for segment in reversed(segments.find(pool.name)):  # card 0 last, as its owner would
+                segments.remove(segment)
 
 
 def _go_on() -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from cxlemu.errors import InputError, RankFailures
 
@@ -54,21 +49,3 @@ class Outcome(Generic[T]):
                 raise error
         failures = RankFailures(self.failures)
         raise failures from next(iter(failures.failures.values()))
-
-
-@contextmanager
-def sigterm_exits() -> Iterator[None]:
-    """SIGTERM leaves by an exception, so that children and pool go with it; a handler of the user's stays."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    ours = in_main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -25,13 +25,13 @@ from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedEr
 from cxlemu.pool.shm import ShmPool
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
+from cxlemu.world.stops import STOPS
 
 T = TypeVar("T")
 
 _TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-_STOPS = {signal.SIGINT, signal.SIGTERM}
 
 MESSAGE, RESULT, FAILURE = "message", "result", "failure"
 
@@ -130,7 +130,7 @@ def _join(children: list[SpawnProcess], seconds: float) -> None:
 def _stops_blocked() -> Iterator[None]:
     """No signal comes between a birth and its entry in the list, nor before a child has set its handlers."""
     resource_tracker.ensure_running()  # unblocks signals when it starts its helper, so let it do that before
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
     finally:
@@ -148,8 +148,9 @@ def _child_main(
     parent_pid: int,
     pipe: Connection,
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent stops us
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    for number in STOPS - {signal.SIGTERM}:  # a terminal's go to the whole group; the parent stops us
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     _die_with(parent_pid)
 
     def check() -> None:

@@ -21,6 +21,8 @@ def layout(p: Program) -> Iterator[Defect]:
         yield Defect("the layout has no ranks, no cards, no slots or no doorbells")
     if lay.slot_card_bytes < 0 or lay.slot_card_bytes % LINE_BYTES:
         yield Defect(f"a slot has {lay.slot_card_bytes} bytes on a card, no multiple of {LINE_BYTES}")
+    if lay.interleave_bytes < LINE_BYTES or lay.interleave_bytes % LINE_BYTES:
+        yield Defect(f"its cards interleave by {lay.interleave_bytes} bytes, no positive multiple of {LINE_BYTES}")
     if lay.doorbell_count > INT32_MAX:
         yield Defect(f"the layout has {lay.doorbell_count} doorbells, more than {INT32_MAX}")
     if not 0 <= frame.rounds <= INT32_MAX:

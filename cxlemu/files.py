@@ -1,0 +1,87 @@
+"""Files that commands write: whole or not at all, and nothing but a regular file is ever replaced.
+
+Links are followed. Devices and pipes are written to as they are, and so is the file that stdout or stderr goes to
+(``--json /dev/stdout > log``): a file renamed over it would take its place, and what was printed would be lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError for what `write_atomically` could not write now; leaves nothing behind, and opens no pipe."""
+    status = _status(path)
+    if status is None or not _takes_a_stream(status):
+        descriptor, unfinished = _create_beside(_target(path))
+        os.close(descriptor)
+        unfinished.unlink()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """A new or regular file appears whole and keeps its mode; anything else is appended to. Raises OSError."""
+    status = _status(path)
+    if status is not None and _takes_a_stream(status):
+        _append(path, data)
+        return
+    target = _target(path)
+    descriptor, unfinished = _create_beside(target)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if status is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
+            file.write(data)
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """What is there behind all links, or None. Raises OSError where that is not ours to write."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, "this is not the name of a file") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(path, os.W_OK):  # renaming would replace it all the same
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return status
+
+
+def _takes_a_stream(status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return True
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            if os.path.samestat(status, os.fstat(descriptor)):
+                return True
+    return False
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _create_beside(target: Path) -> tuple[int, Path]:
+    """A new file in the same directory, with a name of its own: the target's may be as long as names can be."""
+    unfinished = target.with_name(f".cxlemu-{secrets.token_hex(8)}")
+    return os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), unfinished
+
+
+def _append(path: Path, data: bytes) -> None:
+    # To open a pipe that nobody reads would wait for ever; without blocking it is an error.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
