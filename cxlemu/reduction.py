@@ -1,7 +1,8 @@
 """What combining two arrays means: the definition that every faster kernel is held to.
 
 Integers wrap modulo 2^bits. f16 and bf16 are combined in f32 and rounded after every step. min and max return NaN
-where an operand is NaN, and the later one of two zeros. avg is a sum whose last step divides: integers truncate toward zero.
+where an operand is NaN, and the later one of two zeros. avg is a sum whose last step divides: integers truncate
+toward zero.
 """
 
 from __future__ import annotations
