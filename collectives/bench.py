@@ -227,7 +227,4 @@ def row(case: Case, seen: Mapping[int, Measured], *, checked: bool) -> Row:
 @lru_cache
 def load_algorithm(spec: str) -> Recipe:
     """`catalog.load_algorithm`, once a process: threads must not execute the file side by side."""
-    try:
-        return catalog.load_algorithm(spec)
-    except OSError as error:  # the name is too long, or in a directory that is closed to us
-        raise ArgumentError(f"--algorithm {spec}: the file cannot be read: {error.strerror}") from error
+    return catalog.load_algorithm(spec)

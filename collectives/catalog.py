@@ -41,7 +41,11 @@ def load_algorithm(spec: str) -> Recipe:
     path = Path(file)
     if not file or not name:
         raise ArgumentError(f"--algorithm takes FILE.py:function, not {spec!r}")
-    if not path.is_file():
+    try:
+        exists = path.is_file()
+    except OSError as error:  # the name is too long, or in a directory that is closed to us
+        raise ArgumentError(f"--algorithm {spec}: the file cannot be read: {error.strerror}") from error
+    if not exists:
         raise ArgumentError(f"--algorithm {spec}: there is no file {file}")
     module_spec = importlib.util.spec_from_file_location(f"user_algorithm_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
