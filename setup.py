@@ -10,8 +10,8 @@ setup(
     ext_modules=[
         Extension(
             "cxlemu._native",
-            sources=[f"cxlemu/native/{name}.c" for name in ("check", "executor", "fold", "module")],
-            depends=["cxlemu/native/core.h"],
+            sources=[f"cxlemu/native/{name}.c" for name in ("calls", "check", "executor", "fold", "module")],
+            depends=["cxlemu/native/core.h", "cxlemu/native/python.h"],
             # CI adds warnings as errors, and the sanitizers.
             extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),

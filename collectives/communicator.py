@@ -16,21 +16,26 @@ from __future__ import annotations
 
 import operator
 from binascii import crc_hqx
-from functools import lru_cache
-from hashlib import blake2b
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from collectives.arrays import Array, Bound, bind, block_bytes, dtype_name
+from collectives.arrays import Array, bind, block_bytes, dtype_name
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
 from collectives.layouts import REGION_BYTES, child_room, layout_for, ring_room, world_share
+from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe
+from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
+from cxlemu import _native
 from cxlemu.engines import Engine, engine_for
+from cxlemu.engines.native import LOOK_NS, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import ArgumentError, PeerLostError, RunError
 from cxlemu.memory.protocol import Bytes
@@ -40,11 +45,8 @@ from cxlemu.world import RankContext
 
 PLANS_KEPT = 256
 
-# The array with the result (None where this rank gets none), or its Handle with async_op=True.
-Outcome = Any
 
-
-class Communicator:
+class Communicator(Verbs):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.catalog.variants`, or a Recipe,
@@ -77,10 +79,18 @@ class Communicator:
         self._engine = engine
         self._lane = lane
         self._deadline_s = deadline_s
-        self._epoch = 1  # doorbells start at 0: nothing is published yet
-        self._tag = crc_hqx(repr(layout).encode(), 0)  # so that ranks with other rings notice, too
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
+        self._ring = _native.Ring(
+            epoch=1,  # doorbells start at 0: nothing is published yet
+            tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other rings notice, too
+            idle_ns=LOOK_NS,
+            spins=engine.spins if isinstance(engine, NativeEngine) else 0,
+            gate=lane.busy,
+            resume=self._resume,
+            turn=self._turn,
+        )
+        self._remembered = self._calls = _native.Calls(self._call)
         # Rings never overlap, so where one begins is a name that all members agree on.
         self._watch = Watcher(context, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
         self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
@@ -156,104 +166,9 @@ class Communicator:
         """What "auto" takes for blocks of ``nbytes``, and why."""
         return choose(collective, nbytes, self.size)
 
-    # --- collectives ------------------------------------------------------------------------------------------
-
-    def all_reduce(
-        self,
-        x: Array,
-        op: str = "sum",
-        out: Array | None = None,
-        *,
-        variant: str | Recipe = "auto",
-        async_op: bool = False,
-    ) -> Outcome:
-        """Combine ``x`` of all ranks. The result replaces ``x``, or goes to ``out`` of the same shape."""
-        return self._collective("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
-
-    def reduce(
-        self,
-        x: Array,
-        op: str = "sum",
-        out: Array | None = None,
-        *,
-        root: int = 0,
-        variant: str | Recipe = "auto",
-        async_op: bool = False,
-    ) -> Outcome:
-        """Combine ``x`` of all ranks at ``root``: there it replaces ``x`` or goes to ``out``. Others get None."""
-        target = (x if out is None else out) if self.rank == root else None
-        return self._collective("reduce", x, target, op, root, variant, async_op)
-
-    def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
-        """``x`` of ``root`` replaces ``x`` of all other ranks."""
-        return self._collective("broadcast", x, x, "none", root, variant, async_op)
-
-    def all_gather(
-        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
-    ) -> Outcome:
-        """``x`` of all ranks, in rank order: ``out`` has ``size`` times the elements (default: (size, *x.shape)).
-
-        In place: ``x`` is this rank's block of ``out``.
-        """
-        target = self._new((self.size, *np.shape(x)), x) if out is None else out
-        return self._collective("all_gather", x, target, "none", 0, variant, async_op)
-
-    def gather(
-        self,
-        x: Array,
-        out: Array | None = None,
-        *,
-        root: int = 0,
-        variant: str | Recipe = "auto",
-        async_op: bool = False,
-    ) -> Outcome:
-        """As all_gather, at ``root`` alone. Others get None."""
-        target = None
-        if self.rank == root:
-            target = self._new((self.size, *np.shape(x)), x) if out is None else out
-        return self._collective("gather", x, target, "none", root, variant, async_op)
-
-    def scatter(
-        self,
-        x: Array | None,
-        out: Array | None = None,
-        *,
-        root: int = 0,
-        variant: str | Recipe = "auto",
-        async_op: bool = False,
-    ) -> Outcome:
-        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``."""
-        source = x if self.rank == root else None
-        target = self._block_of(source, "scatter") if out is None and source is not None else out
-        return self._collective("scatter", source, target, "none", root, variant, async_op)
-
-    def reduce_scatter(
-        self,
-        x: Array,
-        op: str = "sum",
-        out: Array | None = None,
-        *,
-        variant: str | Recipe = "auto",
-        async_op: bool = False,
-    ) -> Outcome:
-        """Combine block k of ``x`` of all ranks at rank k. Blocks divide ``x`` along its first axis by default."""
-        target = self._block_of(x, "reduce_scatter") if out is None else out
-        return self._collective("reduce_scatter", x, target, op, 0, variant, async_op)
-
-    def all_to_all(
-        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
-    ) -> Outcome:
-        """Block k of ``x`` goes to rank k, where it becomes block ``rank`` of ``out`` (default: a new array like x)."""
-        target = self._new(np.shape(x), x) if out is None else out
-        return self._collective("all_to_all", x, target, "none", 0, variant, async_op)
-
-    def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
-        """Return when all ranks have called it."""
-        return self._collective("barrier", None, None, "none", 0, variant, async_op)
-
     # --- how a call runs --------------------------------------------------------------------------------------
 
-    def _collective(
+    def _call(
         self,
         collective: str,
         x: Array | None,
@@ -263,6 +178,18 @@ class Communicator:
         variant: str | Recipe,
         async_op: bool,
     ) -> Outcome:
+        """An ordinary call that is not remembered."""
+        operation = self._prepare(collective, x, out, op, root, variant)
+        # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
+        if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
+            self._remembered.remember(operation, collective, x, out, op, root, variant)
+        if async_op:
+            return self._lane.start(partial(self._run, operation))
+        return operation()
+
+    def _prepare(
+        self, collective: str, x: Array | None, out: Array | None, op: str, root: int, variant: str | Recipe
+    ) -> Operation:
         self._check_usable()
         if not 0 <= root < self.size:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
@@ -277,46 +204,80 @@ class Communicator:
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
         check(call)
         bound = bind(call, self.rank, x, out)
+        plan, digest = self._plan(chosen, bound.call)
+        part = plan.part(self.rank)
+        if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
+            self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
+        buffers = (bound.input, bound.output, self._scratch)
+        planned = Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers)
+        if isinstance(self._engine, NativeEngine):
+            program = self._engine.program(self._running(planned, self._ring.epoch, self._ring.tag))
+            return _native.Operation(self._ring, program, plan.rounds, digest, planned, out, *buffers)
+        return Stepped(planned, out, self._turn, self._step)
 
-        def work() -> Array | None:
-            self._run(chosen, bound)
-            return out
+    def _turn(self, operation: Operation) -> Array | None:
+        """Run an operation after this rank's calls that are under way."""
+        self._check_usable()
+        return self._lane.call(partial(self._run, operation))
 
-        return self._lane.start(work) if async_op else self._lane.call(work)
+    def _run(self, operation: Operation) -> Array | None:
+        self._check_usable()  # once more for an asynchronous call, when its turn has come
+        return operation.run()
 
     def _check_usable(self) -> None:
         if self._revoked is not None:
             raise RunError(f"this communicator is revoked since: {self._revoked}") from self._revoked
 
-    def _run(self, chosen: Recipe, bound: Bound) -> None:
-        self._check_usable()  # also an asynchronous call, when its turn comes
-        call = bound.call
-        plan, frame_digest = self._plan(chosen, call)
-        part = plan.part(self.rank)
-        if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
-            self._scratch = np.empty(need, np.uint8)
-        self._tag = crc_hqx(frame_digest, call.tag(self._tag))
-        self._watch.report(self._watch.call + 1, self._tag, f"{call.collective} {call.nbytes} {call.dtype}")
-        binding = Binding(self.layout, self._base, self._epoch, self._tag)
-        buffers = [bound.input, bound.output, self._scratch]
-        running = Running(call, plan.frame, part, binding)
-        self._epoch += plan.rounds
-        try:
+    def _step(self, planned: Planned) -> None:
+        """A whole call by an engine that is no more than `Engine`."""
+        epoch, tag = self._ring.begin(planned.rounds, planned.digest)
+        with self._revoking(planned, epoch, tag) as running:
+            buffers = list(planned.buffers)
             self._engine.run(running, buffers, deadline_s=self._deadline_s, watch=self._watch)
-        except BaseException as error:  # also Ctrl-C: what was sent cannot be called back
-            self._revoked = error if isinstance(error, RunError) else RunError(f"{type(error).__name__} in [{call}]")
+
+    def _resume(
+        self, planned: Planned, epoch: int, tag: int, program: _native.Program, status: int, found: Obstacles
+    ) -> None:
+        """The rest of a call that C began, and that did not end at once."""
+        assert isinstance(self._engine, NativeEngine)
+        with self._revoking(planned, epoch, tag) as running:
+            self._engine.finish(
+                running,
+                program,
+                status,
+                found,
+                buffers=planned.buffers,
+                deadline_s=self._deadline_s,
+                watch=self._watch,
+            )
+
+    @contextmanager
+    def _revoking(self, planned: Planned, epoch: int, tag: int) -> Iterator[Running]:
+        """After an error nothing more can be called: what was sent cannot be called back."""
+        running = self._running(planned, epoch, tag)
+        self._watch.begin(self._ring.calls)
+        try:
+            yield running
+        except BaseException as error:  # also Ctrl-C
+            name = f"{type(error).__name__} in [{planned.call}]"
+            self._revoked = error if isinstance(error, RunError) else RunError(name)
+            self._ring.revoked = 1
             if isinstance(error, PeerLostError):
-                self._watch.report_lost(self._tag, error.ranks)
+                self._watch.report_lost(tag, error.ranks)
             raise
 
-    def _build(self, chosen: Recipe, call: Call) -> tuple[Plan, bytes]:
-        """A plan that breaks no rule, and a digest of what its ranks must agree on. Raises PlanError.
+    def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
+        binding = Binding(self.layout, self._base, epoch, tag)
+        return Running(planned.call, planned.frame, planned.part, binding)
+
+    def _build(self, chosen: Recipe, call: Call) -> tuple[Plan, int]:
+        """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
 
         Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
         """
         plan = build(chosen, self.layout, call)
         rules.check(plan, None if chosen.source else [self.rank])
-        return plan, blake2b(repr(plan.frame).encode(), digest_size=8).digest()
+        return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
 
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
@@ -325,19 +286,6 @@ class Communicator:
             memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, self._base + offset, nbytes)
         memory.fence()
-
-    def _new(self, shape: tuple[int, ...], like: Array) -> Array:
-        if not isinstance(like, np.ndarray):
-            raise ArgumentError(f"x is a {type(like).__name__}: a NumPy array is needed")
-        return np.empty(shape, like.dtype)
-
-    def _block_of(self, x: Array, collective: str) -> Array:
-        if not isinstance(x, np.ndarray) or x.ndim == 0 or x.shape[0] % self.size:
-            shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
-            raise ArgumentError(
-                f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
-            )
-        return np.empty((x.shape[0] // self.size, *x.shape[1:]), x.dtype)
 
     def close(self) -> None:
         """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
@@ -364,4 +312,4 @@ def _as_i64(number: int) -> int:
     return value
 
 
-__all__ = ["Communicator", "Handle", "Outcome"]
+__all__ = ["Communicator", "Handle", "Operation", "Outcome"]

@@ -24,13 +24,15 @@ class Watcher:
     members: tuple[int, ...]  # world ranks
     deadline_s: float
     call: int = 0
+    _told: bool = field(default=False)
     _looked: float = field(default=0.0)
     _gone: frozenset[int] = field(default=frozenset())  # world ranks that had left when we last looked
 
-    def report(self, call: int, tag: int, text: str) -> None:
+    def begin(self, call: int) -> None:
+        """Call number ``call`` begins. What it is is told to the peers when this rank first has to wait in it."""
         self.call = call
+        self._told = False
         self._gone = frozenset()
-        self.context.session.report(self.comm, call, tag, text)
 
     def report_lost(self, tag: int, ranks: Iterable[int]) -> None:
         """Tell the peers whom this rank lost (three at most: a status is short), so that they blame the same."""
@@ -40,6 +42,11 @@ class Watcher:
     def __call__(self, running: Running, blocked: list[Blocked], waited_s: float) -> None:
         """Raises MismatchError or PeerLostError when a peer will not come any more."""
         self.context.check()
+        if not self._told:
+            call = running.call
+            text = f"{call.collective} {call.nbytes} {call.dtype}"
+            self.context.session.report(self.comm, self.call, running.binding.tag, text)
+            self._told = True
         now = time.monotonic()
         if now - self._looked < LOOK_S and waited_s <= self.deadline_s:
             return

@@ -1,4 +1,5 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
@@ -25,5 +26,48 @@ class Program:
     def start(self, epoch: int, tag: int, *buffers: Bytes) -> None: ...
     def advance(self, idle_ns: int, spins: int) -> tuple[int, list[tuple[int, int, int, int, int]]]: ...
     def skip(self, stream: int) -> None: ...
+
+class Ring:
+    epoch: int
+    calls: int
+    tag: int
+    revoked: int
+    def __init__(
+        self,
+        epoch: int,
+        tag: int,
+        idle_ns: int,
+        spins: int,
+        gate: bytearray,
+        resume: Callable[[Any, int, int, Program, int, list[tuple[int, int, int, int, int]]], None],
+        turn: Callable[[Operation], Any],
+    ) -> None: ...
+    def begin(self, rounds: int, digest: int) -> tuple[int, int]: ...
+
+class Operation:
+    cookie: Any
+    def __init__(
+        self,
+        ring: Ring,
+        program: Program,
+        rounds: int,
+        digest: int,
+        cookie: Any,
+        result: Any,
+        input: Bytes,
+        output: Bytes,
+        scratch: Bytes,
+    ) -> None: ...
+    def __call__(self) -> Any: ...
+    def run(self) -> Any: ...
+
+class Calls:
+    def __init__(self, miss: Callable[..., Any]) -> None: ...
+    def __call__(
+        self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, async_op: bool, /
+    ) -> Any: ...
+    def remember(
+        self, operation: Operation, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, /
+    ) -> bool: ...
 
 def fold(dtype: int, redop: int, dst: Bytes, a: Bytes, b: Bytes, c: Bytes | None, divisor: int) -> None: ...

@@ -56,7 +56,7 @@ class NativeLockstep:
             outputs.append([mine[1] for mine in buffers])
             for rank, queue in enumerate(queues):
                 running = Running(plan.call, plan.frame, plan.part(rank), binding)
-                queue.append((self._engines[rank]._program(running), binding, buffers[rank]))
+                queue.append((self._engines[rank].program(running), binding, buffers[rank]))
         self._run(queues)
         return outputs
 

@@ -268,7 +268,7 @@ def test_any_instructions_do_the_same(case: Case) -> None:
         wanted = [(int(b.stream[1:]), *b[1:2], b.doorbell, b.wanted, b.shows) for b in as_far_as_it_goes(runner)]
     except MismatchError as error:
         wanted = str(error)
-    program = NativeEngine(native_cards, LAYOUT.ranks)._program(r)
+    program = NativeEngine(native_cards, LAYOUT.ranks).program(r)
     program.start(case.epoch, CALL.tag(), *native_buffers)
     status, found = program.advance(0, 0)
     if status == MISMATCH:

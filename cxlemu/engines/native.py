@@ -38,41 +38,58 @@ class NativeEngine:
     ranks: int
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
+    @property
+    def spins(self) -> int:
+        return SPINS if self.ranks <= len(os.sched_getaffinity(0)) else 0
+
     def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
         """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises.
 
         PlanError for records that would touch memory outside of buffers and slots, ArgumentError for buffers that are
         too small, or read-only though the part writes to them.
         """
-        program = self._program(running)
+        program = self.program(running)
         try:
             program.start(running.binding.epoch, running.binding.tag, *buffers)
         except ValueError as error:
             raise ArgumentError(f"rank {running.part.rank} cannot begin [{running.call}]: {error}") from error
-        spins = SPINS if self.ranks <= len(os.sched_getaffinity(0)) else 0
+        status, found = program.advance(LOOK_NS, self.spins)
+        self.finish(running, program, status, found, buffers=buffers, deadline_s=deadline_s, watch=watch)
+
+    def finish(
+        self,
+        running: Running,
+        program: _native.Program,
+        status: int,
+        found: Obstacles,
+        *,
+        buffers: Sequence[Bytes],
+        deadline_s: float,
+        watch: Watch | None = None,
+    ) -> None:
+        """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
         before: Obstacles = []
         since = 0.0
-        while True:
-            status, found = program.advance(LOOK_NS, spins)
-            if status == DONE:
-                return
+        spins = self.spins
+        while status != DONE:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
             if status == KERNEL:
                 _compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])
-                continue
-            if [o[:2] for o in found] != [o[:2] for o in before]:
-                since = time.monotonic() - LOOK_NS / 1e9
-            before = found
-            blocked = [_blocked(running, *obstacle) for obstacle in found]
-            waited_s = time.monotonic() - since
-            if watch is not None:
-                watch(running, blocked, waited_s)
-            if waited_s > deadline_s:
-                raise running.deadline(blocked, waited_s)
+            else:
+                if [o[:2] for o in found] != [o[:2] for o in before]:
+                    since = time.monotonic() - LOOK_NS / 1e9
+                before = found
+                blocked = [_blocked(running, *obstacle) for obstacle in found]
+                waited_s = time.monotonic() - since
+                if watch is not None:
+                    watch(running, blocked, waited_s)
+                if waited_s > deadline_s:
+                    raise running.deadline(blocked, waited_s)
+            status, found = program.advance(LOOK_NS, spins)
 
-    def _program(self, running: Running) -> _native.Program:
+    def program(self, running: Running) -> _native.Program:
         """The part, bound to the pool: made once, and kept as long as the part is in use."""
         key = (id(running.part), running.binding.base)
         if key in self._programs:
@@ -111,7 +128,7 @@ def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int,
     return Blocked(named.name, at, named.instructions[at], doorbell, owner, wanted, shows)
 
 
-def _compute(running: Running, buffers: list[Bytes], *, stream: int, at: int) -> None:
+def _compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int) -> None:
     i = running.part.streams[stream].instructions[at]
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)

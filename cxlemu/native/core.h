@@ -85,6 +85,9 @@ typedef struct {
  * On false, *stream and *at say which record is wrong; both are -1 for the tables. */
 bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at);
 
+/* A call starts: at this epoch, every stream at its first record. */
+void program_begin(program *p, int64_t epoch, uint16_t tag);
+
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
  * of them), a doorbell was rung by another call (MISMATCH) or a COMPUTE is due (KERNEL): found[0] says where.
  * spins: looks at doorbells before the core is given away. */

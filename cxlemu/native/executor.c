@@ -128,6 +128,12 @@ static enum status step(program *p, const record *r, obstacle *found) {
     }
 }
 
+void program_begin(program *p, int64_t epoch, uint16_t tag) {
+    p->epoch = epoch, p->tag = tag;
+    memset(p->position, 0, sizeof p->position);
+    memset(p->events, 0, (size_t)p->event_count);
+}
+
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
     int64_t looks = 0, idle_since = 0;
     for (;;) {

@@ -1,26 +1,9 @@
 /* The one thin binding: a Program is a rank's part of a plan, bound to a pool; it runs with the GIL released. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "core.h"
+#include "python.h"
 
 #include <string.h>
 
-#define MAX_CARDS 256
 #define MAX_EVENTS (1 << 20) /* a byte each, cleared for every call */
-
-enum state { UNBOUND, READY, STARTED, BUSY };
-
-typedef struct {
-    PyObject_HEAD
-    program p;
-    enum state state;
-    uint8_t *card_pointers[MAX_CARDS];
-    Py_buffer card_views[MAX_CARDS]; /* held as long as the program lives */
-    int card_view_count;
-    Py_buffer call_views[MAX_BUFFERS]; /* the user's arrays, held while a call runs */
-    int call_view_count;
-} Program;
 
 /* A copy of a table: what was checked is what runs, and it is aligned wherever it came from. */
 static void *copy(PyObject *object, size_t row_bytes, int64_t *count) {
@@ -177,9 +160,7 @@ static int take_call(Program *self, PyObject *const *args) {
         }
         self->p.buffers[k] = self->call_views[k].buf;
     }
-    self->p.epoch = epoch, self->p.tag = (uint16_t)tag;
-    memset(self->p.position, 0, sizeof self->p.position);
-    memset(self->p.events, 0, (size_t)self->p.event_count);
+    program_begin(&self->p, epoch, (uint16_t)tag);
     return 0;
 }
 
@@ -204,6 +185,17 @@ static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+PyObject *obstacle_list(const obstacle *found, int count) {
+    PyObject *list = PyList_New(count);
+    for (int k = 0; list && k < count; k++) {
+        PyObject *one = Py_BuildValue("(iLiLL)", (int)found[k].stream, (long long)found[k].at, (int)found[k].doorbell,
+                                      (long long)found[k].wanted, (long long)found[k].shows);
+        if (!one) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, k, one);
+    }
+    return list;
+}
+
 /* advance(idle_ns, spins) -> (status, [(stream, at, doorbell, wanted, shows), ...]) */
 static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 2) {
@@ -225,13 +217,7 @@ static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_
     Py_END_ALLOW_THREADS
     self->state = status == DONE ? READY : STARTED;
     if (status == DONE) release_call(self);
-    PyObject *list = PyList_New(waiting);
-    for (int k = 0; list && k < waiting; k++) {
-        PyObject *one = Py_BuildValue("(iLiLL)", (int)found[k].stream, (long long)found[k].at, (int)found[k].doorbell,
-                                      (long long)found[k].wanted, (long long)found[k].shows);
-        if (!one) Py_CLEAR(list);
-        else PyList_SET_ITEM(list, k, one);
-    }
+    PyObject *list = obstacle_list(found, waiting);
     return list ? Py_BuildValue("(iN)", (int)status, list) : NULL;
 }
 
@@ -276,7 +262,7 @@ static PyMethodDef program_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject ProgramType = {
+PyTypeObject ProgramType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "cxlemu._native.Program",
     .tp_doc = "A rank's part of a plan, bound to the cards of a pool.",
@@ -298,12 +284,14 @@ static struct PyModuleDef native_module = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
-    if (PyType_Ready(&ProgramType) < 0) return NULL;
+    static const struct {
+        const char *name;
+        PyTypeObject *type;
+    } types[] = {{"Program", &ProgramType}, {"Ring", &RingType}, {"Operation", &OperationType}, {"Calls", &CallsType}};
     PyObject *module = PyModule_Create(&native_module);
-    if (!module) return NULL;
-    if (PyModule_AddObjectRef(module, "Program", (PyObject *)&ProgramType) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
+    for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
+        if (PyType_Ready(types[k].type) < 0 ||
+            PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
+            Py_CLEAR(module);
     return module;
 }

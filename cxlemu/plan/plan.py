@@ -39,14 +39,13 @@ class Call:
     root: int = 0
     in_place: bool = False
 
-    def tag(self, before: int = 0) -> int:
-        """16 bits that travel in every doorbell word, of this call and, through ``before``, of all calls before it.
-
-        So ranks that did not call the same notice, but for 1 in 65,536, at the latest when one next waits for the
-        other. ``in_place`` is not in it: one rank may call in place and its peer not.
+    def tag(self) -> int:
+        """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
+        doorbell word, so that ranks which did not call the same notice, but for 1 in 65,536, at the latest when one
+        next waits for the other. ``in_place`` is not in it: one rank may call in place and its peer not.
         """
         text = "|".join(str(getattr(self, f.name)) for f in fields(self) if f.name != "in_place")
-        return binascii.crc_hqx(text.encode(), before)
+        return binascii.crc_hqx(text.encode(), 0)
 
     def __str__(self) -> str:
         words = [self.collective, self.algorithm, f"{self.nbytes} B", self.dtype]

@@ -1,0 +1,191 @@
+"""The collectives as a user calls them: what each does to which array. How a call runs is Communicator's matter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from collectives.arrays import Array
+from collectives.operations import Operation
+from collectives.recipes import Recipe
+from cxlemu.errors import ArgumentError
+
+# The array with the result (None where this rank gets none), or its Handle with async_op=True.
+Outcome = Any
+
+
+class Verbs(ABC):
+    """Every collective is there twice: ``all_reduce(x)`` runs now, ``op = all_reduce_init(x)`` whenever ``op()`` says.
+
+    An operation holds its arrays and runs faster than the call: nothing is checked again. Its arguments are those of
+    the call. All ranks make and call operations in the same order as other calls.
+    """
+
+    rank: int
+    size: int
+    # (collective, x, out, op, root, variant, async_op) as every method below fills them in
+    _calls: Callable[..., Outcome]
+
+    @abstractmethod
+    def _prepare(
+        self, collective: str, x: Array | None, out: Array | None, op: str, root: int, variant: str | Recipe
+    ) -> Operation:
+        """A call that is ready to run. Raises ArgumentError for one that means nothing."""
+
+    def all_reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks. The result replaces ``x``, or goes to ``out`` of the same shape."""
+        return self._calls("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
+
+    def all_reduce_init(
+        self, x: Array, op: str = "sum", out: Array | None = None, *, variant: str | Recipe = "auto"
+    ) -> Operation:
+        return self._prepare("all_reduce", x, x if out is None else out, op, 0, variant)
+
+    def reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks at ``root``: there it replaces ``x`` or goes to ``out``. Others get None."""
+        return self._calls("reduce", x, self._at(root, x if out is None else out), op, root, variant, async_op)
+
+    def reduce_init(
+        self, x: Array, op: str = "sum", out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
+    ) -> Operation:
+        return self._prepare("reduce", x, self._at(root, x if out is None else out), op, root, variant)
+
+    def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+        """``x`` of ``root`` replaces ``x`` of all other ranks."""
+        return self._calls("broadcast", x, x, "none", root, variant, async_op)
+
+    def broadcast_init(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto") -> Operation:
+        return self._prepare("broadcast", x, x, "none", root, variant)
+
+    def all_gather(
+        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+    ) -> Outcome:
+        """``x`` of all ranks, in rank order: ``out`` has ``size`` times the elements (default: (size, *x.shape)).
+
+        In place: ``x`` is this rank's block of ``out``.
+        """
+        return self._calls("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op)
+
+    def all_gather_init(self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto") -> Operation:
+        return self._prepare("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant)
+
+    def gather(
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """As all_gather, at ``root`` alone. Others get None."""
+        if self.rank == root and out is None:
+            out = self._blocks_of(x)
+        return self._calls("gather", x, self._at(root, out), "none", root, variant, async_op)
+
+    def gather_init(
+        self, x: Array, out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
+    ) -> Operation:
+        if self.rank == root and out is None:
+            out = self._blocks_of(x)
+        return self._prepare("gather", x, self._at(root, out), "none", root, variant)
+
+    def scatter(
+        self,
+        x: Array | None,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``."""
+        x = self._at(root, x)
+        if out is None and x is not None:
+            out = self._block_of(x, "scatter")
+        return self._calls("scatter", x, out, "none", root, variant, async_op)
+
+    def scatter_init(
+        self, x: Array | None, out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
+    ) -> Operation:
+        x = self._at(root, x)
+        if out is None and x is not None:
+            out = self._block_of(x, "scatter")
+        return self._prepare("scatter", x, out, "none", root, variant)
+
+    def reduce_scatter(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine block k of ``x`` of all ranks at rank k. Blocks divide ``x`` along its first axis by default."""
+        target = self._block_of(x, "reduce_scatter") if out is None else out
+        return self._calls("reduce_scatter", x, target, op, 0, variant, async_op)
+
+    def reduce_scatter_init(
+        self, x: Array, op: str = "sum", out: Array | None = None, *, variant: str | Recipe = "auto"
+    ) -> Operation:
+        target = self._block_of(x, "reduce_scatter") if out is None else out
+        return self._prepare("reduce_scatter", x, target, op, 0, variant)
+
+    def all_to_all(
+        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+    ) -> Outcome:
+        """Block k of ``x`` goes to rank k, where it becomes block ``rank`` of ``out`` (default: a new array like x)."""
+        return self._calls("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
+
+    def all_to_all_init(self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto") -> Operation:
+        return self._prepare("all_to_all", x, _like(x) if out is None else out, "none", 0, variant)
+
+    def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+        """Return when all ranks have called it."""
+        return self._calls("barrier", None, None, "none", 0, variant, async_op)
+
+    def barrier_init(self, *, variant: str | Recipe = "auto") -> Operation:
+        return self._prepare("barrier", None, None, "none", 0, variant)
+
+    # --- arrays that a call needs and was not given ----------------------------------------------------------
+
+    def _at(self, root: int, array: Array | None) -> Array | None:
+        return array if self.rank == root else None
+
+    def _blocks_of(self, x: Array) -> Array:
+        return _like(x, (self.size, *np.shape(x)))
+
+    def _block_of(self, x: Array, collective: str) -> Array:
+        if not isinstance(x, np.ndarray) or x.ndim == 0 or x.shape[0] % self.size:
+            shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
+            raise ArgumentError(
+                f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
+            )
+        return _like(x, (x.shape[0] // self.size, *x.shape[1:]))
+
+
+def _like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    if not isinstance(x, np.ndarray):
+        raise ArgumentError(f"x is a {type(x).__name__}: a NumPy array is needed")
+    return np.empty(x.shape if shape is None else shape, x.dtype)

@@ -1,0 +1,31 @@
+/* What the files of the binding share. */
+#ifndef CXLEMU_PYTHON_H
+#define CXLEMU_PYTHON_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core.h"
+
+#define MAX_CARDS 256
+
+enum state { UNBOUND, READY, STARTED, BUSY };
+
+/* A rank's part of a plan, bound to the cards of a pool. */
+typedef struct {
+    PyObject_HEAD
+    program p;
+    enum state state;
+    uint8_t *card_pointers[MAX_CARDS];
+    Py_buffer card_views[MAX_CARDS]; /* held as long as the program lives */
+    int card_view_count;
+    Py_buffer call_views[MAX_BUFFERS]; /* the user's arrays, held while a call runs that start began */
+    int call_view_count;
+} Program;
+
+extern PyTypeObject ProgramType, RingType, OperationType, CallsType;
+
+/* A new list of (stream, at, doorbell, wanted, shows). */
+PyObject *obstacle_list(const obstacle *found, int count);
+
+#endif
