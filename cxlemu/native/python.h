@@ -7,8 +7,6 @@
 
 #include "core.h"
 
-#define MAX_CARDS 256
-
 enum state { UNBOUND, READY, STARTED, BUSY };
 
 /* A rank's part of a plan, bound to the cards of a pool. */
