@@ -2,6 +2,7 @@
 
 import os
 
+import numpy
 from setuptools import Extension, setup
 
 NAMES = ("calls", "check", "executor", "fold", "lines", "lines_module", "module", "place")
@@ -14,7 +15,7 @@ setup(
             sources=[f"cxlemu/native/{name}.c" for name in NAMES],
             depends=[f"cxlemu/native/{name}.h" for name in ("core", "lines", "modules", "place", "python")],
             # CI adds warnings as errors, and the sanitizers.
-            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
+            extra_compile_args=[*FLAGS, "-isystem", numpy.get_include()] + os.environ.get("CXLEMU_CFLAGS", "").split(),
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
         )
     ]

@@ -82,6 +82,7 @@ class Communicator(Verbs):
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         self._ring = _native.Ring(
+            ranks=self.size,
             epoch=1,  # doorbells start at 0: nothing is published yet
             tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other rings notice, too
             idle_ns=LOOK_NS,

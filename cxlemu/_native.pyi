@@ -35,6 +35,7 @@ class Ring:
     revoked: int
     def __init__(
         self,
+        ranks: int,
         epoch: int,
         tag: int,
         idle_ns: int,

@@ -3,7 +3,8 @@
  * long, errors, calls not seen before) is left to Python: resume, turn and miss are its functions. */
 #include "python.h"
 
-#include <string.h>
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
 #include <structmember.h>
 
 enum { INPUT, OUTPUT, SCRATCH, CALL_BUFFERS };
@@ -18,23 +19,29 @@ typedef struct {
     int revoked;
     bool busy;
     long long idle_ns, spins;
+    int64_t *done_seen; /* of each rank */
+    int ranks;
     Py_buffer gate; /* a byte, not 0: calls are to go by way of turn */
     PyObject *resume; /* resume(cookie, epoch, tag, program, status, obstacles): finish what does not end at once */
     PyObject *turn;   /* turn(operation): the operation's result, when its turn has come */
 } Ring;
 
 static int Ring_init(Ring *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"epoch", "tag", "idle_ns", "spins", "gate", "resume", "turn", NULL};
+    static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "gate", "resume", "turn", NULL};
     PyObject *resume, *turn;
     if (self->gate.obj) {
         PyErr_SetString(PyExc_RuntimeError, "a Ring is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LILLy*OO", names, &self->epoch, &self->tag, &self->idle_ns,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag, &self->idle_ns,
                                      &self->spins, &self->gate, &resume, &turn))
         return -1;
-    if (self->gate.len != 1) {
-        PyErr_SetString(PyExc_ValueError, "a gate is one byte");
+    if (self->gate.len != 1 || self->ranks < 1) {
+        PyErr_SetString(PyExc_ValueError, "a gate is one byte, and a communicator has a rank");
+        return -1;
+    }
+    if (!(self->done_seen = PyMem_Calloc((size_t)self->ranks, sizeof *self->done_seen))) {
+        PyErr_NoMemory();
         return -1;
     }
     Py_XSETREF(self->resume, Py_NewRef(resume));
@@ -58,6 +65,7 @@ static void Ring_dealloc(Ring *self) {
     PyObject_GC_UnTrack(self);
     Ring_clear(self);
     if (self->gate.obj) PyBuffer_Release(&self->gate);
+    PyMem_Free(self->done_seen);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -138,6 +146,7 @@ static PyObject *run_now(Operation *self, uint8_t *input, uint8_t *output, PyObj
     uint16_t tag;
     count_call(ring, self->rounds, self->digest, &epoch, &tag);
     p->buffers[INPUT] = input, p->buffers[OUTPUT] = output, p->buffers[SCRATCH] = self->views[SCRATCH].buf;
+    p->done_seen = ring->done_seen;
     program_begin(p, epoch, tag);
     obstacle found[MAX_STREAMS];
     int waiting = 0;
@@ -187,8 +196,8 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
                                      &buffers[SCRATCH]))
         return -1;
     const program *p = &((Program *)prog)->p;
-    if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS) {
-        PyErr_SetString(PyExc_ValueError, "a call's program has an input, an output and scratch memory");
+    if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS || p->ranks != ((Ring *)ring)->ranks) {
+        PyErr_SetString(PyExc_ValueError, "a call's program is of the ring's ranks, and has an input, an output and scratch memory");
         return -1;
     }
     for (int k = 0; k < CALL_BUFFERS; k++) {
@@ -258,18 +267,18 @@ PyTypeObject OperationType = {
 
 /* --- Calls ------------------------------------------------------------------------------------------------------ */
 
-enum { ENTRIES = 256, FORMAT_CHARS = 8 };
+enum { ENTRIES = 256 };
 enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 
 /* An array as far as a call depends on it. nbytes is -1 where there is none. */
 typedef struct {
-    Py_ssize_t nbytes;
-    char format[FORMAT_CHARS];
+    npy_intp nbytes;
+    PyArray_Descr *dtype;
 } shape;
 
 typedef struct {
     PyObject *collective, *redop, *root, *variant; /* compared by identity: equal but not the same is a miss */
-    shape x, out;
+    shape x, out;     /* dtypes by identity, too */
     bool overlap;
     int64_t distance; /* of x from out, where they overlap */
     Operation *operation;
@@ -282,41 +291,28 @@ typedef struct {
     entry entries[ENTRIES];
 } Calls;
 
-/* False, without an error, for what cannot be compared here: Python then says in a sentence what is wrong with it, or
- * does without (bfloat16 has no format). */
-static bool look_at(PyObject *array, int flags, shape *s, Py_buffer *view) {
-    memset(s, 0, sizeof *s);
-    view->buf = NULL;
-    s->nbytes = -1;
-    if (array == Py_None) return true;
-    if (PyObject_GetBuffer(array, view, flags | PyBUF_FORMAT) < 0) {
-        PyErr_Clear();
-        return false;
-    }
-    s->nbytes = view->len;
-    size_t length = view->format ? strlen(view->format) : FORMAT_CHARS;
-    if (length < FORMAT_CHARS) memcpy(s->format, view->format, length);
-    PyBuffer_Release(view); /* its address stays: the caller of the call holds the array */
-    return length < FORMAT_CHARS;
+/* False for what cannot be compared here: Python says in a sentence what is wrong with it, or does with it. */
+static bool look_at(PyObject *object, bool written, shape *s, uint8_t **at) {
+    s->nbytes = -1, s->dtype = NULL, *at = NULL;
+    if (object == Py_None) return true;
+    if (!PyArray_CheckExact(object)) return false;
+    PyArrayObject *array = (PyArrayObject *)object;
+    if (!PyArray_IS_C_CONTIGUOUS(array) || (written && !PyArray_ISWRITEABLE(array))) return false;
+    s->nbytes = PyArray_NBYTES(array), s->dtype = PyArray_DESCR(array), *at = PyArray_DATA(array);
+    return true;
 }
 
-static bool same(const shape *a, const shape *b) { return a->nbytes == b->nbytes && !memcmp(a->format, b->format, FORMAT_CHARS); }
+static bool same(const shape *a, const shape *b) { return a->nbytes == b->nbytes && a->dtype == b->dtype; }
 
-static size_t slot_of(PyObject *collective, PyObject *redop, const shape *x, const shape *out) {
+static size_t entry_of(PyObject *collective, PyObject *redop, const shape *x, const shape *out) {
     uint64_t key = (uint64_t)(uintptr_t)collective >> 4;
     key = key * 31 + ((uint64_t)(uintptr_t)redop >> 4);
     key = key * 31 + (uint64_t)x->nbytes;
-    key = key * 31 + (uint64_t)out->nbytes + (uint64_t)x->format[0];
+    key = key * 31 + (uint64_t)out->nbytes;
     return (key * 0x9E3779B97F4A7C15u) >> 56;
 }
 
-static void overlap_of(const Py_buffer *x, const Py_buffer *out, bool *overlap, int64_t *distance) {
-    *overlap = false, *distance = 0;
-    if (!x->buf || !out->buf) return;
-    int64_t from = (int64_t)((uintptr_t)x->buf - (uintptr_t)out->buf);
-    if (from < out->len && -from < x->len) *overlap = true, *distance = from;
-}
-
+/* What a call brings. */
 typedef struct {
     shape x, out;
     uint8_t *input, *output;
@@ -325,12 +321,10 @@ typedef struct {
 } arrays;
 
 static bool look_at_arrays(PyObject *x, PyObject *out, arrays *a) {
-    Py_buffer input, output;
-    if (!look_at(out, PyBUF_WRITABLE, &a->out, &output)) return false;
-    if (x == out) a->x = a->out, input = output;
-    else if (!look_at(x, PyBUF_SIMPLE, &a->x, &input)) return false;
-    a->input = input.buf, a->output = output.buf;
-    overlap_of(&input, &output, &a->overlap, &a->distance);
+    if (!look_at(out, true, &a->out, &a->output) || !look_at(x, false, &a->x, &a->input)) return false;
+    const int64_t distance = (int64_t)((uintptr_t)a->input - (uintptr_t)a->output);
+    a->overlap = distance < a->out.nbytes && -distance < a->x.nbytes;
+    a->distance = a->overlap ? distance : 0;
     return true;
 }
 
@@ -339,7 +333,7 @@ static PyObject *Calls_call(PyObject *callable, PyObject *const *args, size_t na
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     arrays a;
     if (count == ARGUMENTS && !names && args[ASYNC] == Py_False && look_at_arrays(args[X], args[OUT], &a)) {
-        entry *e = &self->entries[slot_of(args[COLLECTIVE], args[REDOP], &a.x, &a.out)];
+        entry *e = &self->entries[entry_of(args[COLLECTIVE], args[REDOP], &a.x, &a.out)];
         if (e->operation && e->collective == args[COLLECTIVE] && e->redop == args[REDOP] && e->root == args[ROOT] &&
             e->variant == args[VARIANT] && same(&e->x, &a.x) && same(&e->out, &a.out) && e->overlap == a.overlap &&
             e->distance == a.distance && !closed(e->operation->ring)) {
@@ -358,6 +352,8 @@ static void forget(entry *e) {
     Py_CLEAR(e->root);
     Py_CLEAR(e->variant);
     Py_CLEAR(e->operation);
+    Py_CLEAR(e->x.dtype);
+    Py_CLEAR(e->out.dtype);
 }
 
 /* remember(operation, collective, x, out, op, root, variant): calls with such arguments run the operation's program, on
@@ -373,10 +369,12 @@ static PyObject *Calls_remember(Calls *self, PyObject *const *args, Py_ssize_t c
     if (!look_at_arrays(call[X], call[OUT], &a)) Py_RETURN_FALSE;
     const int64_t *need = operation->program->p.buffer_bytes;
     if ((need[INPUT] && a.x.nbytes < need[INPUT]) || (need[OUTPUT] && a.out.nbytes < need[OUTPUT])) Py_RETURN_FALSE;
-    entry *e = &self->entries[slot_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
+    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
     forget(e);
     e->collective = Py_NewRef(call[COLLECTIVE]), e->redop = Py_NewRef(call[REDOP]);
     e->root = Py_NewRef(call[ROOT]), e->variant = Py_NewRef(call[VARIANT]);
+    Py_XINCREF(a.x.dtype);
+    Py_XINCREF(a.out.dtype);
     e->x = a.x, e->out = a.out, e->overlap = a.overlap, e->distance = a.distance;
     e->operation = (Operation *)Py_NewRef(operation);
     Py_RETURN_TRUE;
@@ -417,6 +415,8 @@ static PyMethodDef calls_methods[] = {
      "remember(operation, collective, x, out, op, root, variant) -> bool: such calls run the operation's program."},
     {NULL, NULL, 0, NULL},
 };
+
+int import_numpy(void) { return PyArray_ImportNumPyAPI(); }
 
 PyTypeObject CallsType = {
     PyVarObject_HEAD_INIT(NULL, 0)

@@ -70,8 +70,9 @@ typedef struct {
     int64_t buffer_bytes[MAX_BUFFERS];
     bool written[MAX_BUFFERS]; /* some record stores to it: found by program_check */
     /* the call */
-    int64_t epoch;
+    int64_t epoch, slot; /* its first round's */
     uint16_t tag;
+    int64_t *done_seen; /* what each rank's done doorbell showed last, or NULL: they only grow */
     uint8_t *buffers[MAX_BUFFERS];
     int64_t position[MAX_STREAMS];
     uint8_t *events;

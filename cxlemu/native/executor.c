@@ -19,6 +19,7 @@
 #define PAUSE() ((void)0)
 #endif
 
+#define LOOKS_WITHOUT_PAUSE 32 /* a peer in step with us rings within these */
 #define SLEEP_AFTER_YIELDS 64
 #define SLEEP_NS 20000
 
@@ -95,6 +96,8 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, obst
     if (!(p->elides & STEP_FETCH)) lines_invalidate(line, LINE_BYTES);
     uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)line, memory_order_acquire);
     int64_t shows = (int64_t)(word >> TAG_BITS);
+    const int32_t rank = doorbell - published_count(p);
+    if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
     if (shows > wanted) return DONE;
     if (shows == wanted && (doorbell >= published_count(p) || (uint16_t)word == p->tag)) return DONE;
     found->doorbell = doorbell, found->wanted = wanted, found->shows = shows;
@@ -106,7 +109,9 @@ static enum status wait_group(const program *p, const record *r, obstacle *found
     if (wanted <= 0) return DONE; /* before the communicator's first round */
     const group *g = &p->groups[r->arg];
     for (int32_t k = 0; k < g->count; k++) {
-        enum status s = look(p, g->first + k * g->stride, wanted, found);
+        const int32_t doorbell = g->first + k * g->stride, rank = doorbell - published_count(p);
+        if (p->done_seen && rank >= 0 && p->done_seen[rank] >= wanted) continue;
+        enum status s = look(p, doorbell, wanted, found);
         if (s != DONE) return s;
     }
     return DONE;
@@ -148,7 +153,7 @@ static enum status step(program *p, const record *r, obstacle *found) {
 }
 
 void program_begin(program *p, int64_t epoch, uint16_t tag) {
-    p->epoch = epoch, p->tag = tag;
+    p->epoch = epoch, p->slot = epoch % p->slots, p->tag = tag;
     memset(p->position, 0, sizeof p->position);
     memset(p->events, 0, (size_t)p->event_count);
 }
@@ -178,16 +183,16 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
         }
         if (*count == 0) return DONE;
         if (progress) {
-            looks = 0;
+            looks = idle_since = 0;
             continue;
         }
-        if (looks++ == 0) idle_since = now_ns();
-        if (looks < spins) {
-            PAUSE();
+        if (++looks <= spins) {
+            if (looks > LOOKS_WITHOUT_PAUSE) PAUSE();
             continue;
         }
+        if (idle_since == 0) idle_since = now_ns();
         if (now_ns() - idle_since >= idle_ns) return IDLE;
-        if (looks < spins + SLEEP_AFTER_YIELDS) {
+        if (looks <= spins + SLEEP_AFTER_YIELDS) {
             sched_yield();
         } else {
             struct timespec nap = {0, SLEEP_NS};

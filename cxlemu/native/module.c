@@ -161,6 +161,7 @@ static int take_call(Program *self, PyObject *const *args) {
         }
         self->p.buffers[k] = self->call_views[k].buf;
     }
+    self->p.done_seen = NULL; /* another communicator may have used the program's place before */
     program_begin(&self->p, epoch, (uint16_t)tag);
     return 0;
 }
@@ -289,6 +290,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         const char *name;
         PyTypeObject *type;
     } types[] = {{"Program", &ProgramType}, {"Ring", &RingType}, {"Operation", &OperationType}, {"Calls", &CallsType}};
+    if (import_numpy() < 0) return NULL;
     PyObject *module = PyModule_Create(&native_module);
     for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
         if (PyType_Ready(types[k].type) < 0 ||

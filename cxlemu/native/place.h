@@ -24,18 +24,24 @@ typedef struct {
 
 static inline int32_t published_count(const program *p) { return p->ranks * p->doorbells_per_rank; }
 
+/* epoch % slots, mostly without a division. */
+static inline int64_t slot_of(const program *p, int64_t epoch) {
+    const int64_t slot = p->slot + (epoch - p->epoch);
+    return slot >= 0 && slot < p->slots ? slot : epoch % p->slots;
+}
+
 static inline place doorbell_place(const program *p, int32_t doorbell, int64_t epoch) {
     const int32_t published = published_count(p);
     int32_t number = doorbell;
     int64_t at = p->base;
     if (doorbell >= published) number -= published;
-    else at += p->doorbells_offset + epoch % p->slots * p->slot_doorbell_bytes;
+    else at += p->doorbells_offset + slot_of(p, epoch) * p->slot_doorbell_bytes;
     return (place){number % p->card_count, at + (int64_t)(number / p->card_count) * LINE_BYTES};
 }
 
 /* Where the granules of a region's operand begin on every card. */
 static inline int64_t granules_at(const program *p, const operand *o) {
-    return p->base + p->data_offset + (p->epoch + o->seq) % p->slots * p->slot_card_bytes + p->regions[o->id].base;
+    return p->base + p->data_offset + slot_of(p, p->epoch + o->seq) * p->slot_card_bytes + p->regions[o->id].base;
 }
 
 static inline uint8_t *bytes_at(const program *p, place where) { return p->cards[where.card] + where.offset; }

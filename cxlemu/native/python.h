@@ -26,4 +26,7 @@ extern PyTypeObject ProgramType, RingType, OperationType, CallsType;
 /* A new list of (stream, at, doorbell, wanted, shows). */
 PyObject *obstacle_list(const obstacle *found, int count);
 
+/* Before anything looks at an array; -1 with an exception on failure. */
+int import_numpy(void);
+
 #endif
