@@ -4,14 +4,15 @@ import os
 
 from setuptools import Extension, setup
 
+NAMES = ("check", "executor", "fold", "lines", "lines_module", "module")
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 setup(
     ext_modules=[
         Extension(
             "cxlemu._native",
-            sources=[f"cxlemu/native/{name}.c" for name in ("check", "executor", "fold", "module")],
-            depends=["cxlemu/native/core.h"],
+            sources=[f"cxlemu/native/{name}.c" for name in NAMES],
+            depends=[f"cxlemu/native/{name}.h" for name in ("core", "lines", "modules")],
             # CI adds warnings as errors, and the sanitizers.
             extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),

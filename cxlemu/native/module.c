@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "core.h"
+#include "modules.h"
 
 #include <string.h>
 
@@ -301,7 +302,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (PyType_Ready(&ProgramType) < 0) return NULL;
     PyObject *module = PyModule_Create(&native_module);
     if (!module) return NULL;
-    if (PyModule_AddObjectRef(module, "Program", (PyObject *)&ProgramType) < 0) {
+    if (PyModule_AddObjectRef(module, "Program", (PyObject *)&ProgramType) < 0 || add_lines(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

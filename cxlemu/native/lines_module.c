@@ -1,0 +1,101 @@
+/* The cache-line instructions, for memories written in Python. Ranges are held to the card that they are given with. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "lines.h"
+#include "modules.h"
+
+/* The bytes of `card` from `offset` on, as a held buffer; NULL with an exception where the range leaves the card. */
+static uint8_t *range_of(PyObject *card, PyObject *offset, long long nbytes, Py_buffer *view) {
+    const long long at = PyLong_AsLongLong(offset);
+    if (PyErr_Occurred()) return NULL;
+    if (PyObject_GetBuffer(card, view, PyBUF_WRITABLE) < 0) return NULL;
+    if (at < 0 || nbytes < 0 || nbytes > view->len || at > view->len - nbytes) {
+        PyErr_Format(PyExc_ValueError, "bytes %lld to %lld are outside a card of %zd bytes", at, at + nbytes, view->len);
+        PyBuffer_Release(view);
+        return NULL;
+    }
+    return (uint8_t *)view->buf + at;
+}
+
+static bool takes(Py_ssize_t count, Py_ssize_t wanted, const char *what) {
+    if (count != wanted) PyErr_Format(PyExc_TypeError, "%s", what);
+    return count == wanted;
+}
+
+static PyObject *flush(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (!takes(count, 4, "flush takes a card, an offset, a number of bytes and whether to keep the lines")) return NULL;
+    const int keep = PyObject_IsTrue(args[3]);
+    const long long nbytes = PyLong_AsLongLong(args[2]);
+    Py_buffer view;
+    if (keep < 0 || PyErr_Occurred()) return NULL;
+    const uint8_t *at = range_of(args[0], args[1], nbytes, &view);
+    if (!at) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    lines_flush(at, nbytes, keep);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
+}
+
+static PyObject *fence(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    lines_fence();
+    Py_RETURN_NONE;
+}
+
+static PyObject *invalidate(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (!takes(count, 3, "invalidate takes a card, an offset and a number of bytes")) return NULL;
+    const long long nbytes = PyLong_AsLongLong(args[2]);
+    Py_buffer view;
+    if (PyErr_Occurred()) return NULL;
+    const uint8_t *at = range_of(args[0], args[1], nbytes, &view);
+    if (!at) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    lines_invalidate(at, nbytes);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
+}
+
+static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (!takes(count, 4, "copy_nt takes a card, an offset, the bytes to store and a store's width or 0")) return NULL;
+    const long long width = PyLong_AsLongLong(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    if (width && (width > 64 || !lines_has_width((int)width))) {
+        PyErr_Format(PyExc_ValueError, "this machine has no non-temporal stores of %lld bytes", width);
+        return NULL;
+    }
+    Py_buffer data, view;
+    if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
+    uint8_t *at = range_of(args[0], args[1], data.len, &view);
+    if (at) {
+        Py_BEGIN_ALLOW_THREADS
+        lines_copy_nt(at, data.buf, data.len, (int)width);
+        Py_END_ALLOW_THREADS
+        PyBuffer_Release(&view);
+    }
+    PyBuffer_Release(&data);
+    return at ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *instructions(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    return PyUnicode_FromString(lines_instructions());
+}
+
+static PyMethodDef methods[] = {
+    {"flush", (PyCFunction)(void (*)(void))flush, METH_FASTCALL, "flush(card, offset, nbytes, keep): write lines back."},
+    {"fence", fence, METH_NOARGS, "fence(): what was flushed or stored by copy_nt before is in the pool."},
+    {"invalidate", (PyCFunction)(void (*)(void))invalidate, METH_FASTCALL,
+     "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},
+    {"copy_nt", (PyCFunction)(void (*)(void))copy_nt, METH_FASTCALL,
+     "copy_nt(card, offset, data, width): store by non-temporal stores of width bytes, 0 for the widest."},
+    {"lines_instructions", instructions, METH_NOARGS, "lines_instructions() -> the names of those in use here."},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_lines(PyObject *module) { return PyModule_AddFunctions(module, methods); }

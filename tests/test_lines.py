@@ -1,0 +1,154 @@
+"""The machine's own cache-line instructions: what they store, what they refuse, and that the build contains them."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from functools import cache
+
+import numpy as np
+import pytest
+
+from cxlemu import _native
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+
+BYTES = 6 * LINE_BYTES
+X86 = platform.machine() == "x86_64"
+
+
+def card() -> Bytes:
+    return np.full(BYTES + LINE_BYTES, 7, np.uint8)
+
+
+def widths() -> list[int]:
+    """Those of non-temporal stores that this machine has; 0 is what dispatch chose."""
+    found = [0]
+    for width in (8, 16, 32, 64):
+        try:
+            _native.copy_nt(card(), 0, np.zeros(0, np.uint8), width)
+        except ValueError:
+            continue
+        found.append(width)
+    return found
+
+
+@pytest.mark.parametrize("width", widths())
+@pytest.mark.parametrize("offset", [0, 1, 60, 64, 100])
+@pytest.mark.parametrize("nbytes", [0, 1, 3, 4, 63, 64, 65, 128, 200, 257])
+def test_a_non_temporal_copy_stores_its_bytes_and_no_others(width: int, offset: int, nbytes: int) -> None:
+    into, data = card(), np.random.default_rng(nbytes).integers(0, 256, nbytes + 1, np.uint8)[1:]
+    _native.copy_nt(into, offset, data, width)
+    _native.fence()
+    expected = card()
+    expected[offset : offset + nbytes] = data
+    assert into.tobytes() == expected.tobytes()
+
+
+def test_flush_and_invalidate_leave_the_bytes_as_they_are() -> None:
+    lines = card()
+    for offset, nbytes in ((0, 0), (0, lines.nbytes), (63, 2), (lines.nbytes, 0), (lines.nbytes - 1, 1)):
+        _native.flush(lines, offset, nbytes, False)
+        _native.flush(lines, offset, nbytes, True)
+        _native.invalidate(lines, offset, nbytes)
+    assert lines.tobytes() == card().tobytes()
+
+
+OUTSIDE = [(-1, 1), (0, BYTES + LINE_BYTES + 1), (BYTES + LINE_BYTES, 1), (0, -1), (64, 2**63 - 1), (2**63 - 1, 1)]
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), OUTSIDE)
+def test_a_range_outside_its_card_is_refused(offset: int, nbytes: int) -> None:
+    with pytest.raises(ValueError, match="outside a card"):
+        _native.flush(card(), offset, nbytes, False)
+    with pytest.raises(ValueError, match="outside a card"):
+        _native.invalidate(card(), offset, nbytes)
+
+
+@pytest.mark.parametrize("offset", [-1, BYTES + LINE_BYTES, 2**63 - 1])
+def test_a_non_temporal_copy_outside_its_card_is_refused(offset: int) -> None:
+    into = card()
+    with pytest.raises(ValueError, match="outside a card"):
+        _native.copy_nt(into, offset, np.zeros(1, np.uint8), 0)
+    assert into.tobytes() == card().tobytes()
+
+
+@pytest.mark.parametrize("width", [-8, 1, 7, 24, 128, 2**40])
+def test_stores_of_other_widths_are_refused(width: int) -> None:
+    with pytest.raises(ValueError, match="no non-temporal stores of"):
+        _native.copy_nt(card(), 0, np.zeros(8, np.uint8), width)
+
+
+def test_a_read_only_card_is_refused() -> None:
+    lines = card()
+    lines.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        _native.flush(lines, 0, 64, False)
+
+
+def test_the_instructions_in_use_are_named() -> None:
+    names = _native.lines_instructions()
+    if X86:
+        assert re.fullmatch(
+            r"clflush(opt)?, (clwb|clflush(opt)?) to keep, sfence, mfence to invalidate, v?movntdq.*", names
+        )
+
+
+# --- the build ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def functions() -> dict[str, list[str]]:
+    """Of each function of the extension, its instructions."""
+    if not X86:
+        pytest.skip(f"the instructions of {platform.machine()} are not looked for")
+    if shutil.which("objdump") is None:
+        pytest.skip("objdump is not here")
+    command = ["objdump", "-d", "--no-show-raw-insn", _native.__file__]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if heading := re.fullmatch(r"[0-9a-f]+ <(.+)>:", line):
+            body = found.setdefault(heading[1], [])
+        elif instruction := re.match(r"\s+[0-9a-f]+:\s+(.+?)\s*$", line):
+            body.append(" ".join(instruction[1].split()))
+    if "__asan" in text:
+        pytest.skip("a build for a sanitizer is not the build that is used")
+    if "lines_flush" not in found:
+        pytest.skip("the extension is stripped of its symbols")
+    return found
+
+
+@pytest.mark.parametrize("name", ["clwb", "clflushopt", "clflush"])
+def test_a_flush_has_its_instruction_and_goes_through_the_range(name: str) -> None:
+    """A peer ships a clwb whose address register is never bound, and nothing noticed."""
+    body = functions()[name]
+    used = [match[1] for line in body if (match := re.fullmatch(rf"{name} \(?(%\w+)\)?", line))]
+    assert used, body
+    for register in used:
+        advances = rf"(add \$0x40|sub \$0xf+c0),{register}|lea 0x40\({register}\),{register}"
+        assert any(re.fullmatch(advances, line) for line in body), f"{register} stays where it is: {body}"
+        assert any(line.endswith(f",{register}") and "%rdi" in line for line in body) or register == "%rdi", body
+
+
+@pytest.mark.parametrize(
+    ("name", "store"),
+    [
+        ("copy_movnti", r"movnti %r\w+,"),
+        ("copy_sse2", r"movntp?[dq]\w* %xmm"),
+        ("copy_avx2", r"vmovntp?[dq]\w* %ymm"),
+        ("copy_avx512", r"vmovntp?[dq]\w* %zmm"),
+    ],
+)
+def test_a_non_temporal_copy_has_its_stores_and_no_others(name: str, store: str) -> None:
+    body = functions()[name]
+    assert any(re.match(store, line) for line in body), body
+    to_memory = [line for line in body if re.match(r"v?mov\S* %\w+,.*\(", line)]
+    assert all(re.match(store, line) for line in to_memory), to_memory
+
+
+@pytest.mark.parametrize(("name", "fence", "other"), [("invalidate", "mfence", "sfence"), ("fence", "sfence", "mfence")])
+def test_each_fence_is_the_one_that_the_memory_model_names(name: str, fence: str, other: str) -> None:
+    body = functions()[f"lines_{name}"]
+    assert fence in body and other not in body, body
