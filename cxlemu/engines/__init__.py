@@ -24,13 +24,13 @@ def engine_for(name: str, memory: HostMemory, cards: Sequence[Bytes], ranks: int
     """The engine ``name`` for one of ``ranks`` ranks. Raises ArgumentError for a memory that it cannot run on."""
     if name == "reference":
         return ReferenceEngine(memory)
-    check_engine(name, ideal=isinstance(memory, DirectMemory))
+    check_engine(name, coherent=type(memory) is DirectMemory)
     return NativeEngine(cards, ranks)
 
 
-def check_engine(name: str, *, ideal: bool) -> None:
+def check_engine(name: str, *, coherent: bool) -> None:
     """Raises ArgumentError for an engine that does not exist, or that cannot run on such a memory."""
     if name not in ENGINES:
         raise ArgumentError(f"there is no engine {name!r}: it is one of {', '.join(ENGINES)}")
-    if name == "native" and not ideal:
-        raise ArgumentError("the native engine runs on ideal (coherent) memory so far, not on the shadow cache")
+    if name == "native" and not coherent:
+        raise ArgumentError("the native engine runs on the coherent backend shm so far, not on emulated or dax")
