@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.errors import PoolError
 from cxlemu.pool.dax import map_all
 from cxlemu.pool.device import Mapped
-from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file
-from cxlemu.pool.superblock import PAGE_BYTES
-from cxlemu.rounding import round_down
+from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file, reserve
 from cxlemu.units import BytesParam, format_bytes
 
 _devices = click.option("--device", "paths", multiple=True, required=True, metavar="PATH", help="Once for each card.")
@@ -37,23 +35,19 @@ def format_pool(paths: tuple[str, ...], interleave: int, max_ranks: int, create_
       cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu pool format --device card0 --device card1 --create-size 64M --interleave 4K
     """
-    absent = [path for path in dict.fromkeys(paths) if create_size is not None and not Path(path).exists()]
-    found = map_all([path for path in paths if path not in absent]) if set(paths) - set(absent) else []
-    sizes = [card.pages.nbytes for card in found] + [round_down(create_size or 0, PAGE_BYTES)] * len(absent)
-    if len(sizes) != len(paths):
-        raise ArgumentError("a --device is given twice: every one is one card")
-    geometry = geometry_for(sizes, interleave_bytes=interleave, max_ranks=max_ranks)
-    contents = [content_of(card) for card in found]
-    for card, content in zip(found, contents, strict=True):
-        click.echo(f"{card.device.path}: {_what(card)}; {content.text}")
-    if not yes and any(content.kind != "empty" for content in contents):
-        _ask(found, contents)
     made: list[str] = []
     try:
-        for path in absent:
-            make_file(path, create_size or 0)
-            made.append(path)
+        for path in dict.fromkeys(paths):
+            if create_size is not None and not Path(path).exists():
+                make_file(path, create_size)
+                made.append(path)
         mapped = map_all(paths)
+        sizes = [card.pages.nbytes for card in mapped]
+        geometry = geometry_for(sizes, interleave_bytes=interleave, max_ranks=max_ranks)
+        _look_and_ask(mapped, yes=yes)
+        for card in mapped:
+            if card.device.kind == "file":
+                reserve(card.device.path, card.device.nbytes)
         superblock = format_cards(mapped, geometry)
     except BaseException:
         for path in made:
@@ -65,15 +59,22 @@ def format_pool(paths: tuple[str, ...], interleave: int, max_ranks: int, create_
     )
 
 
-def _ask(found: list[Mapped], contents: list[Content]) -> None:
-    """Returns when the user agrees. Raises PoolError where nobody can be asked, or says no."""
-    full = [card.device.path for card, content in zip(found, contents, strict=True) if content.kind != "empty"]
+def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
+    """Returns when the cards may be overwritten. Raises PoolError where nobody can be asked, or says no."""
+    full = []
+    for card in mapped:
+        content = content_of(card)
+        click.echo(f"{card.device.path}: {_what(card)}; {content.text}")
+        if content.kind != "empty":
+            full.append(card.device.path)
+    if not full or yes:
+        return
     if not sys.stdin.isatty():
         raise PoolError(
             f"nothing was written: {', '.join(full)} would be overwritten, and no terminal is there to ask; add --yes"
         )
-    if not click.confirm(f"Overwrite what is on {', '.join(full)}?"):
-        raise PoolError("not formatted, nothing was written")
+    if not click.confirm(f"Overwrite {', '.join(full)}?"):
+        raise PoolError(f"nothing was written: {', '.join(full)} would be overwritten")
 
 
 def _what(card: Mapped) -> str:

@@ -95,7 +95,7 @@ class Report:
             seen = self._seen[message.case]
             seen[message.measured.rank] = message.measured
             if len(seen) == self._setup.ranks:
-                self._add(row(self._cases[message.case], seen, checked=self._sweep.check))
+                self._add(row(self._cases[message.case], seen, checked=self._sweep.check, one_clock=self._one_clock))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,6 +133,11 @@ class Report:
             *([("cards", setup.cards)] if setup.cards else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
         ]
+
+    @property
+    def _one_clock(self) -> bool:
+        """Whether all ranks are certainly on one machine."""
+        return self._setup.memory.kind != "dax" or self._setup.launch in ("threads", "processes")
 
     @property
     def _hosts(self) -> list[int] | None:

@@ -39,14 +39,14 @@ class MemorySpec:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ArgumentError(f"memory kind must be one of {', '.join(get_args(Kind))}, not {self.kind!r}")
+            raise ArgumentError(f"a backend is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
         if self.seed is not None and (self.kind != "emulated" or self.seed < 0):
             raise ArgumentError(
                 f"an adversary's seed must be a non-negative number for an emulated memory, "
                 f"not {self.seed} for {self.kind!r}"
             )
         if self.kind != "dax" and (self.devices or self.pool):
-            raise ArgumentError(f"devices are for memory kind 'dax', not for {self.kind!r}")
+            raise ArgumentError(f"devices and their pool are for the backend 'dax', not for {self.kind!r}")
 
     @property
     def backend(self) -> Backend:

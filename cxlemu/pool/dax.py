@@ -82,7 +82,7 @@ def map_all(paths: Sequence[str]) -> list[Mapped]:
 
 def read_superblock(card: Mapped) -> Superblock:
     """Raises PoolError where there is none, or not one that `cxlemu pool format` wrote."""
-    path, data = card.device.path, _superblock_bytes(card)
+    path, data = card.device.path, superblock_bytes(card)
     if not any(data):
         raise PoolError(f"{path} is not formatted: `cxlemu pool format` makes a pool of cards")
     superblock = parse(data, path)
@@ -91,7 +91,7 @@ def read_superblock(card: Mapped) -> Superblock:
     return superblock
 
 
-def _superblock_bytes(card: Mapped) -> bytes:
+def superblock_bytes(card: Mapped) -> bytes:
     """As they are on the card: this host may have cached what another one has overwritten since."""
     data = np.empty(SUPERBLOCK_BYTES, np.uint8)
     memory = DaxMemory([card.pages])

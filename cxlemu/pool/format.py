@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,10 +12,10 @@ import numpy as np
 
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.dax import DaxMemory
-from cxlemu.pool.dax import read_superblock
+from cxlemu.pool.dax import superblock_bytes
 from cxlemu.pool.device import Mapped
 from cxlemu.pool.owner import NOBODY
-from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Geometry, Superblock
+from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Geometry, Superblock, parse
 
 _CHUNK_BYTES = 16 << 20
 _SHOWN_BYTES = 16
@@ -30,16 +31,17 @@ class Content(NamedTuple):
 
 def content_of(card: Mapped) -> Content:
     """Every byte is looked at, until one is not zero."""
-    start = card.pages[: len(MAGIC)].tobytes()
-    if start == MAGIC:
-        try:
-            block = read_superblock(card)
-        except PoolError as error:
-            return Content("card", str(error))
-        return Content("card", f"card {block.card} of {block.geometry.cards} of cxlemu pool {block.uuid}", block)
+    data = superblock_bytes(card)
+    if data.startswith((MAGIC, UNFINISHED)) and any(data):
+        with suppress(PoolError):
+            block = parse(MAGIC + data[len(MAGIC) :], card.device.path)
+            which = f"card {block.card} of {block.geometry.cards} of cxlemu pool {block.uuid}"
+            return Content("card", which, block) if data.startswith(MAGIC) else Content("card", f"unfinished {which}")
+    memory = DaxMemory([card.pages])
     for at in range(0, card.pages.nbytes, _CHUNK_BYTES):
         chunk = card.pages[at : at + _CHUNK_BYTES]
-        if chunk.view(np.uint64).any():  # whole pages, so whole words
+        memory.invalidate(0, at, chunk.nbytes)
+        if chunk.view(np.uint64).max():  # whole pages, so whole words
             first = int(np.flatnonzero(chunk)[0])
             shown = chunk[first : first + _SHOWN_BYTES].tobytes()
             return Content("foreign", f"foreign data: {shown.hex(' ')} ({_readable(shown)}) at byte {at + first}")
@@ -84,15 +86,22 @@ def _put(memory: DaxMemory, card: int, offset: int, data: bytes) -> None:
 
 
 def make_file(path: str, nbytes: int) -> None:
-    """A new file of zeros whose bytes are all there: a full file system is an error here, no SIGBUS later."""
-    fd = None
+    """A new file of zeros. Raises PoolError where it exists or has no room."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.posix_fallocate(fd, 0, nbytes)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        if fd is not None:
-            Path(path).unlink()
-        raise PoolError(f"{path} cannot be made with {nbytes} bytes: {error.strerror}") from error
-    finally:
-        if fd is not None:
-            os.close(fd)
+        raise PoolError(f"{path} cannot be made: {error.strerror}") from error
+    try:
+        reserve(path, nbytes)
+    except BaseException:
+        Path(path).unlink()
+        raise
+
+
+def reserve(path: str, nbytes: int) -> None:
+    """All bytes of a file, and what they hold stays: a full file system is an error here, no SIGBUS later."""
+    with Path(path).open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as error:
+            raise PoolError(f"{path} has no room for {nbytes} bytes: {error.strerror}") from error

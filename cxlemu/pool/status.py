@@ -89,7 +89,7 @@ class Presence:
             if now >= end:
                 return
             if self.id and now - self._beat_at >= HEARTBEAT_S:
-                self.beat()
+                self._push(self._status)
             self._wait(attempt)
 
     def _push(self, status: Status) -> None:
