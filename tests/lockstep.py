@@ -136,7 +136,7 @@ class Lockstep:
                         plan.part(rank),
                         binding,
                         memory=self.memories[rank],
-                        buffers=_buffers(plan.part(rank), inputs[rank]),
+                        buffers=fresh_buffers(plan.part(rank), inputs[rank]),
                         clock=clock,
                     )
                     for rank in ranks
@@ -161,7 +161,7 @@ class Lockstep:
         run_together(runners, choose)
 
 
-def _buffers(part: RankPart, given: Bytes) -> list[Bytes]:
+def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
     """Input, output and scratch; in place, the smaller of the first two lies in the other."""
     source, target, scratch = (np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers)
     inner_input, inner_output, _ = part.buffers

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from lockstep import _buffers
+from lockstep import fresh_buffers
 
 from cxlemu import _native
+from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.native import DONE, IDLE, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
@@ -39,10 +40,10 @@ def card(nbytes: int, fill: int = 0) -> Bytes:
 class NativeLockstep:
     """Ranks around one communicator's part of the cards. Ring and epoch live on from call to call."""
 
-    def __init__(self, layout: Layout, *, seed: int = 0, base: int = 4096) -> None:
+    def __init__(self, layout: Layout, *, elides: Step = EVERYTHING, seed: int = 0, base: int = 4096) -> None:
         self.layout, self.base, self.epoch = layout, base, 1
         self.cards = [card(base + layout.extent_bytes) for _ in range(layout.cards)]
-        self._engines = [NativeEngine(self.cards, layout.ranks) for _ in range(layout.ranks)]
+        self._engines = [NativeEngine(self.cards, layout.ranks, elides) for _ in range(layout.ranks)]
         self._random = random.Random(seed)
 
     def calls(self, program: Sequence[tuple[Plan, Sequence[Bytes]]]) -> list[list[Bytes]]:
@@ -52,7 +53,7 @@ class NativeLockstep:
         for plan, inputs in program:
             binding = Binding(self.layout, self.base, self.epoch, plan.call.tag())
             self.epoch += plan.rounds
-            buffers = [_buffers(part, given) for part, given in zip(plan.parts, inputs, strict=True)]
+            buffers = [fresh_buffers(part, given) for part, given in zip(plan.parts, inputs, strict=True)]
             outputs.append([mine[1] for mine in buffers])
             for rank, queue in enumerate(queues):
                 running = Running(plan.call, plan.frame, plan.part(rank), binding)

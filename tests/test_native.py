@@ -19,6 +19,8 @@ from lockstep import Lockstep, in_random_order
 from native_lockstep import NativeLockstep, card
 from test_collectives import plan_of
 
+from cxlemu.backends import EVERYTHING, Step
+from cxlemu.backends import NOTHING as ELIDE_NOTHING
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.native import DONE, IDLE, MISMATCH, NativeEngine
 from cxlemu.engines.reference import Runner
@@ -99,10 +101,11 @@ def harmless_bits(call: Call, rng: np.random.Generator) -> list[Bytes]:
     return given_bytes
 
 
+@pytest.mark.parametrize("elides", [EVERYTHING, ELIDE_NOTHING], ids=["shm", "dax"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@examples(70)
+@examples(40)
 @given(st.data())
-def test_the_same_calls_leave_the_same_bytes(collective: str, data: st.DataObject) -> None:
+def test_the_same_calls_leave_the_same_bytes(collective: str, elides: Step, data: st.DataObject) -> None:
     """A call, others, and the same call again: results of all ranks, and all cards, doorbells included."""
     layout = data.draw(layouts())
     any_collective = st.sampled_from(COLLECTIVES)
@@ -113,7 +116,7 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, data: st.DataObjec
     seed = data.draw(st.integers(0, 1 << 20))
     calls = [(plan, harmless_bits(plan.call, np.random.default_rng(seed))) for plan in program]
     reference = Lockstep(layout, memory=MemorySpec("shm"), schedule=in_random_order(seed))
-    native = NativeLockstep(layout, seed=seed)
+    native = NativeLockstep(layout, elides=elides, seed=seed)
     for plan, wanted, got in zip(program, reference.calls(calls), native.calls(calls), strict=True):
         for rank in range(layout.ranks):
             assert got[rank].tobytes() == wanted[rank].tobytes(), f"{plan.call}, rank {rank}"
@@ -254,9 +257,10 @@ def as_far_as_it_goes(runner: Runner) -> list[Blocked]:
             return blocked
 
 
-@examples(300)
+@pytest.mark.parametrize("elides", [EVERYTHING, ELIDE_NOTHING], ids=["shm", "dax"])
+@examples(200)
 @given(cases())
-def test_any_instructions_do_the_same(case: Case) -> None:
+def test_any_instructions_do_the_same(elides: Step, case: Case) -> None:
     """Buffers, cards, and for every stream where it stands and why; or the same mismatch."""
     r = case.running()
     reference_cards, native_cards = case.cards(), case.cards()
@@ -268,7 +272,7 @@ def test_any_instructions_do_the_same(case: Case) -> None:
         wanted = [(int(b.stream[1:]), *b[1:2], b.doorbell, b.wanted, b.shows) for b in as_far_as_it_goes(runner)]
     except MismatchError as error:
         wanted = str(error)
-    program = NativeEngine(native_cards, LAYOUT.ranks)._program(r)
+    program = NativeEngine(native_cards, LAYOUT.ranks, elides)._program(r)
     program.start(case.epoch, CALL.tag(), *native_buffers)
     status, found = program.advance(0, 0)
     if status == MISMATCH:

@@ -19,6 +19,7 @@ from test_native import examples
 
 from collectives.catalog import build, recipe
 from cxlemu import _native
+from cxlemu.backends import EVERYTHING
 from cxlemu.engines.native import DONE, IDLE, KERNEL
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, Call, Group, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode
@@ -44,8 +45,9 @@ def arguments(layout: Layout = LAYOUT, **others: Any) -> dict[str, Any]:
     names = ("extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes")
     names += ("doorbells_offset", "slot_doorbell_bytes", "data_offset")
     tables = {"regions": region_table(()), "groups": group_table(()), "streams": [], "buffer_bytes": [], "events": 0}
+    memory = {"elides": EVERYTHING.value}
     sizes = {name: getattr(layout, name) for name in names}
-    return {"cards": new_cards(), "base": BASE, **sizes, **tables, **others}
+    return {"cards": new_cards(), "base": BASE, **sizes, **tables, **memory, **others}
 
 
 def of_plan(collective: str, variant: str, dtype: str = "u8") -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""The native engine: the same records, executed in C with the GIL released, at the speed of this machine's memory.
-
-It runs on coherent memory so far: stores are in the pool at once, so FLUSH, FENCE and INVALIDATE are elided, and what
-they order is ordered by the release of a SIGNAL and the acquire of a WAIT.
-"""
+"""The native engine: the same records, executed in C with the GIL released, at the speed of this machine's memory."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cxlemu import _native
+from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.streams import Blocked, Running, Watch
 from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.kernels import KERNELS
@@ -32,10 +29,14 @@ Obstacles: TypeAlias = "list[tuple[int, int, int, int, int]]"
 
 @dataclass
 class NativeEngine:
-    """Runs the parts of one rank. ``ranks`` share this machine's cores: with fewer cores nobody spins."""
+    """Runs the parts of one rank. ``ranks`` share this machine's cores: with fewer cores nobody spins.
+
+    Records are executed in place on ``cards``; ``elides`` says what need not be executed there (see backends.py).
+    """
 
     cards: Sequence[Bytes]
     ranks: int
+    elides: Step = EVERYTHING
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
     def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
@@ -96,6 +97,7 @@ class NativeEngine:
                 streams=[stream.records for stream in part.streams],
                 buffer_bytes=[buffer.nbytes for buffer in part.buffers],
                 events=part.events,
+                elides=self.elides.value,
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error

@@ -13,6 +13,7 @@
 #define EPOCH_BITS 47 /* of a call's first epoch: whatever its records add, a doorbell's word holds it beside the tag */
 #define MAX_STREAMS 4
 #define MAX_BUFFERS 4
+#define MAX_CARDS 256
 
 enum op {
     WRITE = 1, WRITE_NT, FLUSH, FENCE, SIGNAL, WAIT, WAIT_ALL, INVALIDATE, READ, REDUCE, COPY, REDUCE_LOCAL,
@@ -21,6 +22,8 @@ enum op {
 enum kind { NOTHING, BUFFER, REGION };
 enum redop { SUM = 1, PROD, MIN, MAX, AVG, REDOP_END };
 enum { FLAG_DIVIDE = 1 };
+/* What a memory does not need: the bits of Step in backends.py. */
+enum { STEP_FLUSH = 1, STEP_FENCE = 2, STEP_INVALIDATE = 4, STEP_PUSH = 8, STEP_FETCH = 16, STEPS = 31 };
 enum { DTYPES = 8 };
 
 typedef struct {
@@ -57,6 +60,7 @@ typedef struct {
     int64_t base;
     int32_t card_count, ranks, slots, doorbells_per_rank;
     int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset;
+    uint32_t elides; /* of direct memory */
     /* the plan */
     const region *regions;
     const group *groups;

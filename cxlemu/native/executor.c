@@ -1,7 +1,10 @@
-/* Executes records on coherent shared memory: stores are in the pool at once, so flushes, fences and invalidates are
- * elided; what they order is ordered by the release of a SIGNAL and the acquire of a WAIT. */
+/* Executes records directly on mapped memory. Where that is coherent, stores are in the pool at once, so flushes, fences
+ * and invalidates are elided; what they order is ordered by the release of a SIGNAL and the acquire of a WAIT. Where it
+ * is not, they are the machine's own instructions. */
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
+#include "lines.h"
+#include "place.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -25,27 +28,14 @@ static int64_t now_ns(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static int32_t published_count(const program *p) { return p->ranks * p->doorbells_per_rank; }
-
-static uint8_t *doorbell_line(const program *p, int32_t doorbell, int64_t epoch) {
-    int32_t published = published_count(p);
-    if (doorbell >= published) {
-        int32_t number = doorbell - published;
-        return p->cards[number % p->card_count] + p->base + (int64_t)(number / p->card_count) * LINE_BYTES;
-    }
-    return p->cards[doorbell % p->card_count] + p->base + p->doorbells_offset +
-           epoch % p->slots * p->slot_doorbell_bytes + (int64_t)(doorbell / p->card_count) * LINE_BYTES;
-}
-
 /* Bytes `at` of an operand and, in *run, how many lie there in a row. */
 static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
     if (o->kind == BUFFER) return p->buffers[o->id] + o->offset + at;
     const region *r = &p->regions[o->id];
-    int64_t place = r->start + o->offset + at, granule = place / r->granularity_bytes;
-    int64_t within = place % r->granularity_bytes;
+    int64_t from = r->start + o->offset + at, granule = from / r->granularity_bytes;
+    int64_t within = from % r->granularity_bytes;
     if (r->cards > 1 && r->granularity_bytes - within < *run) *run = r->granularity_bytes - within;
-    return p->cards[r->first_card + granule % r->cards] + p->base + p->data_offset +
-           (p->epoch + o->seq) % p->slots * p->slot_card_bytes + r->base +
+    return p->cards[r->first_card + granule % r->cards] + granules_at(p, o) +
            granule / r->cards * r->granularity_bytes + within;
 }
 
@@ -56,6 +46,14 @@ static void move(const program *p, const record *r) {
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
         memmove(to, from, (size_t)run);
         if (too) memcpy(too, to, (size_t)run);
+    }
+}
+
+static void move_nt(const program *p, const record *r) {
+    for (int64_t at = 0, run; at < r->nbytes; at += run) {
+        run = r->nbytes - at;
+        uint8_t *to = piece(p, &r->dst, at, &run);
+        lines_copy_nt(to, piece(p, &r->a, at, &run), run, 0);
     }
 }
 
@@ -71,19 +69,30 @@ static void reduce(const program *p, const record *r) {
     }
 }
 
+static void flush(const program *p, const record *r) {
+    card_extent extents[MAX_CARDS];
+    const int count = extents_of(p, &r->a, r->nbytes, extents);
+    for (int k = 0; k < count; k++) {
+        if (r->op == FLUSH) lines_flush(bytes_at(p, extents[k].at), extents[k].nbytes, 0);
+        else lines_invalidate(bytes_at(p, extents[k].at), extents[k].nbytes);
+    }
+}
+
 static void ring(const program *p, const record *r) {
     int64_t epoch = p->epoch + r->value;
-    uint8_t *line = doorbell_line(p, r->arg, epoch);
+    uint8_t *line = bytes_at(p, doorbell_place(p, r->arg, epoch));
     if (r->op == SIGNAL_DATA) {
         int64_t run = r->nbytes;
         memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
     }
     atomic_store_explicit((_Atomic uint64_t *)line, (uint64_t)epoch << TAG_BITS | p->tag, memory_order_release);
+    if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
 
 /* Look at a doorbell once: DONE when it shows enough, else IDLE or MISMATCH with *found filled in. */
 static enum status look(const program *p, int32_t doorbell, int64_t wanted, obstacle *found) {
-    const uint8_t *line = doorbell_line(p, doorbell, wanted);
+    const uint8_t *line = bytes_at(p, doorbell_place(p, doorbell, wanted));
+    if (!(p->elides & STEP_FETCH)) lines_invalidate(line, LINE_BYTES);
     uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)line, memory_order_acquire);
     int64_t shows = (int64_t)(word >> TAG_BITS);
     if (shows > wanted) return DONE;
@@ -107,7 +116,17 @@ static enum status wait_group(const program *p, const record *r, obstacle *found
 static enum status step(program *p, const record *r, obstacle *found) {
     enum status s;
     switch (r->op) {
-    case WRITE: case WRITE_NT: case READ: case COPY: move(p, r); return DONE;
+    case WRITE: case READ: case COPY: move(p, r); return DONE;
+    case WRITE_NT:
+        if (p->elides & STEP_FENCE) move(p, r);
+        else move_nt(p, r);
+        return DONE;
+    case FLUSH: case INVALIDATE:
+        if (!(p->elides & (r->op == FLUSH ? STEP_FLUSH : STEP_INVALIDATE))) flush(p, r);
+        return DONE;
+    case FENCE:
+        if (!(p->elides & STEP_FENCE)) lines_fence();
+        return DONE;
     case REDUCE: case REDUCE_LOCAL: reduce(p, r); return DONE;
     case SIGNAL: case SIGNAL_DATA: ring(p, r); return DONE;
     case WAIT: return look(p, r->arg, p->epoch + r->value, found);
@@ -115,7 +134,7 @@ static enum status step(program *p, const record *r, obstacle *found) {
         s = look(p, r->arg, p->epoch + r->value, found);
         if (s == DONE) {
             int64_t run = r->nbytes;
-            memcpy(piece(p, &r->dst, 0, &run), doorbell_line(p, r->arg, p->epoch + r->value) + 8, (size_t)r->nbytes);
+            memcpy(piece(p, &r->dst, 0, &run), bytes_at(p, doorbell_place(p, r->arg, p->epoch + r->value)) + 8, (size_t)r->nbytes);
         }
         return s;
     case WAIT_ALL: return wait_group(p, r, found);
@@ -124,7 +143,7 @@ static enum status step(program *p, const record *r, obstacle *found) {
         found->doorbell = -1, found->wanted = found->shows = 0;
         return p->events[r->arg] ? DONE : IDLE;
     case COMPUTE: return KERNEL;
-    default: return DONE; /* FLUSH, FENCE, INVALIDATE: elided */
+    default: return DONE;
     }
 }
 

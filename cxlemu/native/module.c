@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-#define MAX_CARDS 256
 #define MAX_EVENTS (1 << 20) /* a byte each, cleared for every call */
 
 enum state { UNBOUND, READY, STARTED, BUSY };
@@ -121,7 +120,7 @@ static int take_buffer_sizes(Program *self, PyObject *sizes) {
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "base", "extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes",
                             "doorbells_offset", "slot_doorbell_bytes", "data_offset", "regions", "groups", "streams",
-                            "buffer_bytes", "events", NULL};
+                            "buffer_bytes", "events", "elides", NULL};
     PyObject *cards, *regions, *groups, *streams, *sizes;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset;
     int64_t region_count = 0, group_count = 0;
@@ -129,10 +128,10 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOi", names, &cards, &base, &extent, &self->p.ranks,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiI", names, &cards, &base, &extent, &self->p.ranks,
                                      &self->p.slots, &self->p.doorbells_per_rank, &slot_card, &doorbells_offset,
                                      &slot_doorbell, &data_offset, &regions, &groups, &streams, &sizes,
-                                     &self->p.event_count))
+                                     &self->p.event_count, &self->p.elides))
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;

@@ -1,0 +1,49 @@
+/* Where operands and doorbells lie: the arithmetic of address.py and plan/layout.py. */
+#ifndef CXLEMU_PLACE_H
+#define CXLEMU_PLACE_H
+
+#include "core.h"
+
+enum { MAX_RUNS = MAX_CARDS + 2 };
+
+typedef struct {
+    int32_t card;
+    int64_t offset; /* from the start of the card */
+} place;
+
+/* Contiguous on its card, strided in the operand: block k is at local + k * stride. */
+typedef struct {
+    place at;
+    int64_t local, block_bytes, blocks, stride;
+} card_run;
+
+typedef struct {
+    place at;
+    int64_t nbytes;
+} card_extent;
+
+static inline int32_t published_count(const program *p) { return p->ranks * p->doorbells_per_rank; }
+
+static inline place doorbell_place(const program *p, int32_t doorbell, int64_t epoch) {
+    const int32_t published = published_count(p);
+    int32_t number = doorbell;
+    int64_t at = p->base;
+    if (doorbell >= published) number -= published;
+    else at += p->doorbells_offset + epoch % p->slots * p->slot_doorbell_bytes;
+    return (place){number % p->card_count, at + (int64_t)(number / p->card_count) * LINE_BYTES};
+}
+
+/* Where the granules of a region's operand begin on every card. */
+static inline int64_t granules_at(const program *p, const operand *o) {
+    return p->base + p->data_offset + (p->epoch + o->seq) % p->slots * p->slot_card_bytes + p->regions[o->id].base;
+}
+
+static inline uint8_t *bytes_at(const program *p, place where) { return p->cards[where.card] + where.offset; }
+
+/* AddressMap.runs: a broken first granule, one run per card, a broken last granule. At most MAX_RUNS; returns how many. */
+int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found);
+
+/* AddressMap.extents: at most one per card, in the order of their first bytes; returns how many. */
+int extents_of(const program *p, const operand *o, int64_t nbytes, card_extent *found);
+
+#endif
