@@ -239,6 +239,6 @@ def test_a_process_that_left_in_the_middle_is_named() -> None:
     assert isinstance(error, PeerLostError) and error.ranks == (1,)
 
 
-def test_the_native_engine_needs_coherent_memory() -> None:
-    with pytest.raises(ArgumentError, match="the native engine runs on the coherent backend shm"):
+def test_the_native_engine_does_not_run_on_emulated_caches() -> None:
+    with pytest.raises(ArgumentError, match="the native engine runs on the backends shm and dax"):
         launch(native, ranks=1, topology=LAPTOP, memory=MemorySpec())

@@ -365,7 +365,7 @@ def test_silence_is_judged_by_the_own_clock(monkeypatch: pytest.MonkeyPatch) -> 
     assert watcher.silent([1, 2, 3], 1.0) == ()
 
 
-def test_a_heartbeat_is_one_line_and_fences_nothing() -> None:
+def test_a_heartbeat_looks_at_the_record_writes_one_line_and_fences_nothing() -> None:
     class Recorder:
         """Memory that notes the name of every operation."""
 
@@ -381,7 +381,7 @@ def test_a_heartbeat_is_one_line_and_fences_nothing() -> None:
     recorder.operations.clear()
     session.beat()
     session.report(1, 2, 3, "broadcast")
-    assert recorder.operations == ["signal", "signal"]
+    assert recorder.operations == ["poll", "signal", "signal"]
 
 
 # -- damage
