@@ -192,8 +192,8 @@ class Row:
     iterations: int
 
 
-def row(case: Case, seen: Mapping[int, Measured], *, checked: bool) -> Row:
-    """One row of what every rank measured."""
+def row(case: Case, seen: Mapping[int, Measured], *, checked: bool, one_clock: bool = True) -> Row:
+    """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged."""
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
     time_ns = statistics.median((left - entered).max(axis=0).tolist())
@@ -202,6 +202,7 @@ def row(case: Case, seen: Mapping[int, Measured], *, checked: bool) -> Row:
     choice = choose(call.collective, call.nbytes, call.ranks) if auto else Choice(call.algorithm, "")
     wrong = sum(m.wrong for m in measured)
     if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
+        checked &= one_clock
         wrong += int((left < entered.max(axis=0)).sum())
     firsts = (f"rank {m.rank}, {m.first_wrong.describe(call.dtype)}" for m in measured if m.first_wrong)
     return Row(

@@ -30,6 +30,13 @@ class Backend:
     elides: Step
     instead: str  # what orders memory in place of the steps elided
 
+    def describe(self) -> str:
+        """What it guarantees, what is elided for that, and what orders memory then: the end of a sentence."""
+        if not self.elides:
+            return f"{self.guarantees}; nothing is elided"
+        names = ", ".join(str(step.name) for step in Step if step in self.elides)
+        return f"{self.guarantees}; elided: {names}; in their place: {self.instead}"
+
 
 BACKENDS = {
     backend.name: backend

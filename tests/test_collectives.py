@@ -45,7 +45,7 @@ def worlds(draw: st.DrawFn) -> World:
     ranks_per_host = draw(st.integers(1, 3))
     seed = draw(st.integers(0, 1 << 20))
     memory = draw(
-        st.sampled_from([MemorySpec("ideal"), MemorySpec(), MemorySpec(seed=seed), MemorySpec(seed=seed, rates=WILD)])
+        st.sampled_from([MemorySpec("shm"), MemorySpec(), MemorySpec(seed=seed), MemorySpec(seed=seed, rates=WILD)])
     )
     schedule = draw(
         st.sampled_from([in_random_order(seed), round_robin(), writers_first(), readers_first(), slow(seed % ranks)])

@@ -198,7 +198,7 @@ def test_no_elements_and_one_rank() -> None:
     assert together(lambda comm: comm.all_reduce(np.empty(0, np.float64)).shape, ranks=2) == [(0,), (0,)]
 
 
-@pytest.mark.parametrize("memory", [MemorySpec("ideal"), MemorySpec(), MemorySpec(seed=3)], ids=str)
+@pytest.mark.parametrize("memory", [MemorySpec("shm"), MemorySpec(), MemorySpec(seed=3)], ids=str)
 def test_more_ranks_than_cards_and_several_ranks_on_a_host(memory: MemorySpec) -> None:
     """Seven ranks on two hosts with two cards."""
 

@@ -249,7 +249,7 @@ def test_the_whole_plan_is_right_in_every_mode(case: Case) -> None:
         schedules = [*(order(deletion) for order in orders), round_robin(), writers_first(), readers_first()]
         for schedule in schedules:
             assert program.outcome(plan, schedule) == NOTHING
-        assert program.outcome(plan, round_robin(), MemorySpec("ideal")) == NOTHING
+        assert program.outcome(plan, round_robin(), MemorySpec("shm")) == NOTHING
         for seed in (rank, RANKS + rank):
             assert program.outcome(plan, in_random_order(seed), MemorySpec(seed=seed, rates=WILD)) == NOTHING
 
@@ -261,7 +261,7 @@ def test_coherent_memory_hides_what_non_coherence_needs(kind: str) -> None:
     for deletion in deletions(plan, rank=1):
         if deletion.kind == kind:
             for order in (eager_readers, hasty_rank):
-                assert program.outcome(without(plan, deletion), order(deletion), MemorySpec("ideal")) == NOTHING
+                assert program.outcome(without(plan, deletion), order(deletion), MemorySpec("shm")) == NOTHING
 
 
 def test_an_invalidate_is_needed_on_the_first_lap_too() -> None:

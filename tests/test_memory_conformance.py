@@ -57,7 +57,8 @@ def processes(spec: MemorySpec) -> Opener:
 
 
 MEMORIES: dict[str, Opener] = {
-    "ideal": threads(MemorySpec("ideal")),
+    "shm": threads(MemorySpec("shm")),
+    "dax": threads(MemorySpec("dax")),
     "never-evict": threads(MemorySpec()),
     "seed-1": threads(MemorySpec(seed=1)),
     "seed-2-often": threads(MemorySpec(seed=2, rates=OFTEN)),

@@ -33,7 +33,7 @@ def native(context: RankContext, region_bytes: int = 1 << 16) -> Communicator:
 def together(program: Program, ranks: int = 2, *, how: Any = "threads", deadline_s: float = 20.0) -> list[Any]:
     """What ``program`` returns on every rank."""
     main = partial(_main, program)
-    return launch(main, ranks=ranks, topology=LAPTOP, memory=MemorySpec("ideal"), how=how, deadline_s=deadline_s)
+    return launch(main, ranks=ranks, topology=LAPTOP, memory=MemorySpec("shm"), how=how, deadline_s=deadline_s)
 
 
 def _main(program: Program, context: RankContext) -> Any:
@@ -144,7 +144,7 @@ def test_two_communicators_of_one_world() -> None:
         first, second = native(context), native(context)
         return [int(c.all_reduce(np.ones(1, np.int32))[0]) for c in (second, first, second, second, first)]
 
-    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("ideal"), deadline_s=10) == [[2] * 5] * 2
+    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), deadline_s=10) == [[2] * 5] * 2
 
 
 def test_asynchronous_calls_run_in_the_order_they_were_made() -> None:
@@ -239,6 +239,6 @@ def test_a_process_that_left_in_the_middle_is_named() -> None:
     assert isinstance(error, PeerLostError) and error.ranks == (1,)
 
 
-def test_the_native_engine_needs_ideal_memory() -> None:
-    with pytest.raises(ArgumentError, match="the native engine runs on ideal"):
+def test_the_native_engine_does_not_run_on_emulated_caches() -> None:
+    with pytest.raises(ArgumentError, match="the native engine runs on the backends shm and dax"):
         launch(native, ranks=1, topology=LAPTOP, memory=MemorySpec())

@@ -28,7 +28,7 @@ def together(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
             with Communicator.world(context, region_bytes=1 << 16, engine=request.param) as comm:
                 return program(comm)
 
-        return launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("ideal"), deadline_s=10.0)
+        return launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("shm"), deadline_s=10.0)
 
     return run
 
@@ -206,7 +206,7 @@ def test_an_operation_takes_no_arguments() -> None:
             with pytest.raises(TypeError, match="without arguments"):
                 op(1)  # type: ignore[call-arg]
 
-    launch(main, ranks=1, topology="laptop", memory=MemorySpec("ideal"))
+    launch(main, ranks=1, topology="laptop", memory=MemorySpec("shm"))
 
 
 def test_calls_made_before_allocate_nothing() -> None:
@@ -229,7 +229,7 @@ def test_calls_made_before_allocate_nothing() -> None:
             finally:
                 gc.enable()
 
-    (grown,) = launch(main, ranks=1, topology="laptop", memory=MemorySpec("ideal"))
+    (grown,) = launch(main, ranks=1, topology="laptop", memory=MemorySpec("shm"))
     assert grown < 100  # of 2000 calls
 
 
@@ -241,6 +241,6 @@ def test_a_communicator_goes_when_nobody_holds_it() -> None:
         comm.all_reduce_init(x)()
         return weakref.ref(comm)
 
-    (gone,) = launch(main, ranks=1, topology="laptop", memory=MemorySpec("ideal"))
+    (gone,) = launch(main, ranks=1, topology="laptop", memory=MemorySpec("shm"))
     gc.collect()
     assert gone() is None

@@ -281,7 +281,7 @@ def test_bad_names_are_refused(bad: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("cards", 0), ("card_bytes", 8192), ("interleave_bytes", 100), ("hosts", 0), ("max_ranks", 0)],
+    [("cards", 0), ("card_bytes", 8192), ("interleave_bytes", 100), ("hosts", -1), ("max_ranks", 0)],
 )
 def test_impossible_geometry_is_an_argument_error(name: str, key: str, value: int) -> None:
     with pytest.raises(ArgumentError, match=f"{key} is {value}"):

@@ -54,9 +54,9 @@ def local(name: str, offset: int = 0) -> Operand:
 class World:
     """Two ranks, each on its own host; every buffer of rank r holds other bytes."""
 
-    def __init__(self, kind: str = "shadow") -> None:
+    def __init__(self, kind: str = "emulated") -> None:
         self.cards = [np.zeros(BASE + LAYOUT.extent_bytes, np.uint8) for _ in range(2)]
-        spec = MemorySpec("ideal" if kind == "ideal" else "shadow")
+        spec = MemorySpec(kind)
         self.memories = [
             spec.open(self.cards, host_cache=HostCache.private(self.cards), host=rank, rank=rank) for rank in (0, 1)
         ]
@@ -131,14 +131,14 @@ def test_read_finds_what_the_cache_held_until_it_is_invalidated() -> None:
 
 
 def test_read_has_a_second_destination_in_the_pool() -> None:
-    world = World("ideal")
+    world = World("shm")
     world.does(0, WRITE, READ._replace(dst2=pool(400)))
     assert (world.in_pool(400, 150) == world.buffer(0, "b")[3:153]).all()
     assert (world.in_pool(400, 150) == world.buffer(0, "a")[7:157]).all()
 
 
 def test_the_sequence_number_chooses_the_slot() -> None:
-    world = World("ideal")
+    world = World("shm")
     world.does(0, WRITE._replace(dst=pool(30, seq=1)))
     assert not world.in_pool(30, 150, EPOCH).any()
     assert (world.in_pool(30, 150, EPOCH + 1) == world.buffer(0, "a")[7:157]).all()
@@ -153,7 +153,7 @@ def test_copy() -> None:
 
 
 def test_reduce_folds_buffers_and_regions_into_a_buffer_and_a_slot() -> None:
-    world = World("ideal")
+    world = World("shm")
     a, b, c = (np.arange(4, dtype=np.float32) * k for k in (1, 10, 100))
     for name, values in (("a", a), ("b", b), ("c", c)):
         world.buffer(0, name)[:16] = values.view(np.uint8)
@@ -314,7 +314,7 @@ def test_a_deadlock_of_all_ranks_is_seen_at_once() -> None:
 @pytest.mark.parametrize("which", [0, -1])
 def test_the_schedule_decides_what_a_race_reads(which: int) -> None:
     """The first rank reads before or after the other writes."""
-    world = World("ideal")
+    world = World("shm")
     run_together([world.runner(0, [READ]), world.runner(1, [WRITE])], lambda choices: choices[which])
     assert world.buffer(0, "b")[3:153].any() == (which == -1)
 

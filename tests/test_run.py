@@ -132,7 +132,7 @@ def test_the_header_says_what_was_chosen() -> None:
     ):
         assert text in output
     assert "worst case" in run("barrier", "--adversary", "off").output
-    assert "ideal coherent" in run("barrier", "--memory", "ideal").output
+    assert "coherent shared memory" in run("barrier", "--backend", "shm").output
 
 
 def test_verbose_gives_reasons_and_placement() -> None:
@@ -161,6 +161,7 @@ def test_json_says_everything_the_table_says(tmp_path: Path, in_place: bool) -> 
         "config": "laptop",
         "ranks": 3,
         "hosts": [0, 0, 1],
+        "backend": "emulated",
         "memory": "non-coherent, adversary seed 1 (evict 0.05, prefetch 0.1, land 0.05)",
         "seed": 1,
         "launch": "threads",
@@ -268,7 +269,7 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
         (["-n", "300", "-d", "bf16", "reduce"], "take at most 255 ranks or a wider dtype"),
         (["-c", "desktop"], "'desktop' is neither a file nor a shipped topology"),
         (["--adversary", "-1"], "--adversary takes a number that is not negative, or 'off', not '-1'"),
-        (["--memory", "ideal", "--adversary", "3"], "not 3 for 'ideal'"),
+        (["--backend", "shm", "--adversary", "3"], "not 3 for 'shm'"),
         (["--region-bytes", "100"], "has no line for each of 4 ranks"),
         (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
         (["--json", "/proc/all.json"], "--json /proc/all.json cannot be written"),

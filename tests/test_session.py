@@ -38,7 +38,8 @@ PATIENT_S = 20.0  # for what must succeed
 SHORT_S = 0.2  # for what must fail
 
 MEMORIES = {
-    "ideal": MemorySpec("ideal"),
+    "shm": MemorySpec("shm"),
+    "dax": MemorySpec("dax"),
     "never-evict": MemorySpec(),
     "adversary": MemorySpec(seed=7),
     "adversary-always": MemorySpec(seed=8, rates=AdversaryRates(evict=1.0, prefetch=1.0, land=1.0)),
@@ -49,7 +50,7 @@ def new_card() -> Bytes:
     return np.zeros(OFFSET + 4096, dtype=np.uint8)
 
 
-def hosts_of(card: Bytes, hosts: Sequence[int], spec: MemorySpec = MEMORIES["ideal"]) -> list[HostMemory]:
+def hosts_of(card: Bytes, hosts: Sequence[int], spec: MemorySpec = MEMORIES["shm"]) -> list[HostMemory]:
     """A memory per rank; ranks on the same host share its cache."""
     caches = {host: HostCache.private([card]) for host in set(hosts)}
     return [spec.open([card], host_cache=caches[h], host=h, rank=rank) for rank, h in enumerate(hosts)]
@@ -364,7 +365,7 @@ def test_silence_is_judged_by_the_own_clock(monkeypatch: pytest.MonkeyPatch) -> 
     assert watcher.silent([1, 2, 3], 1.0) == ()
 
 
-def test_a_heartbeat_is_one_line_and_fences_nothing() -> None:
+def test_a_heartbeat_looks_at_the_record_writes_one_line_and_fences_nothing() -> None:
     class Recorder:
         """Memory that notes the name of every operation."""
 
@@ -380,7 +381,7 @@ def test_a_heartbeat_is_one_line_and_fences_nothing() -> None:
     recorder.operations.clear()
     session.beat()
     session.report(1, 2, 3, "broadcast")
-    assert recorder.operations == ["signal", "signal"]
+    assert recorder.operations == ["poll", "signal", "signal"]
 
 
 # -- damage

@@ -465,12 +465,12 @@ def test_processes_of_a_host_see_one_cache(pool: Bytes, segment_file: Path) -> N
 def test_a_specification_says_what_it_is_and_travels() -> None:
     spec = MemorySpec(seed=7, rates=AdversaryRates(evict=0.05, prefetch=0.1, land=0.2))
     assert spec.describe() == "non-coherent, adversary seed 7 (evict 0.05, prefetch 0.1, land 0.2)"
-    assert MemorySpec("ideal").describe() == "ideal coherent"
+    assert MemorySpec("shm").describe() == "coherent shared memory"
     assert MemorySpec().describe() == "non-coherent, worst case (nothing leaves a cache by itself)"
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "hardware"}, {"seed": -1}, {"kind": "ideal", "seed": 1}])
+@pytest.mark.parametrize("wrong", [{"kind": "hardware"}, {"seed": -1}, {"kind": "shm", "seed": 1}])
 def test_a_wrong_specification_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         MemorySpec(**wrong)
@@ -501,7 +501,7 @@ def bad_cards() -> dict[str, list[Bytes]]:
 def test_wrong_cards_are_refused(cards: list[Bytes]) -> None:
     for open_cards in (
         HostCache.private,
-        lambda c: MemorySpec("ideal").open(c, host_cache=None, host=0, rank=0),
+        lambda c: MemorySpec("shm").open(c, host_cache=None, host=0, rank=0),
     ):
         with pytest.raises(ArgumentError):
             open_cards(cards)

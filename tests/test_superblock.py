@@ -29,7 +29,7 @@ from cxlemu.pool.superblock import (
 
 MIB = 1 << 20
 GEOMETRY = Geometry(cards=3, hosts=2, max_ranks=16, card_bytes=MIB, interleave_bytes=4096)
-CARD_1 = Superblock.new(GEOMETRY).for_card(1)
+CARD_1 = Superblock.new(GEOMETRY, Owner.current()).for_card(1)
 ON_CARD = CARD_1.pack().ljust(SUPERBLOCK_BYTES, b"\0")
 
 u32 = st.integers(0, 2**32 - 1)
@@ -81,7 +81,7 @@ def test_a_right_crc_does_not_excuse_impossible_values(
     [
         ({"cards": 0}, "cards is 0, possible are 1 to 1024"),
         ({"cards": 1025}, "cards is 1025"),
-        ({"hosts": 0}, "hosts is 0"),
+        ({"hosts": 65537}, "hosts is 65537, possible are 0 to 65536"),
         ({"max_ranks": 65537}, "max_ranks is 65537"),
         ({"card_bytes": data_offset(16)}, "card_bytes is 8192, possible are multiples of 4096 from 12288"),
         ({"card_bytes": MIB + 64}, "card_bytes is 1048640"),

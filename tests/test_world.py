@@ -77,7 +77,7 @@ def failures_of(run: Callable[..., list[Any]], main: Callable[[RankContext], Any
 
 
 @both_ways
-@pytest.mark.parametrize("memory", [MemorySpec("ideal"), MemorySpec(seed=1)], ids=["ideal", "adversary"])
+@pytest.mark.parametrize("memory", [MemorySpec("shm"), MemorySpec(seed=1)], ids=["shm", "adversary"])
 def test_results_come_in_rank_order(run: Callable[..., list[Any]], how: str, memory: MemorySpec) -> None:
     hosts = LAPTOP.place(3)
     assert run(programs.who_am_i, how, memory=memory) == [(rank, 3, hosts[rank], how) for rank in range(3)]

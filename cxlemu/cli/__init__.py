@@ -18,7 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
     "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
-    "pool": ("cxlemu.cli.pool", "List, inspect and clean pools."),
+    "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),
     "doctor": ("cxlemu.cli.doctor", "What this machine offers."),
 }
 

@@ -1,4 +1,4 @@
-"""``cxlemu pool``: list, inspect and clean the pools of this machine."""
+"""``cxlemu pool``: list, inspect and clean the pools in this machine's shared memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from cxlemu.cli import pool_devices
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import catalog, numa, segments
@@ -26,14 +27,20 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 
 @click.group()
 def command() -> None:
-    """List, inspect and clean pools in shared memory.
+    """Pools in shared memory: list, inspect, clean. Pools on devices: format, show.
 
     \b
     Examples:
       cxlemu pool list
       cxlemu pool inspect 4711-c0ffee
       cxlemu pool clean --dry-run
+      cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
     """
+
+
+command.add_command(pool_devices.format_pool)
+command.add_command(pool_devices.show)
 
 
 @command.command("list")

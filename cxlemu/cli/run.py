@@ -1,4 +1,4 @@
-"""``cxlemu run``: collectives on an emulated pool, every result checked, in a table as nccl-tests prints it."""
+"""``cxlemu run``: collectives on a pool, every result checked, in a table as nccl-tests prints it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 from typing import Literal
+from uuid import UUID
 
 import click
 
@@ -13,15 +14,17 @@ from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep,
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
+from cxlemu.backends import BACKENDS
 from cxlemu.cli.run_report import Report, Setup, check_json_file
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import MemorySpec
+from cxlemu.memory import Kind, MemorySpec
 from cxlemu.plan import DTYPES
-from cxlemu.topology import Topology
+from cxlemu.pool.dax import DaxPool
 from cxlemu.units import BytesParam, format_bytes
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
+from cxlemu.world.machine import DEFAULT_TOPOLOGY, machine
 
 OPS = ("sum", "prod", "min", "max", "avg")
 RANKS = 4
@@ -85,8 +88,20 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 @click.option(
     "-n", "--ranks", type=click.IntRange(1, 4096), metavar="N", help=f"[default: {RANKS}, or as many as were launched]"
 )
-@click.option("-c", "--config", default="six-cards", show_default=True, help="A topology: a file or a name.")
-@click.option("--memory", type=click.Choice(["shadow", "ideal"]), default="shadow", show_default=True)
+@click.option(
+    "-c",
+    "--config",
+    help=f"A topology: a file or a name.  [default: {DEFAULT_TOPOLOGY}, or as many cards as devices]",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="emulated",
+    show_default=True,
+    help="emulated: shared memory behind caches that nothing keeps coherent; shm: coherent; dax: real cards.",
+)
+@click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
+@click.option("--pool", type=click.UUID, help="Of the devices, those of this pool.")
 @click.option(
     "--adversary",
     metavar="SEED|off",
@@ -135,8 +150,10 @@ def command(
     warmup: int,
     check: str,
     ranks: int | None,
-    config: str,
-    memory: Literal["shadow", "ideal"],
+    config: str | None,
+    backend: Kind,
+    devices: tuple[str, ...],
+    pool: UUID | None,
     adversary: str | None,
     engine: str,
     how: Literal["processes", "threads", "env"],
@@ -145,7 +162,7 @@ def command(
     json_file: Path | None,
     verbose: bool,
 ) -> None:
-    """Run collectives on an emulated pool and check every byte.
+    """Run collectives on a pool, emulated or real, and check every byte.
 
     Without arguments: all eight collectives, 4 ranks in 4 processes, on six cards. Sizes, columns and flags are
     those of nccl-tests, but for two: -n is the number of ranks, as for mpirun (its -n is --iters here), and -c the
@@ -159,12 +176,13 @@ def command(
       cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
       cxlemu run all_gather --launch threads --json result.json
       mpirun -np 3 cxlemu run --launch env
+      cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
     """
     if json_file is not None:
         check_json_file(json_file)  # before --algorithm executes anything
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
-    off = adversary == "off" or (adversary is None and memory == "ideal")
+    off = adversary == "off" or (adversary is None and backend != "emulated")
     seed = DEFAULT_SEED if off or adversary is None else _number(adversary, "--adversary", "off")
     sweep = Sweep(
         collectives=_collectives(collectives, algorithm),
@@ -182,16 +200,18 @@ def command(
         region_bytes=region_bytes,
         engine=engine,
     )
-    check_engine(engine, ideal=memory == "ideal")
-    place = find_place(os.environ) if how == "env" else None
+    memory = MemorySpec(backend, None if off else seed, devices=devices, pool=pool)
+    check_engine(engine, memory.backend)
+    place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
     setup = Setup(
-        topology=Topology.load(config),
+        topology=machine(config, memory),
         ranks=place.ranks if place is not None else ranks or RANKS,
-        memory=MemorySpec(memory, None if off else seed),
+        memory=memory,
         launch=place.launcher if place is not None else how,
         engine=engine,
+        cards=_real_cards(memory),
     )
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
@@ -224,6 +244,13 @@ def _run(
             on_message=report,
         )
     )
+
+
+def _real_cards(memory: MemorySpec) -> str:
+    if memory.kind != "dax":
+        return ""
+    with DaxPool.attach(memory.devices, memory.pool) as pool:
+        return pool.describe()
 
 
 def _collectives(named: tuple[str, ...], algorithm: str | None) -> tuple[str, ...]:

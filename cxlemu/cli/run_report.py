@@ -42,6 +42,7 @@ class Setup:
     memory: MemorySpec
     launch: str
     engine: str
+    cards: str = ""  # what real ones are
 
 
 class Report:
@@ -94,7 +95,7 @@ class Report:
             seen = self._seen[message.case]
             seen[message.measured.rank] = message.measured
             if len(seen) == self._setup.ranks:
-                self._add(row(self._cases[message.case], seen, checked=self._sweep.check))
+                self._add(row(self._cases[message.case], seen, checked=self._sweep.check, one_clock=self._one_clock))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -126,10 +127,29 @@ class Report:
         return [
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
-            ("ranks", f"{setup.topology.describe_placement(setup.ranks)}, launch: {setup.launch}"),
+            ("ranks", f"{self._placement()}, launch: {setup.launch}"),
             ("memory", setup.memory.describe()),
+            *([("backend", f"{setup.memory.kind}: {setup.memory.backend.describe()}")] if self._verbose else []),
+            *([("cards", setup.cards)] if setup.cards else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
         ]
+
+    @property
+    def _one_clock(self) -> bool:
+        """Whether all ranks are certainly on one machine."""
+        return self._setup.memory.kind != "dax" or self._setup.launch in ("threads", "processes")
+
+    @property
+    def _hosts(self) -> list[int] | None:
+        """Of each rank, where there are emulated ones."""
+        setup = self._setup
+        return None if setup.memory.kind == "dax" else list(setup.topology.place(setup.ranks))
+
+    def _placement(self) -> str:
+        setup = self._setup
+        if self._hosts is None:
+            return f"{setup.ranks} rank{'s' * (setup.ranks != 1)}"
+        return setup.topology.describe_placement(setup.ranks)
 
     def _print_placement(self, layout: Layout) -> None:
         extent, data = layout.extent_bytes, layout.data_offset
@@ -137,7 +157,7 @@ class Report:
             f"# {'layout':<8} {format_bytes(extent)} of every card, data from {format_bytes(data)} on, "
             f"granule {format_bytes(layout.interleave_bytes)}"
         )
-        hosts = self._setup.topology.place(self._setup.ranks)
+        hosts = self._hosts or []
         for host in sorted(set(hosts)):
             ranks = ", ".join(str(rank) for rank, its_host in enumerate(hosts) if its_host == host)
             self._print(f"# {f'host {host}':<8} rank {ranks}")
@@ -163,7 +183,8 @@ class Report:
             "version": __version__,
             "config": self._setup.topology.name,
             "ranks": self._setup.ranks,
-            "hosts": list(self._setup.topology.place(self._setup.ranks)),
+            "hosts": self._hosts,
+            "backend": self._setup.memory.kind,
             "memory": self._setup.memory.describe(),
             "seed": self._sweep.seed,
             "launch": self._setup.launch,

@@ -1,59 +1,79 @@
-"""What a host sees of the pool: ideal coherent memory, or a cache that no other host keeps coherent."""
+"""What a host sees of the pool, on each backend: coherent memory, an emulated cache, or a real card."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+from uuid import UUID
 
+from cxlemu._native import lines_instructions
+from cxlemu.backends import BACKENDS, Backend
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.adversary import DEFAULT_RATES, Adversary, AdversaryRates
 from cxlemu.memory.cache import HostCache, host_segment_bytes
+from cxlemu.memory.dax import DaxMemory
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 
-__all__ = ["DEFAULT_RATES", "WORST_CASE", "AdversaryRates", "HostCache", "MemorySpec", "host_segment_bytes"]
+__all__ = ["DEFAULT_RATES", "WORST_CASE", "AdversaryRates", "HostCache", "Kind", "MemorySpec", "host_segment_bytes"]
+
+Kind = Literal["emulated", "shm", "dax"]  # the backends
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySpec:
     """Which memory a world's ranks get. Picklable: every process opens its own from the same specification.
 
-    ``seed`` None is the shadow cache's never-evict worst case; a number adds an adversary with ``rates``.
+    ``seed`` is for the emulated cache: None is its never-evict worst case; a number adds an adversary with ``rates``.
+    ``devices`` are the paths of a dax pool's cards, in any order; with ``pool``, those of that UUID among them. Every
+    machine has its own names for them, so they are not what ranks agree on, and not in the repr.
     """
 
-    kind: Literal["shadow", "ideal"] = "shadow"
+    kind: Kind = "emulated"
     seed: int | None = None
     rates: AdversaryRates = DEFAULT_RATES
+    devices: tuple[str, ...] = field(default=(), repr=False)
+    pool: UUID | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("shadow", "ideal"):
-            raise ArgumentError(f"memory kind must be 'shadow' or 'ideal', not {self.kind!r}")
-        if self.seed is not None and (self.kind == "ideal" or self.seed < 0):
+        if self.kind not in get_args(Kind):
+            raise ArgumentError(f"a backend is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
+        if self.seed is not None and (self.kind != "emulated" or self.seed < 0):
             raise ArgumentError(
-                f"an adversary's seed must be a non-negative number for a shadow memory, "
+                f"an adversary's seed must be a non-negative number for an emulated memory, "
                 f"not {self.seed} for {self.kind!r}"
             )
+        if self.kind != "dax" and (self.devices or self.pool):
+            raise ArgumentError(f"devices and their pool are for the backend 'dax', not for {self.kind!r}")
+
+    @property
+    def backend(self) -> Backend:
+        return BACKENDS[self.kind]
 
     def open(self, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int) -> HostMemory:
-        """One rank's memory on the cache of its host, which ideal memory does not need.
+        """One rank's memory on the cache of its host, which only emulated memory has.
 
         Ranks that are threads share the one object that HostCache.private made. Ranks that are processes make
         each its own with HostCache.shared, on their host's segment; its file can be the lock file, too.
         """
-        if self.kind == "ideal":
+        if self.kind == "shm":
             return DirectMemory(cards)
+        if self.kind == "dax":
+            return DaxMemory(cards)
         if host_cache is None:
-            raise ArgumentError("a shadow memory needs the cache of its host: give open() a host_cache")
+            raise ArgumentError("an emulated memory needs the cache of its host: give open() a host_cache")
         if self.seed is None:
             return ShadowMemory(host_cache)
         lines = cards[0].nbytes // LINE_BYTES
         return ShadowMemory(host_cache, Adversary(self.seed, self.rates, host=host, rank=rank, card_lines=lines))
 
     def describe(self) -> str:
-        if self.kind == "ideal":
-            return "ideal coherent"
+        if self.kind == "shm":
+            return "coherent shared memory"
+        if self.kind == "dax":
+            return f"real cards, reached with {lines_instructions()}"
         if self.seed is None:
             return "non-coherent, worst case (nothing leaves a cache by itself)"
         return f"non-coherent, adversary seed {self.seed} ({self.rates})"

@@ -1,4 +1,4 @@
-"""Ideal coherent memory: every store is in the pool at once, every load comes from there.
+"""Coherent memory: every store is in the pool at once, every load comes from there.
 
 The baseline that shows what non-coherence costs, and the memory on which a plan that merely forgets a flush
 still works. Words and payload are ordered as x86 orders them; on arm64 the C core supplies the barriers.

@@ -6,7 +6,8 @@ it sees its own nonce echoed under the session id it answered: the record of a c
 but nobody is left to echo it, and its old echoes carry old nonces. When the record changes, it answers again.
 
 No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by
-its CRC. That two processes claim the same rank cannot be prevented so, but it is detected.
+its CRC. That two processes claim the same rank cannot be prevented so, but it is detected. So is a new run in the
+pool of one that was thought dead: whoever of the old one still beats sees the new record, and gives up.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Membership(Presence):
         self._nonce = 0
         self._nonces: dict[int, int] = {}  # rank 0: the nonce each peer checked in with
         self._counter = 0  # barriers entered
+        self._accepted = False
 
     def gather(self, deadline_s: float) -> None:
         """Rank 0's part. Raises PeerLostError naming who did not come, MismatchError for who is different."""
@@ -48,6 +50,7 @@ class Membership(Presence):
                     raise MismatchError(self._difference(peer, checkin))
             if len(self._nonces) == len(self.peers):
                 self.answer_all(Verdict.ACCEPTED)
+                self._accepted = True
                 return
         absent = self._absent()
         self.answer_all(Verdict.MISSING, culprit=absent[0])
@@ -81,6 +84,7 @@ class Membership(Presence):
             raise MismatchError(f"rank {answer.culprit} was started differently from rank 0")
         if answer.verdict == Verdict.MISSING:
             raise lost(self._absent() or [answer.culprit], "not there before the deadline of rank 0")
+        self._accepted = True
 
     def _unanswered(self, record: Record, deadline_s: float) -> PeerLostError | MismatchError:
         """No echo came: is the record residue, or does its rank 0 live (a heartbeat tells) and wait?"""
@@ -103,6 +107,12 @@ class Membership(Presence):
             f"rank {peer} was started with another topology, memory or version than rank {self.rank} "
             f"(fingerprint {theirs.fingerprint.hex()}, not {self._fingerprint.hex()})"
         )
+
+    def beat(self) -> None:
+        """Say that this rank is alive. Raises MismatchError once another run has begun in this pool."""
+        if self._accepted and (record := self._area.load(Record, 0)) is not None and record.session != self.id:
+            raise MismatchError(f"another run has begun in this pool: its rank 0 is process {record.pid}")
+        super().beat()
 
     def refuse_double(self) -> None:
         """Raises MismatchError when another process overwrote the line that says who we are."""

@@ -39,6 +39,10 @@ class Owner:
         return "alive" if _start_ticks(self.pid) == self.start_ticks else "dead"
 
 
+NOBODY = Owner(uid=0, pid=0, start_ticks=0, pid_namespace=0, boot_id=uuid.UUID(int=0))
+"""A formatted device outlives the process that formatted it, and that machine."""
+
+
 def _boot_id() -> uuid.UUID:
     return uuid.UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import time
-import uuid
 import weakref
 from types import TracebackType
 
@@ -17,10 +16,11 @@ from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import host_segment_bytes
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import numa, segments
+from cxlemu.pool.owner import Owner
+from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import SHM_DIR, MissingSegmentError, Segment
 from cxlemu.pool.superblock import (
     MAGIC,
-    SESSION_OFFSET,
     SUPERBLOCK_BYTES,
     UNFINISHED,
     Geometry,
@@ -34,25 +34,12 @@ __all__ = ["ShmPool", "no_such_pool", "open_card", "open_cards"]
 _POLL_S = 0.002
 
 
-class ShmPool:
-    """Cards as writable byte arrays that every attached process shares.
-
-    ``cards[i]`` is a uint8 array of ``card_bytes``; its first ``data_offset`` bytes are the superblock and,
-    on card 0 from ``session_offset``, the session area.
-    """
-
-    session_offset = SESSION_OFFSET
+class ShmPool(Pool):
+    """Cards in shared memory, and a segment for the cache of each emulated host."""
 
     def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
         """Use ``create`` or ``attach``."""
-        self.name = name
-        self.uuid: uuid.UUID = superblock.uuid
-        self.cards = cards
-        self.card_bytes = superblock.geometry.card_bytes
-        self.interleave_bytes = superblock.geometry.interleave_bytes
-        self.hosts = superblock.geometry.hosts
-        self.max_ranks = superblock.geometry.max_ranks
-        self.data_offset = superblock.geometry.data_offset
+        super().__init__(name, superblock, cards)
         self._host_segments: dict[int, Bytes] = {}
         self._owner_pid: int | None = None
         self._remove_names: weakref.finalize[..., ShmPool] | None = None  # the owner has one
@@ -143,17 +130,13 @@ class ShmPool:
             return segments.map_shared(fd, nbytes)
 
     def close(self) -> None:
-        """Let go of the mappings; twice is fine. What another array still shows goes with that array."""
-        self.cards.clear()
+        super().close()
         self._host_segments.clear()
 
     def unlink(self) -> None:
         """Remove the names from /dev/shm; who is attached stays attached. Only the owner does anything."""
         if self.owner and self._remove_names is not None:
             self._remove_names()
-
-    def __enter__(self) -> ShmPool:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -206,7 +189,7 @@ def _make_segments(
     name: str, geometry: Geometry, numa_node: int | None, made: list[Segment]
 ) -> tuple[Superblock, list[Bytes]]:
     """All segments of a pool; each goes into ``made`` as soon as it exists, so that a failure can undo it."""
-    superblock = Superblock.new(geometry)
+    superblock = Superblock.new(geometry, Owner.current())
     cards = []
     for index in range(geometry.cards):
         segment = Segment(name, "card", index)

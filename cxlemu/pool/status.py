@@ -72,9 +72,13 @@ class Presence:
         return now - seen_at
 
     def await_departure(self, ranks: Iterable[int], deadline_s: float) -> bool:
-        """Whether all ``ranks`` left before the deadline."""
+        """Whether all ``ranks`` left before the deadline. Who speaks in another session by now has left this one."""
         awaited = set(ranks)
-        return any(not (awaited := awaited - self.departed(awaited).keys()) for _ in self.looks(deadline_s))
+        return any(not (awaited := {rank for rank in awaited if not self._left(rank)}) for _ in self.looks(deadline_s))
+
+    def _left(self, rank: int) -> bool:
+        status = self._area.load(Status, rank)
+        return status is not None and (status.session != self.id or status.state != State.RUNNING)
 
     def looks(self, deadline_s: float) -> Iterator[int]:
         """One item per look at the pool, at least one; waits in between and keeps the heartbeat going."""
@@ -85,7 +89,7 @@ class Presence:
             if now >= end:
                 return
             if self.id and now - self._beat_at >= HEARTBEAT_S:
-                self.beat()
+                self._push(self._status)
             self._wait(attempt)
 
     def _push(self, status: Status) -> None:

@@ -55,7 +55,7 @@ class Geometry:
     """What is the same on every card of a pool."""
 
     cards: int
-    hosts: int
+    hosts: int  # that are emulated
     max_ranks: int
     card_bytes: int
     interleave_bytes: int
@@ -66,9 +66,9 @@ class Geometry:
 
     def flaw(self) -> str | None:
         """What no pool can be like, as the end of a sentence; None when all values are possible."""
-        for name, most in (("cards", CARDS_MAX), ("hosts", HOSTS_MAX), ("max_ranks", RANKS_MAX)):
-            if not 1 <= getattr(self, name) <= most:
-                return f"{name} is {getattr(self, name)}, possible are 1 to {most}"
+        for name, least, most in (("cards", 1, CARDS_MAX), ("hosts", 0, HOSTS_MAX), ("max_ranks", 1, RANKS_MAX)):
+            if not least <= getattr(self, name) <= most:
+                return f"{name} is {getattr(self, name)}, possible are {least} to {most}"
         if not self.data_offset < self.card_bytes <= CARD_BYTES_MAX or self.card_bytes % PAGE_BYTES:
             return (
                 f"card_bytes is {self.card_bytes}, possible are multiples of {PAGE_BYTES} "
@@ -92,9 +92,9 @@ class Superblock:
     created_ns: int  # wall clock, since 1970
 
     @classmethod
-    def new(cls, geometry: Geometry) -> Superblock:
-        """Card 0 of a new pool that this process owns."""
-        return cls(uuid.uuid4(), 0, geometry, Owner.current(), time.time_ns())
+    def new(cls, geometry: Geometry, owner: Owner) -> Superblock:
+        """Card 0 of a new pool."""
+        return cls(uuid.uuid4(), 0, geometry, owner, time.time_ns())
 
     def for_card(self, card: int) -> Superblock:
         return replace(self, card=card)

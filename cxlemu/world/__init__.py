@@ -8,8 +8,9 @@ from typing import Literal, TypeVar
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.topology import Topology
-from cxlemu.world.context import DEFAULT_TOPOLOGY, OnMessage, RankContext, World, as_topology, ignore_message
+from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
 from cxlemu.world.environment import from_environment
+from cxlemu.world.machine import machine
 from cxlemu.world.stops import stops_exit
 from cxlemu.world.threads import run_threads
 
@@ -22,25 +23,25 @@ def launch(
     main: Callable[[RankContext], T],
     *,
     ranks: int,
-    topology: Topology | str = DEFAULT_TOPOLOGY,
+    topology: Topology | str | None = None,
     memory: MemorySpec = WORST_CASE,
     how: Literal["threads", "processes"] = "threads",
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
     pool_name: str | None = None,
 ) -> list[T]:
-    """Run ``main`` on every rank of a fresh pool; its results in rank order.
+    """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``; its results in rank order.
 
-    ``topology`` is one, or the name or path of a config; ``memory`` is by default the worst case of a pool without
-    coherence, in which nothing leaves a cache by itself. ``deadline_s`` bounds every single wait of a rank, not the
-    whole run. For processes, ``main``, its result and its messages must be picklable. ``on_message`` gets what
-    ranks ``emit``, in the calling thread.
+    ``topology`` is one, or the name or path of a config, by default "six-cards", or what the devices are; ``memory`` is
+    by default the worst case of a pool without coherence, in which nothing leaves a cache by itself. ``deadline_s``
+    bounds every single wait of a rank, not the whole run. For processes, ``main``, its result and its messages must be
+    picklable. ``on_message`` gets what ranks ``emit``, in the calling thread.
 
     When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
     InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
-    SIGHUP and SIGQUIT stop all ranks; the pool is removed in every case.
+    SIGHUP and SIGQUIT stop all ranks; an emulated pool is removed in every case.
     """
-    world = World(ranks, as_topology(topology), memory, deadline_s, how)
+    world = World(ranks, machine(topology, memory), memory, deadline_s, how)
     if how == "threads":
         run = run_threads
     elif how == "processes":

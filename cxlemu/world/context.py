@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from uuid import UUID
 
 from cxlemu import __version__
+from cxlemu.backends import Backend
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
+from cxlemu.pool.dax import DaxPool
+from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.session import Session, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
@@ -21,12 +25,6 @@ from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
 
 OnMessage = Callable[[object], None]
-
-DEFAULT_TOPOLOGY = "six-cards"
-
-
-def as_topology(topology: Topology | str) -> Topology:
-    return topology if isinstance(topology, Topology) else Topology.load(topology)
 
 
 def ignore_message(message: object) -> None:
@@ -45,9 +43,10 @@ class RankContext:
     rank: int
     ranks: int
     host: int
-    hosts: tuple[int, ...]  # of each rank
+    hosts: tuple[int, ...]  # of each rank; only the emulated backend gives them a meaning
     topology: Topology
-    pool: ShmPool
+    pool: Pool
+    backend: Backend
     memory: HostMemory
     session: Session
     arena: Arena  # of the pool's bytes, what nobody has taken yet
@@ -77,26 +76,41 @@ class World:
     def hosts(self) -> tuple[int, ...]:
         return self.topology.place(self.ranks)
 
-    def create_pool(self, name: str | None) -> ShmPool:
+    def create_pool(self, name: str | None) -> Pool:
+        """A fresh pool that this process owns; on real cards, the pool that is there."""
+        if self.memory.kind == "dax":
+            return DaxPool.attach(self.memory.devices, self.memory.pool)
         return ShmPool.create(
             name,
             cards=self.topology.card_count,
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
-            hosts=max(self.hosts) + 1,
+            hosts=max(self.hosts) + 1 if self.memory.kind == "emulated" else 0,
             numa_node=self.topology.pool_numa_node,
             max_ranks=self.ranks,
         )
 
-    def shared_host_cache(self, pool: ShmPool, rank: int) -> HostCache:
-        """The cache that the processes of the rank's host share; its segment is their lock file, too."""
+    def attach_pool(self, name: str) -> Pool:
+        """The pool that another process of this world made, or found."""
+        if self.memory.kind == "dax":
+            return DaxPool.attach(self.memory.devices, UUID(name))
+        return ShmPool.attach(name, deadline_s=self.deadline_s)
+
+    @contextmanager
+    def shared_host_cache(self, pool: Pool, rank: int) -> Iterator[HostCache | None]:
+        """The cache that the processes of the rank's emulated host share; its segment is their lock file, too."""
+        if not isinstance(pool, ShmPool) or self.memory.kind != "emulated":
+            yield None
+            return
         segment = Segment(pool.name, "host", self.hosts[rank])
         try:
-            return HostCache.shared(pool.cards, pool.host_segment(segment.index), segment.path)
+            cache = HostCache.shared(pool.cards, pool.host_segment(segment.index), segment.path)
         except FileNotFoundError:
             raise PoolError(f"{segment} is gone: pool {pool.name} was removed while this rank came") from None
+        with closing(cache):
+            yield cache
 
-    def fingerprint(self, pool: ShmPool) -> bytes:
+    def fingerprint(self, pool: Pool) -> bytes:
         topology = self.topology.model_dump(mode="json")
         agreed = json.dumps([__version__, self.ranks, topology, repr(self.memory), pool.uuid.hex])
         return hashlib.blake2b(agreed.encode(), digest_size=FINGERPRINT_BYTES).digest()
@@ -106,8 +120,8 @@ class World:
 def entered(
     world: World,
     rank: int,
-    pool: ShmPool,
-    cache: HostCache,
+    pool: Pool,
+    cache: HostCache | None,
     *,
     emit: OnMessage,
     check: Callable[[], None],
@@ -141,6 +155,7 @@ def entered(
             hosts=world.hosts,
             topology=world.topology,
             pool=pool,
+            backend=world.memory.backend,
             memory=world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank),
             session=session,
             arena=Arena(pool.data_offset, pool.card_bytes),

@@ -1,7 +1,8 @@
 """Ranks that somebody else started: rank and size come from the environment of torchrun, mpirun or srun.
 
 Looked for in this order, because an inner launcher's variables stand beside those of the allocation around
-it: torchrun, Open MPI, MPICH, srun. The emulated pool is in the memory of one machine, so all ranks must be.
+it: torchrun, Open MPI, MPICH, srun. A pool in shared memory is in one machine, so all ranks must be; on real cards
+ranks of any machine meet, and rank and size alone are enough.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool import segments
+from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import SUPERBLOCK_BYTES, parse
 from cxlemu.topology import Topology
-from cxlemu.world.context import DEFAULT_TOPOLOGY, OnMessage, RankContext, World, as_topology, entered, ignore_message
+from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
+from cxlemu.world.machine import machine
 from cxlemu.world.stops import stops_exit
 
 
@@ -75,56 +78,57 @@ class Place:
     launcher: str
     rank: int
     ranks: int
-    pool_name: str
+    pool_name: str | None  # None where a pool is there that needs no name
 
 
 @contextmanager
 def from_environment(
     *,
-    topology: Topology | str = DEFAULT_TOPOLOGY,
+    topology: Topology | str | None = None,
     memory: MemorySpec = WORST_CASE,
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
 ) -> Iterator[RankContext]:
     """This process's place in the world that a launcher started; the other arguments as for ``launch``.
 
-    Rank 0 makes the pool and removes it again when all others left, or after one deadline, or on an error;
-    the others wait for both, and remove the pool themselves should rank 0 have died. Only rank 0's messages
-    reach ``on_message``, in rank 0. Raises ArgumentError when there is no launcher or its variables make no
-    sense, PoolError when the pool does not appear.
+    Rank 0 makes a pool in shared memory and removes it again when all others left, or after one deadline, or on an
+    error; the others wait for both, and remove the pool themselves should rank 0 have died. A pool on devices is there
+    before and after. Only rank 0's messages reach ``on_message``, in rank 0. Raises ArgumentError when there is no
+    launcher or its variables make no sense, PoolError when the pool does not appear.
     """
-    place = find_place(os.environ)
-    world = World(place.ranks, as_topology(topology), memory, deadline_s, place.launcher)
+    place = find_place(os.environ, one_machine=memory.kind != "dax")
+    world = World(place.ranks, machine(topology, memory), memory, deadline_s, place.launcher)
     first = place.rank == 0
     with (
         stops_exit(),
         _pool(world, place) as pool,
         _removed_for_a_dead_owner(pool),
-        closing(world.shared_host_cache(pool, place.rank)) as cache,
+        world.shared_host_cache(pool, place.rank) as cache,
     ):
         emit = on_message if on_message and first else ignore_message
         with entered(world, place.rank, pool, cache, emit=emit, check=_go_on) as context:
             yield context
             if first:
                 context.session.await_departure(range(1, place.ranks), deadline_s)
-                pool.unlink()
-        if not first:  # the job's next world has the same pool name, so this one must be gone
+                if isinstance(pool, ShmPool):
+                    pool.unlink()
+        if not first:  # the job's next world has the same pool or the same name for it, so this one must be over
             context.session.await_departure([0], deadline_s)
 
 
-def _pool(world: World, place: Place) -> ShmPool:
-    if place.rank == 0:
+def _pool(world: World, place: Place) -> Pool:
+    if place.rank == 0 or place.pool_name is None:
         return world.create_pool(place.pool_name)
-    return ShmPool.attach(place.pool_name, deadline_s=world.deadline_s)
+    return world.attach_pool(place.pool_name)
 
 
 @contextmanager
-def _removed_for_a_dead_owner(pool: ShmPool) -> Iterator[None]:
+def _removed_for_a_dead_owner(pool: Pool) -> Iterator[None]:
     """Rank 0 may have been killed: then who leaves first removes its pool, and no later one of that name."""
     try:
         yield
     finally:
-        if not pool.owner:
+        if isinstance(pool, ShmPool) and not pool.owner:
             _remove_if_owner_died(pool)
 
 
@@ -143,18 +147,18 @@ def _go_on() -> None:
     """Nobody but the launcher tells these ranks to stop, and it does so by SIGTERM."""
 
 
-def find_place(environment: Mapping[str, str]) -> Place:
-    """Raises ArgumentError naming the variable that is missing or wrong."""
+def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> Place:
+    """Raises ArgumentError naming the variable that is missing or wrong, or is of ranks on other machines."""
     for launcher in LAUNCHERS:
         if launcher.rank in environment:
-            return _read_place(launcher, environment)
+            return _read_place(launcher, environment, one_machine=one_machine)
     raise ArgumentError(
         "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
         "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"
     )
 
 
-def _read_place(launcher: Launcher, environment: Mapping[str, str]) -> Place:
+def _read_place(launcher: Launcher, environment: Mapping[str, str], *, one_machine: bool) -> Place:
     def number(variable: str) -> int:
         text = environment.get(variable)
         if text is None:
@@ -166,11 +170,13 @@ def _read_place(launcher: Launcher, environment: Mapping[str, str]) -> Place:
     rank, ranks = number(launcher.rank), number(launcher.size)
     if rank >= ranks:
         raise ArgumentError(f"{launcher.rank} is {rank}, which must be less than {launcher.size}, {ranks}")
+    if not one_machine:
+        return Place(launcher.name, rank, ranks, pool_name=None)
     for variable, expected in ((launcher.local_size, ranks), (launcher.machines, 1)):
         if variable and variable in environment and number(variable) != expected:
             raise ArgumentError(
                 f"{variable} is {number(variable)} with {launcher.size} {ranks}, expected {expected}: "
-                "the pool is emulated in the memory of one machine, so all ranks must run there"
+                "the pool is in the shared memory of one machine, so all ranks must run there, unless with backend dax"
             )
     job = repr((launcher.name, _job(launcher, environment), os.geteuid()))
     digest = hashlib.blake2b(job.encode(), digest_size=8).hexdigest()

@@ -15,14 +15,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
 from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
-from cxlemu.pool.shm import ShmPool
+from cxlemu.pool.pool import Pool
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
 from cxlemu.world.stops import STOPS
@@ -36,7 +36,7 @@ _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 MESSAGE, RESULT, FAILURE = "message", "result", "failure"
 
 
-def run_processes(main: Callable[[RankContext], T], world: World, pool: ShmPool, on_message: OnMessage) -> list[T]:
+def run_processes(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> list[T]:
     """Results in rank order. Raises ArgumentError when ``main`` cannot be imported by another process."""
     try:
         pickle.dumps((main, world))
@@ -162,8 +162,8 @@ def _child_main(
 
     try:
         with (
-            ShmPool.attach(pool_name, deadline_s=world.deadline_s) as pool,
-            closing(world.shared_host_cache(pool, rank)) as cache,
+            world.attach_pool(pool_name) as pool,
+            world.shared_host_cache(pool, rank) as cache,
             entered(world, rank, pool, cache, emit=emit, check=check) as context,
         ):
             result = main(context)

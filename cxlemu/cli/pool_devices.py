@@ -1,0 +1,121 @@
+"""``cxlemu pool format`` and ``cxlemu pool show``: pools on real cards, or on files that stand in for them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cxlemu.errors import PoolError
+from cxlemu.pool.dax import map_all
+from cxlemu.pool.device import Mapped
+from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file, reserve
+from cxlemu.units import BytesParam, format_bytes
+
+_devices = click.option("--device", "paths", multiple=True, required=True, metavar="PATH", help="Once for each card.")
+
+
+@click.command("format")
+@_devices
+@click.option("--interleave", type=BytesParam(), default="64K", show_default=True, help="Granule dealt to one card.")
+@click.option("--max-ranks", type=click.IntRange(1), default=1024, show_default=True, help="Ranks that can meet there.")
+@click.option("--create-size", type=BytesParam(), help="Make files that do not exist, of this size.")
+@click.option("--yes", is_flag=True, help="Overwrite what is there without asking.")
+def format_pool(paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, yes: bool) -> None:
+    """Make one pool of devices or files: the first --device becomes card 0, and so on.
+
+    Says what lies on each, and asks before it overwrites anything but zeros. Without a terminal to ask at, --yes has to
+    be given.
+
+    \b
+    Examples:
+      cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu pool format --device card0 --device card1 --create-size 64M --interleave 4K
+    """
+    made: list[str] = []
+    try:
+        for path in dict.fromkeys(paths):
+            if create_size is not None and not Path(path).exists():
+                make_file(path, create_size)
+                made.append(path)
+        mapped = map_all(paths)
+        sizes = [card.pages.nbytes for card in mapped]
+        geometry = geometry_for(sizes, interleave_bytes=interleave, max_ranks=max_ranks)
+        _look_and_ask(mapped, yes=yes)
+        for card in mapped:
+            if card.device.kind == "file":
+                reserve(card.device.path, card.device.nbytes)
+        superblock = format_cards(mapped, geometry)
+    except BaseException:
+        for path in made:
+            Path(path).unlink()
+        raise
+    click.echo(
+        f"formatted pool {superblock.uuid}: {geometry.cards} cards of {format_bytes(geometry.card_bytes)}, "
+        f"interleaved by {format_bytes(interleave)}, room for {max_ranks} ranks"
+    )
+
+
+def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
+    """Returns when the cards may be overwritten. Raises PoolError where nobody can be asked, or says no."""
+    full = []
+    for card in mapped:
+        content = content_of(card)
+        click.echo(f"{card.device.path}: {_what(card)}; {content.text}")
+        if content.kind != "empty":
+            full.append(card.device.path)
+    if not full or yes:
+        return
+    if not sys.stdin.isatty():
+        raise PoolError(
+            f"nothing was written: {', '.join(full)} would be overwritten, and no terminal is there to ask; add --yes"
+        )
+    if not click.confirm(f"Overwrite {', '.join(full)}?"):
+        raise PoolError(f"nothing was written: {', '.join(full)} would be overwritten")
+
+
+def _what(card: Mapped) -> str:
+    device = card.device
+    return f"{device.kind}, {format_bytes(device.nbytes)}, aligned to {format_bytes(device.align_bytes)}, {card.how}"
+
+
+@click.command()
+@_devices
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def show(paths: tuple[str, ...], as_json: bool) -> None:
+    """What devices or files are, how they can be mapped, and what lies on them. Writes nothing.
+
+    \b
+    Examples:
+      cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu pool show --device card0 --json
+    """
+    found = map_all(paths)
+    rows = [(card, content_of(card)) for card in found]
+    if as_json:
+        click.echo(json.dumps([_facts(card, content) for card, content in rows], indent=2))
+        return
+    for card, content in rows:
+        click.echo(f"{card.device.path}: {_what(card)}; {content.text}")
+
+
+def _facts(card: Mapped, content: Content) -> dict[str, Any]:
+    block, device = content.superblock, card.device
+    return {
+        "path": device.path,
+        "kind": device.kind,
+        "nbytes": device.nbytes,
+        "align_bytes": device.align_bytes,
+        "mapping": card.how,
+        "content": content.kind,
+        "text": content.text,
+        "uuid": str(block.uuid) if block else None,
+        "card": block.card if block else None,
+        "cards": block.geometry.cards if block else None,
+        "card_bytes": block.geometry.card_bytes if block else None,
+        "interleave_bytes": block.geometry.interleave_bytes if block else None,
+        "max_ranks": block.geometry.max_ranks if block else None,
+    }

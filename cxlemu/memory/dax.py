@@ -1,0 +1,45 @@
+"""A real card as this host maps it: ordinary loads and stores, and the processor's own cache-line instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cxlemu import _native
+from cxlemu.memory.direct import DirectMemory
+from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
+from cxlemu.memory.ranges import check_bytes, check_range
+
+
+class DaxMemory(DirectMemory):
+    """``cards``: one writable uint8 array per card. Addresses outside them raise ArgumentError.
+
+    Whole lines are stored non-temporally; lines that are overwritten in part are fetched afresh, and flushed.
+    """
+
+    def write_nt(self, card: int, offset: int, data: Bytes) -> None:
+        check_bytes(data)
+        check_range(self._cards, card, offset, data.size)
+        end = offset + data.size
+        for edge in {offset, end}:
+            if edge % LINE_BYTES and data.size:
+                _native.invalidate(self._cards[card], edge - edge % LINE_BYTES, LINE_BYTES)
+        _native.copy_nt(self._cards[card], offset, np.ascontiguousarray(data), 0)
+
+    def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
+        check_range(self._cards, card, offset, nbytes)
+        _native.flush(self._cards[card], offset, nbytes, keep)
+
+    def fence(self) -> None:
+        _native.fence()
+
+    def invalidate(self, card: int, offset: int, nbytes: int) -> None:
+        check_range(self._cards, card, offset, nbytes)
+        _native.invalidate(self._cards[card], offset, nbytes)
+
+    def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
+        super().signal(card, offset, word, payload)
+        _native.flush(self._cards[card], offset, LINE_BYTES, False)
+
+    def poll(self, card: int, offset: int) -> DoorbellLine:
+        self.invalidate(card, offset, LINE_BYTES)
+        return super().poll(card, offset)

@@ -1,0 +1,138 @@
+"""A pool of real cards: /dev/daxX.Y devices, one a card, or files that stand in for them.
+
+Nothing but the cards is needed to attach: no shared memory, no process that owns them. Paths come in any order; which
+card each one is, its superblock says.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory.dax import DaxMemory
+from cxlemu.pool.device import Mapped, map_device
+from cxlemu.pool.owner import NOBODY
+from cxlemu.pool.pool import Pool
+from cxlemu.pool.superblock import SUPERBLOCK_BYTES, Superblock, check_pool, parse
+from cxlemu.units import format_bytes
+
+
+class DaxPool(Pool):
+    """``mapped`` are its devices, in card order."""
+
+    def __init__(self, superblock: Superblock, mapped: Sequence[Mapped]) -> None:
+        """Use ``attach``."""
+        card_bytes = superblock.geometry.card_bytes
+        super().__init__(str(superblock.uuid), superblock, [card.pages[:card_bytes] for card in mapped])
+        self.mapped = tuple(mapped)
+
+    @classmethod
+    def attach(cls, paths: Sequence[str], uuid: uuids.UUID | None = None) -> DaxPool:
+        """The pool on the devices at ``paths``, which may come in any order; writes nothing.
+
+        With ``uuid`` the cards of that pool are chosen among them. Raises PoolError for a device that cannot be mapped,
+        is given twice, not formatted, damaged, of another pool than the others or smaller than its superblock says,
+        and for cards that are missing.
+        """
+        mapped = map_all(paths)
+        if uuid is None:
+            signed = [(read_superblock(card), card) for card in mapped]
+            _refuse_other_pools(signed)
+        else:
+            signed = [(card_of, card) for card in mapped if (card_of := _of_pool(card, uuid)) is not None]
+            if not signed:
+                raise PoolError(f"none of {_listed(paths)} is a card of pool {uuid}")
+        signed.sort(key=lambda pair: pair[0].card)
+        _refuse_missing(signed)
+        check_pool([block for block, _ in signed], [card.device.path for _, card in signed])
+        for block, card in signed:
+            if card.pages.nbytes < block.geometry.card_bytes:
+                raise PoolError(
+                    f"{card.device.path} has {card.pages.nbytes} bytes in whole pages of {card.device.align_bytes}, "
+                    f"its superblock says {block.geometry.card_bytes}"
+                )
+        return cls(signed[0][0], [card for _, card in signed])
+
+    def describe(self) -> str:
+        """The cards in order, and how each is mapped."""
+        cards = (f"{card.device.path} ({card.device.kind}, {card.how})" for card in self.mapped)
+        size, granule = format_bytes(self.card_bytes), format_bytes(self.interleave_bytes)
+        return f"{len(self.cards)} of {size}, interleaved by {granule}: {', '.join(cards)}"
+
+    def close(self) -> None:
+        super().close()
+        self.mapped = ()
+
+
+def map_all(paths: Sequence[str]) -> list[Mapped]:
+    """Every device once. Raises PoolError as map_device does, and for one that is given twice."""
+    if not paths:
+        raise ArgumentError("a pool of real cards needs its devices: give --device once for every card")
+    mapped: dict[tuple[int, ...], Mapped] = {}
+    for path in paths:
+        card = map_device(path)
+        if (other := mapped.get(card.device.identity)) is not None:
+            raise PoolError(f"{other.device.path} and {path} are one device, which is one card")
+        mapped[card.device.identity] = card
+    return list(mapped.values())
+
+
+def read_superblock(card: Mapped) -> Superblock:
+    """Raises PoolError where there is none, or not one that `cxlemu pool format` wrote."""
+    path, data = card.device.path, superblock_bytes(card)
+    if not any(data):
+        raise PoolError(f"{path} is not formatted: `cxlemu pool format` makes a pool of cards")
+    superblock = parse(data, path)
+    if superblock.owner != NOBODY:
+        raise PoolError(f"{path} is a card of an emulated pool, which ends with process {superblock.owner.pid}")
+    return superblock
+
+
+def superblock_bytes(card: Mapped) -> bytes:
+    """As they are on the card: this host may have cached what another one has overwritten since."""
+    data = np.empty(SUPERBLOCK_BYTES, np.uint8)
+    memory = DaxMemory([card.pages])
+    memory.invalidate(0, 0, SUPERBLOCK_BYTES)
+    memory.read(0, 0, data)
+    return data.tobytes()
+
+
+def _of_pool(card: Mapped, uuid: uuids.UUID) -> Superblock | None:
+    try:
+        superblock = read_superblock(card)
+    except PoolError:
+        return None
+    return superblock if superblock.uuid == uuid else None
+
+
+def _refuse_other_pools(signed: Sequence[tuple[Superblock, Mapped]]) -> None:
+    first, here = signed[0]
+    for other, there in signed:
+        if other.uuid != first.uuid:
+            raise PoolError(
+                f"{here.device.path} belongs to pool {first.uuid}, but {there.device.path} to pool {other.uuid}: "
+                "give the cards of one pool, or choose one with --pool"
+            )
+
+
+def _refuse_missing(signed: Sequence[tuple[Superblock, Mapped]]) -> None:
+    first = signed[0][0]
+    found: dict[int, str] = {}
+    for block, card in signed:
+        if block.card in found:
+            where = f"{found[block.card]} and {card.device.path}"
+            raise PoolError(f"{where} both say that they are card {block.card} of pool {block.uuid}: one is a copy")
+        found[block.card] = card.device.path
+    missing = [str(index) for index in range(first.geometry.cards) if index not in found]
+    if missing:
+        raise PoolError(
+            f"pool {first.uuid} has {first.geometry.cards} cards, but its card {', '.join(missing)} is not among "
+            f"{_listed(found.values())}"
+        )
+
+
+def _listed(paths: Iterable[str]) -> str:
+    return ", ".join(paths)

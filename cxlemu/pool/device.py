@@ -1,0 +1,139 @@
+"""A device-DAX device, or a file that stands in for one: how large it is, how aligned, and its mapping.
+
+A device knows no read(), its st_size is 0, and a mapping past its end succeeds and faults later: so size and alignment
+are asked of sysfs and checked here, and everything goes through the mapping.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from cxlemu.errors import PoolError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.pool.superblock import PAGE_BYTES
+from cxlemu.rounding import round_down
+from cxlemu.units import format_bytes
+
+SYSFS = Path("/sys")
+
+_MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # linux/mman.h; Python's mmap has no names for them
+
+
+@dataclass(frozen=True)
+class Device:
+    path: str  # as it was given
+    kind: Literal["device-DAX", "file"]
+    nbytes: int
+    align_bytes: int  # of every mapping
+    identity: tuple[int, ...]  # the same for two paths to one device
+
+    @property
+    def usable_bytes(self) -> int:
+        return round_down(self.nbytes, self.align_bytes)
+
+
+class Mapped(NamedTuple):
+    """A device with all its usable bytes."""
+
+    device: Device
+    pages: Bytes
+    how: Literal["MAP_SYNC", "MAP_SHARED"]
+
+
+def map_device(path: str) -> Mapped:
+    """Raises PoolError: not there, no device or file, not permitted, empty, or smaller than its own alignment."""
+    with _opened(path) as fd:
+        device = _examine(path, os.fstat(fd))
+        try:
+            return Mapped(device, *_map(fd, device))
+        except OSError as error:
+            raise PoolError(f"{path} cannot be mapped: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    try:
+        _check_kind(path, Path(path).stat().st_mode)  # before opening: that could block, or do something
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise PoolError(f"{path} does not exist: give a device such as /dev/dax0.0, or a file") from None
+    except PermissionError:
+        raise PoolError(f"{path} may not be read and written by user {os.geteuid()}: see its permissions") from None
+    except (OSError, ValueError) as error:
+        raise PoolError(f"{path} cannot be opened: {getattr(error, 'strerror', error)}") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _check_kind(path: str, mode: int) -> None:
+    if stat.S_ISBLK(mode):
+        raise PoolError(f"{path} is a block device: give its /dev/daxX.Y, or a file on it mounted with -o dax")
+    if not (stat.S_ISCHR(mode) or stat.S_ISREG(mode)):
+        raise PoolError(f"{path} is neither a device nor a regular file")
+
+
+def _examine(path: str, status: os.stat_result) -> Device:
+    if stat.S_ISCHR(status.st_mode):
+        nbytes, align_bytes = _sysfs_facts(path, os.major(status.st_rdev), os.minor(status.st_rdev))
+        device = Device(path, "device-DAX", nbytes, align_bytes, (status.st_rdev,))
+    else:
+        # A huge page where the file system has only those.
+        align_bytes = max(PAGE_BYTES, status.st_blksize)
+        device = Device(path, "file", status.st_size, align_bytes, (status.st_dev, status.st_ino))
+    if device.usable_bytes == 0:
+        raise PoolError(
+            f"{path} has {format_bytes(device.nbytes)}, which is less than its alignment, {format_bytes(align_bytes)}"
+        )
+    return device
+
+
+def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
+    """Size and alignment, by the device's number: its path may be a link, or another name."""
+    node = SYSFS / "dev/char" / f"{major}:{minor}"
+    name = node.resolve().name
+    directory = SYSFS / "bus/dax/devices" / name
+    if not re.fullmatch(r"dax[0-9]+\.[0-9]+", name) or not directory.is_dir():
+        raise PoolError(f"{path} is a character device but no device-DAX: {node} leads to none")
+    facts = []
+    for fact in ("size", "align"):
+        try:
+            text = (directory / fact).read_text().strip()
+        except OSError as error:
+            raise PoolError(f"{path} does not tell its {fact}: {directory / fact}: {error.strerror}") from error
+        if not re.fullmatch(r"[0-9]{1,19}", text, re.ASCII):
+            raise PoolError(f"{path} does not tell its {fact}: {directory / fact} says {text[:40]!r}, not a number")
+        facts.append(int(text))
+    nbytes, align_bytes = facts
+    if align_bytes % PAGE_BYTES or align_bytes.bit_count() != 1:
+        raise PoolError(f"{path} has alignment {align_bytes}, which is no power of two of {PAGE_BYTES} or more")
+    return nbytes, align_bytes
+
+
+def _map(fd: int, device: Device) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
+    """A file is mapped with MAP_SYNC where its file system knows that (fsdax): then its metadata are as durable as
+    its bytes. A device has no metadata."""
+    if device.kind == "file":
+        try:
+            return _pages(fd, device, _MAP_SHARED_VALIDATE | _MAP_SYNC), "MAP_SYNC"
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+    return _pages(fd, device, mmap.MAP_SHARED), "MAP_SHARED"
+
+
+def _pages(fd: int, device: Device, flags: int) -> Bytes:
+    """Unmapped when the last array that shows them is gone."""
+    return np.frombuffer(mmap.mmap(fd, device.usable_bytes, flags), dtype=np.uint8)

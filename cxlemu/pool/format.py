@@ -1,0 +1,107 @@
+"""Making a pool of real cards: what lies on them now, and the superblocks that make them one pool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory.dax import DaxMemory
+from cxlemu.pool.dax import superblock_bytes
+from cxlemu.pool.device import Mapped
+from cxlemu.pool.owner import NOBODY
+from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Geometry, Superblock, parse
+
+_CHUNK_BYTES = 16 << 20
+_SHOWN_BYTES = 16
+
+
+class Content(NamedTuple):
+    """What lies on a card, for a person who has to decide whether it may go."""
+
+    kind: Literal["empty", "card", "foreign"]
+    text: str
+    superblock: Superblock | None = None
+
+
+def content_of(card: Mapped) -> Content:
+    """Every byte is looked at, until one is not zero."""
+    data = superblock_bytes(card)
+    if data.startswith((MAGIC, UNFINISHED)) and any(data):
+        with suppress(PoolError):
+            block = parse(MAGIC + data[len(MAGIC) :], card.device.path)
+            which = f"card {block.card} of {block.geometry.cards} of cxlemu pool {block.uuid}"
+            return Content("card", which, block) if data.startswith(MAGIC) else Content("card", f"unfinished {which}")
+    memory = DaxMemory([card.pages])
+    for at in range(0, card.pages.nbytes, _CHUNK_BYTES):
+        chunk = card.pages[at : at + _CHUNK_BYTES]
+        memory.invalidate(0, at, chunk.nbytes)
+        if chunk.view(np.uint64).max():  # whole pages, so whole words
+            first = int(np.flatnonzero(chunk)[0])
+            shown = chunk[first : first + _SHOWN_BYTES].tobytes()
+            return Content("foreign", f"foreign data: {shown.hex(' ')} ({_readable(shown)}) at byte {at + first}")
+    return Content("empty", "empty")
+
+
+def _readable(data: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+
+
+def geometry_for(sizes: Sequence[int], *, interleave_bytes: int, max_ranks: int) -> Geometry:
+    """A pool of cards of ``sizes`` usable bytes: the smallest counts. Raises ArgumentError for what no pool can be."""
+    geometry = Geometry(len(sizes), 0, max_ranks, min(sizes), interleave_bytes)
+    if flaw := geometry.flaw():
+        raise ArgumentError(f"these cards cannot become a pool: {flaw}")
+    return geometry
+
+
+def format_cards(mapped: Sequence[Mapped], geometry: Geometry) -> Superblock:
+    """Sign the cards, in the order given, as a new pool; returns the superblock of card 0.
+
+    First no card is complete, then all bodies are written, then the magics, card 0 last: whoever attaches meanwhile,
+    or after an interruption, finds an incomplete card and never a mixture.
+    """
+    superblock = Superblock.new(geometry, NOBODY)
+    memory = DaxMemory([card.pages[: geometry.card_bytes] for card in mapped])
+    cards = range(geometry.cards)
+    for card in cards:
+        _put(memory, card, 0, UNFINISHED)
+    for card in cards:
+        body = superblock.for_card(card).pack()[len(MAGIC) :]
+        _put(memory, card, len(MAGIC), body.ljust(SUPERBLOCK_BYTES - len(MAGIC), b"\0"))
+    for card in reversed(cards):
+        _put(memory, card, 0, MAGIC)
+    return superblock
+
+
+def _put(memory: DaxMemory, card: int, offset: int, data: bytes) -> None:
+    memory.write(card, offset, np.frombuffer(data, np.uint8))
+    memory.flush(card, offset, len(data))
+    memory.fence()
+
+
+def make_file(path: str, nbytes: int) -> None:
+    """A new file of zeros. Raises PoolError where it exists or has no room."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise PoolError(f"{path} cannot be made: {error.strerror}") from error
+    try:
+        reserve(path, nbytes)
+    except BaseException:
+        Path(path).unlink()
+        raise
+
+
+def reserve(path: str, nbytes: int) -> None:
+    """All bytes of a file, and what they hold stays: a full file system is an error here, no SIGBUS later."""
+    with Path(path).open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as error:
+            raise PoolError(f"{path} has no room for {nbytes} bytes: {error.strerror}") from error
