@@ -148,7 +148,9 @@ def test_a_non_temporal_copy_has_its_stores_and_no_others(name: str, store: str)
     assert all(re.match(store, line) for line in to_memory), to_memory
 
 
-@pytest.mark.parametrize(("name", "fence", "other"), [("invalidate", "mfence", "sfence"), ("fence", "sfence", "mfence")])
+@pytest.mark.parametrize(
+    ("name", "fence", "other"), [("invalidate", "mfence", "sfence"), ("fence", "sfence", "mfence")]
+)
 def test_each_fence_is_the_one_that_the_memory_model_names(name: str, fence: str, other: str) -> None:
     body = functions()[f"lines_{name}"]
     assert fence in body and other not in body, body
