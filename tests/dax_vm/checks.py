@@ -1,0 +1,122 @@
+"""What is checked between two guests that are up: each check tells what it saw, or raises GuestError."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .guest import Guest, GuestError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CXLEMU = (sys.executable, "-m", "cxlemu")  # the host's, whose / the guests have
+COLLECTIVES = ["broadcast", "scatter", "gather", "all_gather", "all_reduce", "reduce_scatter", "reduce", "all_to_all"]
+SIZES = [32, 1024, 32768, 1048576]
+DEADLINE_S = 180.0
+
+
+class Host(NamedTuple):
+    """A guest and its devices, under the names that it gave them."""
+
+    guest: Guest
+    devices: Sequence[str]
+
+    @property
+    def options(self) -> list[str]:
+        return [word for device in self.devices for word in ("--device", device)]
+
+    def cxlemu(self, *arguments: str, expect: int = 0) -> str:
+        return self.guest.run([*CXLEMU, *arguments], cwd=CHECKOUT, deadline_s=DEADLINE_S, expect=expect)
+
+    def first_bytes(self, write: bytes = b"") -> str:
+        """Of the first device, through a mapping; ``write`` is stored there before."""
+        program = f"""import mmap, os
+with mmap.mmap(os.open({self.devices[0]!r}, os.O_RDWR), 2 << 20) as card:
+    card[:{len(write)}] = {write!r}
+    print(card[:8])"""
+        return self.guest.run([sys.executable, "-c", program]).strip()
+
+
+def all_checks(a: Host, b: Host) -> Iterator[str]:
+    yield no_shared_memory(a, b)
+    yield foreign_data_is_kept(a)
+    yield one_pool_under_other_names(a, b)
+    for engine in ("reference", "native"):
+        yield collectives([a, b], engine)
+    yield collectives([a, b, a, b], "native")
+    yield two_pools_are_refused(a, b)
+
+
+def no_shared_memory(a: Host, b: Host) -> str:
+    """Each has its own kernel and nothing to share but the cards."""
+    boots = {host.guest.run(["sh", "-c", "cat /proc/sys/kernel/random/boot_id; ! test -e /dev/shm"]) for host in (a, b)}
+    if len(boots) != 2:
+        raise GuestError(f"these are not two kernels: {boots}")
+    return "two kernels, no /dev/shm in either"
+
+
+def foreign_data_is_kept(a: Host) -> str:
+    """`pool format` has nobody to ask here, so it must refuse."""
+    one = a._replace(devices=a.devices[:1])
+    one.first_bytes(write=b"SOMEBODY")
+    said = one.cxlemu("pool", "format", *one.options, expect=2)
+    if one.first_bytes() != "b'SOMEBODY'":
+        raise GuestError(f"pool format refused, and yet wrote: {one.first_bytes()}")
+    return f"foreign data: {last_line(said)}"
+
+
+def one_pool_under_other_names(a: Host, b: Host) -> str:
+    """The second host finds the pool that the first made, and its cards behind other names."""
+    said = a.cxlemu("pool", "format", *a.options, "--yes")
+    facts = [json.loads(host.cxlemu("pool", "show", "--json", *host.options)) for host in (a, b)]
+    cards = [{each["card"]: each["path"] for each in host} for host in facts]
+    kinds = {(each["uuid"], each["kind"]) for host in facts for each in host}
+    if len(kinds) != 1 or [len(each) for each in cards] != [len(a.devices)] * 2:
+        raise GuestError(f"the two hosts do not see one pool on devices: {facts}")
+    if cards[0] == cards[1]:
+        raise GuestError(f"both hosts have the same names for the cards, which tests less than it should: {cards}")
+    return f"{last_line(said)}; card 0 is {cards[0][0]} for one host and {cards[1][0]} for the other"
+
+
+def collectives(hosts: Sequence[Host], engine: str) -> str:
+    """All eight, one rank for each of ``hosts``, which meet over the pool and nothing else."""
+    arguments = ["--launch", "env", "--backend", "dax", "--engine", engine, "-v", "--json", "/tmp/result.json"]
+    arguments += ["-b", str(SIZES[0]), "-e", str(SIZES[-1]), "-f", "32", "--iters", "1"]
+    arguments += ["--deadline-s", str(DEADLINE_S / 2)]  # an emulated CPU takes long even to start Python
+    jobs = [
+        host.guest.start(
+            [*CXLEMU, "run", *arguments, *host.options],
+            env={"RANK": str(rank), "WORLD_SIZE": str(len(hosts))},
+            cwd=CHECKOUT,
+            deadline_s=DEADLINE_S,
+        )
+        for rank, host in enumerate(hosts)
+    ]
+    try:
+        said = [job.wait() for job in jobs]
+    except GuestError as error:
+        others = "\n".join(f"rank {rank} said:\n{job.output}" for rank, job in enumerate(jobs))
+        raise GuestError(f"{error}\n{others}") from None
+    result = json.loads(hosts[0].guest.run(["cat", "/tmp/result.json"]))
+    seen = sorted((row["collective"], row["size_bytes"], row["wrong"]) for row in result["rows"])
+    if seen != sorted((collective, size, 0) for collective in COLLECTIVES for size in SIZES):
+        raise GuestError(f"not every collective in every size is right: {seen}")
+    reached = next(line for line in said[0].splitlines() if line.startswith("# memory"))
+    return f"{len(hosts)} ranks, {engine} engine: {last_line(said[0])[2:]}; {reached[2:]}"
+
+
+def two_pools_are_refused(a: Host, b: Host) -> str:
+    """The second host makes a pool of its own of some of the cards; the first is told, and writes nothing."""
+    some = b._replace(devices=b.devices[:2])
+    some.cxlemu("pool", "format", *some.options, "--yes")
+    before = b.cxlemu("pool", "show", *b.options)
+    said = last_line(a.cxlemu("run", "--backend", "dax", *a.options, expect=2))
+    if "belongs to pool" not in said or b.cxlemu("pool", "show", *b.options) != before:
+        raise GuestError(f"cards of two pools: {said}\n{before}")
+    return f"two pools: {said}"
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
