@@ -1,4 +1,4 @@
-"""The native engine's build; everything else is in pyproject.toml."""
+"""The build of what is in C; everything else is in pyproject.toml."""
 
 import os
 
@@ -17,6 +17,12 @@ setup(
             # CI adds warnings as errors, and the sanitizers.
             extra_compile_args=[*FLAGS, "-isystem", numpy.get_include()] + os.environ.get("CXLEMU_CFLAGS", "").split(),
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
-        )
+        ),
+        Extension(
+            "collectives._limits",
+            sources=["collectives/_limits.c"],
+            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
+            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+        ),
     ]
 )

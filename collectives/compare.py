@@ -1,0 +1,331 @@
+"""Ours, our peers and the machine's limit, measured alternately in one run, because other load on a machine shifts.
+
+For every cell (collective and size) each implementation prepares the same buffers and checks its results, then all are
+timed in turn, several times over; medians are compared. A time is that of the slowest rank, per call, of as many calls
+as fit `BUDGET_NS`, after a barrier. Where sources are rewritten before each call, as applications do, the time that the
+writing alone takes is measured likewise and subtracted.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from collectives import limits, sizes
+from collectives.contracts import COLLECTIVES, buffers, postcondition
+from collectives.peers.find import Absent, Peer
+from collectives.peers.group import Group, Program, worker_arguments
+from collectives.peers.limit import CONTROL_BYTES
+from cxlemu.errors import CxlemuError
+from cxlemu.plan import Call
+
+BUDGET_NS = 20_000_000  # of one timing
+MOST_ITERATIONS = 100_000
+MIN_BYTES, MAX_BYTES, STEP_FACTOR = 8, 64 << 20, 4
+ITEM_BYTES = 4  # float32
+PAGE_BYTES = 2 << 20
+BANDWIDTH_BYTES = 64 << 20
+SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) - 1), (">= 1 MiB", 1 << 20, 1 << 62))
+OURS, LIMIT = "cxlemu", "limit"
+
+
+def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
+    """8 bytes and every power of four above them, from ``first`` to ``last``."""
+    every = [MIN_BYTES, *(STEP_FACTOR**power for power in range(2, 20))]
+    return [size for size in every if first <= size <= last]
+
+
+def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list[Call]:
+    """All calls, float32. Sizes are those of `collectives.sizes`, rounded up to an element for every rank."""
+    found: dict[tuple[str, int], Call] = {}
+    for collective in collectives:
+        for size in wanted:
+            block = max(ITEM_BYTES, sizes.block_bytes(collective, size, ranks, ITEM_BYTES))
+            op = "sum" if COLLECTIVES[collective].reduces else "none"
+            call = Call(collective, "auto", ranks, block, "f32", op, 0, in_place=collective == "broadcast")
+            found.setdefault((collective, block), call)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell, sources rewritten before each call or not. Ratios are time by time: below 1 we are faster."""
+
+    collective: str
+    ranks: int
+    bytes: int
+    rewritten: bool
+    ours_us: float
+    handle_us: float | None
+    peers_us: dict[str, float]
+    limit_us: float
+    best_peer: str | None
+    ratio_to_best_peer: float | None
+    ratio_to_limit: float
+    moves_us: float
+    round_trip_us: float
+    iterations: dict[str, int]
+    spread_us: dict[str, tuple[float, float]]  # of the medians taken: the least and the most
+    wrong: dict[str, int]  # elements, for each implementation
+    absent: dict[str, str]  # peers that have no such collective
+
+
+class Lane(NamedTuple):
+    """One way to make a call, of one implementation."""
+
+    name: str
+    path: str
+
+
+@dataclass
+class Samples:
+    """Times of one lane, in microseconds per call."""
+
+    iterations: int
+    same: list[float] = field(default_factory=list)
+    rewritten: list[float] = field(default_factory=list)
+
+    def of(self, rewritten: bool) -> list[float]:
+        return self.rewritten if rewritten else self.same
+
+
+@dataclass
+class Comparison:
+    """Everybody who takes part, started and asleep."""
+
+    ranks: int
+    groups: dict[str, Group]
+    absent: list[Absent]
+
+    def measure(self, call: Call, *, alternations: int, modes: Sequence[bool]) -> list[Row]:
+        """One cell, a row for each mode (rewritten or not)."""
+        lanes, wrong, absent = self._prepare(call)
+        samples = {lane: Samples(_calibrated(self.groups[lane.name], lane.path)) for lane in lanes}
+        for _ in range(alternations):
+            for lane, taken in samples.items():
+                for rewritten in modes:
+                    group = self.groups[lane.name]
+                    taken.of(rewritten).append(_time_us(group, lane.path, taken.iterations, rewritten))
+        return [row(call, samples, rewritten, wrong, absent) for rewritten in modes]
+
+    def _prepare(self, call: Call) -> tuple[list[Lane], dict[str, int], dict[str, str]]:
+        lanes, wrong, absent = [], {}, {}
+        for name, group in self.groups.items():
+            commands = [_preparation(call, rank, limit=name == LIMIT) for rank in range(self.ranks)]
+            answers = group.ask({"do": "prepare"}, commands)
+            reasons = [answer["absent"] for answer in answers if "absent" in answer]
+            if reasons:
+                absent[name] = reasons[0]
+                continue
+            lanes += [Lane(name, path) for path in answers[0]["wrong"]]
+            wrong[name] = sum(sum(answer["wrong"].values()) for answer in answers)
+        return lanes, wrong, absent
+
+    def bandwidths(self) -> Machine:
+        """Local copies and two-operand sums of 64 MiB on all ranks at once, and a cache line to and fro."""
+        group, count = self.groups[LIMIT], BANDWIDTH_BYTES
+        found = []
+        for sources in ([(0, 0)], [(0, 0), (1 % self.ranks, 0)]):
+            command = {
+                "do": "prepare",
+                "input_bytes": count,
+                "output_bytes": count,
+                "pieces": [],
+                "moves": [(0, count, sources)],
+            }
+            group.ask(command)
+            time_us = statistics.median(_time_us(group, "moves", 1, rewritten=False) for _ in range(5))
+            found.append(self.ranks * count / time_us / 1e3)
+        trips = _calibrated(group, "line")
+        round_trip_us = statistics.median(_time_us(group, "line", trips, rewritten=False) for _ in range(5))
+        return Machine(found[0], found[1], round_trip_us * 1e3)
+
+
+class Machine(NamedTuple):
+    """All ranks together: bytes written per time; and one line between two ranks."""
+
+    copy_gbytes_per_s: float
+    reduce_gbytes_per_s: float
+    round_trip_ns: float
+
+
+@contextmanager
+def started(
+    ranks: int,
+    found: Sequence[Peer | Absent],
+    *,
+    largest: Sequence[Call],
+    config: str,
+    deadline_s: float,
+    on_start: Callable[[str], None] = lambda name: None,
+) -> Iterator[Comparison]:
+    """Start everybody, pinned alike. A peer that does not start is absent, with its reason; we ourselves must."""
+    absent = [peer for peer in found if isinstance(peer, Absent)]
+    with ExitStack() as stack:
+        groups: dict[str, Group] = {}
+
+        def begin(name: str, start: Callable[[Group], None]) -> None:
+            on_start(name)
+            with ExitStack() as attempt:
+                group = attempt.enter_context(Group(name, ranks, deadline_s=deadline_s))
+                start(group)
+                _pin(group)
+                stack.push(attempt.pop_all())
+            groups[name] = group
+
+        begin(OURS, lambda group: _start_ours(group, config, deadline_s))
+        for peer in found:
+            if isinstance(peer, Peer):
+                try:
+                    begin(peer.name, lambda group, peer=peer: peer.start(group, deadline_s=deadline_s))  # type: ignore[misc]
+                except CxlemuError as error:
+                    absent.append(Absent(peer.name, str(error)))
+        begin(LIMIT, lambda group: _start_limit(group, largest, deadline_s))
+        yield Comparison(ranks, groups, absent)
+
+
+def _start_ours(group: Group, config: str, deadline_s: float) -> None:
+    import sys
+
+    arguments = (group.socket_path, str(group.ranks), config, str(deadline_s))
+    group.start([Program(worker_arguments(sys.executable, "ours", *arguments))])
+
+
+def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None:
+    import sys
+
+    most = max([BANDWIDTH_BYTES, *(limits.source_bytes(call) for call in calls)])
+    stride = -(-most // PAGE_BYTES) * PAGE_BYTES
+    fd = os.memfd_create("cxlemu-limit")
+    try:
+        os.ftruncate(fd, CONTROL_BYTES + group.ranks * stride)
+        group.start(
+            Program(
+                worker_arguments(
+                    sys.executable,
+                    "limit",
+                    *map(str, (group.socket_path, fd, rank, group.ranks, stride, deadline_s)),
+                ),
+                pass_fds=(fd,),
+            )
+            for rank in range(group.ranks)
+        )
+    finally:
+        os.close(fd)
+
+
+def _pin(group: Group) -> None:
+    """Rank k on the k-th core, where every rank has one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if group.ranks <= len(cores):
+        group.ask({"do": "pin"}, [{"core": cores[rank]} for rank in range(group.ranks)])
+
+
+def _preparation(call: Call, rank: int, *, limit: bool) -> dict[str, Any]:
+    source, target = buffers(call, rank)
+    command = {
+        "collective": call.collective,
+        "ranks": call.ranks,
+        "root": call.root,
+        "input_bytes": source.nbytes,
+        "output_bytes": target.nbytes,
+        "in_place": call.in_place,
+    }
+    if limit:  # it does not synchronize, so there is nothing to check
+        return command | {"pieces": [], "moves": limits.moves(call, rank)}
+    return command | {"pieces": [(p.at, p.nbytes, p.contributions) for p in postcondition(call, rank)]}
+
+
+def _calibrated(group: Group, path: str) -> int:
+    """How many calls take about BUDGET_NS."""
+    iterations = 1
+    while True:
+        time_us = _time_us(group, path, iterations, rewritten=False)
+        fit = max(1, min(MOST_ITERATIONS, int(BUDGET_NS / 1e3 / max(time_us, 1e-3))))
+        if fit <= 4 * iterations:
+            return fit
+        iterations = min(fit, 30 * iterations)
+
+
+def _time_us(group: Group, path: str, iterations: int, rewritten: bool) -> float:
+    answers = group.ask({"do": "time", "path": path, "iterations": iterations, "rewritten": rewritten})
+    slowest, rewrite = (max(answer[key] for answer in answers) for key in ("ns", "rewrite_ns"))
+    return max(slowest - rewrite, 0) / iterations / 1e3
+
+
+def row(
+    call: Call,
+    samples: Mapping[Lane, Samples],
+    rewritten: bool,
+    wrong: Mapping[str, int],
+    absent: Mapping[str, str],
+) -> Row:
+    taken = {lane: each.of(rewritten) for lane, each in samples.items()}
+    us = {lane: statistics.median(each) for lane, each in taken.items()}
+    moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
+    bound_us = limits.limit_us(moves_us, round_trip_us)
+    ours_us = us[Lane(OURS, "call")]
+    peers_us = {lane.name: time_us for lane, time_us in us.items() if lane.name not in (OURS, LIMIT)}
+    best = min(peers_us, key=peers_us.__getitem__, default=None)
+    return Row(
+        collective=call.collective,
+        ranks=call.ranks,
+        bytes=sizes.size_bytes(call.collective, call.nbytes, call.ranks),
+        rewritten=rewritten,
+        ours_us=ours_us,
+        handle_us=us.get(Lane(OURS, "handle")),
+        peers_us=peers_us,
+        limit_us=bound_us,
+        best_peer=best,
+        ratio_to_best_peer=ours_us / peers_us[best] if best and peers_us[best] else None,
+        ratio_to_limit=ours_us / bound_us,
+        moves_us=moves_us,
+        round_trip_us=round_trip_us,
+        iterations={"/".join(lane): each.iterations for lane, each in samples.items()},
+        spread_us={"/".join(lane): (min(each), max(each)) for lane, each in taken.items()},
+        wrong=dict(wrong),
+        absent=dict(absent),
+    )
+
+
+class Mean(NamedTuple):
+    """Geometric means of a size class's ratios; None where there is none."""
+
+    size_class: str
+    rewritten: bool
+    rows: int
+    to_best_peer: float | None
+    handle_to_best_peer: float | None
+    to_limit: float | None
+
+
+def means(rows: Sequence[Row]) -> list[Mean]:
+    """By size class and overall, for each mode."""
+    found = []
+    for rewritten in sorted({row.rewritten for row in rows}):
+        for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
+            chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]
+            if chosen:
+                handles = [
+                    row.handle_us / row.peers_us[row.best_peer] for row in chosen if row.handle_us and row.best_peer
+                ]
+                found.append(
+                    Mean(
+                        name,
+                        rewritten,
+                        len(chosen),
+                        _mean([row.ratio_to_best_peer for row in chosen]),
+                        _mean(handles),
+                        _mean([row.ratio_to_limit for row in chosen]),
+                    )
+                )
+    return found
+
+
+def _mean(ratios: Sequence[float | None]) -> float | None:
+    positive = [ratio for ratio in ratios if ratio]
+    return statistics.geometric_mean(positive) if positive else None

@@ -1,0 +1,73 @@
+"""What the machine could do at best: for every collective, which bytes each rank must move, and nothing else.
+
+The bound is the time of the slowest rank when all ranks move, and reduce, their bytes at the same time in local memory:
+no staging, no synchronization but at start and end. Whoever is to have bytes fetches them itself, directly from where
+the rank that has them wrote them (sources are shared memory, every one written by its own rank's core):
+
+| collective     | a rank                                                        | because |
+|----------------|---------------------------------------------------------------|---------|
+| broadcast      | copies 1 block from the root; the root itself nothing         | its block is there already |
+| scatter        | copies its 1 block from the root                              | |
+| all_gather     | copies 1 block from each of N ranks                           | |
+| gather         | the root does so, the others nothing                          | |
+| all_to_all     | copies 1 block from each of N ranks                           | |
+| reduce_scatter | sums its block of N ranks in one pass                         | |
+| all_reduce     | sums 1/N of the vector of N ranks, copies N-1 shares          | reads 2-1/N vectors, where summing all reads N |
+| reduce         | the same at the root, the others only sum                     | the cores share the additions |
+
+Below some KB bytes cost nothing beside the news that they are there, which takes a cache line from one core to another:
+half a round trip, once for every collective. So a limit is the larger of both, `limit_us`. Calls that follow each other
+may overlap where a rank waits for nobody, as the root of a broadcast: there a call can take less than that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from collectives.contracts import COLLECTIVES, postcondition
+from cxlemu.plan import DTYPES, Call
+
+
+class Move(NamedTuple):
+    """Output bytes [at, at + nbytes) are a copy of one source, or the sum of several: (rank, offset in its input)."""
+
+    at: int
+    nbytes: int
+    sources: tuple[tuple[int, int], ...]
+
+    @property
+    def bytes_read(self) -> int:
+        return self.nbytes * len(self.sources)
+
+
+def moves(call: Call, rank: int) -> list[Move]:
+    """What one rank does, as the table above has it. A reduction's share is a whole number of elements."""
+    if call.collective in ("all_reduce", "reduce"):
+        return _shared_sum(call, rank)
+    if call.collective == "broadcast" and rank == call.root:
+        return []
+    return [Move(piece.at, piece.nbytes, piece.contributions) for piece in postcondition(call, rank)]
+
+
+def _shared_sum(call: Call, rank: int) -> list[Move]:
+    item = DTYPES[call.dtype].itemsize
+    cuts = [call.nbytes // item * number // call.ranks * item for number in range(call.ranks + 1)]
+    shares = [Move(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in _pairs(cuts)]
+    needs_all = call.collective == "all_reduce" or rank == call.root
+    # Another rank's sum is read from its input: as many bytes, from the same core.
+    fetched = [Move(m.at, m.nbytes, ((other, m.at),)) for other, m in enumerate(shares) if other != rank]
+    return [move for move in [shares[rank], *(fetched if needs_all else [])] if move.nbytes]
+
+
+def _pairs(cuts: list[int]) -> list[tuple[int, int]]:
+    return list(zip(cuts, cuts[1:], strict=False))
+
+
+def limit_us(moves_us: float, round_trip_us: float) -> float:
+    return max(moves_us, round_trip_us / 2)
+
+
+def source_bytes(call: Call) -> int:
+    """The largest input of any rank."""
+    blocks = call.ranks if COLLECTIVES[call.collective].input_blocks == "ranks" else 1
+    return blocks * call.nbytes

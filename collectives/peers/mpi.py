@@ -1,0 +1,47 @@
+"""Open MPI and MPICH, through mpi4py's upper-case methods, which take NumPy's buffers as they are.
+
+Run by mpirun: ``mpi.main(SOCKET)`` is one rank.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from collectives.peers.worker import Buffers, Call, Prepared, Repeated, allocate, die_with_parent, serve
+
+
+class Mpi:
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._comm = MPI.COMM_WORLD
+        self.rank: int = self._comm.Get_rank()
+        self.version = MPI.Get_library_version().strip("\0").splitlines()[0]
+
+    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Prepared]]:
+        x, out = buffers = allocate(command)
+        return buffers, {"call": Repeated(self._bound(command["collective"], x, out, command["root"]), x)}
+
+    def _bound(self, collective: str, x: Any, out: Any, root: int) -> Call:
+        comm = self._comm
+        calls: dict[str, Call] = {
+            "all_reduce": partial(comm.Allreduce, x, out),
+            "reduce": partial(comm.Reduce, x, out, root=root),
+            "broadcast": partial(comm.Bcast, out, root=root),
+            "all_gather": partial(comm.Allgather, x, out),
+            "gather": partial(comm.Gather, x, out, root=root),
+            "scatter": partial(comm.Scatter, x, out, root=root),
+            "reduce_scatter": partial(comm.Reduce_scatter_block, x, out),
+            "all_to_all": partial(comm.Alltoall, x, out),
+        }
+        return calls[collective]
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+
+def main(socket_path: str) -> None:
+    die_with_parent()
+    mpi = Mpi()
+    serve(mpi, socket_path, mpi.version)

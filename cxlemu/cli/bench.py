@@ -1,0 +1,113 @@
+"""``cxlemu bench``: our collectives beside those of MPI and Gloo and the machine's own limits, in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from collectives import compare
+from collectives.contracts import COLLECTIVES
+from collectives.peers import find
+from cxlemu.cli.bench_report import BenchReport
+from cxlemu.cli.run_report import check_json_file
+from cxlemu.errors import ArgumentError
+from cxlemu.units import BytesParam
+
+SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
+
+
+@click.command()
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.option("-n", "--ranks", type=click.IntRange(1, 64), default=2, show_default=True)
+@click.option("-b", "--minbytes", type=BytesParam(), default="8", show_default=True, help="Smallest size.")
+@click.option("-e", "--maxbytes", type=BytesParam(), default="64M", show_default=True, help="Largest size.")
+@click.option(
+    "--alternations", type=click.IntRange(1), default=5, show_default=True, help="Times that all are timed in turn."
+)
+@click.option(
+    "--source",
+    type=click.Choice(list(SOURCES)),
+    default="both",
+    show_default=True,
+    help="Rewritten before each call, as applications do, or the same as in the call before.",
+)
+@click.option(
+    "--peers", "names", default=",".join(find.NAMES), show_default=True, help="Whom to compare with; a comma list, or none."
+)
+@click.option(
+    "--peer-python",
+    "pythons",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="The Python that has mpi4py or torch for a peer.  [default: this one]",
+)
+@click.option("-c", "--config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
+@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    ranks: int,
+    minbytes: int,
+    maxbytes: int,
+    alternations: int,
+    source: str,
+    names: str,
+    pythons: tuple[str, ...],
+    config: str,
+    deadline_s: float,
+    json_file: Path | None,
+) -> None:
+    """Compare our collectives with Open MPI, MPICH and Gloo, and with what this machine can do at best.
+
+    Everybody is measured alternately in one run: the same sizes, ranks, cores and buffers (float32), every result
+    checked. Peers are optional: which were found, and which not and why, is printed. Sizes are those of `cxlemu run`:
+    8 bytes and all powers of four.
+
+    \b
+    Examples:
+      cxlemu bench
+      cxlemu bench all_reduce broadcast -e 1M --json bench.json
+      cxlemu bench -n 4 --source rewritten --peers openmpi
+      cxlemu bench --peer-python mpich=peers/mpich/bin/python --peer-python gloo=peers/torch/bin/python
+    """
+    if json_file is not None:
+        check_json_file(json_file)
+    chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
+    for name in chosen:
+        if name not in COLLECTIVES or not COLLECTIVES[name].moves_data:
+            raise ArgumentError(f"{name!r} is no collective that moves data")
+    calls = compare.cells(chosen, compare.default_sizes(minbytes, maxbytes), ranks)
+    if not calls:
+        raise ArgumentError(f"there is no size between {minbytes} and {maxbytes}: sizes are 8 and powers of four")
+    modes = SOURCES[source]
+    report = BenchReport(ranks, calls, alternations, modes, json_file=json_file)
+    with report:
+        found = [find.find(name, _pythons(pythons)) for name in _peers(names)]
+        with compare.started(
+            ranks, found, largest=calls, config=config, deadline_s=deadline_s, on_start=report.starting
+        ) as comparison:
+            report.opened(comparison)
+            for call in calls:
+                report.add(comparison.measure(call, alternations=alternations, modes=modes))
+    ctx.exit(1 if report.wrong else 0)
+
+
+def _peers(names: str) -> list[str]:
+    chosen = [] if names in ("", "none") else names.split(",")
+    for name in chosen:
+        if name not in find.NAMES:
+            raise ArgumentError(f"--peers: {name!r} is not one of {', '.join(find.NAMES)}")
+    return chosen
+
+
+def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:
+    chosen = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if name not in find.NAMES or not equals or not path:
+            raise ArgumentError(f"--peer-python takes NAME=PATH with one of {', '.join(find.NAMES)}, not {pair!r}")
+        chosen[name] = path
+    return chosen
