@@ -44,8 +44,8 @@ static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *r
     int64_t place = r->start + o->offset + at, granule = place / r->granularity_bytes;
     int64_t within = place % r->granularity_bytes;
     if (r->cards > 1 && r->granularity_bytes - within < *run) *run = r->granularity_bytes - within;
-    return p->cards[r->first_card + granule % r->cards] + p->base + p->data_offset +
-           (p->epoch + o->seq) % p->slots * p->slot_card_bytes + r->base +
+    int64_t begin = r->heap ? p->heap_offset : p->data_offset + (p->epoch + o->seq) % p->slots * p->slot_card_bytes;
+    return p->cards[r->first_card + granule % r->cards] + p->base + begin + r->base +
            granule / r->cards * r->granularity_bytes + within;
 }
 
@@ -54,7 +54,7 @@ static void move(const program *p, const record *r) {
         run = r->nbytes - at;
         const uint8_t *from = piece(p, &r->a, at, &run);
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
-        memmove(to, from, (size_t)run);
+        if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
         if (too) memcpy(too, to, (size_t)run);
     }
 }
