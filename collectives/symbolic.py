@@ -141,8 +141,9 @@ class SymbolicRank(Streams):
 
     def _pieces(self, operand: Operand, nbytes: int) -> Iterator[tuple[int, int, int, int]]:
         """(offset in the operand, bytes, card, offset on the card) of every granule."""
-        base = self.binding.layout.slot_offset(self.binding.epoch + operand.seq)
-        for run in self.frame.regions[operand.id].map.runs(operand.offset, nbytes):
+        layout, region = self.binding.layout, self.frame.regions[operand.id]
+        base = layout.heap_offset if region.heap else layout.slot_offset(self.binding.epoch + operand.seq)
+        for run in region.map.runs(operand.offset, nbytes):
             for block in range(run.blocks):
                 at = base + run.card_offset + block * run.block_bytes
                 yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, at

@@ -126,7 +126,9 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, elides: Step, data
 
 # --- any instructions ---------------------------------------------------------------------------------------------
 
-LAYOUT = Layout(ranks=2, cards=3, slots=3, slot_card_bytes=1024, doorbells_per_rank=3, interleave_bytes=64)
+LAYOUT = Layout(
+    2, cards=3, slots=3, slot_card_bytes=1024, doorbells_per_rank=3, interleave_bytes=64, heap_card_bytes=1024
+)
 BASE, CALL = 4096, Call("all_gather", "by hand", 2, 100)
 BUFFER_BYTES = 700
 INTEGERS = [DTYPE_NAMES.index(name) for name in ("u8", "i8", "i32", "i64")]  # no bits of theirs are a NaN
@@ -171,7 +173,7 @@ def regions(draw: st.DrawFn) -> Region:
     base, start = draw(st.sampled_from([0, 64])), draw(st.sampled_from([0, 8, 64, 200]))
     room = (LAYOUT.slot_card_bytes - base) // granularity * granularity * cards - start
     first_card, nbytes = draw(st.integers(0, LAYOUT.cards - cards)), draw(st.integers(0, max(room, 0)))
-    return Region(first_card, cards, granularity, base, start, nbytes)
+    return Region(first_card, cards, granularity, base, start, nbytes, heap=draw(st.booleans()))
 
 
 @st.composite

@@ -55,7 +55,7 @@ def parts_of(content: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def sealed(
-    header: dict[str, Any] | bytes, records: bytes, *, version: int = 1, header_bytes: int | None = None
+    header: dict[str, Any] | bytes, records: bytes, *, version: int = 2, header_bytes: int | None = None
 ) -> bytes:
     """A file whose CRC is right, so that what it says is all that can be wrong."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()

@@ -42,6 +42,7 @@ FRAME = Frame(
     kernels=(Kernel("gemm_f32", (2, 2, 2)),),
 )
 BUFFERS = (Buffer("input", 1024), Buffer("output", 1024), Buffer("window", 64, inside="output", at=128))
+HEAP = Region(0, 1, 4096, 0, 0, 2048, heap=True)
 F32 = DTYPE_NAMES.index("f32")
 
 
@@ -115,6 +116,12 @@ def layout(**changes: int) -> Plan:
     return plan(layout=replace(LAYOUT, **changes))
 
 
+def in_heap(*streams: Program, peer: Program | None = None, heap: Region = HEAP) -> Plan:
+    """Region 3 lies in the heap, on card 0 where rank 0 writes; rank 1's strip is on card 1."""
+    roomy = replace(LAYOUT, heap_card_bytes=HEAP.nbytes)
+    return plan(*streams, peer=peer, layout=roomy, frame=frame(regions=(*FRAME.regions, heap)))
+
+
 def with_buffer(buffer: Buffer) -> Plan:
     return plan(buffers=(*BUFFERS, buffer))
 
@@ -122,6 +129,7 @@ def with_buffer(buffer: Buffer) -> Plan:
 # rule -> plans that break it, and what the message says
 TABLES: dict[str, list[tuple[Plan, str]]] = {
     "layout": [
+        (layout(heap_card_bytes=100), "the heap has 100 bytes on a card"),
         (layout(ranks=3), "the layout is for 3 ranks, the call for 2"),
         (layout(slots=0), "no slots"),
         (layout(slot_card_bytes=4100), "4100 bytes on a card, no multiple of 64"),
@@ -129,6 +137,7 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
         (plan(frame=frame(rounds=-1)), "-1 rounds"),
     ],
     "regions": [
+        (in_heap(heap=replace(HEAP, nbytes=2112)), "ends at byte 2112 of a card, the heap at 2048"),
         (region(first_card=1), "region 0 is on cards 1..2, there are 2"),
         (region(cards=0), "region 0 is on cards 0..-1"),
         (region(granularity_bytes=32), "interleaved by 32 bytes"),
@@ -248,6 +257,12 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
     "recorded": [
         (plan([event(Op.AWAIT), event(Op.RECORD)]), (0, "publish", 0), "RECORD is instruction 1, later"),
     ],
+    "round": [
+        (in_heap([write(3, seq=1)]), (0, "publish", 0), "round 1 in the heap, which has none"),
+    ],
+    "own strip": [
+        (in_heap(peer=[write(3, seq=0)]), (1, "main", 0), "line 0 of the heap on card 0, which is not rank 1's"),
+    ],
     "one writer": [
         (plan([write(2)], peer=[FENCE, write(0)]), (1, "main", 1), "line 0 of card 0"),
         # bytes 64..95 and 32..63 of a line that both regions share
@@ -315,6 +330,10 @@ LEGAL: dict[str, Callable[[], Plan]] = {
     ),
     "events between streams, in any order": lambda: plan([event(Op.AWAIT)], [FENCE, event(Op.RECORD)]),
     "a region on every byte of a slot": lambda: region(nbytes=8192),
+    "one's own strip of the heap, and reading another's": lambda: in_heap(
+        [write(3, 2048)], peer=[drop(3, 2048), instruction(Op.READ, 64, dst=local(1), a=pool(3))]
+    ),
+    "the same line of a slot and of the heap": lambda: in_heap([write(3)], peer=[write(0)]),
     "neighbouring lines in one round": lambda: plan([write(0)], peer=[write(2, 64, offset=64)]),
     "one line in different slots": lambda: plan([write(0)], peer=[write(2, seq=1)]),
     "a whole line that another rank wrote": lambda: plan([write(0)], peer=[write(2, seq=2)]),

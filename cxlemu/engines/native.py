@@ -109,6 +109,7 @@ class NativeEngine:
                 doorbells_offset=layout.doorbells_offset,
                 slot_doorbell_bytes=layout.slot_doorbell_bytes,
                 data_offset=layout.data_offset,
+                heap_offset=layout.heap_offset,
                 regions=region_table(frame.regions),
                 groups=group_table(frame.groups),
                 streams=[stream.records for stream in part.streams],

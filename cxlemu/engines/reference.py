@@ -46,7 +46,10 @@ class Runner(Streams):
         return self.buffers[operand.id][operand.offset : operand.offset + nbytes]
 
     def _card_base(self, operand: Operand) -> int:
-        return self.binding.base + self.binding.layout.slot_offset(self.binding.epoch + operand.seq)
+        layout = self.binding.layout
+        if self.frame.regions[operand.id].heap:
+            return self.binding.base + layout.heap_offset
+        return self.binding.base + layout.slot_offset(self.binding.epoch + operand.seq)
 
     def store(self, operand: Operand, data: Bytes, *, non_temporal: bool = False) -> None:
         base, write = self._card_base(operand), self.memory.write_nt if non_temporal else self.memory.write

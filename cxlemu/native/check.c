@@ -23,7 +23,7 @@ static bool region_ok(const program *p, const region *r) {
         int64_t whole = r->base + (granule - 1) / r->cards * r->granularity_bytes + r->granularity_bytes;
         if (whole > end) end = whole;
     }
-    return end <= p->slot_card_bytes;
+    return end <= (r->heap ? p->heap_bytes : p->slot_card_bytes);
 }
 
 static bool has(const operand *o, enum kind kind) { return o->kind == (uint16_t)kind; }
@@ -81,6 +81,9 @@ bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *a
     if (p->data_offset < done_bytes || p->data_offset % LINE_BYTES) return false;
     if (slot_bytes > (p->data_offset - done_bytes) / p->slots) return false;
     if (p->data_offset > extent_bytes || p->slot_card_bytes > (extent_bytes - p->data_offset) / p->slots) return false;
+    if (p->heap_offset % LINE_BYTES || p->heap_offset < p->data_offset + p->slots * p->slot_card_bytes) return false;
+    if (p->heap_offset > extent_bytes) return false;
+    p->heap_bytes = extent_bytes - p->heap_offset;
     for (int32_t k = 0; k < p->buffer_count; k++)
         if (p->buffer_bytes[k] < 0) return false;
     for (int32_t k = 0; k < p->region_count; k++)

@@ -42,6 +42,7 @@ typedef struct {
 typedef struct {
     int32_t first_card, cards;
     int64_t granularity_bytes, base, start, nbytes;
+    int64_t heap; /* at a fixed place in the heap, not in the round's slot */
 } region;
 
 typedef struct {
@@ -50,7 +51,7 @@ typedef struct {
 
 _Static_assert(sizeof(operand) == 16, "operand differs from OPERAND_DTYPE");
 _Static_assert(sizeof(record) == 104, "record differs from RECORD_DTYPE");
-_Static_assert(sizeof(region) == 40, "region differs from REGION_DTYPE");
+_Static_assert(sizeof(region) == 48, "region differs from REGION_DTYPE");
 _Static_assert(sizeof(group) == 12, "group differs from GROUP_DTYPE");
 
 /* A rank's part of a plan, bound to a pool and, while a call runs, to the call. */
@@ -59,7 +60,7 @@ typedef struct {
     uint8_t **cards;
     int64_t base;
     int32_t card_count, ranks, slots, doorbells_per_rank;
-    int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset;
+    int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset, heap_offset, heap_bytes;
     uint32_t elides; /* of direct memory */
     /* the plan */
     const region *regions;

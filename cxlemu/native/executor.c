@@ -45,7 +45,7 @@ static void move(const program *p, const record *r) {
         run = r->nbytes - at;
         const uint8_t *from = piece(p, &r->a, at, &run);
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
-        memmove(to, from, (size_t)run);
+        if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
         if (too) memcpy(too, to, (size_t)run);
     }
 }

@@ -41,7 +41,9 @@ static inline place doorbell_place(const program *p, int32_t doorbell, int64_t e
 
 /* Where the granules of a region's operand begin on every card. */
 static inline int64_t granules_at(const program *p, const operand *o) {
-    return p->base + p->data_offset + slot_of(p, p->epoch + o->seq) * p->slot_card_bytes + p->regions[o->id].base;
+    const region *r = &p->regions[o->id];
+    const int64_t slot = p->data_offset + slot_of(p, p->epoch + o->seq) * p->slot_card_bytes;
+    return p->base + (r->heap ? p->heap_offset : slot) + r->base;
 }
 
 static inline uint8_t *bytes_at(const program *p, place where) { return p->cards[where.card] + where.offset; }

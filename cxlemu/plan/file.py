@@ -21,10 +21,10 @@ from cxlemu.files import write_atomically
 from cxlemu.plan import rules
 from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import Layout
-from cxlemu.plan.plan import Buffer, Call, Frame, Group, Kernel, Plan, RankPart, Region, Stream
+from cxlemu.plan.plan import Buffer, Call, Frame, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
 
 MAGIC = b"CXLEMUPL"
-VERSION = 1
+VERSION = 2
 MAX_FILE_BYTES = 1 << 30
 _PREFIX = struct.Struct("<8sIQ")
 _CRC = struct.Struct("<I")
@@ -39,6 +39,12 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class _InHeap(_Model):
+    input: _Number
+    step: _Number
+    output: _Number | None
+
+
 class _Call(_Model):
     collective: _Name
     algorithm: _Name
@@ -48,6 +54,7 @@ class _Call(_Model):
     redop: _Name
     root: _Id
     in_place: bool
+    heap: _InHeap | None
 
 
 class _Layout(_Model):
@@ -57,6 +64,7 @@ class _Layout(_Model):
     slot_card_bytes: _Number
     doorbells_per_rank: _Few
     interleave_bytes: _Number
+    heap_card_bytes: _Number
 
 
 class _Region(_Model):
@@ -66,6 +74,7 @@ class _Region(_Model):
     base: _Number
     start: _Number
     nbytes: _Number
+    heap: bool
 
 
 class _Group(_Model):
@@ -192,7 +201,8 @@ def _opened(content: bytes) -> tuple[_Header, memoryview]:
 
 
 def _plan(header: _Header, records: memoryview) -> Plan:
-    call = Call(**header.call.model_dump())
+    heap = InHeap(**header.call.heap.model_dump()) if header.call.heap else None
+    call = Call(**{**header.call.model_dump(), "heap": heap})
     if len(header.parts) != call.ranks:
         raise PlanFileError(f"it has the parts of {len(header.parts)} ranks, its call has {call.ranks}")
     declared = sum(stream.records for part in header.parts for stream in part.streams) * RECORD_DTYPE.itemsize

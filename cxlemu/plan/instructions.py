@@ -2,7 +2,8 @@
 
 A record is one row of a NumPy structured array, so C reads it without conversion. Not every instruction uses every
 field; ``SIGNATURES`` says which. Pool bytes are named by (region, sequence number, offset): the sequence number is the
-round, relative to the epoch the call starts at, and the region says where in that round's slot the bytes lie.
+round, relative to the epoch the call starts at, and the region says where in that round's slot the bytes lie, or where
+in the heap, which knows no rounds (0).
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ REGION_DTYPE = np.dtype(
         ("base", "<i8"),
         ("start", "<i8"),
         ("bytes", "<i8"),
+        ("heap", "<i8"),  # 0: in the round's slot, 1: in the heap
     ]
 )
 GROUP_DTYPE = np.dtype([("first", "<i4"), ("count", "<i4"), ("stride", "<i4")])

@@ -1,6 +1,7 @@
 """The geometry of a communicator's part of the pool: a ring of slots that goes on across calls.
 
-Every card gives the communicator the same extent: done lines, then the doorbells of all slots, then their data.
+Every card gives the communicator the same extent: done lines, then the doorbells of all slots, then their data, and
+last its part of the heap, in which arrays live that need no slot (collectives/heap.py).
 One *round* of a collective uses one slot. Rounds are numbered by an epoch that never stops: the round with epoch e
 uses slot ``e % slots``, and its doorbells show e. That one number is address and freshness at once, so a plan only
 says how far it is from the epoch its call starts at, and the same plan serves every call.
@@ -15,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cxlemu.address import AddressMap, Extent
+from cxlemu.address import AddressMap, Extent, rank_cards
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.rounding import round_up
+from cxlemu.rounding import round_down, round_up
 
 # A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things
 # notice. 48 bits of epoch last for 200 days of one round every 64 ns.
@@ -42,6 +43,7 @@ class Layout:
     slot_card_bytes: int  # data bytes of one slot on one card, a multiple of 64
     doorbells_per_rank: int  # published lines of one rank in one slot
     interleave_bytes: int
+    heap_card_bytes: int = 0  # of the heap on one card, after the slots
 
     @property
     def slot_bytes(self) -> int:
@@ -89,13 +91,28 @@ class Layout:
         return round_up(self.doorbells_offset + self.slots * self.slot_doorbell_bytes, DATA_ALIGN_BYTES)
 
     @property
+    def heap_offset(self) -> int:
+        """First heap byte on every card, from the start of the extent."""
+        return round_up(self.data_offset + self.slots * self.slot_card_bytes, DATA_ALIGN_BYTES)
+
+    @property
+    def heap_rank_bytes(self) -> int:
+        """Every rank's strip of the heap."""
+        return round_down(self.heap_card_bytes // -(-self.ranks // self.cards), LINE_BYTES)
+
+    @property
     def extent_bytes(self) -> int:
         """What the communicator takes of every card."""
-        return round_up(self.data_offset + self.slots * self.slot_card_bytes, DATA_ALIGN_BYTES)
+        return round_up(self.heap_offset + self.heap_card_bytes, DATA_ALIGN_BYTES)
 
     def slot_offset(self, epoch: int) -> int:
         """Where the data of this epoch's slot begins on every card, from the start of the extent."""
         return self.data_offset + epoch % self.slots * self.slot_card_bytes
+
+    def heap_strip(self, rank: int) -> Extent:
+        """Where this rank alone writes in the heap, from ``heap_offset``: on one card, as an array needs it."""
+        place = rank_cards(rank, self.ranks, self.cards)
+        return Extent(place.first_card, place.sharers_before * self.heap_rank_bytes, self.heap_rank_bytes)
 
     def doorbell_address(self, doorbell: int, epoch: int) -> tuple[int, int]:
         """(card, offset from the start of the extent) of a doorbell's line; doorbells go round the cards."""

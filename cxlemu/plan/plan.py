@@ -27,6 +27,22 @@ from cxlemu.plan.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
+class InHeap:
+    """Where a call's arrays lie in every rank's strip of the heap: the input of rank k from ``input + k * step`` on.
+
+    ``output``: the result lies in the heap, too, and may be published from there; in place it is the input.
+    """
+
+    input: int
+    step: int = 0  # in place the input is block k of a larger output
+    output: int | None = None
+
+    def __str__(self) -> str:
+        words = [f"heap+{self.input}"] + [f"+{self.step} a rank"] * (self.step != 0)
+        return " ".join(words + [f"to heap+{self.output}"] * (self.output is not None))
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What is computed. The machine does not interpret it; contracts do, and ranks compare it."""
 
@@ -38,6 +54,7 @@ class Call:
     redop: str = "none"
     root: int = 0
     in_place: bool = False
+    heap: InHeap | None = None  # zero copy: the input is published where it lies
 
     def tag(self) -> int:
         """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
@@ -52,6 +69,7 @@ class Call:
         words += [self.redop] if self.redop != "none" else []
         words += [f"root {self.root}"] if self.root else []
         words += ["in place"] if self.in_place else []
+        words += [str(self.heap)] if self.heap else []
         return " ".join(words)
 
 
@@ -67,7 +85,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where in a slot some bytes lie; the same row for every rank. Logical offset 0 is ``start`` in its map."""
+    """Where some bytes lie; the same row for every rank. Logical offset 0 is ``start`` in its map.
+
+    In the round's slot or, with ``heap``, at a fixed place in the heap, where a round (``seq``) means nothing.
+    """
 
     first_card: int
     cards: int
@@ -75,6 +96,7 @@ class Region:
     base: int
     start: int
     nbytes: int
+    heap: bool = False
 
     @property
     def map(self) -> AddressMap:

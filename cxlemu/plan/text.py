@@ -1,7 +1,7 @@
 """Plans for people: an instruction as a line of text, a plan as tables with a column per rank.
 
-``r1+64K@2`` is region 1 from byte 64 K on in round 2 (round 0 is not written), ``e+2`` the epoch of round 2,
-``in``, ``out`` and other names are the rank's buffers.
+``r1+64K@2`` is region 1 from byte 64 K on in round 2 (round 0 is not written), ``h1+64K`` one in the heap, ``e+2`` the
+epoch of round 2; ``in``, ``out`` and other names are the rank's buffers.
 """
 
 from __future__ import annotations
@@ -72,12 +72,18 @@ def text(i: Instruction, plan: Plan, rank: int = 0) -> str:
 
 def _place(operand: Operand, plan: Plan, rank: int) -> str:
     if operand.kind == Kind.REGION:
-        return f"r{operand.id}+{amount(operand.offset)}" + (f"@{operand.seq}" if operand.seq else "")
+        name = _region(operand.id, plan)
+        return f"{name}+{amount(operand.offset)}" + (f"@{operand.seq}" if operand.seq else "")
     if operand.kind != Kind.BUFFER:
         return f"kind {operand.kind}"
     buffers = plan.part(rank).buffers
     name = buffers[operand.id].name if operand.id < len(buffers) else f"buffer{operand.id}"
     return f"{_SHORT.get(name, name)}+{amount(operand.offset)}"
+
+
+def _region(number: int, plan: Plan) -> str:
+    regions = plan.frame.regions
+    return f"h{number}" if number < len(regions) and regions[number].heap else f"r{number}"
 
 
 def _group(number: int, plan: Plan) -> str:
@@ -186,7 +192,9 @@ class PlanView:
             column.justify, column.no_wrap = "right", True
         for index, r in enumerate(self.plan.frame.regions[: self.limit]):
             cards = f"{r.first_card}" if r.cards == 1 else f"{r.first_card}-{r.first_card + r.cards - 1}"
-            table.add_row(f"r{index}", cards, *map(amount, (r.granularity_bytes, r.base, r.start, r.nbytes)))
+            table.add_row(
+                _region(index, self.plan), cards, *map(amount, (r.granularity_bytes, r.base, r.start, r.nbytes))
+            )
         return table
 
     def _column(self, rank: int, name: str) -> list[str]:

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 RULES: tuple[Rule, ...] = (
     Rule("tables", "layout", "the layout has the call's ranks, cards, slots and whole lines", tables.layout),
-    Rule("tables", "regions", "a region lies in its slot, on cards that there are", tables.regions),
+    Rule("tables", "regions", "a region lies in its slot or in the heap, on cards that there are", tables.regions),
     Rule("tables", "groups", "a group names one or more doorbells that there are", tables.groups),
     Rule("tables", "kernels", "a kernel is one of cxlemu/kernels.py", tables.kernels),
     Rule("tables", "buffers", "buffers differ in name; one inside another fits in it", tables.buffers),
@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule("references", "buffer", "an operand lies in a buffer of its rank", references.buffer),
     Rule("references", "kernel size", "a COMPUTE is as large as its kernel's output", references.compute_size),
     Rule("references", "region", "an operand lies in a region", references.region),
-    Rule("references", "round", "rounds count from 0; only done waits reach back", references.in_round),
+    Rule("references", "round", "rounds count from 0, none in the heap; only done waits reach back", references.in_round),
     Rule("references", "doorbell", "a doorbell is one of the layout's", references.doorbell),
     Rule("references", "owner", "a doorbell is rung by the one rank it belongs to", references.owner),
     Rule("references", "group", "a group is one of the plan's", references.group),
@@ -67,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     Rule("order", "epochs rise", "a doorbell shows larger and larger epochs", references.epochs_rise),
     Rule("order", "recorded", "an AWAIT has one RECORD, earlier or in another stream", references.recorded),
     Rule("order", "one writer", "in a round a line is written by one rank, waits or not", lines.one_writer),
+    Rule("order", "own strip", "in the heap a rank writes its own strip only", lines.own_strip),
     Rule("order", "one kind", "between two FENCEs a line is stored to in one way", lines.one_kind),
     Rule("order", "stale line", "to write part of another rank's line, invalidate it first", lines.stale_line),
 )  # fmt: skip

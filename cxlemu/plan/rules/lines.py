@@ -1,6 +1,7 @@
 """Rules of who writes which 64-byte lines: exact, by sorting ranges and sweeping over them.
 
-Regions may overlap, so ranges are compared where they really lie: in (slot, card, line) of the ring.
+Regions may overlap, so ranges are compared where they really lie: in (slot, card, line) of the ring. The heap counts as
+further cards, with one slot and one round.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from cxlemu.plan.rules.program import Defect, Numbers, Program
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """An entry for each contiguous range of a card that an instruction touches, from the slot's begin."""
+    """An entry for each contiguous range of a card that an instruction touches, from the slot's or the heap's begin.
+
+    ``card`` of a range in the heap is the layout's number of cards more.
+    """
 
     row: Numbers
     seq: Numbers
@@ -44,7 +48,8 @@ def _accesses(p: Program, ops: tuple[Op, ...], field: str) -> Accesses:
 
     @cache  # rounds repeat their ranges
     def extents(region: int, offset: int, nbytes: int) -> list[Extent]:
-        return maps[region].extents(offset, nbytes)
+        heap_cards = p.layout.cards if p.frame.regions[region].heap else 0
+        return [e._replace(card=e.card + heap_cards) for e in maps[region].extents(offset, nbytes)]
 
     operand = p.records[field]
     rows = np.flatnonzero(np.isin(p.op, ops) & (operand["kind"] == Kind.REGION))
@@ -95,9 +100,10 @@ def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Num
         reach = [furthest[0], *[known for known in furthest[1:] if known[1] != furthest[0][1]][:1]]
 
 
-def _lines(stores: Accesses, entry: int) -> str:
+def _lines(p: Program, stores: Accesses, entry: int) -> str:
     first, last = stores.first_line[entry], stores.end_line[entry] - 1
-    return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of card {stores.card[entry]}"
+    of_heap, card = divmod(int(stores.card[entry]), p.layout.cards)
+    return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of {'the heap on ' * of_heap}card {card}"
 
 
 def _pairs(s: Accesses, group: Numbers, colour: Numbers) -> Iterator[tuple[int, int]]:
@@ -111,8 +117,19 @@ def one_writer(p: Program) -> Iterator[Defect]:
     """Stricter than one writer between two synchronizations: a wait inside the round does not help."""
     s = _stores(p)
     for other, entry in _pairs(s, np.stack([s.seq, s.card], axis=1), p.rank_of[s.row]):
-        rival = f"{p.where(int(s.row[other]))} writes {_lines(s, other)}"
-        yield Defect(f"it writes {_lines(s, entry)}, {rival} in round {s.seq[entry]}", int(s.row[entry]))
+        rival = f"{p.where(int(s.row[other]))} writes {_lines(p, s, other)}"
+        yield Defect(f"it writes {_lines(p, s, entry)}, {rival} in round {s.seq[entry]}", int(s.row[entry]))
+
+
+def own_strip(p: Program) -> Iterator[Defect]:
+    """What makes the heap's lines safe across calls, which rules do not see: each has one writer for good."""
+    s = _stores(p)
+    for entry in np.flatnonzero(s.card >= p.layout.cards).tolist():
+        rank = int(p.rank_of[s.row[entry]])
+        strip = p.layout.heap_strip(rank)
+        within = strip.offset <= s.begin[entry] and s.end[entry] <= strip.offset + strip.nbytes
+        if s.card[entry] != p.layout.cards + strip.card or not within:
+            yield Defect(f"it writes {_lines(p, s, entry)}, which is not rank {rank}'s", int(s.row[entry]))
 
 
 def one_kind(p: Program) -> Iterator[Defect]:
@@ -123,7 +140,7 @@ def one_kind(p: Program) -> Iterator[Defect]:
     past_the_cache = (p.op[s.row] == Op.WRITE_NT).astype(np.int64)
     for other, entry in _pairs(s, group, past_the_cache):
         rival = f"instruction {p.index_of[s.row[other]]}"
-        yield Defect(f"it writes {_lines(s, entry)}, and so does {rival}", int(s.row[entry]))
+        yield Defect(f"it writes {_lines(p, s, entry)}, and so does {rival}", int(s.row[entry]))
 
 
 def stale_line(p: Program) -> Iterator[Defect]:

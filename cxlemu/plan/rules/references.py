@@ -80,10 +80,14 @@ def compute_size(p: Program) -> Iterator[Defect]:
 
 def in_round(p: Program) -> Iterator[Defect]:
     rounds = p.frame.rounds
+    exists_in_heap = np.array([*(region.heap for region in p.frame.regions), False])
     for name in OPERAND_FIELDS:
         seq = p.records[name]["seq"]
         wrong = (p.records[name]["kind"] == Kind.REGION) & ((seq < 0) | (seq >= rounds))
         yield from p.defects(wrong, lambda row, seq=seq: f"round {seq[row]} of a call of {rounds}")  # type: ignore[misc]
+        in_heap = exists_in_heap[np.minimum(p.records[name]["id"], len(exists_in_heap) - 1)]
+        timed = (p.records[name]["kind"] == Kind.REGION) & in_heap & (seq != 0)
+        yield from p.defects(timed, lambda row, seq=seq: f"round {seq[row]} in the heap, which has none")  # type: ignore[misc]
     value, done = p.records["value"], p.layout.published_count
     done_groups = np.array([group.first >= done for group in p.frame.groups] or [False])
     of_group = _names(p, "group")

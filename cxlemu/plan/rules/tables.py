@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.layout import Layout
 from cxlemu.plan.plan import Region
 from cxlemu.plan.rules.program import Defect, Program
 
@@ -23,6 +24,8 @@ def layout(p: Program) -> Iterator[Defect]:
         yield Defect(f"a slot has {lay.slot_card_bytes} bytes on a card, no multiple of {LINE_BYTES}")
     if lay.interleave_bytes < LINE_BYTES or lay.interleave_bytes % LINE_BYTES:
         yield Defect(f"its cards interleave by {lay.interleave_bytes} bytes, no positive multiple of {LINE_BYTES}")
+    if lay.heap_card_bytes < 0 or lay.heap_card_bytes % LINE_BYTES:
+        yield Defect(f"the heap has {lay.heap_card_bytes} bytes on a card, no multiple of {LINE_BYTES}")
     if lay.doorbell_count > INT32_MAX:
         yield Defect(f"the layout has {lay.doorbell_count} doorbells, more than {INT32_MAX}")
     if not 0 <= frame.rounds <= INT32_MAX:
@@ -31,11 +34,12 @@ def layout(p: Program) -> Iterator[Defect]:
 
 def regions(p: Program) -> Iterator[Defect]:
     for index, region in enumerate(p.frame.regions):
-        if wrong := _region(region, p.layout.cards, p.layout.slot_card_bytes):
+        if wrong := _region(region, p.layout):
             yield Defect(f"region {index} {wrong}")
 
 
-def _region(region: Region, cards: int, slot_card_bytes: int) -> str:
+def _region(region: Region, layout: Layout) -> str:
+    cards = layout.cards
     if min(region.first_card, region.base, region.start, region.nbytes) < 0:
         return "has a negative card, base, start or size"
     if region.cards < 1 or region.first_card + region.cards > cards:
@@ -43,8 +47,9 @@ def _region(region: Region, cards: int, slot_card_bytes: int) -> str:
     if region.granularity_bytes < LINE_BYTES or region.granularity_bytes % LINE_BYTES:
         return f"is interleaved by {region.granularity_bytes} bytes, no positive multiple of {LINE_BYTES}"
     ends = [extent.offset + extent.nbytes for extent in region.map.extents(0, region.nbytes)]
-    if max(ends, default=0) > slot_card_bytes:
-        return f"ends at byte {max(ends)} of a card, a slot at {slot_card_bytes}"
+    place, room = ("the heap", layout.heap_card_bytes) if region.heap else ("a slot", layout.slot_card_bytes)
+    if max(ends, default=0) > room:
+        return f"ends at byte {max(ends)} of a card, {place} at {room}"
     return ""
 
 
