@@ -19,7 +19,7 @@ from lockstep import Lockstep, in_random_order
 from native_lockstep import NativeLockstep, card
 from test_collectives import plan_of
 
-from cxlemu.backends import EVERYTHING, Step
+from cxlemu.backends import BACKENDS, EVERYTHING, Step
 from cxlemu.backends import NOTHING as ELIDE_NOTHING
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.native import DONE, IDLE, MISMATCH, NativeEngine
@@ -300,7 +300,7 @@ def by_hand(streams: list[list[Instruction]], frame: Frame = GEMM, sizes: tuple[
 @pytest.fixture(params=["reference", "native"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     cards = [card(BASE + LAYOUT.extent_bytes) for _ in range(LAYOUT.cards)]
-    return engine_for(request.param, DirectMemory(cards), cards, LAYOUT.ranks)
+    return engine_for(request.param, BACKENDS["shm"], DirectMemory(cards), cards, LAYOUT.ranks)
 
 
 def local(name: int, offset: int = 0) -> Operand:

@@ -1,0 +1,52 @@
+"""Files that stand in for cards, and pools on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from cxlemu.pool.dax import map_all
+from cxlemu.pool.format import format_cards, geometry_for
+
+MIB = 1 << 20
+
+
+def blank_cards(directory: Path, count: int, nbytes: int = MIB, name: str = "card") -> list[str]:
+    paths = [directory / f"{name}{index}" for index in range(count)]
+    for path in paths:
+        path.write_bytes(bytes(nbytes))
+    return [str(path) for path in paths]
+
+
+def pool_of(paths: Sequence[str], interleave_bytes: int = 4096, max_ranks: int = 16) -> UUID:
+    mapped = map_all(paths)
+    sizes = [card.pages.nbytes for card in mapped]
+    return format_cards(mapped, geometry_for(sizes, interleave_bytes=interleave_bytes, max_ranks=max_ranks)).uuid
+
+
+def device_flags(paths: Sequence[str]) -> list[str]:
+    return [word for path in paths for word in ("--device", path)]
+
+
+def cxlemu(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, list(arguments), input=stdin)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@contextmanager
+def unchanged(*directories: Path) -> Iterator[None]:
+    """Byte for byte, and no file more."""
+
+    def everything() -> dict[Path, bytes]:
+        files = [path for directory in directories for path in directory.rglob("*")]
+        return {path: path.read_bytes() for path in files if path.is_file() and not path.is_symlink()}
+
+    before = everything()
+    yield
+    assert everything() == before
