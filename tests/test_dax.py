@@ -21,6 +21,7 @@ from pool_helpers import own_name, small_pool
 
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import MemorySpec
+from cxlemu.memory import dax as dax_memory
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.superblock import PACKED_BYTES
 from cxlemu.topology import Topology
@@ -295,6 +296,19 @@ def test_a_card_of_an_emulated_pool_is_refused() -> None:
 )
 def test_flags_that_do_not_fit_are_refused(arguments: list[str], sentence: str) -> None:
     assert sentence in cxlemu("run", *arguments, code=2).stderr
+
+
+def test_a_name_for_a_pool_on_devices_is_refused(cards: list[str]) -> None:
+    pool_of(cards)
+    with pytest.raises(ArgumentError, match=r"^a pool on devices has a UUID, it takes no name such as 'mine'$"):
+        launch(meet, ranks=1, memory=MemorySpec("dax", devices=tuple(cards)), pool_name="mine")
+
+
+def test_a_machine_without_known_instructions_is_refused(cards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pool_of(cards)
+    monkeypatch.setattr(dax_memory._native, "lines_instructions", lambda: "")
+    with pytest.raises(ArgumentError, match=r"^the cache-line instructions of this machine are not known: "):
+        DaxPool.attach(cards)
 
 
 def test_more_ranks_than_a_pool_was_formatted_for_are_refused(cards: list[str]) -> None:

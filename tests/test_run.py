@@ -23,8 +23,8 @@ from cxlemu.cli.run_report import Report
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
-from cxlemu.pool import segments
-from cxlemu.topology import Topology
+from cxlemu.pool import numa, segments
+from cxlemu.topology import Topology, shipped_configs
 from cxlemu.world import launch
 
 QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", "20"]
@@ -133,6 +133,19 @@ def test_the_header_says_what_was_chosen() -> None:
         assert text in output
     assert "worst case" in run("barrier", "--adversary", "off").output
     assert "coherent shared memory" in run("barrier", "--backend", "shm").output
+
+
+def test_a_pool_is_bound_to_the_numa_node_that_its_topology_names(tmp_path: Path) -> None:
+    """So CXL memory is reached that the kernel shows as a node of its own."""
+    if 0 not in numa.nodes_with_memory():
+        pytest.skip("this kernel has no NUMA")
+    text = shipped_configs()["laptop"].read_text().replace("card_bytes: 8MiB", "card_bytes: 8MiB\n  numa_node: {}")
+    for node, code in ((0, 0), (77, 2)):
+        file = tmp_path / f"node{node}.yaml"
+        file.write_text(text.format(node))
+        result = run("barrier", "-n", "2", "-c", str(file), "--backend", "shm", code=code)
+        assert (f"coherent shared memory, on NUMA node {node}\n" in result.output) or code
+    assert "NUMA node 77 has no memory here; nodes with memory: 0" in result.stderr
 
 
 def test_verbose_gives_reasons_and_placement() -> None:

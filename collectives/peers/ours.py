@@ -52,7 +52,7 @@ def main(socket_path: str, ranks: str, config: str, deadline_s: str) -> None:
         partial(_rank_main, socket_path=socket_path),
         ranks=int(ranks),
         topology=config,
-        memory=MemorySpec("ideal"),
+        memory=MemorySpec("shm"),
         how="processes",
         deadline_s=float(deadline_s),
     )

@@ -128,7 +128,7 @@ class Report:
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
             ("ranks", f"{self._placement()}, launch: {setup.launch}"),
-            ("memory", setup.memory.describe()),
+            ("memory", setup.memory.describe() + self._numa_node()),
             *([("backend", f"{setup.memory.kind}: {setup.memory.backend.describe()}")] if self._verbose else []),
             *([("cards", setup.cards)] if setup.cards else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
@@ -150,6 +150,10 @@ class Report:
         if self._hosts is None:
             return f"{setup.ranks} rank{'s' * (setup.ranks != 1)}"
         return setup.topology.describe_placement(setup.ranks)
+
+    def _numa_node(self) -> str:
+        node = self._setup.topology.pool_numa_node
+        return "" if node is None or self._setup.memory.kind == "dax" else f", on NUMA node {node}"
 
     def _print_placement(self, layout: Layout) -> None:
         extent, data = layout.extent_bytes, layout.data_offset

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cxlemu import _native
+from cxlemu.errors import ArgumentError
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
 from cxlemu.memory.ranges import check_bytes, check_range
 
 
 class DaxMemory(DirectMemory):
-    """``cards``: one writable uint8 array per card. Addresses outside them raise ArgumentError.
+    """``cards``: one writable uint8 array per card. Addresses outside them raise ArgumentError, and so does a machine
+    whose instructions are not known here.
 
     Whole lines are stored non-temporally; lines that are overwritten in part are fetched afresh, and flushed.
     """
+
+    def __init__(self, cards: Sequence[Bytes]) -> None:
+        super().__init__(cards)
+        if not _native.lines_instructions():
+            raise ArgumentError(
+                "the cache-line instructions of this machine are not known: dax runs on x86-64 and arm64"
+            )
 
     def write_nt(self, card: int, offset: int, data: Bytes) -> None:
         check_bytes(data)

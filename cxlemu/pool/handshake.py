@@ -7,7 +7,8 @@ but nobody is left to echo it, and its old echoes carry old nonces. When the rec
 
 No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by
 its CRC. That two processes claim the same rank cannot be prevented so, but it is detected. So is a new run in the
-pool of one that was thought dead: whoever of the old one still beats sees the new record, and gives up.
+pool of one that was thought dead: whoever of the old one still beats sees the new record, and gives up; nothing stops
+what it writes before its next beat.
 """
 
 from __future__ import annotations

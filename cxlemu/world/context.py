@@ -79,6 +79,8 @@ class World:
     def create_pool(self, name: str | None) -> Pool:
         """A fresh pool that this process owns; on real cards, the pool that is there."""
         if self.memory.kind == "dax":
+            if name is not None:
+                raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {name!r}")
             return DaxPool.attach(self.memory.devices, self.memory.pool)
         return ShmPool.create(
             name,
