@@ -1,0 +1,23 @@
+"""``pytest -m dax_vm``: what ``python -m tests.dax_vm`` checks; skipped, with its reason, where guests cannot run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SKIPPED = 77
+
+
+@pytest.mark.dax_vm
+def test_two_guests_that_share_nothing_but_cards() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.dax_vm"], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.splitlines()[-1])
+    print(done.stdout)
+    assert done.returncode == 0
