@@ -12,7 +12,7 @@ from .guest import Guest, GuestError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CXLEMU = (sys.executable, "-m", "cxlemu")  # the host's, whose / the guests have
-COLLECTIVES = "broadcast scatter gather all_gather all_reduce reduce_scatter reduce all_to_all".split()
+COLLECTIVES = ["broadcast", "scatter", "gather", "all_gather", "all_reduce", "reduce_scatter", "reduce", "all_to_all"]
 SIZES = [32, 1024, 32768, 1048576]
 DEADLINE_S = 180.0
 

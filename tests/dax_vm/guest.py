@@ -105,9 +105,7 @@ class Guest:
         self._jobs += 1
         return Job(self, self._jobs - 1, text, time.monotonic() + deadline_s)
 
-    def run(
-        self, command: Sequence[str], *, deadline_s: float = 60.0, cwd: Path = Path("/"), expect: int = 0
-    ) -> str:
+    def run(self, command: Sequence[str], *, deadline_s: float = 60.0, cwd: Path = Path("/"), expect: int = 0) -> str:
         return self.start(command, deadline_s=deadline_s, cwd=cwd).wait(expect)
 
     def until(self, holds: Callable[[], bool], end: float, what: str) -> None:

@@ -15,7 +15,11 @@ SKIPPED = 77
 @pytest.mark.dax_vm
 def test_two_guests_that_share_nothing_but_cards() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.dax_vm"], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", "tests.dax_vm"],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.splitlines()[-1])
