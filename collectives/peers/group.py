@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from cxlemu.errors import DeadlineError, RankDiedError, RunError
+from cxlemu.errors import DeadlineError, RankDiedError, RunError, name_ranks
 
 ROOT = Path(__file__).parents[2]  # where `collectives` is imported from
 TICK_S = 0.05
@@ -50,6 +51,7 @@ class Group:
         self._deadline_s = deadline_s
         self._stack = ExitStack()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: dict[int, socket.socket] = {}
         self._streams: dict[int, Any] = {}
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"cxlemu-{name}-")))
         self.socket_path = str(self.folder / "socket")
@@ -88,7 +90,7 @@ class Group:
             stream = self._stack.enter_context(connection.makefile("rw", encoding="utf-8"))
             self._stack.enter_context(connection)
             hello = self._read(stream, "a new rank")
-            self._streams[hello["rank"]] = stream
+            self._connections[hello["rank"]], self._streams[hello["rank"]] = connection, stream
             self.version = hello["version"]
 
     def ask(self, command: Mapping[str, Any], each: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
@@ -100,7 +102,11 @@ class Group:
                 self._streams[rank].flush()
             except OSError as error:
                 raise RankDiedError(f"{self.name}: rank {rank} is gone ({error.strerror}){self._tail()}") from error
-        return [self._read(self._streams[rank], f"rank {rank}") for rank in range(self.ranks)]
+        answers: dict[int, dict[str, Any]] = {}
+        while len(answers) < self.ranks:
+            for rank in self._readable(self._streams.keys() - answers.keys()):
+                answers[rank] = self._read(self._streams[rank], f"rank {rank}")
+        return [answers[rank] for rank in range(self.ranks)]
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +124,15 @@ class Group:
         finally:
             self._end()
             self._stack.close()
+
+    def _readable(self, ranks: Iterable[int]) -> list[int]:
+        """Who answered, as it comes: the first that fails is the cause, and others may wait for it."""
+        connections = {self._connections[rank]: rank for rank in ranks}
+        ready, _, _ = select.select(list(connections), [], [], self._deadline_s)
+        if not ready:
+            silent = name_ranks(connections.values())
+            raise DeadlineError(f"{self.name}: {silent} gave no answer within {self._deadline_s:g} s{self._tail()}")
+        return [connections[connection] for connection in ready]
 
     def _read(self, stream: Any, who: str) -> dict[str, Any]:
         try:

@@ -64,6 +64,9 @@ class BenchReport:
         self._print(f"# {'cxlemu':<8} {__version__}, engine native, pool in shared memory")
         pinned = "each pinned to its core" if self._ranks <= cores else "oversubscribed, not pinned"
         self._print(f"# {'ranks':<8} {self._ranks} on {cores} cores, {pinned}")
+        busy = os.getloadavg()[0]
+        if busy > 0.5:
+            self._print(f"# {'load':<8} {busy:.1f} processes ran here in the last minute: times will be noisy", "yellow")
         times = f"medians of {self._alternations} alternations, float32, every result checked"
         self._print(f"# {'times':<8} us a call, slowest rank, {times}")
         return self
