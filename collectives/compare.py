@@ -252,8 +252,8 @@ def _calibrated(group: Group, path: str) -> int:
 
 def _time_us(group: Group, path: str, iterations: int, rewritten: bool) -> float:
     answers = group.ask({"do": "time", "path": path, "iterations": iterations, "rewritten": rewritten})
-    slowest, rewrite = (max(answer[key] for answer in answers) for key in ("ns", "rewrite_ns"))
-    return max(slowest - rewrite, 0) / iterations / 1e3
+    slowest_ns, rewrite_ns = (max(int(answer[key]) for answer in answers) for key in ("ns", "rewrite_ns"))
+    return max(slowest_ns - rewrite_ns, 0) / iterations / 1e3
 
 
 def row(

@@ -33,7 +33,8 @@ class Program(NamedTuple):
 
 def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ...]:
     """A worker in any Python: our package comes last on its path, so that its own packages are the ones it uses."""
-    code = f"import sys; sys.path.append({str(ROOT)!r}); from collectives.peers import {module} as w; w.main(*sys.argv[1:])"
+    path = f"import sys; sys.path.append({str(ROOT)!r})"
+    code = f"{path}; from collectives.peers import {module} as worker; worker.main(*sys.argv[1:])"
     return (python, "-c", code, *arguments)
 
 
@@ -55,7 +56,7 @@ class Group:
         self._streams: dict[int, Any] = {}
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"cxlemu-{name}-")))
         self.socket_path = str(self.folder / "socket")
-        self._printed = self._stack.enter_context(tempfile.TemporaryFile())
+        self._printed = self._stack.enter_context((self.folder / "printed").open("w+b"))
         self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
         self._listener.bind(self.socket_path)
         self._listener.listen(ranks)
