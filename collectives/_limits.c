@@ -172,7 +172,7 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&lines);
     if (lost) {
-        PyErr_Format(PyExc_TimeoutError, "no answer to a cache line within %.0f s", deadline_s);
+        PyErr_SetString(PyExc_TimeoutError, "the other rank did not answer to a cache line before the deadline");
         return NULL;
     }
     Py_RETURN_NONE;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -189,15 +190,11 @@ def started(
 
 
 def _start_ours(group: Group, config: str, deadline_s: float) -> None:
-    import sys
-
     arguments = (group.socket_path, str(group.ranks), config, str(deadline_s))
     group.start([Program(worker_arguments(sys.executable, "ours", *arguments))])
 
 
 def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None:
-    import sys
-
     most = max([BANDWIDTH_BYTES, *(limits.source_bytes(call) for call in calls)])
     stride = -(-most // PAGE_BYTES) * PAGE_BYTES
     fd = os.memfd_create("cxlemu-limit")
@@ -236,7 +233,9 @@ def _preparation(call: Call, rank: int, *, limit: bool) -> dict[str, Any]:
         "in_place": call.in_place,
     }
     if limit:  # it does not synchronize, so there is nothing to check
-        return command | {"pieces": [], "moves": limits.moves(call, rank)}
+        moves = limits.moves(call, rank)
+        written = max((move.at + move.nbytes for move in moves), default=0)  # also by ranks that get nothing
+        return command | {"pieces": [], "moves": moves, "output_bytes": written}
     return command | {"pieces": [(p.at, p.nbytes, p.contributions) for p in postcondition(call, rank)]}
 
 
@@ -253,8 +252,8 @@ def _calibrated(group: Group, path: str) -> int:
 
 def _time_us(group: Group, path: str, iterations: int, rewritten: bool) -> float:
     answers = group.ask({"do": "time", "path": path, "iterations": iterations, "rewritten": rewritten})
-    slowest, rewrite = (max(answer[key] for answer in answers) for key in ("ns", "rewrite_ns"))
-    return max(slowest - rewrite, 0) / iterations / 1e3
+    slowest_ns, rewrite_ns = (max(int(answer[key]) for answer in answers) for key in ("ns", "rewrite_ns"))
+    return max(slowest_ns - rewrite_ns, 0) / iterations / 1e3
 
 
 def row(

@@ -12,7 +12,7 @@ the rank that has them wrote them (sources are shared memory, every one written 
 | gather         | the root does so, the others nothing                          | |
 | all_to_all     | copies 1 block from each of N ranks                           | |
 | reduce_scatter | sums its block of N ranks in one pass                         | |
-| all_reduce     | sums 1/N of the vector of N ranks, copies N-1 shares          | reads 2-1/N vectors, where summing all reads N |
+| all_reduce     | sums 1/N of the vector of N ranks, copies N-1 shares          | reads 2-1/N vectors, not N |
 | reduce         | the same at the root, the others only sum                     | the cores share the additions |
 
 Below some KB bytes cost nothing beside the news that they are there, which takes a cache line from one core to another:
@@ -22,6 +22,7 @@ may overlap where a rank waits for nobody, as the root of a broadcast: there a c
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from collectives.contracts import COLLECTIVES, postcondition
@@ -52,15 +53,11 @@ def moves(call: Call, rank: int) -> list[Move]:
 def _shared_sum(call: Call, rank: int) -> list[Move]:
     item = DTYPES[call.dtype].itemsize
     cuts = [call.nbytes // item * number // call.ranks * item for number in range(call.ranks + 1)]
-    shares = [Move(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in _pairs(cuts)]
+    shares = [Move(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in pairwise(cuts)]
     needs_all = call.collective == "all_reduce" or rank == call.root
     # Another rank's sum is read from its input: as many bytes, from the same core.
     fetched = [Move(m.at, m.nbytes, ((other, m.at),)) for other, m in enumerate(shares) if other != rank]
     return [move for move in [shares[rank], *(fetched if needs_all else [])] if move.nbytes]
-
-
-def _pairs(cuts: list[int]) -> list[tuple[int, int]]:
-    return list(zip(cuts, cuts[1:], strict=False))
 
 
 def limit_us(moves_us: float, round_trip_us: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from cxlemu.errors import DeadlineError, RankDiedError, RunError
+from cxlemu.errors import DeadlineError, RankDiedError, RunError, name_ranks
 
 ROOT = Path(__file__).parents[2]  # where `collectives` is imported from
 TICK_S = 0.05
@@ -32,7 +33,8 @@ class Program(NamedTuple):
 
 def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ...]:
     """A worker in any Python: our package comes last on its path, so that its own packages are the ones it uses."""
-    code = f"import sys; sys.path.append({str(ROOT)!r}); from collectives.peers import {module} as w; w.main(*sys.argv[1:])"
+    path = f"import sys; sys.path.append({str(ROOT)!r})"
+    code = f"{path}; from collectives.peers import {module} as worker; worker.main(*sys.argv[1:])"
     return (python, "-c", code, *arguments)
 
 
@@ -50,10 +52,11 @@ class Group:
         self._deadline_s = deadline_s
         self._stack = ExitStack()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: dict[int, socket.socket] = {}
         self._streams: dict[int, Any] = {}
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"cxlemu-{name}-")))
         self.socket_path = str(self.folder / "socket")
-        self._printed = self._stack.enter_context(tempfile.TemporaryFile())
+        self._printed = self._stack.enter_context((self.folder / "printed").open("w+b"))
         self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
         self._listener.bind(self.socket_path)
         self._listener.listen(ranks)
@@ -88,7 +91,7 @@ class Group:
             stream = self._stack.enter_context(connection.makefile("rw", encoding="utf-8"))
             self._stack.enter_context(connection)
             hello = self._read(stream, "a new rank")
-            self._streams[hello["rank"]] = stream
+            self._connections[hello["rank"]], self._streams[hello["rank"]] = connection, stream
             self.version = hello["version"]
 
     def ask(self, command: Mapping[str, Any], each: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
@@ -100,7 +103,11 @@ class Group:
                 self._streams[rank].flush()
             except OSError as error:
                 raise RankDiedError(f"{self.name}: rank {rank} is gone ({error.strerror}){self._tail()}") from error
-        return [self._read(self._streams[rank], f"rank {rank}") for rank in range(self.ranks)]
+        answers: dict[int, dict[str, Any]] = {}
+        while len(answers) < self.ranks:
+            for rank in self._readable(self._streams.keys() - answers.keys()):
+                answers[rank] = self._read(self._streams[rank], f"rank {rank}")
+        return [answers[rank] for rank in range(self.ranks)]
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +125,15 @@ class Group:
         finally:
             self._end()
             self._stack.close()
+
+    def _readable(self, ranks: Iterable[int]) -> list[int]:
+        """Who answered, as it comes: the first that fails is the cause, and others may wait for it."""
+        connections = {self._connections[rank]: rank for rank in ranks}
+        ready, _, _ = select.select(list(connections), [], [], self._deadline_s)
+        if not ready:
+            silent = name_ranks(connections.values())
+            raise DeadlineError(f"{self.name}: {silent} gave no answer within {self._deadline_s:g} s{self._tail()}")
+        return [connections[connection] for connection in ready]
 
     def _read(self, stream: Any, who: str) -> dict[str, Any]:
         try:

@@ -93,7 +93,8 @@ class Repeated:
 def allocate(command: dict[str, Any]) -> Buffers:
     """Fresh arrays, every page touched."""
     x, out = (np.zeros(command[name] // 4, np.float32) for name in ("input_bytes", "output_bytes"))
-    x.fill(0), out.fill(0)  # zeros alone maps nothing
+    for array in (x, out):
+        array.fill(0)  # zeros alone maps nothing
     if command["in_place"]:
         one = x if x.size else out
         return Buffers(one if x.size else None, one)

@@ -9,9 +9,10 @@ import click
 from collectives import compare
 from collectives.contracts import COLLECTIVES
 from collectives.peers import find
-from cxlemu.cli.bench_report import BenchReport
-from cxlemu.cli.run_report import check_json_file
+from cxlemu.cli import bench_plot
+from cxlemu.cli.bench_report import BenchReport, writing
 from cxlemu.errors import ArgumentError
+from cxlemu.files import check_writable
 from cxlemu.units import BytesParam
 
 SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
@@ -33,7 +34,11 @@ SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
     help="Rewritten before each call, as applications do, or the same as in the call before.",
 )
 @click.option(
-    "--peers", "names", default=",".join(find.NAMES), show_default=True, help="Whom to compare with; a comma list, or none."
+    "--peers",
+    "names",
+    default=",".join(find.NAMES),
+    show_default=True,
+    help="Whom to compare with; a comma list, or none.",
 )
 @click.option(
     "--peer-python",
@@ -45,6 +50,7 @@ SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
 @click.option("-c", "--config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there; needs matplotlib.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -59,6 +65,7 @@ def command(
     config: str,
     deadline_s: float,
     json_file: Path | None,
+    plot_file: Path | None,
 ) -> None:
     """Compare our collectives with Open MPI, MPICH and Gloo, and with what this machine can do at best.
 
@@ -69,12 +76,16 @@ def command(
     \b
     Examples:
       cxlemu bench
-      cxlemu bench all_reduce broadcast -e 1M --json bench.json
+      cxlemu bench all_reduce broadcast -e 1M --json bench.json --plot bench.png
       cxlemu bench -n 4 --source rewritten --peers openmpi
       cxlemu bench --peer-python mpich=peers/mpich/bin/python --peer-python gloo=peers/torch/bin/python
     """
-    if json_file is not None:
-        check_json_file(json_file)
+    for flag, path in (("--json", json_file), ("--plot", plot_file)):
+        if path is not None:  # not only when everything has been measured
+            with writing(flag, path):
+                check_writable(path)
+    if plot_file is not None:
+        bench_plot.pyplot()
     chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
     for name in chosen:
         if name not in COLLECTIVES or not COLLECTIVES[name].moves_data:
@@ -92,6 +103,9 @@ def command(
             report.opened(comparison)
             for call in calls:
                 report.add(comparison.measure(call, alternations=alternations, modes=modes))
+    if plot_file is not None:
+        with writing("--plot", plot_file):
+            bench_plot.draw(report.rows, plot_file, title=f"{ranks} ranks on this machine, float32")
     ctx.exit(1 if report.wrong else 0)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +21,19 @@ from rich.text import Text
 from collectives import compare
 from collectives.compare import Comparison, Mean, Row
 from cxlemu import __version__
+from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
 from cxlemu.plan import Call
 from cxlemu.units import format_bytes
+
+
+@contextmanager
+def writing(flag: str, path: Path) -> Iterator[None]:
+    """Raises ArgumentError for a file that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"{flag} {path} cannot be written: {error.strerror or error}") from error
 
 
 class BenchReport:
@@ -35,7 +46,7 @@ class BenchReport:
         self._alternations = alternations
         self._total = len(calls) * len(modes)
         self._json_file = json_file
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
         self._versions: dict[str, str] = {}
         self._absent: dict[str, str] = {}
         self._machine: compare.Machine | None = None
@@ -56,7 +67,7 @@ class BenchReport:
     @property
     def wrong(self) -> int:
         """Elements that anybody got wrong."""
-        return sum(sum(row.wrong.values()) for row in self._rows)
+        return sum(sum(row.wrong.values()) for row in self.rows)
 
     def __enter__(self) -> Self:
         cores = len(os.sched_getaffinity(0))
@@ -64,6 +75,11 @@ class BenchReport:
         self._print(f"# {'cxlemu':<8} {__version__}, engine native, pool in shared memory")
         pinned = "each pinned to its core" if self._ranks <= cores else "oversubscribed, not pinned"
         self._print(f"# {'ranks':<8} {self._ranks} on {cores} cores, {pinned}")
+        busy = os.getloadavg()[0]
+        if busy > 0.5:
+            self._print(
+                f"# {'load':<8} {busy:.1f} processes ran here in the last minute: times will be noisy", "yellow"
+            )
         times = f"medians of {self._alternations} alternations, float32, every result checked"
         self._print(f"# {'times':<8} us a call, slowest rank, {times}")
         return self
@@ -80,18 +96,20 @@ class BenchReport:
             self._print(f"# {name:<8} absent: {reason}", "yellow")
         self._machine = machine = comparison.bandwidths()
         self._print(
-            f"# {'machine':<8} {self._ranks} cores together copy {machine.copy_gbytes_per_s:.1f} GB/s and sum two vectors "
-            f"at {machine.reduce_gbytes_per_s:.1f} GB/s (written, 64 MiB); cache line to and fro "
+            f"# {'machine':<8} all ranks together copy {machine.copy_gbytes_per_s:.1f} GB/s and sum two vectors at "
+            f"{machine.reduce_gbytes_per_s:.1f} GB/s (written, 64 MiB each); a cache line goes to and fro in "
             f"{machine.round_trip_ns:.0f} ns"
         )
 
     def add(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if not self._rows or self._rows[-1].collective != row.collective:
+            if not self.rows or self.rows[-1].collective != row.collective:
                 self._print("#")
                 self._print(f"# {row.collective}", "bold")
-                self._print(self._line("#   bytes", "source", "ours", "handle", self._peers, "limit", "/peer", "/limit"))
-            self._rows.append(row)
+                self._print(
+                    self._line("#   bytes", "source", "ours", "handle", self._peers, "limit", "/peer", "/limit")
+                )
+            self.rows.append(row)
             self._print(
                 self._line(
                     format_bytes(row.bytes),
@@ -108,21 +126,22 @@ class BenchReport:
             for name, elements in row.wrong.items():
                 if elements:
                     self._print(f"#   {name} got {elements} elements wrong", "bold red")
-            self._progress.update(self._task, description=row.collective, completed=len(self._rows))
+            self._progress.update(self._task, description=row.collective, completed=len(self.rows))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-        means = compare.means(self._rows)
-        if self._rows:
+        means = compare.means(self.rows)
+        if self.rows:
             self._print("#")
             self._out.print(_means_table(means))
-        missing = f", {self._total - len(self._rows)} more not finished" if len(self._rows) < self._total else ""
-        self._print(f"# {len(self._rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
+        missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
+        self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
         if self._json_file is not None:
             text = json.dumps(self._document(means, error), indent=2) + "\n"
-            write_atomically(self._json_file, text.encode())
+            with writing("--json", self._json_file):
+                write_atomically(self._json_file, text.encode())
 
     @property
     def _peers(self) -> list[str]:
@@ -138,7 +157,7 @@ class BenchReport:
             "implementations": self._versions,
             "absent": self._absent,
             "machine": self._machine._asdict() if self._machine else None,
-            "rows": [asdict(row) for row in self._rows],
+            "rows": [asdict(row) for row in self.rows],
             "geometric_means": [mean._asdict() for mean in means],
             "wrong": self.wrong,
             "seconds": time.monotonic() - self._began,
