@@ -97,7 +97,7 @@ class Communicator:
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
 
-        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C, on ideal memory so far. A communicator gets
+        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C. A communicator gets
         half of the room that the pool has left, for its ring and its children. Collective: every rank makes the same
         communicators in the same order.
         """

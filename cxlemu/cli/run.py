@@ -182,7 +182,7 @@ def command(
         region_bytes=region_bytes,
         engine=engine,
     )
-    check_engine(engine, ideal=memory == "ideal")
+    check_engine(engine)
     place = find_place(os.environ) if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Protocol
 
+from cxlemu import _native
+from cxlemu.backends import EVERYTHING, NOTHING
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import Running, Watch
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.direct import DirectMemory
+from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.memory.shadow import ShadowMemory
 
 ENGINES = ("reference", "native")
 
@@ -22,15 +27,21 @@ class Engine(Protocol):
 
 def engine_for(name: str, memory: HostMemory, cards: Sequence[Bytes], ranks: int) -> Engine:
     """The engine ``name`` for one of ``ranks`` ranks. Raises ArgumentError for a memory that it cannot run on."""
+    check_engine(name)
     if name == "reference":
         return ReferenceEngine(memory)
-    check_engine(name, ideal=isinstance(memory, DirectMemory))
-    return NativeEngine(cards, ranks)
+    if isinstance(memory, ShadowMemory):
+        return NativeEngine(cards, ranks, NOTHING, memory.native)
+    if isinstance(memory, NativeShadowMemory):
+        return NativeEngine(cards, ranks, NOTHING, memory)
+    if isinstance(memory, DirectMemory):
+        return NativeEngine(cards, ranks, EVERYTHING)
+    if not _native.lines_instructions():
+        raise ArgumentError(f"the native engine does not know the cache-line instructions of {platform.machine()}")
+    return NativeEngine(cards, ranks, NOTHING)
 
 
-def check_engine(name: str, *, ideal: bool) -> None:
-    """Raises ArgumentError for an engine that does not exist, or that cannot run on such a memory."""
+def check_engine(name: str) -> None:
+    """Raises ArgumentError for an engine that does not exist."""
     if name not in ENGINES:
         raise ArgumentError(f"there is no engine {name!r}: it is one of {', '.join(ENGINES)}")
-    if name == "native" and not ideal:
-        raise ArgumentError("the native engine runs on ideal (coherent) memory so far, not on the shadow cache")
