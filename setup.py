@@ -5,7 +5,21 @@ import os
 import numpy
 from setuptools import Extension, setup
 
-NAMES = ("calls", "check", "executor", "fold", "lines", "lines_module", "module", "place")
+NAMES = (
+    "adversary",
+    "cache",
+    "calls",
+    "check",
+    "executor",
+    "fold",
+    "hostlock",
+    "lines",
+    "lines_module",
+    "module",
+    "place",
+)
+NAMES += ("shadow", "shadow_module", "through")
+HEADERS = ("adversary", "cache", "core", "hostlock", "lines", "modules", "place", "python", "shadow", "through")
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 setup(
@@ -13,9 +27,9 @@ setup(
         Extension(
             "cxlemu._native",
             sources=[f"cxlemu/native/{name}.c" for name in NAMES],
-            depends=[f"cxlemu/native/{name}.h" for name in ("core", "lines", "modules", "place", "python")],
+            depends=[f"cxlemu/native/{name}.h" for name in HEADERS],
             # CI adds warnings as errors, and the sanitizers.
-            extra_compile_args=[*FLAGS, "-isystem", numpy.get_include()] + os.environ.get("CXLEMU_CFLAGS", "").split(),
+            extra_compile_args=[*FLAGS, "-isystem", numpy.get_include(), *os.environ.get("CXLEMU_CFLAGS", "").split()],
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
         ),
         Extension(

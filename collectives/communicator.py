@@ -108,9 +108,9 @@ class Communicator(Verbs):
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
 
-        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C, on shm and dax so far. A communicator
-        gets half of the room that the pool has left, for its ring and its children. Collective: every rank makes the
-        same communicators in the same order.
+        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C. A communicator gets half of the room that
+        the pool has left, for its ring and its children. Collective: every rank makes the same communicators in the
+        same order.
         """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes, HostMemory
+from cxlemu.memory.shadow import ShadowMemory
 
 Opener = Callable[[Sequence[Bytes], Sequence[int]], Iterator[list[HostMemory]]]
 ALWAYS = AdversaryRates(evict=1.0, prefetch=1.0, land=1.0)
@@ -56,6 +57,16 @@ def processes(spec: MemorySpec) -> Opener:
     return opener
 
 
+def in_c(opener: Opener) -> Opener:
+    """The same memories in C: see ShadowMemory.native."""
+
+    def opens(cards: Sequence[Bytes], hosts: Sequence[int]) -> Iterator[list[HostMemory]]:
+        for memories in opener(cards, hosts):
+            yield [memory.native for memory in memories if isinstance(memory, ShadowMemory)]
+
+    return opens
+
+
 MEMORIES: dict[str, Opener] = {
     "shm": threads(MemorySpec("shm")),
     "dax": threads(MemorySpec("dax")),
@@ -66,6 +77,11 @@ MEMORIES: dict[str, Opener] = {
     "seed-4-always": threads(MemorySpec(seed=4, rates=ALWAYS)),
     "shared-never-evict": processes(MemorySpec()),
     "shared-seed-5-often": processes(MemorySpec(seed=5, rates=OFTEN)),
+    "c-never-evict": in_c(threads(MemorySpec())),
+    "c-seed-2-often": in_c(threads(MemorySpec(seed=2, rates=OFTEN))),
+    "c-seed-4-always": in_c(threads(MemorySpec(seed=4, rates=ALWAYS))),
+    "c-shared-never-evict": in_c(processes(MemorySpec())),
+    "c-shared-seed-5-often": in_c(processes(MemorySpec(seed=5, rates=OFTEN))),
 }
 every_memory = pytest.mark.parametrize("opener", MEMORIES.values(), ids=MEMORIES.keys())
 

@@ -45,7 +45,7 @@ def arguments(layout: Layout = LAYOUT, **others: Any) -> dict[str, Any]:
     names = ("extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes")
     names += ("doorbells_offset", "slot_doorbell_bytes", "data_offset")
     tables = {"regions": region_table(()), "groups": group_table(()), "streams": [], "buffer_bytes": [], "events": 0}
-    memory = {"elides": EVERYTHING.value}
+    memory = {"elides": EVERYTHING.value, "memory": None}
     sizes = {name: getattr(layout, name) for name in names}
     return {"cards": new_cards(), "base": BASE, **sizes, **tables, **memory, **others}
 

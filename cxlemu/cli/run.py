@@ -201,7 +201,7 @@ def command(
         engine=engine,
     )
     memory = MemorySpec(backend, None if off else seed, devices=devices, pool=pool)
-    check_engine(engine, memory.backend)
+    check_engine(engine)
     place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Protocol
 
+from cxlemu import _native
 from cxlemu.backends import Backend
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import Running, Watch
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.memory.shadow import ShadowMemory
 
 ENGINES = ("reference", "native")
 
@@ -21,14 +25,20 @@ class Engine(Protocol):
 
 
 def engine_for(name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], ranks: int) -> Engine:
-    """The engine ``name`` for one of ``ranks`` ranks. Raises ArgumentError for a backend that it cannot run on."""
-    check_engine(name, backend)
-    return ReferenceEngine(memory) if name == "reference" else NativeEngine(cards, ranks, backend.elides)
+    """The engine ``name`` for one of ``ranks`` ranks. Raises ArgumentError for a machine that it cannot run on."""
+    check_engine(name)
+    if name == "reference":
+        return ReferenceEngine(memory)
+    if isinstance(memory, ShadowMemory):
+        return NativeEngine(cards, ranks, backend.elides, memory.native)
+    if isinstance(memory, NativeShadowMemory):
+        return NativeEngine(cards, ranks, backend.elides, memory)
+    if not backend.elides and not _native.lines_instructions():
+        raise ArgumentError(f"the native engine does not know the cache-line instructions of {platform.machine()}")
+    return NativeEngine(cards, ranks, backend.elides)
 
 
-def check_engine(name: str, backend: Backend) -> None:
-    """Raises ArgumentError for an engine that does not exist, or that cannot run on such a backend."""
+def check_engine(name: str) -> None:
+    """Raises ArgumentError for an engine that does not exist."""
     if name not in ENGINES:
         raise ArgumentError(f"there is no engine {name!r}: it is one of {', '.join(ENGINES)}")
-    if name == "native" and backend.name == "emulated":
-        raise ArgumentError("the native engine runs on the backends shm and dax so far, not on emulated")

@@ -14,11 +14,13 @@ from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.streams import Blocked, Running, Watch
 from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.kernels import KERNELS
+from cxlemu.memory.lock import held
+from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
 
-DONE, IDLE, MISMATCH, KERNEL = range(4)  # enum status in native/core.h
+DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED = range(6)  # enum status in native/core.h
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256
@@ -31,12 +33,14 @@ Obstacles: TypeAlias = "list[tuple[int, int, int, int, int]]"
 class NativeEngine:
     """Runs the parts of one rank. ``ranks`` share this machine's cores: with fewer cores nobody spins.
 
-    Records are executed in place on ``cards``; ``elides`` says what need not be executed there (see backends.py).
+    Records are executed in place on ``cards``, and ``elides`` says what need not be executed there (see backends.py);
+    or ``through`` an emulated host's cache of them.
     """
 
     cards: Sequence[Bytes]
     ranks: int
     elides: Step = EVERYTHING
+    through: NativeShadowMemory | None = None
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
     @property
@@ -78,6 +82,10 @@ class NativeEngine:
             if status == KERNEL:
                 _compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])
+            elif status == HELD:
+                raise held()
+            elif status == EXHAUSTED:
+                raise MemoryError("no memory for the non-temporal stores of an emulated host")
             else:
                 if [o[:2] for o in found] != [o[:2] for o in before]:
                     since = time.monotonic() - LOOK_NS / 1e9
@@ -116,6 +124,7 @@ class NativeEngine:
                 buffer_bytes=[buffer.nbytes for buffer in part.buffers],
                 events=part.events,
                 elides=self.elides.value,
+                memory=None if self.through is None else self.through.shadow,
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error

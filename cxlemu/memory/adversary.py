@@ -1,7 +1,8 @@
 """Nature as an adversary: which lines it evicts, prefetches and lands, and when. What is right stays right.
 
 It only chooses; the shadow memory carries out. Its choices depend on the seed and on the operations of its
-own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated.
+own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated. This is the
+definition; native/adversary.c draws the same numbers in the same order and so makes the same moves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from cxlemu.errors import ArgumentError
 
 _WINDOW_LINES = 256  # at most this many lines a move: disturbing 16 KiB says as much as disturbing 16 MiB
+_WORD = (1 << 64) - 1
 _LAPS = 32  # ranges remembered: a ring's slots come round again
 
 
@@ -42,6 +44,15 @@ class AdversaryRates:
 DEFAULT_RATES = AdversaryRates()
 
 
+@dataclass(slots=True)
+class AdversaryStats:
+    """What an adversary has done so far, in lines."""
+
+    evictions: int = 0
+    prefetches: int = 0
+    landings: int = 0
+
+
 class Action(Enum):
     """In the order of the fields of AdversaryRates."""
 
@@ -62,38 +73,72 @@ class Move(NamedTuple):
     among: NDArray[np.bool_]
 
 
+class SplitMix64:
+    """Random numbers (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014)."""
+
+    def __init__(self, *key: int) -> None:
+        """From numbers of any size that are not negative."""
+        self.state = 0
+        for number in key:
+            for shift in range(0, max(number.bit_length(), 1), 64):
+                self.state ^= number >> shift & _WORD
+                self.state = self.bits()
+
+    def bits(self) -> int:
+        """64 of them."""
+        self.state = self.state + 0x9E3779B97F4A7C15 & _WORD
+        z = self.state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & _WORD
+        return z ^ z >> 31
+
+    def random(self) -> float:
+        """From 0 to below 1."""
+        return (self.bits() >> 11) * 2.0**-53
+
+
 class Adversary:
     """One rank's adversary: tell it what the rank touches, ask it for moves around each operation."""
 
     def __init__(self, seed: int, rates: AdversaryRates, *, host: int, rank: int, card_lines: int) -> None:
         if seed < 0:
             raise ArgumentError(f"an adversary's seed must not be negative, got {seed}")
-        self._rng = np.random.default_rng((seed, host, rank))
+        self._rng = SplitMix64(seed, host, rank)
+        self.rates = rates
         self._rates: Sequence[float] = astuple(rates)
         self._card_lines = card_lines
         self._touched: deque[tuple[int, int, int]] = deque(maxlen=_LAPS)
+
+    @property
+    def state(self) -> int:
+        """Of the random numbers: what another adversary needs to make the same moves from here on."""
+        return self._rng.state
 
     def touched(self, card: int, first: int, last: int) -> None:
         if first < last:
             self._touched.append((card, first, last))
 
     def moves(self) -> list[Move]:
-        draws = self._rng.random(len(_ACTIONS)).tolist()
+        draws = [self._rng.random() for _ in _ACTIONS]
         actions = [a for a, draw, rate in zip(_ACTIONS, draws, self._rates, strict=True) if draw < rate]
         if not actions or not self._touched:
             return []
-        if len(actions) > 1:
-            self._rng.shuffle(actions)
+        for last in range(len(actions) - 1, 0, -1):
+            other = int(self._rng.random() * (last + 1))
+            actions[last], actions[other] = actions[other], actions[last]
         return [self._aim(action) for action in actions]
 
     def _aim(self, action: Action) -> Move:
         """Lines of the newest range (half of the time), of an older one, or of a neighbour of either."""
-        newest, age, side, where, whole = self._rng.random(5).tolist()
+        newest, age, side, where, whole = (self._rng.random() for _ in range(5))
         card, first, last = self._touched[-1 if newest < 0.5 else -1 - int(age * len(self._touched))]
         range_lines = last - first
         window_lines = min(range_lines, _WINDOW_LINES)
         start = first + range_lines * (-1, 0, 0, 1)[int(side * 4)]
         start += int(where * (range_lines - window_lines + 1))
         start = min(max(start, 0), self._card_lines - window_lines)
-        among = np.ones(window_lines, np.bool_) if whole < 0.5 else self._rng.random(window_lines) < 0.5
+        if whole < 0.5:
+            return Move(action, card, start, np.ones(window_lines, np.bool_))
+        words = np.array([self._rng.bits() for _ in range(-(-window_lines // 64))], "<u8")
+        among = np.unpackbits(words.view(np.uint8), count=window_lines, bitorder="little").view(np.bool_)
         return Move(action, card, start, among)

@@ -1,7 +1,8 @@
 """A host's cache of the pool with real bytes: lines, their states, and write-backs that are on their way.
 
 Nothing leaves a line by itself, nothing arrives early: that is the worst case for staleness. What nature may
-do besides (evict, prefetch, land) are methods here, called by the adversary.
+do besides (evict, prefetch, land) are methods here, called by the adversary. This is the definition; native/cache.c
+does the same on the same storage, and both may be used on one host's cache at the same time.
 
 All steps on a window of lines are NumPy operations with a mask, and one memcpy where the mask is full. Bytes
 are moved before the state that vouches for them, so a process killed in between leaves a cache that other
@@ -18,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
-from cxlemu.memory.lock import HostLock
+from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.memory.ranges import WORD, check_cards
 from cxlemu.rounding import round_up
 
-PRESENT, DIRTY, FLUSHED = 1, 2, 4  # bits of a line's state; FLUSHED: gone at the latest at that rank's fence
+# Bits of a line's state. FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT (C makes it of a
+# store and its flush in one): all that is left of the line is its pending write-back; fetched it is FLUSHED again.
+PRESENT, DIRTY, FLUSHED = 1, 2, 4
 
 Mask = NDArray[np.bool_]
 _LINE = np.dtype(f"V{LINE_BYTES}")
@@ -107,7 +110,7 @@ class CardCache:
     def fetch(self, first: int, last: int, among: Mask | None = None) -> int:
         """Bring absent lines in, clean. A pending write-back of this host is newer than the pool."""
         state = self._state[first:last]
-        absent = state == 0
+        absent = (state & PRESENT) == 0
         if among is not None:
             absent &= among
         count = _move(self._data_lines, self._pool_lines, first, last, absent)
@@ -154,10 +157,10 @@ class HostCache:
     """The cache of one emulated host, shared by its ranks; hold ``lock`` around every use of ``cards``.
 
     Each process of a host has its own HostCache on the same ``storage`` (see ``host_segment_bytes``): cached
-    data of all cards, then posted data, then states, then pending flags.
+    data of all cards, then posted data, then states, then pending flags, then, at a whole line, the lock.
     """
 
-    def __init__(self, cards: Sequence[Bytes], storage: Bytes, lock: HostLock) -> None:
+    def __init__(self, cards: Sequence[Bytes], storage: Bytes, lock_path: Path | None) -> None:
         count, card_bytes = len(cards), check_cards(cards)
         needed = host_segment_bytes(count, card_bytes)
         if storage.nbytes < needed:
@@ -168,19 +171,20 @@ class HostCache:
         data, posted = storage[: 2 * count * card_bytes].reshape(2, count, card_bytes)
         lines = card_bytes // LINE_BYTES
         flags = storage[2 * count * card_bytes :][: 2 * count * lines].reshape(2, count, lines)
-        self.lock = lock
+        self.storage = storage
+        self.lock = HostLock(storage[_lock_offset(count, card_bytes) :][:LOCK_BYTES], lock_path)
         self.memory = tuple(cards)
         self.cards = tuple(map(CardCache, cards, data, posted, flags[0], flags[1].view(np.bool_)))
 
     @classmethod
     def private(cls, cards: Sequence[Bytes]) -> HostCache:
         """In this process only; the kernel backs it with memory as lines are touched."""
-        return cls(cards, np.zeros(host_segment_bytes(len(cards), check_cards(cards)), np.uint8), HostLock())
+        return cls(cards, np.zeros(host_segment_bytes(len(cards), check_cards(cards)), np.uint8), None)
 
     @classmethod
     def shared(cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path) -> HostCache:
-        """In ``segment``, zeros at first, shared by the processes of one host, all locking ``lock_path``."""
-        return cls(cards, segment, HostLock(lock_path))
+        """In ``segment``, zeros at first, shared by the processes of one host, which begin by locking ``lock_path``."""
+        return cls(cards, segment, lock_path)
 
     def crash(self, rng: np.random.Generator) -> None:
         """The host dies: its cache vanishes, each posted write-back lands or not. Discard its memories."""
@@ -189,13 +193,17 @@ class HostCache:
                 card.vanish(rng)
 
     def close(self) -> None:
-        self.lock.close()
+        """Let go of the storage: a segment is unmapped when the memories on this cache are gone, too."""
+        self.cards, self.memory, self.storage = (), (), self.storage[:0]
 
 
 def host_segment_bytes(cards: int, card_bytes: int) -> int:
     """Bytes of a segment that holds one host's cache of ``cards`` cards, in whole pages."""
-    needed = cards * (2 * card_bytes + 4 * (card_bytes // LINE_BYTES))
-    return round_up(needed, _PAGE_BYTES)
+    return round_up(_lock_offset(cards, card_bytes) + LOCK_BYTES, _PAGE_BYTES)
+
+
+def _lock_offset(cards: int, card_bytes: int) -> int:
+    return round_up(cards * (2 * card_bytes + 2 * (card_bytes // LINE_BYTES)), LINE_BYTES)
 
 
 def lines_of(offset: int, nbytes: int) -> tuple[int, int]:

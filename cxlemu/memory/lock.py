@@ -1,72 +1,61 @@
-"""One lock per emulated host: among the threads of a process, and among processes through a lock file."""
+"""One lock per emulated host: among its threads and its processes, of Python and of C."""
 
 from __future__ import annotations
 
 import fcntl
-import os
-import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
+from cxlemu import _native
 from cxlemu.errors import DeadlineError
+from cxlemu.memory.protocol import Bytes
 
+LOCK_BYTES = 64
 DEADLINE_S = 10.0  # a holder needs microseconds: this is a stopped process, not a slow one
-_RETRY_S = 20e-6
+_RETRY_S = 0.05  # so that Ctrl-C is noticed
 
 
 class HostLock:
     """Held around every operation on a host's cache. Raises DeadlineError when it cannot be had.
 
-    ``path`` names a file that all processes of the host lock (flock on a descriptor of their own); the kernel
-    releases it when its holder dies. A descriptor inherited over fork is the parent's lock: open a new one.
+    It lies in ``word``, zeros at first, which all processes of the host share; the kernel passes it on when its holder
+    dies. ``path`` names a file that they lock while one of them makes it.
 
     Ctrl-C may come between the acquisition and the ``with`` block, or within the release. The thread it leaves as
     a holder can enter again, and any exit lets go completely; so sections do not nest.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._threads = threading.RLock()
-        self._path = path
-        self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    def __init__(self, word: Bytes, path: Path | None = None) -> None:
+        with ExitStack() as stack:
+            if path is not None:
+                _lock_file(stack.enter_context(path.open("rb")), path)
+            self.native = _native.HostLock(word)
 
     def __enter__(self) -> None:
-        if not self._threads.acquire(timeout=DEADLINE_S):
-            raise DeadlineError(f"a thread has held its host's cache for more than {DEADLINE_S:g} s")
-        if self._file is not None:
-            try:
-                self._lock_file(self._file)
-            except BaseException:
-                self._release()
-                raise
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.native.acquire(min(_RETRY_S, DEADLINE_S)):
+            if time.monotonic() > deadline:
+                raise held()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release()
+        self.native.release()
 
-    def _release(self) -> None:
+
+def held() -> DeadlineError:
+    return DeadlineError(f"another rank of this host has held its cache for more than {DEADLINE_S:g} s")
+
+
+def _lock_file(file: BinaryIO, path: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
         try:
-            if self._file is not None:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-        finally:
-            with suppress(RuntimeError):  # it is no longer this thread's
-                while True:
-                    self._threads.release()
-
-    def _lock_file(self, file: int) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    holder = f"{self._path}: another process of this host"
-                    raise DeadlineError(f"{holder} has held its cache for more than {DEADLINE_S:g} s") from None
-                time.sleep(_RETRY_S)
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{path} has been locked for more than {DEADLINE_S:g} s") from None
+            time.sleep(_RETRY_S)

@@ -1,30 +1,23 @@
 """What one rank sees of a pool that its host caches without coherence: real bytes, real staleness.
 
-The memory model is docs/memory-model.md; the comments here only say where NumPy's shadow restricts it.
+The memory model is docs/memory-model.md; the comments here only say where NumPy's shadow restricts it. This is the
+definition of memory/native.py, which does the same in C.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from cxlemu.memory.adversary import Action, Adversary
+from cxlemu.memory.adversary import Action, Adversary, AdversaryStats
 from cxlemu.memory.cache import CardCache, HostCache, lines_of
+from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
 from cxlemu.memory.ranges import WORD, check_bytes, check_doorbell, check_range
-
-
-@dataclass(slots=True)
-class AdversaryStats:
-    """What an adversary has done so far, in lines."""
-
-    evictions: int = 0
-    prefetches: int = 0
-    landings: int = 0
 
 
 class _Posted(NamedTuple):
@@ -51,6 +44,14 @@ class ShadowMemory:
         self._flushed: dict[tuple[int, int, int], None] = {}  # (card, first, last) since the last fence
         self._posted_nt: list[_Posted] = []  # in program order
         self.stats = AdversaryStats()
+
+    @cached_property
+    def native(self) -> NativeShadowMemory:
+        """This rank's memory in C, for the native engine; its adversary begins where this one's stands now.
+
+        Fences and non-temporal stores are a memory's own: when one is in use, what went through the other was fenced.
+        """
+        return NativeShadowMemory(self._cache, self._adversary)
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
         check_bytes(data)

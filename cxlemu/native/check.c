@@ -50,6 +50,7 @@ static bool record_ok(const program *p, const record *r) {
     switch (r->op) {
     case WRITE: case WRITE_NT: return has(&r->dst, REGION) && has(&r->a, BUFFER) && !given(&r->dst2);
     case READ: return has(&r->dst, BUFFER) && has(&r->a, REGION) && !has(&r->dst2, BUFFER);
+    case FLUSH: case INVALIDATE: return has(&r->a, REGION);
     case COPY: return has(&r->dst, BUFFER) && has(&r->a, BUFFER) && !given(&r->dst2);
     case REDUCE: case REDUCE_LOCAL:
         if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;

@@ -54,6 +54,8 @@ _Static_assert(sizeof(record) == 104, "record differs from RECORD_DTYPE");
 _Static_assert(sizeof(region) == 48, "region differs from REGION_DTYPE");
 _Static_assert(sizeof(group) == 12, "group differs from GROUP_DTYPE");
 
+typedef struct shadow shadow;
+
 /* A rank's part of a plan, bound to a pool and, while a call runs, to the call. */
 typedef struct {
     /* the pool and the communicator's extent in it */
@@ -62,6 +64,9 @@ typedef struct {
     int32_t card_count, ranks, slots, doorbells_per_rank;
     int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset, heap_offset, heap_bytes;
     uint32_t elides; /* of direct memory */
+    shadow *through; /* the rank's emulated memory, NULL for direct memory */
+    uint8_t *scratch; /* for the operands of a REDUCE on its way through that */
+    int64_t scratch_bytes;
     /* the plan */
     const region *regions;
     const group *groups;
@@ -79,7 +84,7 @@ typedef struct {
     uint8_t *events;
 } program;
 
-enum status { DONE, IDLE, MISMATCH, KERNEL };
+enum status { DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED };
 
 /* Where a stream stands: what it waits for, or what ended the run. doorbell is -1 for an event of the rank's own. */
 typedef struct {
@@ -95,7 +100,8 @@ bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *a
 void program_begin(program *p, int64_t epoch, uint16_t tag);
 
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
- * of them), a doorbell was rung by another call (MISMATCH) or a COMPUTE is due (KERNEL): found[0] says where.
+ * of them), a doorbell was rung by another call (MISMATCH), a COMPUTE is due (KERNEL), an emulated host's cache cannot be
+ * had (HELD) or there is no memory for what an emulated host has posted (EXHAUSTED): found[0] says where.
  * spins: looks at doorbells before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 

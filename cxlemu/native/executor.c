@@ -1,10 +1,11 @@
-/* Executes records directly on mapped memory. Where that is coherent, stores are in the pool at once, so flushes, fences
- * and invalidates are elided; what they order is ordered by the release of a SIGNAL and the acquire of a WAIT. Where it
- * is not, they are the machine's own instructions. */
+/* Executes records: those that touch the pool here, directly, or in through.c, through an emulated host's cache. Where
+ * memory is coherent, stores are in the pool at once, so flushes, fences and invalidates are elided; what they order is
+ * ordered by the release of a SIGNAL and the acquire of a WAIT. Where it is not, they are the machine's instructions. */
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
 #include "lines.h"
 #include "place.h"
+#include "through.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -90,17 +91,29 @@ static void ring(const program *p, const record *r) {
     if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
 
-/* Look at a doorbell once: DONE when it shows enough, else IDLE or MISMATCH with *found filled in. */
-static enum status look(const program *p, int32_t doorbell, int64_t wanted, obstacle *found) {
-    const uint8_t *line = bytes_at(p, doorbell_place(p, doorbell, wanted));
-    if (!(p->elides & STEP_FETCH)) lines_invalidate(line, LINE_BYTES);
-    uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)line, memory_order_acquire);
-    int64_t shows = (int64_t)(word >> TAG_BITS);
+/* Look at a doorbell once: DONE when it shows enough, its payload in `payload`; else why not, with *found filled in. */
+static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint8_t *payload, int64_t nbytes, obstacle *found) {
+    uint8_t copied[LINE_BYTES];
+    const uint8_t *line = copied;
+    uint64_t word;
+    found->doorbell = doorbell, found->wanted = wanted, found->shows = 0;
+    if (p->through) {
+        const enum status status = through_look(p, doorbell, wanted, copied);
+        if (status != DONE) return status;
+        memcpy(&word, line, sizeof word);
+    } else {
+        line = bytes_at(p, doorbell_place(p, doorbell, wanted));
+        if (!(p->elides & STEP_FETCH)) lines_invalidate(line, LINE_BYTES);
+        word = atomic_load_explicit((const _Atomic uint64_t *)line, memory_order_acquire);
+    }
+    const int64_t shows = (int64_t)(word >> TAG_BITS);
     const int32_t rank = doorbell - published_count(p);
     if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
-    if (shows > wanted) return DONE;
-    if (shows == wanted && (doorbell >= published_count(p) || (uint16_t)word == p->tag)) return DONE;
-    found->doorbell = doorbell, found->wanted = wanted, found->shows = shows;
+    if (shows > wanted || (shows == wanted && (rank >= 0 || (uint16_t)word == p->tag))) {
+        if (nbytes) memcpy(payload, line + 8, (size_t)nbytes);
+        return DONE;
+    }
+    found->shows = shows;
     return shows == wanted ? MISMATCH : IDLE;
 }
 
@@ -111,44 +124,58 @@ static enum status wait_group(const program *p, const record *r, obstacle *found
     for (int32_t k = 0; k < g->count; k++) {
         const int32_t doorbell = g->first + k * g->stride, rank = doorbell - published_count(p);
         if (p->done_seen && rank >= 0 && p->done_seen[rank] >= wanted) continue;
-        enum status s = look(p, doorbell, wanted, found);
+        enum status s = look(p, doorbell, wanted, NULL, 0, found);
         if (s != DONE) return s;
     }
     return DONE;
 }
 
-/* DONE when the record was executed. */
-static enum status step(program *p, const record *r, obstacle *found) {
-    enum status s;
+static enum status direct_step(const program *p, const record *r) {
     switch (r->op) {
-    case WRITE: case READ: case COPY: move(p, r); return DONE;
+    case WRITE: case READ: move(p, r); break;
     case WRITE_NT:
         if (p->elides & STEP_FENCE) move(p, r);
         else move_nt(p, r);
-        return DONE;
+        break;
+    case REDUCE: reduce(p, r); break;
     case FLUSH: case INVALIDATE:
         if (!(p->elides & (r->op == FLUSH ? STEP_FLUSH : STEP_INVALIDATE))) flush(p, r);
-        return DONE;
+        break;
     case FENCE:
         if (!(p->elides & STEP_FENCE)) lines_fence();
-        return DONE;
-    case REDUCE: case REDUCE_LOCAL: reduce(p, r); return DONE;
-    case SIGNAL: case SIGNAL_DATA: ring(p, r); return DONE;
-    case WAIT: return look(p, r->arg, p->epoch + r->value, found);
+        break;
+    default: ring(p, r);
+    }
+    return DONE;
+}
+
+/* Whether the record after this one flushes just what this one writes. */
+static bool flushed_next(const record *r, bool last) {
+    const operand *a = &r->dst, *b = &r[!last].a;
+    return !last && r[1].op == FLUSH && r[1].nbytes == r->nbytes && a->id == b->id && a->seq == b->seq &&
+           a->offset == b->offset;
+}
+
+/* DONE when the record was executed. last: of its stream. */
+static enum status step(program *p, const record *r, bool last, obstacle *found) {
+    switch (r->op) {
+    case COPY: move(p, r); return DONE;
+    case REDUCE_LOCAL: reduce(p, r); return DONE;
+    case WAIT: return look(p, r->arg, p->epoch + r->value, NULL, 0, found);
     case WAIT_DATA:
-        s = look(p, r->arg, p->epoch + r->value, found);
-        if (s == DONE) {
-            int64_t run = r->nbytes;
-            memcpy(piece(p, &r->dst, 0, &run), bytes_at(p, doorbell_place(p, r->arg, p->epoch + r->value)) + 8, (size_t)r->nbytes);
-        }
-        return s;
+        return look(p, r->arg, p->epoch + r->value, p->buffers[r->dst.id] + r->dst.offset, r->nbytes, found);
     case WAIT_ALL: return wait_group(p, r, found);
     case RECORD: p->events[r->arg] = 1; return DONE;
     case AWAIT:
         found->doorbell = -1, found->wanted = found->shows = 0;
         return p->events[r->arg] ? DONE : IDLE;
-    case COMPUTE: return KERNEL;
-    default: return DONE;
+    case COMPUTE:
+        found->doorbell = -1, found->wanted = found->shows = 0;
+        return KERNEL;
+    default:
+        if (!p->through) return direct_step(p, r);
+        found->doorbell = -1, found->wanted = found->shows = 0;
+        return through_step(p, r, r->op == WRITE && flushed_next(r, last));
     }
 }
 
@@ -166,7 +193,8 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
         for (int32_t s = 0; s < p->stream_count; s++) {
             while (p->position[s] < p->lengths[s]) {
                 obstacle *next = &found[*count];
-                enum status outcome = step(p, &p->records[s][p->position[s]], next);
+                const int64_t at = p->position[s];
+                enum status outcome = step(p, &p->records[s][at], at + 1 == p->lengths[s], next);
                 if (outcome != DONE) {
                     next->stream = s, next->at = p->position[s];
                     if (outcome != IDLE) {

@@ -1,6 +1,9 @@
 /* The one thin binding: a Program is a rank's part of a plan, bound to a pool; it runs with the GIL released. */
 #include "modules.h"
 #include "python.h"
+#include "shadow.h"
+
+#include <stdlib.h>
 
 #include <string.h>
 
@@ -34,6 +37,8 @@ static void Program_dealloc(Program *self) {
     PyMem_Free((void *)self->p.regions);
     PyMem_Free((void *)self->p.groups);
     PyMem_Free(self->p.events);
+    free(self->p.scratch);
+    Py_XDECREF(self->memory);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -101,27 +106,41 @@ static int take_buffer_sizes(Program *self, PyObject *sizes) {
     return 0;
 }
 
+/* Not directly to the cards, but through an emulated host's cache of them. */
+static int go_through(Program *self, PyObject *memory, int64_t extent_bytes) {
+    shadow *through = shadow_of(memory);
+    if (!through) return -1;
+    if (through->card_count != self->p.card_count || self->p.base + extent_bytes > through->card_bytes) {
+        PyErr_SetString(PyExc_ValueError, "the memory is a cache of other cards");
+        return -1;
+    }
+    self->memory = Py_NewRef(memory);
+    self->p.through = through;
+    return 0;
+}
+
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "base", "extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes",
                             "doorbells_offset", "slot_doorbell_bytes", "data_offset", "regions", "groups", "streams",
-                            "buffer_bytes", "events", "elides", "heap_offset", NULL};
-    PyObject *cards, *regions, *groups, *streams, *sizes;
+                            "buffer_bytes", "events", "elides", "memory", "heap_offset", NULL};
+    PyObject *cards, *regions, *groups, *streams, *sizes, *memory;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset, heap_offset = -1;
     int64_t region_count = 0, group_count = 0;
     if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiI|L", names, &cards, &base, &extent, &self->p.ranks,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|L", names, &cards, &base, &extent, &self->p.ranks,
                                      &self->p.slots, &self->p.doorbells_per_rank, &slot_card, &doorbells_offset,
                                      &slot_doorbell, &data_offset, &regions, &groups, &streams, &sizes,
-                                     &self->p.event_count, &self->p.elides, &heap_offset))
+                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset))
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
     self->p.heap_offset = heap_offset < 0 ? extent : heap_offset; /* by default there is no heap */
     if (hold_cards(self, cards, extent) < 0 || copy_streams(self, streams) < 0 || take_buffer_sizes(self, sizes) < 0)
         return -1;
+    if (memory != Py_None && go_through(self, memory, extent) < 0) return -1;
     if (!(self->p.regions = copy(regions, sizeof(region), &region_count))) return -1;
     if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;
     self->p.region_count = (int32_t)region_count, self->p.group_count = (int32_t)group_count;
@@ -297,6 +316,6 @@ PyMODINIT_FUNC PyInit__native(void) {
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && add_lines(module) < 0) Py_CLEAR(module);
+    if (module && (add_lines(module) < 0 || add_shadow(module) < 0)) Py_CLEAR(module);
     return module;
 }

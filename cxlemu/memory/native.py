@@ -1,0 +1,93 @@
+"""What one rank sees of a pool that its host caches without coherence, in C: step for step ShadowMemory.
+
+On the same cache, with the same moves of the adversary for the same seed and operations, and some fifty times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+
+import numpy as np
+
+from cxlemu import _native
+from cxlemu.memory import lock
+from cxlemu.memory.adversary import Adversary, AdversaryStats
+from cxlemu.memory.cache import HostCache
+from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
+from cxlemu.memory.ranges import WORD, check_bytes, check_doorbell, check_range
+
+
+class NativeShadowMemory:
+    """One rank of a host whose ranks share ``cache``. Without an adversary nothing moves that need not move.
+
+    Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError.
+    """
+
+    def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
+        self._cards = cache.memory
+        nature = None if adversary is None else (adversary.state, *astuple(adversary.rates))
+        self.shadow = _native.Shadow(cache.memory, cache.storage, cache.lock.native, lock.DEADLINE_S, nature)
+
+    @property
+    def stats(self) -> AdversaryStats:
+        return AdversaryStats(*self.shadow.moved())
+
+    def write(self, card: int, offset: int, data: Bytes) -> None:
+        with self._checked(card, offset, data):
+            self.shadow.write(card, offset, np.ascontiguousarray(data), False)
+
+    def write_nt(self, card: int, offset: int, data: Bytes) -> None:
+        with self._checked(card, offset, data):
+            self.shadow.write_nt(card, offset, np.ascontiguousarray(data))
+
+    def read(self, card: int, offset: int, out: Bytes) -> None:
+        with self._checked(card, offset, out):
+            if out.flags.c_contiguous:
+                self.shadow.read(card, offset, out)
+            else:
+                piece = np.empty(out.size, np.uint8)
+                self.shadow.read(card, offset, piece)
+                out[...] = piece.reshape(out.shape)
+
+    def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
+        check_range(self._cards, card, offset, nbytes)
+        with _locking():
+            self.shadow.flush(card, offset, nbytes, keep)
+
+    def fence(self) -> None:
+        with _locking():
+            self.shadow.fence()
+
+    def invalidate(self, card: int, offset: int, nbytes: int) -> None:
+        check_range(self._cards, card, offset, nbytes)
+        with _locking():
+            self.shadow.invalidate(card, offset, nbytes)
+
+    def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
+        check_doorbell(self._cards, card, offset, word, payload)
+        with _locking():
+            self.shadow.signal(card, offset, word, payload)
+
+    def poll(self, card: int, offset: int) -> DoorbellLine:
+        check_doorbell(self._cards, card, offset, 0, b"")
+        with _locking():
+            line = self.shadow.poll(card, offset)
+        assert len(line) == LINE_BYTES
+        return DoorbellLine(int.from_bytes(line[: WORD.itemsize], "little"), line[WORD.itemsize :])
+
+    @contextmanager
+    def _checked(self, card: int, offset: int, data: Bytes) -> Iterator[None]:
+        check_bytes(data)
+        check_range(self._cards, card, offset, data.size)
+        with _locking():
+            yield
+
+
+@contextmanager
+def _locking() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise lock.held() from None

@@ -1,0 +1,215 @@
+#include "cache.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT: not here, and when the line is fetched (from
+ * its pending write-back, which is all that is left of it) it is FLUSHED again. */
+enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
+enum { BLOCK_LINES = 128 }; /* that stay in the first-level cache between two copies */
+
+/* What was done to bytes comes before what is done to states. */
+#define THEN() atomic_thread_fence(memory_order_release)
+
+/* Bytes of the pool may change while they are read: in the memory model such a reader must not use what it got. */
+#if defined(__SANITIZE_THREAD__)
+static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) {
+    for (int64_t k = 0; k < nbytes; k++) __atomic_store_n(to + k, __atomic_load_n(from + k, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+#else
+static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) { memcpy(to, from, (size_t)nbytes); }
+#endif
+
+static void copy_lines(uint8_t *to, const uint8_t *from, int64_t first, int64_t last) {
+    copy(to + first * LINE_BYTES, from + first * LINE_BYTES, (last - first) * LINE_BYTES);
+}
+
+void strided_take(uint8_t *into, strided from, int64_t at, int64_t nbytes) {
+    for (int64_t done = 0, piece; done < nbytes; done += piece) {
+        const int64_t within = (at + done) % from.block_bytes;
+        piece = from.block_bytes - within < nbytes - done ? from.block_bytes - within : nbytes - done;
+        memcpy(into + done, from.at + (at + done) / from.block_bytes * from.stride + within, (size_t)piece);
+    }
+}
+
+void strided_give(strided into, int64_t at, const uint8_t *from, int64_t nbytes) {
+    for (int64_t done = 0, piece; done < nbytes; done += piece) {
+        const int64_t within = (at + done) % into.block_bytes;
+        piece = into.block_bytes - within < nbytes - done ? into.block_bytes - within : nbytes - done;
+        memcpy(into.at + (at + done) / into.block_bytes * into.stride + within, from + done, (size_t)piece);
+    }
+}
+
+/* --- runs of lines in one state ------------------------------------------------------------------------------------ */
+
+#define EIGHT(byte) ((byte) * UINT64_C(0x0101010101010101))
+
+static uint64_t eight(const uint8_t *states) {
+    uint64_t word;
+    memcpy(&word, states, sizeof word);
+    return word;
+}
+
+/* The end of the run from `at` on of lines whose bits in mask are those of value. */
+static int64_t run_end(const uint8_t *state, int64_t at, int64_t last, uint8_t mask, uint8_t value) {
+    while (at + 8 <= last && (eight(state + at) & EIGHT(mask)) == EIGHT(value)) at += 8;
+    while (at < last && (state[at] & mask) == value) at++;
+    return at;
+}
+
+/* The first line from `at` on with any bit of mask; last if there is none. */
+static int64_t find_set(const uint8_t *state, int64_t at, int64_t last, uint8_t mask) { return run_end(state, at, last, mask, 0); }
+
+/* The first line from `at` on without the bit. */
+static int64_t find_clear(const uint8_t *state, int64_t at, int64_t last, uint8_t bit) { return run_end(state, at, last, bit, bit); }
+
+/* --- steps ----------------------------------------------------------------------------------------------------------- */
+
+static void land(card_cache *c, int64_t first, int64_t last) {
+    for (int64_t at = first, end; (at = find_set(c->pending, at, last, 1)) < last; at = end) {
+        end = find_clear(c->pending, at, last, 1);
+        copy_lines(c->pool, c->posted, at, end);
+        THEN();
+        memset(c->pending + at, 0, (size_t)(end - at));
+    }
+}
+
+static void fetch(card_cache *c, int64_t first, int64_t last) {
+    for (int64_t at = first, end; (at = find_clear(c->state, at, last, PRESENT)) < last; at = end) {
+        end = find_set(c->state, at, last, PRESENT);
+        for (int64_t from = at, to; from < end; from = to) {
+            const uint8_t held = c->pending[from];
+            to = run_end(c->pending, from, end, 1, held);
+            copy_lines(c->data, held ? c->posted : c->pool, from, to);
+        }
+        THEN();
+        for (int64_t k = at; k < end; k++) c->state[k] |= PRESENT;
+    }
+}
+
+/* Post the dirty lines, their bytes fixed now. One per line can be pending: an older one lands. */
+static void post(card_cache *c, int64_t first, int64_t last) {
+    for (int64_t at = first, end; (at = find_set(c->state, at, last, DIRTY)) < last; at = end) {
+        end = find_clear(c->state, at, last, DIRTY);
+        land(c, at, end);
+        copy_lines(c->posted, c->data, at, end);
+        THEN();
+        memset(c->pending + at, 1, (size_t)(end - at));
+        for (int64_t k = at; k < end; k++) c->state[k] &= PRESENT | FLUSHED;
+    }
+}
+
+void cache_store(card_cache *c, int64_t offset, strided from, int64_t nbytes) {
+    if (nbytes == 0) return;
+    const int64_t first = offset / LINE_BYTES, last = (offset + nbytes + LINE_BYTES - 1) / LINE_BYTES;
+    if (offset % LINE_BYTES) fetch(c, first, first + 1);
+    if ((offset + nbytes) % LINE_BYTES) fetch(c, last - 1, last);
+    strided_take(c->data + offset, from, 0, nbytes);
+    THEN();
+    memset(c->state + first, PRESENT | DIRTY, (size_t)(last - first));
+}
+
+void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nbytes) {
+    const int64_t first = (offset + LINE_BYTES - 1) / LINE_BYTES, last = (offset + nbytes) / LINE_BYTES;
+    if (first >= last) {
+        cache_store(c, offset, from, nbytes);
+        return;
+    }
+    const int64_t head = first * LINE_BYTES - offset, whole = (last - first) * LINE_BYTES;
+    land(c, first, last);
+    strided_take(c->posted + first * LINE_BYTES, from, head, whole);
+    THEN();
+    memset(c->pending + first, 1, (size_t)(last - first));
+    memset(c->state + first, FLUSHED, (size_t)(last - first));
+    uint8_t ends[LINE_BYTES];
+    strided_take(ends, from, 0, head);
+    cache_store(c, offset, (strided){ends, LINE_BYTES, 0}, head);
+    strided_take(ends, from, head + whole, nbytes - head - whole);
+    cache_store(c, last * LINE_BYTES, (strided){ends, LINE_BYTES, 0}, nbytes - head - whole);
+}
+
+void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
+    for (int64_t at = 0, piece; at < nbytes; at += piece) {
+        const int64_t first = (offset + at) / LINE_BYTES;
+        piece = (first + BLOCK_LINES) * LINE_BYTES - (offset + at);
+        if (piece > nbytes - at) piece = nbytes - at;
+        fetch(c, first, (offset + at + piece + LINE_BYTES - 1) / LINE_BYTES);
+        strided_give(into, at, c->data + offset + at, piece);
+    }
+}
+
+void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep) {
+    post(c, first, last);
+    if (keep) return;
+    for (int64_t k = first; k < last; k++) c->state[k] |= (uint8_t)((c->state[k] & PRESENT) * FLUSHED);
+}
+
+void cache_complete(card_cache *c, int64_t first, int64_t last) {
+    land(c, first, last);
+    for (int64_t k = first; k < last; k++) c->state[k] = c->state[k] < FLUSHED ? c->state[k] : 0;
+}
+
+/* A dirty line's write-back is posted and lands: nobody can see the difference to putting it into the pool. */
+void cache_invalidate(card_cache *c, int64_t first, int64_t last) {
+    for (int64_t at = first, end; (at = find_set(c->state, at, last, DIRTY)) < last; at = end) {
+        end = find_clear(c->state, at, last, DIRTY);
+        copy_lines(c->pool, c->data, at, end);
+        THEN();
+        memset(c->pending + at, 0, (size_t)(end - at));
+    }
+    land(c, first, last);
+    THEN();
+    memset(c->state + first, 0, (size_t)(last - first));
+}
+
+/* Payload first, so whoever sees the word finds its payload. */
+void cache_push_doorbell(card_cache *c, int64_t line) {
+    const int64_t at = line * LINE_BYTES;
+    uint64_t word;
+    land(c, line, line + 1);
+    copy(c->pool + at + 8, c->data + at + 8, PAYLOAD_BYTES);
+    memcpy(&word, c->data + at, sizeof word);
+    __atomic_store_n((uint64_t *)(void *)(c->pool + at), word, __ATOMIC_RELEASE);
+    THEN();
+    c->state[line] = PRESENT | FLUSHED;
+}
+
+/* Word first, payload after it. */
+void cache_fetch_doorbell(card_cache *c, int64_t line) {
+    const int64_t at = line * LINE_BYTES;
+    cache_invalidate(c, line, line + 1);
+    const uint64_t word = __atomic_load_n((const uint64_t *)(const void *)(c->pool + at), __ATOMIC_ACQUIRE);
+    memcpy(c->data + at, &word, sizeof word);
+    copy(c->data + at + 8, c->pool + at + 8, PAYLOAD_BYTES);
+    THEN();
+    c->state[line] = PRESENT;
+}
+
+void cache_land_nt(card_cache *c, int64_t offset, const uint8_t *bytes, int64_t nbytes) {
+    if (nbytes) cache_invalidate(c, offset / LINE_BYTES, (offset + nbytes + LINE_BYTES - 1) / LINE_BYTES);
+    copy(c->pool + offset, bytes, nbytes);
+}
+
+int64_t cache_move(card_cache *c, const adversary_move *move) {
+    int64_t count = 0;
+    for (int64_t k = move->lines.first; k < move->lines.last; k++) {
+        if (!move->among[k - move->lines.first]) continue;
+        switch (move->action) {
+        case EVICT: /* dirty lines go to the pool at once, unless an older write-back of the line is still pending */
+            if (c->state[k] == 0 || (c->state[k] & DIRTY && c->pending[k])) continue;
+            if (c->state[k] & DIRTY) copy_lines(c->pool, c->data, k, k + 1);
+            THEN();
+            c->state[k] = 0;
+            break;
+        case PREFETCH:
+            if (c->state[k] & PRESENT) continue;
+            fetch(c, k, k + 1);
+            break;
+        default:
+            if (!c->pending[k]) continue;
+            land(c, k, k + 1);
+        }
+        count++;
+    }
+    return count;
+}

@@ -1,0 +1,39 @@
+#define _GNU_SOURCE
+#include "hostlock.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { MADE = 1 };
+
+bool host_lock_make(host_lock *lock) {
+    pthread_mutexattr_t attributes;
+    if (atomic_load_explicit(&lock->made, memory_order_acquire) == MADE) return true;
+    if (pthread_mutexattr_init(&attributes)) return false;
+    bool ok = !pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) &&
+              !pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) &&
+              !pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE) &&
+              !pthread_mutex_init(&lock->mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    if (ok) atomic_store_explicit(&lock->made, MADE, memory_order_release);
+    return ok;
+}
+
+bool host_lock_take(host_lock *lock, double seconds) {
+    int error = pthread_mutex_trylock(&lock->mutex);
+    if (error == EBUSY && seconds > 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        const int64_t end_ns = until.tv_nsec + (int64_t)(seconds * 1e9);
+        until.tv_sec += end_ns / 1000000000, until.tv_nsec = end_ns % 1000000000;
+        error = pthread_mutex_clocklock(&lock->mutex, CLOCK_MONOTONIC, &until);
+    }
+    /* A holder that was killed leaves a cache that its host's other processes can go on using: see shadow.c. */
+    if (error == EOWNERDEAD) error = pthread_mutex_consistent(&lock->mutex);
+    return error == 0;
+}
+
+void host_lock_release(host_lock *lock) {
+    while (pthread_mutex_unlock(&lock->mutex) == 0) {}
+}

@@ -1,0 +1,238 @@
+#include "shadow.h"
+#include "cache.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for one more item of `size` bytes; false when there is no memory. */
+static bool room(void *items, int64_t count, int64_t *capacity, size_t size) {
+    void **array = items;
+    if (count < *capacity) return true;
+    const int64_t more = *capacity ? 2 * *capacity : 64;
+    void *grown = realloc(*array, (size_t)more * size);
+    if (!grown) return false;
+    *array = grown, *capacity = more;
+    return true;
+}
+
+static window lines_of(place at, int64_t nbytes) {
+    const int64_t first = at.offset / LINE_BYTES;
+    return (window){at.card, first, nbytes ? (at.offset + nbytes + LINE_BYTES - 1) / LINE_BYTES : first};
+}
+
+/* --- what a rank has flushed since its last fence -------------------------------------------------------------------- */
+
+static int by_place(const void *left, const void *right) {
+    const window *a = left, *b = right;
+    if (a->card != b->card) return a->card < b->card ? -1 : 1;
+    return a->first < b->first ? -1 : a->first > b->first;
+}
+
+/* Windows that touch become one, so that there are never more of them than lines. */
+static void merge(shadow *s) {
+    int64_t kept = 0;
+    qsort(s->flushed, (size_t)s->flushed_count, sizeof *s->flushed, by_place);
+    for (int64_t k = 1; k < s->flushed_count; k++) {
+        window *before = &s->flushed[kept];
+        const window next = s->flushed[k];
+        if (next.card == before->card && next.first <= before->last) {
+            if (next.last > before->last) before->last = next.last;
+        } else {
+            s->flushed[++kept] = next;
+        }
+    }
+    s->flushed_count = kept + 1;
+}
+
+static bool note_flushed(shadow *s, window lines) {
+    if (s->flushed_count == s->flushed_room) {
+        if (s->flushed_count) merge(s);
+        const bool crowded = s->flushed_count >= s->flushed_room / 2;
+        if (crowded && !room(&s->flushed, s->flushed_room, &s->flushed_room, sizeof lines)) return false;
+    }
+    s->flushed[s->flushed_count++] = lines;
+    return true;
+}
+
+/* --- its own non-temporal stores -------------------------------------------------------------------------------------- */
+
+static void land_store(shadow *s, place at, const uint8_t *bytes, int64_t nbytes) {
+    cache_land_nt(&s->cards[at.card], at.offset, bytes, nbytes);
+}
+
+/* Land what the stores have in a window, in order; the rest stays posted. Counts the lines in *landed. */
+static bool land_stores(shadow *s, window lines, int64_t *landed) {
+    const int64_t begin = lines.first * LINE_BYTES, end = lines.last * LINE_BYTES;
+    for (int64_t k = 0; k < s->store_count; k++) {
+        posted_store *store = &s->stores[k];
+        const int64_t store_end = store->at.offset + store->nbytes;
+        const int64_t low = store->at.offset > begin ? store->at.offset : begin, high = store_end < end ? store_end : end;
+        if (store->at.card != lines.card || low >= high) continue;
+        const place here = {lines.card, low};
+        const int64_t before = low - store->at.offset, after = store_end - high;
+        posted_store rest = {{lines.card, high}, after, NULL, NULL};
+        if (before && after) {
+            if (!room(&s->stores, s->store_count, &s->store_room, sizeof rest)) return false;
+            store = &s->stores[k];
+            if (!(rest.owned = malloc((size_t)after))) return false;
+            rest.bytes = memcpy(rest.owned, store->bytes + (high - store->at.offset), (size_t)after);
+        }
+        land_store(s, here, store->bytes + before, high - low);
+        const window touched = lines_of(here, high - low);
+        *landed += touched.last - touched.first;
+        if (before) {
+            store->nbytes = before;
+            if (!after) continue;
+            memmove(store + 2, store + 1, (size_t)(s->store_count - k - 1) * sizeof *store);
+            s->stores[++k] = rest;
+            s->store_count++;
+        } else if (after) {
+            store->bytes += high - low, store->at.offset = high, store->nbytes = after;
+        } else {
+            free(store->owned);
+            memmove(store, store + 1, (size_t)(s->store_count - k - 1) * sizeof *store);
+            s->store_count--, k--;
+        }
+    }
+    return true;
+}
+
+void shadow_discard(shadow *s) {
+    for (int64_t k = 0; k < s->store_count; k++) free(s->stores[k].owned);
+    free(s->stores), free(s->flushed);
+    s->stores = NULL, s->flushed = NULL;
+    s->store_count = s->store_room = s->flushed_count = s->flushed_room = 0;
+}
+
+/* --- around every operation -------------------------------------------------------------------------------------------- */
+
+static bool disturb(shadow *s) {
+    enum action actions[ACTIONS];
+    adversary_move move;
+    bool ok = true;
+    const int count = s->disturbed ? adversary_actions(&s->nature, actions) : 0;
+    for (int k = 0; k < count; k++) {
+        adversary_aim(&s->nature, actions[k], &move);
+        s->moved[move.action] += cache_move(&s->cards[move.lines.card], &move);
+        if (move.action == LAND) ok = land_stores(s, move.lines, &s->moved[LAND]) && ok;
+    }
+    return ok;
+}
+
+static enum status enter(shadow *s, window lines, bool *ok) {
+    if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    if (s->disturbed) adversary_touched(&s->nature, lines);
+    *ok = disturb(s);
+    return DONE;
+}
+
+static enum status leave(shadow *s, bool ok) {
+    ok = disturb(s) && ok;
+    host_lock_release(s->lock);
+    return ok ? DONE : EXHAUSTED;
+}
+
+/* --- operations ----------------------------------------------------------------------------------------------------------- */
+
+/* A cached store waits for this rank's own non-temporal stores to its lines. */
+static bool store(shadow *s, place at, strided from, int64_t nbytes, bool through) {
+    int64_t landed = 0;
+    if (s->store_count && !land_stores(s, lines_of(at, nbytes), &landed)) return false;
+    (through ? cache_store_through : cache_store)(&s->cards[at.card], at.offset, from, nbytes);
+    return true;
+}
+
+static void load(shadow *s, place at, strided into, int64_t nbytes) {
+    cache_load(&s->cards[at.card], at.offset, into, nbytes);
+    for (int64_t k = 0; k < s->store_count; k++) {
+        const posted_store *own = &s->stores[k];
+        const int64_t own_end = own->at.offset + own->nbytes, end = at.offset + nbytes;
+        const int64_t low = own->at.offset > at.offset ? own->at.offset : at.offset, high = own_end < end ? own_end : end;
+        if (own->at.card == at.card && low < high)
+            strided_give(into, low - at.offset, own->bytes + (low - own->at.offset), high - low);
+    }
+}
+
+enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through) {
+    bool ok;
+    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    ok = store(s, at, from, nbytes, through && !s->disturbed) && ok;
+    return leave(s, ok);
+}
+
+enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes) {
+    bool ok;
+    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    uint8_t *bytes = nbytes ? malloc((size_t)nbytes) : NULL;
+    if (nbytes && bytes && room(&s->stores, s->store_count, &s->store_room, sizeof *s->stores)) {
+        strided_take(bytes, from, 0, nbytes);
+        s->stores[s->store_count++] = (posted_store){at, nbytes, bytes, bytes};
+    } else if (nbytes) {
+        free(bytes);
+        ok = false;
+    }
+    return leave(s, ok);
+}
+
+enum status shadow_read(shadow *s, place at, strided into, int64_t nbytes) {
+    bool ok;
+    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    load(s, at, into, nbytes);
+    return leave(s, ok);
+}
+
+enum status shadow_flush(shadow *s, place at, int64_t nbytes, bool keep) {
+    bool ok;
+    const window lines = lines_of(at, nbytes);
+    if (enter(s, lines, &ok) != DONE) return HELD;
+    cache_flush(&s->cards[at.card], lines.first, lines.last, keep);
+    ok = note_flushed(s, lines) && ok;
+    return leave(s, ok);
+}
+
+enum status shadow_fence(shadow *s) {
+    if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    bool ok = disturb(s);
+    for (int64_t k = 0; k < s->store_count; k++) {
+        land_store(s, s->stores[k].at, s->stores[k].bytes, s->stores[k].nbytes);
+        free(s->stores[k].owned);
+    }
+    s->store_count = 0;
+    for (int64_t k = 0; k < s->flushed_count; k++)
+        cache_complete(&s->cards[s->flushed[k].card], s->flushed[k].first, s->flushed[k].last);
+    s->flushed_count = 0;
+    atomic_thread_fence(memory_order_seq_cst); /* what landed comes before what is loaded next */
+    return leave(s, ok);
+}
+
+enum status shadow_invalidate(shadow *s, place at, int64_t nbytes) {
+    bool ok;
+    const window lines = lines_of(at, nbytes);
+    if (enter(s, lines, &ok) != DONE) return HELD;
+    cache_invalidate(&s->cards[at.card], lines.first, lines.last);
+    atomic_thread_fence(memory_order_seq_cst);
+    return leave(s, ok);
+}
+
+enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *payload, int64_t nbytes) {
+    bool ok;
+    const window lines = lines_of(line, LINE_BYTES);
+    if (enter(s, lines, &ok) != DONE) return HELD;
+    uint8_t bytes[LINE_BYTES];
+    memcpy(bytes, &word, sizeof word);
+    if (nbytes) memcpy(bytes + sizeof word, payload, (size_t)nbytes);
+    ok = store(s, line, (strided){bytes, LINE_BYTES, 0}, 8 + nbytes, false) && ok;
+    cache_push_doorbell(&s->cards[line.card], lines.first);
+    ok = note_flushed(s, lines) && ok;
+    return leave(s, ok);
+}
+
+/* Undisturbed: how often a rank polls depends on time, and the adversary must not. */
+enum status shadow_poll(shadow *s, place line, uint8_t into[LINE_BYTES]) {
+    if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    cache_fetch_doorbell(&s->cards[line.card], line.offset / LINE_BYTES);
+    load(s, line, (strided){into, LINE_BYTES, 0}, LINE_BYTES);
+    host_lock_release(s->lock);
+    return DONE;
+}

@@ -1,0 +1,378 @@
+/* Emulated hosts in Python: HostLock, and Shadow, the memory of one rank. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "modules.h"
+#include "shadow.h"
+
+/* --- HostLock -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer word;
+} HostLock;
+
+static host_lock *lock_of(HostLock *self) { return self->word.buf; }
+
+static int HostLock_init(HostLock *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"word", NULL};
+    if (self->word.obj) {
+        PyErr_SetString(PyExc_RuntimeError, "a HostLock is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*", names, &self->word)) return -1;
+    if (self->word.len < HOST_LOCK_BYTES || (uintptr_t)self->word.buf % _Alignof(host_lock)) {
+        PyErr_SetString(PyExc_ValueError, "a lock needs 64 bytes, aligned to 8");
+        PyBuffer_Release(&self->word);
+        return -1;
+    }
+    if (!host_lock_make(lock_of(self))) {
+        PyErr_SetString(PyExc_OSError, "this system has no locks that outlive their holders");
+        PyBuffer_Release(&self->word);
+        return -1;
+    }
+    return 0;
+}
+
+static void HostLock_dealloc(HostLock *self) {
+    if (self->word.obj) {
+        host_lock_release(lock_of(self)); /* should Ctrl-C have left it taken: a holder's list of locks lies in the locks */
+        PyBuffer_Release(&self->word);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static bool is_made(HostLock *self) {
+    if (!self->word.obj) PyErr_SetString(PyExc_RuntimeError, "the lock was never made");
+    return self->word.obj != NULL;
+}
+
+/* acquire(seconds) -> whether this thread has it now */
+static PyObject *HostLock_acquire(HostLock *self, PyObject *argument) {
+    const double seconds = PyFloat_AsDouble(argument);
+    if (PyErr_Occurred() || !is_made(self)) return NULL;
+    bool taken = host_lock_take(lock_of(self), 0);
+    if (!taken && seconds > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        taken = host_lock_take(lock_of(self), seconds < 1e6 ? seconds : 1e6);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(taken);
+}
+
+static PyObject *HostLock_release(HostLock *self, PyObject *none) {
+    (void)none;
+    if (!is_made(self)) return NULL;
+    host_lock_release(lock_of(self));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef lock_methods[] = {
+    {"acquire", (PyCFunction)HostLock_acquire, METH_O, "acquire(seconds) -> whether this thread has the lock now."},
+    {"release", (PyCFunction)HostLock_release, METH_NOARGS, "release(): let go, however often this thread took it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject HostLockType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "cxlemu._native.HostLock",
+    .tp_doc = "A lock in shared memory, among threads and processes. The kernel passes it on when its holder dies.",
+    .tp_basicsize = sizeof(HostLock),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)HostLock_init,
+    .tp_dealloc = (destructor)HostLock_dealloc,
+    .tp_methods = lock_methods,
+};
+
+/* --- Shadow ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    shadow s; /* its lock is NULL until it is made */
+    HostLock *lock;
+    Py_buffer storage;
+    Py_buffer cards[MAX_CARDS];
+    int card_views;
+} Shadow;
+
+static void Shadow_dealloc(Shadow *self) {
+    shadow_discard(&self->s);
+    for (int k = 0; k < self->card_views; k++) PyBuffer_Release(&self->cards[k]);
+    if (self->storage.obj) PyBuffer_Release(&self->storage);
+    Py_XDECREF(self->lock);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int hold_cards(Shadow *self, PyObject *cards) {
+    const Py_ssize_t count = PySequence_Size(cards);
+    if (count < 1 || count > MAX_CARDS) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "a pool has 1 to %d cards", MAX_CARDS);
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < count; k++) {
+        PyObject *card = PySequence_GetItem(cards, k);
+        if (!card) return -1;
+        Py_buffer *view = &self->cards[k];
+        const int held = PyObject_GetBuffer(card, view, PyBUF_WRITABLE);
+        Py_DECREF(card);
+        if (held < 0) return -1;
+        self->card_views++;
+        if (view->len != self->cards[0].len || view->len % LINE_BYTES || view->len == 0 || (uintptr_t)view->buf % 8) {
+            PyErr_SetString(PyExc_ValueError, "cards are of one size, of whole lines, and aligned to 8 bytes");
+            return -1;
+        }
+    }
+    self->s.card_count = (int32_t)count, self->s.card_bytes = self->cards[0].len;
+    return 0;
+}
+
+/* Where the host's cache lies in its storage: the layout of HostCache in memory/cache.py. */
+static int divide_storage(Shadow *self) {
+    const int64_t count = self->s.card_count, card_bytes = self->s.card_bytes, lines = card_bytes / LINE_BYTES;
+    uint8_t *data = self->storage.buf;
+    if (self->storage.len / count / 2 < card_bytes + lines) {
+        PyErr_SetString(PyExc_ValueError, "the storage is too small for a cache of these cards");
+        return -1;
+    }
+    uint8_t *posted = data + count * card_bytes, *state = posted + count * card_bytes, *pending = state + count * lines;
+    for (int64_t k = 0; k < count; k++)
+        self->s.cards[k] = (card_cache){self->cards[k].buf, data + k * card_bytes, posted + k * card_bytes,
+                                        state + k * lines, pending + k * lines};
+    return 0;
+}
+
+static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"cards", "storage", "lock", "lock_s", "adversary", NULL};
+    PyObject *cards, *lock, *adversary_of;
+    if (self->lock) {
+        PyErr_SetString(PyExc_RuntimeError, "a Shadow is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*O!dO", names, &cards, &self->storage, &HostLockType, &lock,
+                                     &self->s.lock_s, &adversary_of))
+        return -1;
+    self->lock = (HostLock *)Py_NewRef(lock);
+    if (!is_made(self->lock) || hold_cards(self, cards) < 0 || divide_storage(self) < 0) return -1;
+    if (adversary_of != Py_None) {
+        adversary *nature = &self->s.nature;
+        unsigned long long state;
+        if (!PyTuple_Check(adversary_of)) {
+            PyErr_SetString(PyExc_TypeError, "an adversary is its state and its rates");
+            return -1;
+        }
+        if (!PyArg_ParseTuple(adversary_of, "Kddd", &state, &nature->rates[EVICT], &nature->rates[PREFETCH],
+                              &nature->rates[LAND]))
+            return -1;
+        nature->state = state;
+        nature->card_lines = self->s.card_bytes / LINE_BYTES;
+        self->s.disturbed = true;
+    }
+    self->s.lock = lock_of(self->lock);
+    return 0;
+}
+
+static bool takes(Shadow *self, Py_ssize_t count, Py_ssize_t wanted, const char *what) {
+    if (!self->s.lock) PyErr_SetString(PyExc_RuntimeError, "the memory was never made");
+    else if (count != wanted) PyErr_Format(PyExc_TypeError, "arguments are %s", what);
+    return self->s.lock && count == wanted;
+}
+
+/* The place of a range, held to the pool. nbytes < 0: as many bytes as args[2] says. */
+static bool place_given(Shadow *self, PyObject *const *args, long long *nbytes, place *at) {
+    const long card = PyLong_AsLong(args[0]);
+    const long long offset = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[1]);
+    if (!PyErr_Occurred() && *nbytes < 0 && (*nbytes = PyLong_AsLongLong(args[2])) < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a range has no negative length");
+    if (PyErr_Occurred()) return false;
+    if (card < 0 || card >= self->s.card_count || offset < 0 || *nbytes > self->s.card_bytes ||
+        offset > self->s.card_bytes - *nbytes) {
+        PyErr_SetString(PyExc_ValueError, "the range is outside the pool");
+        return false;
+    }
+    *at = (place){(int32_t)card, offset};
+    return true;
+}
+
+static PyObject *outcome(enum status status) {
+    if (status == DONE) Py_RETURN_NONE;
+    if (status == EXHAUSTED) return PyErr_NoMemory();
+    PyErr_SetString(PyExc_TimeoutError, "the host's cache is held by somebody else");
+    return NULL;
+}
+
+static strided contiguous(const Py_buffer *view) {
+    return (strided){view->buf, view->len ? view->len : 1, 0};
+}
+
+static PyObject *Shadow_write(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer data;
+    place at;
+    if (!takes(self, count, 4, "card, offset, data, flushed")) return NULL;
+    const int flushed = PyObject_IsTrue(args[3]);
+    if (flushed < 0 || PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
+    long long nbytes = data.len;
+    const bool ok = place_given(self, args, &nbytes, &at);
+    enum status status = DONE;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        status = shadow_write(&self->s, at, contiguous(&data), nbytes, flushed);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    return ok ? outcome(status) : NULL;
+}
+
+static PyObject *Shadow_write_nt(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer data;
+    place at;
+    if (!takes(self, count, 3, "card, offset, data")) return NULL;
+    if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
+    long long nbytes = data.len;
+    const bool ok = place_given(self, args, &nbytes, &at);
+    enum status status = DONE;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        status = shadow_write_nt(&self->s, at, contiguous(&data), nbytes);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    return ok ? outcome(status) : NULL;
+}
+
+static PyObject *Shadow_read(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer out;
+    place at;
+    if (!takes(self, count, 3, "card, offset, out")) return NULL;
+    if (PyObject_GetBuffer(args[2], &out, PyBUF_WRITABLE) < 0) return NULL;
+    long long nbytes = out.len;
+    const bool ok = place_given(self, args, &nbytes, &at);
+    enum status status = DONE;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        status = shadow_read(&self->s, at, contiguous(&out), nbytes);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&out);
+    return ok ? outcome(status) : NULL;
+}
+
+static PyObject *Shadow_flush(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    place at;
+    long long nbytes = -1;
+    if (!takes(self, count, 4, "card, offset, nbytes, keep")) return NULL;
+    const int keep = PyObject_IsTrue(args[3]);
+    if (keep < 0 || !place_given(self, args, &nbytes, &at)) return NULL;
+    enum status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = shadow_flush(&self->s, at, nbytes, keep);
+    Py_END_ALLOW_THREADS
+    return outcome(status);
+}
+
+static PyObject *Shadow_fence(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    (void)args;
+    if (!takes(self, count, 0, "none")) return NULL;
+    enum status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = shadow_fence(&self->s);
+    Py_END_ALLOW_THREADS
+    return outcome(status);
+}
+
+static PyObject *Shadow_invalidate(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    place at;
+    long long nbytes = -1;
+    if (!takes(self, count, 3, "card, offset, nbytes") || !place_given(self, args, &nbytes, &at)) return NULL;
+    enum status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = shadow_invalidate(&self->s, at, nbytes);
+    Py_END_ALLOW_THREADS
+    return outcome(status);
+}
+
+static bool line_given(Shadow *self, PyObject *const *args, place *at) {
+    long long nbytes = LINE_BYTES;
+    if (!place_given(self, args, &nbytes, at)) return false;
+    if (at->offset % LINE_BYTES) PyErr_SetString(PyExc_ValueError, "a doorbell begins a line");
+    return at->offset % LINE_BYTES == 0;
+}
+
+static PyObject *Shadow_signal(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer payload;
+    place at;
+    if (!takes(self, count, 4, "card, offset, word, payload") || !line_given(self, args, &at)) return NULL;
+    const unsigned long long word = PyLong_AsUnsignedLongLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[3], &payload, PyBUF_SIMPLE) < 0) return NULL;
+    const bool ok = payload.len <= PAYLOAD_BYTES;
+    enum status status = DONE;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        status = shadow_signal(&self->s, at, word, payload.buf, payload.len);
+        Py_END_ALLOW_THREADS
+    } else {
+        PyErr_SetString(PyExc_ValueError, "the payload is too long for a line");
+    }
+    PyBuffer_Release(&payload);
+    return ok ? outcome(status) : NULL;
+}
+
+/* poll(card, offset) -> the line's bytes */
+static PyObject *Shadow_poll(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+    place at;
+    uint8_t line[LINE_BYTES];
+    if (!takes(self, count, 2, "card, offset") || !line_given(self, args, &at)) return NULL;
+    enum status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = shadow_poll(&self->s, at, line);
+    Py_END_ALLOW_THREADS
+    return status == DONE ? PyBytes_FromStringAndSize((const char *)line, LINE_BYTES) : outcome(status);
+}
+
+/* moved() -> (evictions, prefetches, landings) in lines */
+static PyObject *Shadow_moved(Shadow *self, PyObject *none) {
+    (void)none;
+    const int64_t *moved = self->s.moved;
+    return Py_BuildValue("(LLL)", (long long)moved[EVICT], (long long)moved[PREFETCH], (long long)moved[LAND]);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+
+static PyMethodDef shadow_methods[] = {
+    {"write", FAST(Shadow_write), "write(card, offset, data, flushed): flushed says that this rank flushes it next."},
+    {"write_nt", FAST(Shadow_write_nt), "write_nt(card, offset, data)"},
+    {"read", FAST(Shadow_read), "read(card, offset, out)"},
+    {"flush", FAST(Shadow_flush), "flush(card, offset, nbytes, keep)"},
+    {"fence", FAST(Shadow_fence), "fence()"},
+    {"invalidate", FAST(Shadow_invalidate), "invalidate(card, offset, nbytes)"},
+    {"signal", FAST(Shadow_signal), "signal(card, offset, word, payload)"},
+    {"poll", FAST(Shadow_poll), "poll(card, offset) -> the line's bytes"},
+    {"moved", (PyCFunction)Shadow_moved, METH_NOARGS, "moved() -> lines evicted, prefetched and landed by the adversary."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject ShadowType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "cxlemu._native.Shadow",
+    .tp_doc = "One rank's memory on its emulated host's cache.",
+    .tp_basicsize = sizeof(Shadow),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Shadow_init,
+    .tp_dealloc = (destructor)Shadow_dealloc,
+    .tp_methods = shadow_methods,
+};
+
+shadow *shadow_of(PyObject *object) {
+    if (!PyObject_TypeCheck(object, &ShadowType) || !((Shadow *)object)->s.lock) {
+        PyErr_SetString(PyExc_TypeError, "a memory is None or a Shadow that was made");
+        return NULL;
+    }
+    return &((Shadow *)object)->s;
+}
+
+int add_shadow(PyObject *module) {
+    if (PyType_Ready(&HostLockType) < 0 || PyType_Ready(&ShadowType) < 0) return -1;
+    if (PyModule_AddObjectRef(module, "HostLock", (PyObject *)&HostLockType) < 0) return -1;
+    return PyModule_AddObjectRef(module, "Shadow", (PyObject *)&ShadowType);
+}

@@ -1,0 +1,14 @@
+/* What records do through an emulated host's cache: the same operations in the same order as engines/reference.py. */
+#ifndef CXLEMU_THROUGH_H
+#define CXLEMU_THROUGH_H
+
+#include "core.h"
+
+/* One of WRITE, WRITE_NT, FLUSH, FENCE, INVALIDATE, READ, REDUCE, SIGNAL, SIGNAL_DATA. flushed: the next record flushes
+ * just what this one writes. */
+enum status through_step(program *p, const record *r, bool flushed);
+
+/* The line of a doorbell as it is in the pool now. */
+enum status through_look(const program *p, int32_t doorbell, int64_t epoch, uint8_t line[LINE_BYTES]);
+
+#endif
