@@ -8,6 +8,7 @@ counted, in Python and in C, so that the number is the same in every run. What t
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectives import _limits
+from collectives import _limits, sizes
 from collectives.communicator import Communicator
 from collectives.contracts import buffers
 from collectives.peers.group import ROOT
@@ -29,6 +30,7 @@ from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
 from cxlemu.world import RankContext, launch
 
+RANKS, SIZES = 2, (8, 1024)
 CALLS, WARMUP = 20, 5
 HEAD_START_S = 0.005  # for rank 1, which valgrind slows down some 50 times
 DEADLINE_S = 600.0
@@ -42,12 +44,19 @@ class Counted(NamedTuple):
     instructions: float  # of rank 0, per call
 
 
-def count(calls: Sequence[Call]) -> list[Counted]:
-    """Of 2 ranks. Raises ArgumentError where there is no valgrind, RunError with what it said when it fails."""
+def check_available() -> str:
+    """Where valgrind is. Raises ArgumentError when it is missing, or its headers were when this was built."""
     valgrind = shutil.which("valgrind")
-    if valgrind is None or not _limits.HAS_CALLGRIND:
-        missing = "on PATH" if valgrind is None else "when cxlemu was built: install cxlemu again"
-        raise ArgumentError(f"--callgrind needs valgrind, which was not there {missing}")
+    if valgrind is None:
+        raise ArgumentError("--callgrind needs valgrind, which is not on PATH: apt-get install valgrind")
+    if not _limits.HAS_CALLGRIND:
+        raise ArgumentError("--callgrind needs valgrind's headers when cxlemu is built: install cxlemu once more")
+    return valgrind
+
+
+def count(calls: Sequence[Call]) -> list[Counted]:
+    """Of 2 ranks. Raises ArgumentError as check_available, RunError with what valgrind said when it fails."""
+    valgrind = check_available()
     named = [f"{call.collective}:{call.nbytes}" for call in calls]
     with tempfile.TemporaryDirectory(prefix="cxlemu-callgrind-") as folder:
         path = f"import sys; sys.path.append({str(ROOT)!r})"
@@ -57,6 +66,7 @@ def count(calls: Sequence[Call]) -> list[Counted]:
                 *(valgrind, "--tool=callgrind", "--collect-atstart=no", "--fair-sched=try"),
                 *(f"--callgrind-out-file={folder}/counts", sys.executable, "-c", code, *named),
             ],
+            env=os.environ | {"PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -67,7 +77,12 @@ def count(calls: Sequence[Call]) -> list[Counted]:
             raise RunError(f"callgrind failed: {done.stderr.strip()[-1000:]}")
         totals = dict(_total(file) for file in sorted(Path(folder).glob("counts.*")))
     return [
-        Counted(call.collective, call.nbytes, path, (totals[key] - totals[NOTHING]) / CALLS)
+        Counted(
+            call.collective,
+            sizes.size_bytes(call.collective, call.nbytes, RANKS),
+            path,
+            (totals[key] - totals[NOTHING]) / CALLS,
+        )
         for call, name in zip(calls, named, strict=True)
         for path in ("call", "handle")
         if (key := f"{name}:{path}") in totals
@@ -87,7 +102,7 @@ def _total(file: Path) -> tuple[str, int]:
 def main(named: list[str]) -> None:
     launch(
         partial(_rank_main, named=named),
-        ranks=2,
+        ranks=RANKS,
         topology="laptop",
         memory=MemorySpec("ideal"),
         how="threads",
@@ -109,7 +124,7 @@ def _rank_main(context: RankContext, named: list[str]) -> None:
 
 def _command(collective: str, nbytes: int, rank: int) -> dict[str, Any]:
     in_place = collective == "broadcast"
-    source, target = buffers(Call(collective, "auto", 2, nbytes, "f32", in_place=in_place), rank)
+    source, target = buffers(Call(collective, "auto", RANKS, nbytes, "f32", in_place=in_place), rank)
     return {
         "collective": collective,
         "root": 0,

@@ -76,8 +76,8 @@ def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
 
 
 def _launcher(mpi: Mpi, beside: Path) -> str | None:
-    for command in mpi.launchers:
-        for path in (str(beside), None):
+    for path in (str(beside), None):  # a Python that brings its own MPI has the launcher beside it
+        for command in mpi.launchers:
             found = shutil.which(command, path=path)
             if found and mpi.signature in _output([found, "--version"], {}):
                 return found
