@@ -225,10 +225,10 @@ def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None
 
 
 def _pin(group: Group) -> None:
-    """Rank k on the k-th core, where every rank has one."""
+    """Rank k on the k-th core, where every rank has one. The limit's ranks share them evenly, as is best for them."""
     cores = sorted(os.sched_getaffinity(0))
-    if group.ranks <= len(cores):
-        group.ask({"do": "pin"}, [{"core": cores[rank]} for rank in range(group.ranks)])
+    if group.ranks <= len(cores) or group.name == LIMIT:
+        group.ask({"do": "pin"}, [{"core": cores[rank % len(cores)]} for rank in range(group.ranks)])
 
 
 def _preparation(call: Call, rank: int, *, limit: bool) -> dict[str, Any]:

@@ -119,11 +119,11 @@ def _launch(peer: Peer, ranks: int, worker: tuple[str, ...]) -> list[str]:
 
 
 def _environment(name: str) -> dict[str, str]:
-    if name == "mpich":
-        return {"MPI4PY_MPIABI": "mpich"}  # wheels of mpi4py carry both
+    if name != "openmpi":
+        return {}
     # Without an agent for remote ranks Open MPI stops, though there are none; and it does not like root.
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    return {"MPI4PY_MPIABI": "openmpi", "OMPI_MCA_plm": "isolated", **as_root}
+    return {"OMPI_MCA_plm": "isolated", **as_root}
 
 
 def _start_mpi(peer: Peer, group: Group, deadline_s: float) -> list[Program]:

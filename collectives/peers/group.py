@@ -115,10 +115,10 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
-                for connection in self._connections.values():
-                    with suppress(OSError):  # who is gone needs no goodbye
-                        connection.sendall(b'{"do": "close"}\n')
+            for connection in self._connections.values():  # also after Ctrl-C, so that MPI removes what it made
+                with suppress(OSError):  # who is gone needs no goodbye
+                    connection.sendall(b'{"do": "close"}\n')
+            if self._connections:
                 self._join()
         finally:
             self._end()
