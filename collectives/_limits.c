@@ -10,7 +10,16 @@
 #include <string.h>
 #include <time.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#define HAS_CALLGRIND 1
+#else
+#define HAS_CALLGRIND 0
+#define CALLGRIND_TOGGLE_COLLECT
+#define CALLGRIND_DUMP_STATS_AT(name) (void)(name)
+#endif
+
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(CXLEMU_PLAIN)
 #define WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define WIDEST
@@ -178,16 +187,38 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Under callgrind only: whether this thread's instructions count, from here on. */
+static PyObject *py_toggle_collect(PyObject *self, PyObject *none) {
+    (void)self, (void)none;
+    CALLGRIND_TOGGLE_COLLECT;
+    Py_RETURN_NONE;
+}
+
+/* Under callgrind only: write what was counted since the last dump, under a name. */
+static PyObject *py_dump(PyObject *self, PyObject *name) {
+    (void)self;
+    const char *text = PyUnicode_AsUTF8(name);
+    if (text == NULL)
+        return NULL;
+    CALLGRIND_DUMP_STATS_AT(text);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"move", py_move, METH_VARARGS,
      "move(((out, (in, ...)), ...), rewritten, iterations): copies, or sums of float32; rewritten is filled before."},
     {"ping_pong", py_ping_pong, METH_VARARGS,
      "ping_pong(lines, rank, first, rounds, yields, deadline_s): round trips of a cache line."},
+    {"toggle_collect", py_toggle_collect, METH_NOARGS, "Under callgrind: count this thread's instructions, or not."},
+    {"dump", py_dump, METH_O, "dump(name): under callgrind, write what was counted since the last one."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_limits", .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__limits(void) {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddIntConstant(module, "HAS_CALLGRIND", HAS_CALLGRIND) < 0)
+        Py_CLEAR(module);
+    return module;
 }

@@ -26,6 +26,7 @@ from cxlemu.plan import Call
 
 BUDGET_NS = 20_000_000  # of one timing
 MOST_ITERATIONS = 100_000
+LEAST_US = 1e-3  # nothing that is measured here can be told from less
 MIN_BYTES, MAX_BYTES, STEP_FACTOR = 8, 64 << 20, 4
 ITEM_BYTES = 4  # float32
 PAGE_BYTES = 2 << 20
@@ -70,7 +71,7 @@ class Row:
     moves_us: float
     round_trip_us: float
     iterations: dict[str, int]
-    spread_us: dict[str, tuple[float, float]]  # of the medians taken: the least and the most
+    spread_us: dict[str, tuple[float, float]]  # the least and the most of what the median is of
     wrong: dict[str, int]  # elements, for each implementation
     absent: dict[str, str]  # peers that have no such collective
 
@@ -82,16 +83,25 @@ class Lane(NamedTuple):
     path: str
 
 
+class Timing(NamedTuple):
+    """Microseconds per call: with the rewriting of the source, if there was any, and of that alone."""
+
+    calls_us: float
+    rewrite_us: float
+
+
 @dataclass
 class Samples:
-    """Times of one lane, in microseconds per call."""
+    """One lane's timings, by whether the source was rewritten."""
 
     iterations: int
-    same: list[float] = field(default_factory=list)
-    rewritten: list[float] = field(default_factory=list)
+    taken: dict[bool, list[Timing]] = field(default_factory=dict)
 
-    def of(self, rewritten: bool) -> list[float]:
-        return self.rewritten if rewritten else self.same
+    def us(self, rewritten: bool) -> list[float]:
+        """Each timing without the rewriting. Of that the least is taken: other load adds to both."""
+        taken = self.taken[rewritten]
+        rewrite_us = min(timing.rewrite_us for timing in taken)
+        return [max(timing.calls_us - rewrite_us, LEAST_US) for timing in taken]
 
 
 @dataclass
@@ -110,7 +120,8 @@ class Comparison:
             for lane, taken in samples.items():
                 for rewritten in modes:
                     group = self.groups[lane.name]
-                    taken.of(rewritten).append(_time_us(group, lane.path, taken.iterations, rewritten))
+                    timing = _timing(group, lane.path, taken.iterations, rewritten)
+                    taken.taken.setdefault(rewritten, []).append(timing)
         return [row(call, samples, rewritten, wrong, absent) for rewritten in modes]
 
     def _prepare(self, call: Call) -> tuple[list[Lane], dict[str, int], dict[str, str]]:
@@ -139,11 +150,9 @@ class Comparison:
                 "moves": [(0, count, sources)],
             }
             group.ask(command)
-            time_us = statistics.median(_time_us(group, "moves", 1, rewritten=False) for _ in range(5))
+            time_us = _median_us(group, "moves", 1)
             found.append(self.ranks * count / time_us / 1e3)
-        trips = _calibrated(group, "line")
-        round_trip_us = statistics.median(_time_us(group, "line", trips, rewritten=False) for _ in range(5))
-        return Machine(found[0], found[1], round_trip_us * 1e3)
+        return Machine(found[0], found[1], 1e3 * _median_us(group, "line", _calibrated(group, "line")))
 
 
 class Machine(NamedTuple):
@@ -216,10 +225,10 @@ def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None
 
 
 def _pin(group: Group) -> None:
-    """Rank k on the k-th core, where every rank has one."""
+    """Rank k on the k-th core, where every rank has one. The limit's ranks share them evenly, as is best for them."""
     cores = sorted(os.sched_getaffinity(0))
-    if group.ranks <= len(cores):
-        group.ask({"do": "pin"}, [{"core": cores[rank]} for rank in range(group.ranks)])
+    if group.ranks <= len(cores) or group.name == LIMIT:
+        group.ask({"do": "pin"}, [{"core": cores[rank % len(cores)]} for rank in range(group.ranks)])
 
 
 def _preparation(call: Call, rank: int, *, limit: bool) -> dict[str, Any]:
@@ -243,17 +252,21 @@ def _calibrated(group: Group, path: str) -> int:
     """How many calls take about BUDGET_NS."""
     iterations = 1
     while True:
-        time_us = _time_us(group, path, iterations, rewritten=False)
-        fit = max(1, min(MOST_ITERATIONS, int(BUDGET_NS / 1e3 / max(time_us, 1e-3))))
+        time_us = _timing(group, path, iterations, rewritten=False).calls_us
+        fit = max(1, min(MOST_ITERATIONS, int(BUDGET_NS / 1e3 / max(time_us, LEAST_US))))
         if fit <= 4 * iterations:
             return fit
         iterations = min(fit, 30 * iterations)
 
 
-def _time_us(group: Group, path: str, iterations: int, rewritten: bool) -> float:
+def _median_us(group: Group, path: str, iterations: int) -> float:
+    return statistics.median(_timing(group, path, iterations, rewritten=False).calls_us for _ in range(5))
+
+
+def _timing(group: Group, path: str, iterations: int, rewritten: bool) -> Timing:
     answers = group.ask({"do": "time", "path": path, "iterations": iterations, "rewritten": rewritten})
-    slowest_ns, rewrite_ns = (max(int(answer[key]) for answer in answers) for key in ("ns", "rewrite_ns"))
-    return max(slowest_ns - rewrite_ns, 0) / iterations / 1e3
+    calls_ns, rewrite_ns = (max(int(answer[key]) for answer in answers) for key in ("ns", "rewrite_ns"))
+    return Timing(calls_ns / iterations / 1e3, rewrite_ns / iterations / 1e3)
 
 
 def row(
@@ -263,7 +276,7 @@ def row(
     wrong: Mapping[str, int],
     absent: Mapping[str, str],
 ) -> Row:
-    taken = {lane: each.of(rewritten) for lane, each in samples.items()}
+    taken = {lane: each.us(rewritten) for lane, each in samples.items()}
     us = {lane: statistics.median(each) for lane, each in taken.items()}
     moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
     bound_us = limits.limit_us(moves_us, round_trip_us)
@@ -280,7 +293,7 @@ def row(
         peers_us=peers_us,
         limit_us=bound_us,
         best_peer=best,
-        ratio_to_best_peer=ours_us / peers_us[best] if best and peers_us[best] else None,
+        ratio_to_best_peer=ours_us / peers_us[best] if best else None,
         ratio_to_limit=ours_us / bound_us,
         moves_us=moves_us,
         round_trip_us=round_trip_us,
@@ -326,5 +339,5 @@ def means(rows: Sequence[Row]) -> list[Mean]:
 
 
 def _mean(ratios: Sequence[float | None]) -> float | None:
-    positive = [ratio for ratio in ratios if ratio]
-    return statistics.geometric_mean(positive) if positive else None
+    known = [ratio for ratio in ratios if ratio is not None]
+    return statistics.geometric_mean(known) if known else None

@@ -16,8 +16,9 @@ the rank that has them wrote them (sources are shared memory, every one written 
 | reduce         | the same at the root, the others only sum                     | the cores share the additions |
 
 Below some KB bytes cost nothing beside the news that they are there, which takes a cache line from one core to another:
-half a round trip, once for every collective. So a limit is the larger of both, `limit_us`. Calls that follow each other
-may overlap where a rank waits for nobody, as the root of a broadcast: there a call can take less than that.
+half a round trip, once for every collective, between two cores also where more ranks share them. So a limit is the
+larger of both, `limit_us`. Calls that follow each other may overlap where a rank waits for nobody, as the root of a
+broadcast: there a call can take less than that.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
 
 
 def _launcher(mpi: Mpi, beside: Path) -> str | None:
-    for command in mpi.launchers:
-        for path in (str(beside), None):
+    for path in (str(beside), None):  # a Python that brings its own MPI has the launcher beside it
+        for command in mpi.launchers:
             found = shutil.which(command, path=path)
             if found and mpi.signature in _output([found, "--version"], {}):
                 return found
@@ -119,11 +119,11 @@ def _launch(peer: Peer, ranks: int, worker: tuple[str, ...]) -> list[str]:
 
 
 def _environment(name: str) -> dict[str, str]:
-    if name == "mpich":
-        return {"MPI4PY_MPIABI": "mpich"}  # wheels of mpi4py carry both
+    if name != "openmpi":
+        return {}
     # Without an agent for remote ranks Open MPI stops, though there are none; and it does not like root.
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    return {"MPI4PY_MPIABI": "openmpi", "OMPI_MCA_plm": "isolated", **as_root}
+    return {"OMPI_MCA_plm": "isolated", **as_root}
 
 
 def _start_mpi(peer: Peer, group: Group, deadline_s: float) -> list[Program]:

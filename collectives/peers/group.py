@@ -88,7 +88,7 @@ class Group:
                     ) from None
                 continue
             connection.settimeout(self._deadline_s)
-            stream = self._stack.enter_context(connection.makefile("rw", encoding="utf-8"))
+            stream = self._stack.enter_context(connection.makefile("r", encoding="utf-8"))
             self._stack.enter_context(connection)
             hello = self._read(stream, "a new rank")
             self._connections[hello["rank"]], self._streams[hello["rank"]] = connection, stream
@@ -99,8 +99,7 @@ class Group:
         for rank in range(self.ranks):
             own = dict(command) | (dict(each[rank]) if each else {})
             try:
-                self._streams[rank].write(json.dumps(own) + "\n")
-                self._streams[rank].flush()
+                self._connections[rank].sendall(json.dumps(own).encode() + b"\n")
             except OSError as error:
                 raise RankDiedError(f"{self.name}: rank {rank} is gone ({error.strerror}){self._tail()}") from error
         answers: dict[int, dict[str, Any]] = {}
@@ -116,11 +115,10 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
-                for stream in self._streams.values():
-                    with suppress(OSError):  # who is gone needs no goodbye
-                        stream.write('{"do": "close"}\n')
-                        stream.flush()
+            for connection in self._connections.values():  # also after Ctrl-C, so that MPI removes what it made
+                with suppress(OSError):  # who is gone needs no goodbye
+                    connection.sendall(b'{"do": "close"}\n')
+            if self._connections:
                 self._join()
         finally:
             self._end()

@@ -51,14 +51,17 @@ class RoundTrips:
             _limits.ping_pong(limit.lines, limit.rank, limit.rounds + 1, iterations, limit.yields, limit.deadline_s)
         limit.rounds += iterations
 
-    rewrite_and_repeat = rewrite = repeat
+    rewrite_and_repeat = repeat  # there is no source
+
+    def rewrite(self, iterations: int) -> None:
+        pass
 
 
 class Limit:
     def __init__(self, fd: int, rank: int, ranks: int, stride: int, deadline_s: float) -> None:
         self.rank = rank
         self.deadline_s = deadline_s
-        self.yields = ranks > len(os.sched_getaffinity(0))
+        self.yields = len(os.sched_getaffinity(0)) < 2  # else ranks 0 and 1 have a core each
         self.rounds = 0
         memory = mmap.mmap(fd, CONTROL_BYTES + ranks * stride)
         memory.madvise(mmap.MADV_HUGEPAGE)  # as NumPy asks for its arrays

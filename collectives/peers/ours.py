@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from collectives.communicator import Communicator
-from collectives.peers.worker import Buffers, Prepared, Repeated, allocate, die_with_parent, serve
+from collectives.peers.worker import Buffers, Repeated, allocate, die_with_parent, serve
 from cxlemu import __version__
 from cxlemu.memory import MemorySpec
 from cxlemu.world import RankContext, launch
@@ -18,7 +18,7 @@ class Ours:
         self.rank = comm.rank
         self._comm = comm
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Prepared]]:
+    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Repeated]]:
         x, out = buffers = allocate(command)
         name = command["collective"]
         if name == "broadcast":
@@ -28,7 +28,7 @@ class Ours:
             arrays, arguments = (x,), {"out": out}
             if name in ("reduce", "gather", "scatter"):
                 arguments["root"] = command["root"]
-        paths: dict[str, Prepared] = {
+        paths: dict[str, Repeated] = {
             "call": Repeated(partial(getattr(self._comm, name), *arrays, **arguments), buffers.x)
         }
         make_handle = getattr(self._comm, f"{name}_init", None)

@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -58,7 +58,7 @@ class Implementation(Protocol):
 
     rank: int
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Prepared]]: ...
+    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, Mapping[str, Prepared]]: ...
     def barrier(self) -> None: ...
 
 
@@ -66,11 +66,11 @@ class Repeated:
     """Any call, repeated by Python. The source is rewritten by the same memory operation whoever is measured."""
 
     def __init__(self, call: Call, x: Array | None) -> None:
-        self._call = call
+        self.call = call
         self._x = x
 
     def repeat(self, iterations: int) -> None:
-        call = self._call
+        call = self.call
         for _ in itertools.repeat(None, iterations):
             call()
 
@@ -78,7 +78,7 @@ class Repeated:
         if self._x is None:
             self.repeat(iterations)
             return
-        call, fill = self._call, self._x.fill
+        call, fill = self.call, self._x.fill
         for _ in itertools.repeat(None, iterations):
             fill(1.0)
             call()
@@ -152,7 +152,7 @@ def serve(implementation: Implementation, path: str, version: str) -> None:
 class _Obedience:
     def __init__(self, implementation: Implementation) -> None:
         self._implementation = implementation
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: Mapping[str, Prepared] = {}
 
     def __call__(self, command: dict[str, Any]) -> dict[str, Any]:
         if command["do"] == "prepare":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from collectives import compare
+from collectives import compare, instructions
 from collectives.contracts import COLLECTIVES
 from collectives.peers import find
 from cxlemu.cli import bench_plot
@@ -51,6 +51,9 @@ SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there; needs matplotlib.")
+@click.option(
+    "--callgrind", is_flag=True, help="Count the instructions of small calls, too: free of noise; needs valgrind."
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -66,6 +69,7 @@ def command(
     deadline_s: float,
     json_file: Path | None,
     plot_file: Path | None,
+    callgrind: bool,
 ) -> None:
     """Compare our collectives with Open MPI, MPICH and Gloo, and with what this machine can do at best.
 
@@ -93,6 +97,8 @@ def command(
     calls = compare.cells(chosen, compare.default_sizes(minbytes, maxbytes), ranks)
     if not calls:
         raise ArgumentError(f"there is no size between {minbytes} and {maxbytes}: sizes are 8 and powers of four")
+    if callgrind:
+        instructions.check_available()
     modes = SOURCES[source]
     report = BenchReport(ranks, calls, alternations, modes, json_file=json_file)
     with report:
@@ -103,6 +109,9 @@ def command(
             report.opened(comparison)
             for call in calls:
                 report.add(comparison.measure(call, alternations=alternations, modes=modes))
+        if callgrind:
+            report.counting()
+            report.instructions = instructions.count(compare.cells(chosen, instructions.SIZES, instructions.RANKS))
     if plot_file is not None:
         with writing("--plot", plot_file):
             bench_plot.draw(report.rows, plot_file, title=f"{ranks} ranks on this machine, float32")

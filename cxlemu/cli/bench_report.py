@@ -20,6 +20,7 @@ from rich.text import Text
 
 from collectives import compare
 from collectives.compare import Comparison, Mean, Row
+from collectives.instructions import Counted
 from cxlemu import __version__
 from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
@@ -49,6 +50,7 @@ class BenchReport:
         self.rows: list[Row] = []
         self._versions: dict[str, str] = {}
         self._absent: dict[str, str] = {}
+        self.instructions: list[Counted] = []
         self._machine: compare.Machine | None = None
         self._began = time.monotonic()
         self._out = Console(highlight=False, soft_wrap=True)
@@ -128,6 +130,9 @@ class BenchReport:
                     self._print(f"#   {name} got {elements} elements wrong", "bold red")
             self._progress.update(self._task, description=row.collective, completed=len(self.rows))
 
+    def counting(self) -> None:
+        self._progress.update(self._task, description="counting instructions")
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -136,6 +141,8 @@ class BenchReport:
         if self.rows:
             self._print("#")
             self._out.print(_means_table(means))
+        if self.instructions:
+            self._out.print(_instructions_table(self.instructions))
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
         self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
         if self._json_file is not None:
@@ -159,6 +166,7 @@ class BenchReport:
             "machine": self._machine._asdict() if self._machine else None,
             "rows": [asdict(row) for row in self.rows],
             "geometric_means": [mean._asdict() for mean in means],
+            "instructions": [counted._asdict() for counted in self.instructions],
             "wrong": self.wrong,
             "seconds": time.monotonic() - self._began,
         }
@@ -189,6 +197,18 @@ def _means_table(means: Sequence[Mean]) -> Table:
             _ratio(mean.handle_to_best_peer),
             _ratio(mean.to_limit),
         )
+    return table
+
+
+def _instructions_table(instructions: Sequence[Counted]) -> Table:
+    title = "instructions of rank 0 of 2, for a call that waits for nobody (callgrind)"
+    table = Table(title=title, box=box.SIMPLE, title_justify="left")
+    for name in ("collective", "bytes", "ours", "handle"):
+        table.add_column(name, justify="left" if name == "collective" else "right")
+    counts = {(each.collective, each.bytes, each.path): f"{each.instructions:.0f}" for each in instructions}
+    for collective, nbytes in dict.fromkeys((each.collective, each.bytes) for each in instructions):
+        ours, handle = (counts.get((collective, nbytes, path), "-") for path in ("call", "handle"))
+        table.add_row(collective, format_bytes(nbytes), ours, handle)
     return table
 
 
