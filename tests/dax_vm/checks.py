@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .guest import Guest, GuestError
+from .guest import Guest, GuestError, Job
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CXLEMU = (sys.executable, "-m", "cxlemu")  # the host's, whose / the guests have
@@ -27,8 +27,13 @@ class Host(NamedTuple):
     def options(self) -> list[str]:
         return [word for device in self.devices for word in ("--device", device)]
 
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Job:
+        """cxlemu with these arguments and all devices."""
+        command = [*CXLEMU, *arguments, *self.options]
+        return self.guest.start(command, env=env, cwd=CHECKOUT, deadline_s=DEADLINE_S)
+
     def cxlemu(self, *arguments: str, expect: int = 0) -> str:
-        return self.guest.run([*CXLEMU, *arguments], cwd=CHECKOUT, deadline_s=DEADLINE_S, expect=expect)
+        return self.start(*arguments).wait(expect)
 
     def first_bytes(self, write: bytes = b"") -> str:
         """Of the first device, through a mapping; ``write`` is stored there before."""
@@ -61,7 +66,7 @@ def foreign_data_is_kept(a: Host) -> str:
     """`pool format` has nobody to ask here, so it must refuse."""
     one = a._replace(devices=a.devices[:1])
     one.first_bytes(write=b"SOMEBODY")
-    said = one.cxlemu("pool", "format", *one.options, expect=2)
+    said = one.cxlemu("pool", "format", expect=2)
     if one.first_bytes() != "b'SOMEBODY'":
         raise GuestError(f"pool format refused, and yet wrote: {one.first_bytes()}")
     return f"foreign data: {last_line(said)}"
@@ -69,11 +74,13 @@ def foreign_data_is_kept(a: Host) -> str:
 
 def one_pool_under_other_names(a: Host, b: Host) -> str:
     """The second host finds the pool that the first made, and its cards behind other names."""
-    said = a.cxlemu("pool", "format", *a.options, "--yes")
-    facts = [json.loads(host.cxlemu("pool", "show", "--json", *host.options)) for host in (a, b)]
+    said = a.cxlemu("pool", "format", "--yes")
+    shows = [host.start("pool", "show", "--json") for host in (a, b)]
+    facts = [json.loads(show.wait()) for show in shows]
     cards = [{each["card"]: each["path"] for each in host} for host in facts]
-    kinds = {(each["uuid"], each["kind"]) for host in facts for each in host}
-    if len(kinds) != 1 or [len(each) for each in cards] != [len(a.devices)] * 2:
+    pools = {each["uuid"] for host in facts for each in host}
+    kinds = {each["kind"] for host in facts for each in host}
+    if len(pools) != 1 or kinds != {"device-DAX"} or [len(each) for each in cards] != [len(a.devices)] * 2:
         raise GuestError(f"the two hosts do not see one pool on devices: {facts}")
     if cards[0] == cards[1]:
         raise GuestError(f"both hosts have the same names for the cards, which tests less than it should: {cards}")
@@ -82,18 +89,11 @@ def one_pool_under_other_names(a: Host, b: Host) -> str:
 
 def collectives(hosts: Sequence[Host], engine: str, sizes: Sequence[int]) -> str:
     """All eight, one rank for each of ``hosts``, which meet over the pool and nothing else."""
-    arguments = ["--launch", "env", "--backend", "dax", "--engine", engine, "-v", "--json", "/tmp/result.json"]
+    arguments = ["run", "--launch", "env", "--backend", "dax", "--engine", engine, "--json", "/tmp/result.json"]
     arguments += ["-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "32", "--iters", "1"]
     arguments += ["--deadline-s", str(DEADLINE_S / 3)]
-    jobs = [
-        host.guest.start(
-            [*CXLEMU, "run", *arguments, *host.options],
-            env={"RANK": str(rank), "WORLD_SIZE": str(len(hosts))},
-            cwd=CHECKOUT,
-            deadline_s=DEADLINE_S,
-        )
-        for rank, host in enumerate(hosts)
-    ]
+    places = [{"RANK": str(rank), "WORLD_SIZE": str(len(hosts))} for rank in range(len(hosts))]
+    jobs = [host.start(*arguments, env=place) for host, place in zip(hosts, places, strict=True)]
     try:
         said = [job.wait() for job in jobs]
     except GuestError as error:
@@ -108,13 +108,11 @@ def collectives(hosts: Sequence[Host], engine: str, sizes: Sequence[int]) -> str
 
 
 def two_pools_are_refused(a: Host, b: Host) -> str:
-    """The second host makes a pool of its own of some of the cards; the first is told, and writes nothing."""
-    some = b._replace(devices=b.devices[:2])
-    some.cxlemu("pool", "format", *some.options, "--yes")
-    before = b.cxlemu("pool", "show", *b.options)
-    said = last_line(a.cxlemu("run", "--backend", "dax", *a.options, expect=2))
-    if "belongs to pool" not in said or b.cxlemu("pool", "show", *b.options) != before:
-        raise GuestError(f"cards of two pools: {said}\n{before}")
+    """The second host makes a pool of its own of some of the cards, which the first is told."""
+    b._replace(devices=b.devices[:2]).cxlemu("pool", "format", "--yes")
+    said = last_line(a.cxlemu("run", "--backend", "dax", expect=2))
+    if "belongs to pool" not in said:
+        raise GuestError(f"cards of two pools: {said}")
     return f"two pools: {said}"
 
 
