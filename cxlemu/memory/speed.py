@@ -1,12 +1,11 @@
 """How fast an emulated host's cache in C is, as a fraction of memcpy: ``python -m cxlemu.memory.speed``.
 
-Every step of a round is timed right after the one before it, so that other load on the machine meets all of them; the
-fractions are of medians.
+Each step is timed right after a memcpy of as many bytes, again and again, so that other load on the machine meets both;
+time is the thread's own, and the fractions are of medians.
 """
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable
 from statistics import median
@@ -20,7 +19,7 @@ from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 
 SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
-_ROUND_BYTES = 1 << 26  # moved by each step in all of its rounds, at least
+_BYTES = 1 << 27  # that a step moves in all of its rounds, at least
 _PAGE_BYTES = 4096
 
 
@@ -33,36 +32,49 @@ def fractions_of_memcpy(nbytes: int) -> dict[str, float]:
     # Not at the same place in their pages, or loads wait for stores that they only seem to depend on.
     given, copied, out = (_lines(nbytes, place) for place in (1, 20, 40))
 
-    def write_and_flush(memory: _native.Shadow, *, fused: bool) -> None:
+    into, source = memoryview(copied), memoryview(given)
+
+    def memcpy() -> None:
+        into[:] = source
+
+    def write(memory: _native.Shadow, *, fused: bool) -> None:
         memory.write(0, 0, given, fused)
         memory.flush(0, 0, nbytes, False)
 
-    def invalidate_and_read(memory: _native.Shadow) -> None:
+    def read(memory: _native.Shadow) -> None:
         memory.invalidate(0, 0, nbytes)
         memory.read(0, 0, out)
 
+    def publish(memory: _native.Shadow) -> None:
+        write(memory, fused=True)
+        memory.fence()
+
     steps: dict[str, Callable[[], object]] = {
-        "memcpy": lambda: ctypes.memmove(copied.ctypes.data, given.ctypes.data, nbytes),
         "write": lambda: calm.write(0, 0, given, False),
-        "write, flush": lambda: write_and_flush(calm, fused=False),
-        "fence": lambda: calm.fence(),
-        "write and flush in one": lambda: write_and_flush(calm, fused=True),
-        "fence, again": lambda: calm.fence(),
-        "invalidate, read": lambda: invalidate_and_read(calm),
+        "write, flush": lambda: write(calm, fused=False),
+        "write and flush in one": lambda: write(calm, fused=True),
+        "write and flush in one, fence": lambda: publish(calm),
+        "invalidate, read": lambda: read(calm),
         "read what is there": lambda: calm.read(0, 0, out),
-        "write, flush, disturbed": lambda: write_and_flush(disturbed, fused=True),
-        "fence, disturbed": lambda: disturbed.fence(),
-        "invalidate, read, disturbed": lambda: invalidate_and_read(disturbed),
+        "adversary: write, flush": lambda: write(disturbed, fused=True),
+        "adversary: write, flush, fence": lambda: publish(disturbed),
+        "adversary: invalidate, read": lambda: read(disturbed),
     }
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(max(_ROUND_BYTES // nbytes, 7) + 1):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
+    return {name: _fraction(memcpy, step, calm.fence, max(_BYTES // nbytes, 9)) for name, step in steps.items()}
+
+
+def _fraction(
+    whole: Callable[[], object], step: Callable[[], object], after: Callable[[], object], rounds: int
+) -> float:
+    times: dict[Callable[[], object], list[int]] = {whole: [], step: []}
+    for number in range(rounds + 1):
+        for timed in (whole, step):
+            start = time.thread_time_ns()
+            timed()
             if number:  # the first round makes pages
-                times[name].append(time.perf_counter() - start)
-    memcpy = median(times["memcpy"])
-    return {name: memcpy / median(taken) for name, taken in times.items()}
+                times[timed].append(time.thread_time_ns() - start)
+        after()
+    return median(times[whole]) / median(times[step])
 
 
 def _lines(nbytes: int, place: int) -> Bytes:
@@ -74,9 +86,9 @@ def _lines(nbytes: int, place: int) -> Bytes:
 
 def main() -> None:
     found = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
-    print(f"{'KiB':30}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
+    print(f"{'KiB':32}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
     for name in found[SIZES[0]]:
-        print(f"{name:30}" + "".join(f"{found[nbytes][name]:8.2f}" for nbytes in SIZES))
+        print(f"{name:32}" + "".join(f"{found[nbytes][name]:8.2f}" for nbytes in SIZES))
 
 
 if __name__ == "__main__":
