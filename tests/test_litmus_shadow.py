@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations, product
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 
 from cxlemu.memory import AdversaryRates, HostCache, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.memory.shadow import ShadowMemory
 
 SEEDS = range(50)
 RATES = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
@@ -30,14 +31,16 @@ LINES = 6
 
 
 class World:
-    """Ranks on hosts, and the registers that their loads fill."""
+    """Ranks on hosts, and the registers that their loads fill. ``in_c``: the shadow cache in C."""
 
-    def __init__(self, hosts: Sequence[int], seed: int | None) -> None:
+    def __init__(self, hosts: Sequence[int], seed: int | None, *, in_c: bool) -> None:
         cards = [np.zeros(LINES * LINE_BYTES, np.uint8)]
         spec = MemorySpec(seed=seed, rates=RATES)
         self.hosts = hosts
         self.caches = {host: HostCache.private(cards) for host in hosts}
         self.memories = [spec.open(cards, host_cache=self.caches[h], host=h, rank=r) for r, h in enumerate(hosts)]
+        if in_c:
+            self.memories = [memory.native for memory in self.memories if isinstance(memory, ShadowMemory)]
         self.done = [0] * len(hosts)  # steps that each rank has completed
         self.registers: dict[str, int] = {}
         self.seed = seed or 0
@@ -135,6 +138,7 @@ class Litmus:
     outcome: dict[str, int]
     hosts: tuple[int, ...] = ()
     by: Literal["never-evict", "seed"] = "never-evict"
+    in_c: bool = False
 
     def __post_init__(self) -> None:
         self.hosts = self.hosts or tuple(range(len(self.programs)))
@@ -152,7 +156,7 @@ class Litmus:
 
     def run(self, order: tuple[int, ...], seed: int | None) -> dict[str, int] | None:
         """The registers at the end, None where this order would have to pass an unsatisfied wait."""
-        world = World(self.hosts, seed)
+        world = World(self.hosts, seed, in_c=self.in_c)
         for rank in order:
             step = self.programs[rank][world.done[rank]]
             if step(world, rank) is False:
@@ -244,21 +248,29 @@ def forbidden() -> Iterator[Litmus]:
     yield Litmus("OBSERVED", [[store(X, 1), flush(X), crash()], twice], {"new": 1, "old": 0})
 
 
+in_both = pytest.mark.parametrize("in_c", [False, True], ids=["numpy", "c"])
+
+
+@in_both
 @pytest.mark.parametrize("litmus", list(allowed()), ids=lambda litmus: litmus.name)
-def test_an_allowed_outcome_is_reached(litmus: Litmus) -> None:
+def test_an_allowed_outcome_is_reached(litmus: Litmus, in_c: bool) -> None:
+    litmus = replace(litmus, in_c=in_c)
     assert litmus.in_worst_case() == (litmus.by == "never-evict")
     if litmus.by == "seed":
         assert any(litmus.shows(order, seed) for seed in SEEDS for order in litmus.orders)
 
 
+@in_both
 @pytest.mark.parametrize("litmus", list(forbidden()), ids=lambda litmus: litmus.name)
-def test_a_forbidden_outcome_is_never_reached(litmus: Litmus) -> None:
+def test_a_forbidden_outcome_is_never_reached(litmus: Litmus, in_c: bool) -> None:
+    litmus = replace(litmus, in_c=in_c)
     assert not litmus.in_worst_case()
     for order, seed in product(litmus.orders, SEEDS):
         assert not litmus.shows(order, seed), f"order {order}, seed {seed}"
 
 
-def test_two_readers_agree_on_the_order_of_two_writers() -> None:
+@in_both
+def test_two_readers_agree_on_the_order_of_two_writers(in_c: bool) -> None:
     """IRIW: 6300 orders in the worst case; under the adversary, 20 other orders for each seed."""
 
     def write(word: int) -> list[Step]:
@@ -273,7 +285,7 @@ def test_two_readers_agree_on_the_order_of_two_writers() -> None:
         return [invalidate(first), load(first, names[0]), invalidate(then), load(then, names[1])]
 
     opposite = {"a1": 1, "a2": 0, "b1": 1, "b2": 0}
-    iriw = Litmus("IRIW", [write(X), write(Y), read(X, Y, "a"), read(Y, X, "b")], opposite)
+    iriw = Litmus("IRIW", [write(X), write(Y), read(X, Y, "a"), read(Y, X, "b")], opposite, in_c=in_c)
     assert len(iriw.orders) == 6300
     assert not iriw.in_worst_case()
     for seed in SEEDS:

@@ -8,25 +8,25 @@ from __future__ import annotations
 import os
 import random
 import re
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from expected import COLLECTIVES, OPS, input_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lockstep import Lockstep, in_random_order
-from native_lockstep import NativeLockstep, card
+from native_lockstep import InTurns, NativeLockstep, ReferenceInTurns, card, outcome
 from test_collectives import plan_of
 
-from cxlemu.backends import BACKENDS, EVERYTHING, Step
+from cxlemu.backends import BACKENDS, EVERYTHING
 from cxlemu.backends import NOTHING as ELIDE_NOTHING
 from cxlemu.engines import Engine, engine_for
-from cxlemu.engines.native import DONE, IDLE, MISMATCH, NativeEngine
-from cxlemu.engines.reference import Runner
+from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.streams import Binding, Blocked, Running
 from cxlemu.errors import ArgumentError, DeadlineError, MismatchError, PlanError
-from cxlemu.memory import MemorySpec
+from cxlemu.memory import AdversaryRates, HostCache, MemorySpec, lock
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
 from cxlemu.plan import (
@@ -101,27 +101,80 @@ def harmless_bits(call: Call, rng: np.random.Generator) -> list[Bytes]:
     return given_bytes
 
 
-@pytest.mark.parametrize("elides", [EVERYTHING, ELIDE_NOTHING], ids=["shm", "dax"])
+WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
+NEW_SEED = MemorySpec(seed=0, rates=WILD)
+MEMORIES: dict[str, dict[str, Any]] = {
+    "shm": {"elides": EVERYTHING},
+    "dax": {"elides": ELIDE_NOTHING},
+    "emulated": {"memory": MemorySpec()},
+    "adversary": {"memory": NEW_SEED},
+}
+every_memory = pytest.mark.parametrize("memory", MEMORIES)
+
+
+def worlds(layout: Layout, memory: str, seed: int, *, per_host: int = 1) -> tuple[InTurns, InTurns]:
+    """The same for both engines."""
+    given = {"hosts": [rank // per_host for rank in range(layout.ranks)], "seed": seed, **MEMORIES[memory]}
+    if memory == "adversary":
+        given["memory"] = replace(NEW_SEED, seed=seed)
+    native = NativeLockstep(layout, **given)
+    given.pop("elides", None)
+    return ReferenceInTurns(layout, **given), native
+
+
+@every_memory
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@examples(40)
+@examples(20)
 @given(st.data())
-def test_the_same_calls_leave_the_same_bytes(collective: str, elides: Step, data: st.DataObject) -> None:
-    """A call, others, and the same call again: results of all ranks, and all cards, doorbells included."""
+def test_the_same_calls_leave_the_same_bytes(collective: str, memory: str, data: st.DataObject) -> None:
+    """A call, others, and the same call again: results of all ranks, all cards, doorbells included, and all caches."""
     layout = data.draw(layouts())
     any_collective = st.sampled_from(COLLECTIVES)
     first, second, third = (
         data.draw(plans(layout, name)) for name in (collective, collective, data.draw(any_collective))
     )
-    program = [first, second, third, first]
+    seed, per_host = data.draw(st.integers(0, 1 << 20)), data.draw(st.sampled_from([1, 1, 2]))
+    calls = [(p, harmless_bits(p.call, np.random.default_rng(seed))) for p in (first, second, third, first)]
+    reference, native = worlds(layout, memory, seed, per_host=per_host)
+    wanted = outcome(reference, calls)
+    assert wanted[0] == "" and outcome(native, calls) == wanted
+
+
+# With one of these missing a plan may read what it should not, or wait for ever.
+NEEDED = [Op.FLUSH, Op.FENCE, Op.INVALIDATE, Op.SIGNAL, Op.WAIT, Op.WAIT_ALL, Op.SIGNAL_DATA, Op.WAIT_DATA, Op.AWAIT]
+
+
+@st.composite
+def broken(draw: st.DrawFn, plan: Plan) -> Plan:
+    """Without one of its instructions, if it has any that it needs."""
+    rank = draw(st.integers(0, len(plan.parts) - 1))
+    part = plan.part(rank)
+    places = [
+        (s, at) for s, stream in enumerate(part.streams) for at in np.flatnonzero(np.isin(stream.records["op"], NEEDED))
+    ]
+    if not places:
+        return plan
+    stream, at = draw(st.sampled_from(places))
+    streams = list(part.streams)
+    streams[stream] = replace(streams[stream], records=np.delete(streams[stream].records, at))
+    return plan.with_part(replace(part, streams=tuple(streams)))
+
+
+@pytest.mark.parametrize("memory", ["emulated", "adversary"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@examples(30)
+@given(st.data())
+def test_broken_plans_go_wrong_in_the_same_way(collective: str, memory: str, data: st.DataObject) -> None:
+    """Wrong bytes, the same ones; a deadlock at the same place; and the adversary has done the same."""
+    layout = data.draw(layouts())
+    nbytes = 0 if collective == "barrier" else data.draw(st.sampled_from([8, 200, 2000]))
     seed = data.draw(st.integers(0, 1 << 20))
-    calls = [(plan, harmless_bits(plan.call, np.random.default_rng(seed))) for plan in program]
-    reference = Lockstep(layout, memory=MemorySpec("shm"), schedule=in_random_order(seed))
-    native = NativeLockstep(layout, elides=elides, seed=seed)
-    for plan, wanted, got in zip(program, reference.calls(calls), native.calls(calls), strict=True):
-        for rank in range(layout.ranks):
-            assert got[rank].tobytes() == wanted[rank].tobytes(), f"{plan.call}, rank {rank}"
-    for mine, theirs in zip(native.cards, reference.cards, strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    plan = plan_of(layout, collective, nbytes, "u8", data.draw(st.sampled_from(OPS)), 0, False, random.Random(seed))
+    mutant = data.draw(broken(plan))
+    rng = np.random.default_rng(seed)
+    calls = [(p, harmless_bits(p.call, rng)) for p in (plan, mutant, mutant, plan, mutant)]
+    reference, native = worlds(layout, memory, seed, per_host=data.draw(st.sampled_from([1, 1, 2])))
+    assert outcome(native, calls) == outcome(reference, calls)
 
 
 # --- any instructions ---------------------------------------------------------------------------------------------
@@ -243,46 +296,24 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(frame, draw(streams), draw(st.integers(1, 9)), draw(st.integers(0, 1 << 20)))
 
 
-def as_far_as_it_goes(runner: Runner) -> list[Blocked]:
-    """The streams in turn, until none can go on."""
-    while True:
-        blocked: list[Blocked] = []
-        progress = False
-        for stream in runner.pending():
-            while not runner.ended(stream):
-                obstacle = runner.step(stream)
-                if obstacle is not None:
-                    blocked.append(obstacle)
-                    break
-                progress = True
-        if not progress:
-            return blocked
-
-
-@pytest.mark.parametrize("elides", [EVERYTHING, ELIDE_NOTHING], ids=["shm", "dax"])
-@examples(200)
+@every_memory
+@examples(150)
 @given(cases())
-def test_any_instructions_do_the_same(elides: Step, case: Case) -> None:
-    """Buffers, cards, and for every stream where it stands and why; or the same mismatch."""
+def test_any_instructions_do_the_same(memory: str, case: Case) -> None:
+    """Buffers, cards, caches, and for every stream where it stands and why; or the same mismatch."""
     r = case.running()
-    reference_cards, native_cards = case.cards(), case.cards()
-    reference_buffers, native_buffers = case.buffers(), case.buffers()
-    memory = DirectMemory(reference_cards)
-    runner = Runner(r.call, r.frame, r.part, r.binding, memory=memory, buffers=reference_buffers)
-    wanted: object
-    try:
-        wanted = [(int(b.stream[1:]), *b[1:2], b.doorbell, b.wanted, b.shows) for b in as_far_as_it_goes(runner)]
-    except MismatchError as error:
-        wanted = str(error)
-    program = NativeEngine(native_cards, LAYOUT.ranks, elides).program(r)
-    program.start(case.epoch, CALL.tag(), *native_buffers)
-    status, found = program.advance(0, 0)
-    if status == MISMATCH:
-        assert str(r.mismatch(found[0][2])) == wanted
-    else:
-        assert found == wanted and status == (IDLE if wanted else DONE)
-    for mine, theirs in zip(native_buffers + native_cards, reference_buffers + reference_cards, strict=True):
-        assert mine.tobytes() == theirs.tobytes()
+    seen = []
+    for world in worlds(LAYOUT, memory, case.seed):
+        buffers = case.buffers()
+        for where, content in zip(world.cards, case.cards(), strict=True):
+            where[:] = content
+        stands: object
+        try:
+            stands = world.advance(world.begin(r, buffers))
+        except MismatchError as error:
+            stands = str(error)
+        seen.append((stands, [mine.tobytes() for mine in buffers], world.seen(), world.stats()))
+    assert seen[0] == seen[1]
 
 
 # --- what a rank sees of the engine -------------------------------------------------------------------------------
@@ -297,9 +328,12 @@ def by_hand(streams: list[list[Instruction]], frame: Frame = GEMM, sizes: tuple[
     return Running(CALL, frame, RankPart(0, buffers, named, 1), Binding(LAYOUT, BASE, 5, CALL.tag()))
 
 
-@pytest.fixture(params=["reference", "native"])
+@pytest.fixture(params=["reference", "native", "native emulated"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     cards = [card(BASE + LAYOUT.extent_bytes) for _ in range(LAYOUT.cards)]
+    if request.param == "native emulated":
+        memory = MemorySpec(seed=1).open(cards, host_cache=HostCache.private(cards), host=0, rank=0)
+        return engine_for("native", BACKENDS["emulated"], memory, cards, LAYOUT.ranks)
     return engine_for(request.param, BACKENDS["shm"], DirectMemory(cards), cards, LAYOUT.ranks)
 
 
@@ -366,6 +400,29 @@ def test_a_buffer_that_the_plan_writes_may_not_be_read_only(engine: Engine) -> N
     buffers[OUT] = np.ones(24, np.uint8)
     engine.run(by_hand([[copy]]), buffers, deadline_s=5)  # what it only reads may be
     assert buffers[OUT].tolist() == [0] * 8 + [1] * 16
+
+
+def test_a_cache_that_cannot_be_had_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "DEADLINE_S", 0.05)
+    cards = [card(BASE + LAYOUT.extent_bytes) for _ in range(LAYOUT.cards)]
+    cache = HostCache.private(cards)
+    engine = engine_for(
+        "native", BACKENDS["emulated"], MemorySpec().open(cards, host_cache=cache, host=0, rank=0), cards, LAYOUT.ranks
+    )
+    running, none = by_hand([[Instruction(Op.FENCE)]], sizes=(0,) * 4), [np.empty(0, np.uint8)] * 4
+    with cache.lock, ThreadPoolExecutor(1) as another, pytest.raises(DeadlineError, match="held its cache for more"):
+        another.submit(engine.run, running, none, deadline_s=5).result()
+    engine.run(running, none, deadline_s=5)
+
+
+def test_a_memory_of_other_cards_is_refused() -> None:
+    cards = [card(BASE + LAYOUT.extent_bytes) for _ in range(LAYOUT.cards)]
+    for others in (cards[1:], [where[:-64] for where in cards]):
+        memory = MemorySpec().open(others, host_cache=HostCache.private(others), host=0, rank=0)
+        with pytest.raises(PlanError, match="the memory is a cache of other cards"):
+            engine_for("native", BACKENDS["emulated"], memory, cards, LAYOUT.ranks).run(
+                by_hand([]), [np.zeros(n, np.uint8) for n in SIZES], deadline_s=5
+            )
 
 
 def test_a_plan_that_would_leave_its_buffers_is_refused() -> None:

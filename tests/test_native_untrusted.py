@@ -21,6 +21,9 @@ from collectives.catalog import build, recipe
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING
 from cxlemu.engines.native import DONE, IDLE, KERNEL
+from cxlemu.memory import AdversaryRates, HostCache, host_segment_bytes
+from cxlemu.memory.adversary import Adversary
+from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, Call, Group, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode
 from cxlemu.plan.instructions import RECORD_DTYPE
@@ -71,12 +74,29 @@ PLANS = [
 ]
 
 
-def survives(given_arguments: dict[str, Any], epoch: int, fill: int) -> bool:
+MEMORIES = ("shm", "dax", "emulated", "adversary")
+every_memory = pytest.mark.parametrize("memory", MEMORIES)
+
+
+def memory_of(cards: list[Bytes], memory: str) -> dict[str, Any]:
+    """The arguments that say how a Program gets to its cards."""
+    if memory == "shm":
+        return {"elides": EVERYTHING.value, "memory": None}
+    if memory == "dax":
+        return {"elides": 0, "memory": None}
+    often = AdversaryRates(0.5, 0.5, 0.5)
+    nature = Adversary(1, often, host=0, rank=0, card_lines=cards[0].nbytes // 64) if memory == "adversary" else None
+    storage = card(host_segment_bytes(len(cards), cards[0].nbytes))
+    return {"elides": 0, "memory": NativeShadowMemory(HostCache(cards, storage, None), nature).shadow}
+
+
+def survives(given_arguments: dict[str, Any], epoch: int, fill: int, memory: str) -> bool:
     """Whether it was accepted; then it ran as far as a rank alone gets, and left alone what is beside its extent."""
     cards = new_cards(fill)
+    through = memory_of(cards, memory)
     buffers = [np.zeros(min(max(nbytes, 0), LARGEST), np.uint8) for nbytes in given_arguments["buffer_bytes"]]
     try:
-        program = _native.Program(**{**given_arguments, "cards": cards})
+        program = _native.Program(**{**given_arguments, "cards": cards, **through})
         program.start(epoch, 1, *buffers)
     except REFUSALS:
         return False
@@ -101,14 +121,15 @@ def test_the_plans_that_are_changed_below_run_to_their_end() -> None:
         assert program.advance(0, 0) == (DONE, [])
 
 
-@examples(1000)
+@every_memory
+@examples(400)
 @given(st.data())
-def test_one_changed_field_is_refused_or_harmless(data: st.DataObject) -> None:
+def test_one_changed_field_is_refused_or_harmless(memory: str, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(PLANS))
     changed = dict(plan)
     what = data.draw(st.sampled_from(["regions", "groups", "buffer_bytes", "number", *["records"] * 6]))
     if what == "number":
-        name = data.draw(st.sampled_from([name for name in plan if isinstance(plan[name], int)]))
+        name = data.draw(st.sampled_from([name for name in plan if isinstance(plan[name], int) and name != "elides"]))
         changed[name] = data.draw(st.sampled_from(EXTREMES) | st.integers(-200, 200).map(lambda by: plan[name] + by))
     elif what == "buffer_bytes":
         sizes = list(plan[what])
@@ -119,7 +140,7 @@ def test_one_changed_field_is_refused_or_harmless(data: st.DataObject) -> None:
         which = data.draw(st.integers(0, len(tables) - 1))
         tables[which] = data.draw(with_one_change(tables[which]))
         changed["streams" if what == "records" else what] = tables if what == "records" else tables[0]
-    survives(changed, data.draw(st.sampled_from(EPOCHS)), data.draw(st.sampled_from([0xFF, 0, 1])))
+    survives(changed, data.draw(st.sampled_from(EPOCHS)), data.draw(st.sampled_from([0xFF, 0, 1])), memory)
 
 
 @st.composite
@@ -134,9 +155,10 @@ def with_one_change(draw: st.DrawFn, table: np.ndarray) -> np.ndarray:
     return changed
 
 
-@examples(400)
+@every_memory
+@examples(300)
 @given(st.data())
-def test_a_random_record_is_refused_or_harmless(data: st.DataObject) -> None:
+def test_a_random_record_is_refused_or_harmless(memory: str, data: st.DataObject) -> None:
     """Of numbers that may be anything, most of them small enough to mean something."""
     numbers = st.sampled_from([*[0, 0, 0, 1, 1, 2, 2, 8, 16, 56] * 20, *EXTREMES])
     record = np.zeros(1, RECORD_DTYPE)
@@ -150,7 +172,7 @@ def test_a_random_record_is_refused_or_harmless(data: st.DataObject) -> None:
         buffer_bytes=[100, 1024, 0],
         events=2,
     )
-    survives(made, data.draw(st.sampled_from(EPOCHS)), 0xFF)
+    survives(made, data.draw(st.sampled_from(EPOCHS)), 0xFF, memory)
 
 
 def put(column: np.ndarray, value: int) -> None:
@@ -168,7 +190,7 @@ def columns(rows: np.ndarray) -> list[np.ndarray]:
 @examples(200)
 @given(st.binary(max_size=420), st.binary(max_size=100), st.binary(max_size=50))
 def test_random_bytes_are_refused_or_harmless(records: bytes, regions: bytes, groups: bytes) -> None:
-    survives(arguments(streams=[records], regions=regions, groups=groups, buffer_bytes=[64], events=1), 1, 0xFF)
+    survives(arguments(streams=[records], regions=regions, groups=groups, buffer_bytes=[64], events=1), 1, 0xFF, "shm")
 
 
 @pytest.mark.parametrize("table", ["streams", "regions", "groups"])
@@ -250,6 +272,8 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
     "a base that is no whole line": lambda: accepts(base=BASE + 8),
     "a card that begins in a line": lambda: accepts(cards=[where[8:] for where in new_cards()]),
     "a buffer of negative size": lambda: accepts(buffer_bytes=[64, -1]),
+    "a flush of a buffer": lambda: accepts(Instruction(Op.FLUSH, a=A, nbytes=8)),
+    "an invalidate of nothing": lambda: accepts(Instruction(Op.INVALIDATE, nbytes=8)),
     "many events": lambda: accepts(events=2**31 - 1),
 }  # fmt: skip
 
@@ -270,6 +294,61 @@ def test_doorbells_whose_size_overflows_are_refused() -> None:
     made["cards"] = [card(BASE + (1 << 21))]
     with pytest.raises(ValueError, match="the plan's tables do not fit its layout"):
         _native.Program(**made)
+
+
+# --- memories that are used as nobody should -----------------------------------------------------------------------
+
+CARD_BYTES = 8 * 64
+FAR = (-(2**63), -1, CARD_BYTES + 1, 2**63 - 1, 2**64)
+
+
+def shadow() -> _native.Shadow:
+    """Cards and storage to the byte."""
+    cards = [card(CARD_BYTES) for _ in range(2)]
+    return NativeShadowMemory(HostCache(cards, card(host_segment_bytes(2, CARD_BYTES)), None)).shadow
+
+
+@pytest.mark.parametrize("far", FAR)
+def test_a_memory_refuses_what_is_outside(far: int) -> None:
+    memory, some = shadow(), np.zeros(8, np.uint8)
+    for card_number, offset in ((0, far), (far, 0)):
+        with pytest.raises(REFUSALS):
+            memory.write(card_number, offset, some, False)
+        with pytest.raises(REFUSALS):
+            memory.write_nt(card_number, offset, some)
+        with pytest.raises(REFUSALS):
+            memory.read(card_number, offset, some)
+        with pytest.raises(REFUSALS):
+            memory.signal(card_number, offset, 1, b"")
+        with pytest.raises(REFUSALS):
+            memory.poll(card_number, offset)
+    for offset, nbytes in ((far, 1), (0, far), (64, far)):
+        with pytest.raises(REFUSALS):
+            memory.flush(0, offset, nbytes, False)
+        with pytest.raises(REFUSALS):
+            memory.invalidate(0, offset, nbytes)
+
+
+def test_a_memory_refuses_what_is_no_doorbell() -> None:
+    memory = shadow()
+    for offset, word, payload in ((8, 1, b""), (0, -1, b""), (0, 2**64, b""), (0, 1, bytes(57))):
+        with pytest.raises(REFUSALS):
+            memory.signal(0, offset, word, payload)
+
+
+def test_a_memory_on_too_small_or_other_storage_is_refused() -> None:
+    cards, enough = [card(CARD_BYTES)], card(4096)
+    lock = _native.HostLock(card(64))
+    for given_cards, storage in ((cards, enough[: 2 * CARD_BYTES + 15]), ([], enough), ([cards[0][:100]], enough)):
+        with pytest.raises(ValueError, match=r"storage|cards"):
+            _native.Shadow(given_cards, storage, lock, 1.0, None)
+    with pytest.raises(ValueError, match="a lock needs 64 bytes"):
+        _native.HostLock(card(64)[:63])
+    unmade = _native.Shadow.__new__(_native.Shadow)
+    with pytest.raises(RuntimeError, match="never made"):
+        unmade.fence()
+    with pytest.raises(TypeError, match="a Shadow that was made"):
+        _native.Program(**arguments(memory=unmade))
 
 
 # --- programs that are used as nobody should ----------------------------------------------------------------------

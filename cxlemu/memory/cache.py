@@ -179,7 +179,10 @@ class HostCache:
     @classmethod
     def private(cls, cards: Sequence[Bytes]) -> HostCache:
         """In this process only; the kernel backs it with memory as lines are touched."""
-        return cls(cards, np.zeros(host_segment_bytes(len(cards), check_cards(cards)), np.uint8), None)
+        needed = host_segment_bytes(len(cards), check_cards(cards))
+        zeros = np.zeros(needed + LINE_BYTES, np.uint8)
+        begin = -zeros.ctypes.data % LINE_BYTES
+        return cls(cards, zeros[begin : begin + needed], None)
 
     @classmethod
     def shared(cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path) -> HostCache:

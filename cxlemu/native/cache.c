@@ -1,4 +1,5 @@
 #include "cache.h"
+#include "lines.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -6,7 +7,8 @@
 /* FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT: not here, and when the line is fetched (from
  * its pending write-back, which is all that is left of it) it is FLUSHED again. */
 enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
-enum { BLOCK_LINES = 128 }; /* that stay in the first-level cache between two copies */
+enum { BLOCK_LINES = 128 };      /* that stay in the first-level cache between two copies */
+enum { STREAM_BYTES = 1 << 21 }; /* windows that leave no room for anything else in the second-level cache */
 
 /* What was done to bytes comes before what is done to states. */
 #define THEN() atomic_thread_fence(memory_order_release)
@@ -52,6 +54,11 @@ static uint64_t eight(const uint8_t *states) {
 
 /* The end of the run from `at` on of lines whose bits in mask are those of value. */
 static int64_t run_end(const uint8_t *state, int64_t at, int64_t last, uint8_t mask, uint8_t value) {
+    for (; at + 64 <= last; at += 64) {
+        uint64_t others = 0;
+        for (int k = 0; k < 64; k += 8) others |= (eight(state + at + k) & EIGHT(mask)) ^ EIGHT(value);
+        if (others) break;
+    }
     while (at + 8 <= last && (eight(state + at) & EIGHT(mask)) == EIGHT(value)) at += 8;
     while (at < last && (state[at] & mask) == value) at++;
     return at;
@@ -128,13 +135,32 @@ void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nb
     cache_store(c, last * LINE_BYTES, (strided){ends, LINE_BYTES, 0}, nbytes - head - whole);
 }
 
+/* A block of lines that are all absent, with nothing pending: to the reader, and past the machine's caches to where the
+ * lines are kept, which in a large window nobody looks at soon. */
+static void fetch_through(card_cache *c, int64_t first, int64_t last, strided into, int64_t at) {
+    uint8_t block[BLOCK_LINES * LINE_BYTES];
+    const int64_t nbytes = (last - first) * LINE_BYTES;
+    copy(block, c->pool + first * LINE_BYTES, nbytes);
+    lines_copy_nt(c->data + first * LINE_BYTES, block, nbytes, 0);
+    strided_give(into, at, block, nbytes);
+}
+
 void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
     for (int64_t at = 0, piece; at < nbytes; at += piece) {
-        const int64_t first = (offset + at) / LINE_BYTES;
-        piece = (first + BLOCK_LINES) * LINE_BYTES - (offset + at);
+        const int64_t begin = offset + at, first = begin / LINE_BYTES;
+        piece = (first + BLOCK_LINES) * LINE_BYTES - begin;
         if (piece > nbytes - at) piece = nbytes - at;
-        fetch(c, first, (offset + at + piece + LINE_BYTES - 1) / LINE_BYTES);
-        strided_give(into, at, c->data + offset + at, piece);
+        const int64_t last = (begin + piece + LINE_BYTES - 1) / LINE_BYTES;
+        const bool whole = begin % LINE_BYTES == 0 && (begin + piece) % LINE_BYTES == 0;
+        if (whole && nbytes >= STREAM_BYTES && run_end(c->state, first, last, 0xFF, 0) == last &&
+            find_set(c->pending, first, last, 1) == last) {
+            fetch_through(c, first, last, into, at);
+            lines_fence();
+            memset(c->state + first, PRESENT, (size_t)(last - first));
+        } else {
+            fetch(c, first, last);
+            strided_give(into, at, c->data + begin, piece);
+        }
     }
 }
 

@@ -76,7 +76,7 @@ static struct {
     void (*drop)(const void *, int64_t);
     void (*keep)(const void *, int64_t);
     copier *copy;
-    char names[96];
+    char names[128];
 } chosen;
 
 __attribute__((constructor)) static void choose(void) {
@@ -90,7 +90,7 @@ __attribute__((constructor)) static void choose(void) {
     size_t k = 0;
     while (!lines_has_width(COPIERS[k].width)) k++;
     chosen.copy = COPIERS[k].copy;
-    snprintf(chosen.names, sizeof chosen.names, "%s, %s to keep, sfence, mfence to invalidate, %s", drop, keep, COPIERS[k].name);
+    snprintf(chosen.names, sizeof chosen.names, "%s, %s to keep, sfence, lfence and mfence to invalidate, %s", drop, keep, COPIERS[k].name);
 }
 
 void lines_flush(const void *at, int64_t nbytes, int keep) {
@@ -99,9 +99,12 @@ void lines_flush(const void *at, int64_t nbytes, int keep) {
 
 void lines_fence(void) { __asm__ volatile("sfence" : : : "memory"); }
 
+/* clflushopt may overtake the load before it that ended a wait, and a line that is flushed too early can come back old;
+ * sfence would not order the loads that follow. */
 void lines_invalidate(const void *at, int64_t nbytes) {
+    __asm__ volatile("lfence" : : : "memory");
     lines_flush(at, nbytes, 0);
-    __asm__ volatile("mfence" : : : "memory"); /* sfence would not order the loads that follow */
+    __asm__ volatile("mfence" : : : "memory");
 }
 
 static copier *copier_of(int width) {
@@ -145,6 +148,7 @@ void lines_flush(const void *at, int64_t nbytes, int keep) {
 void lines_fence(void) { __asm__ volatile("dsb sy" : : : "memory"); }
 
 void lines_invalidate(const void *at, int64_t nbytes) {
+    __asm__ volatile("dmb sy" : : : "memory"); /* after the load that ended a wait */
     lines_flush(at, nbytes, 0);
     __asm__ volatile("dsb sy" : : : "memory");
 }
