@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -22,11 +22,13 @@ from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Layout, Plan, RankPart
+from cxlemu.plan import Call, InHeap, Layout, Plan, RankPart
 from cxlemu.rounding import round_up
 
 POISON = 0xA5
 PUBLISH, RETRIEVE = 0, 1  # streams of an overlapped plan
+HEAP_INPUT, HEAP_OUTPUT = 192, 40 << 10  # where zero-copy calls have their arrays
+HEAP_RANK_BYTES = 80 << 10
 
 Step = tuple[int, int]  # (rank, stream)
 Schedule = Callable[[Sequence[Step]], Step]
@@ -68,6 +70,25 @@ def writers_first() -> Schedule:
 
 def readers_first() -> Schedule:
     return by(lambda step: step[1] == PUBLISH)
+
+
+def lent(call: Call, *, output: bool = False) -> Call:
+    """The call with its input in the heap and, asked for or in place, its output."""
+    place = HEAP_INPUT if call.in_place else HEAP_OUTPUT if output else None
+    return replace(call, heap=InHeap(HEAP_INPUT, output=place))
+
+
+def lent_if_zero_copy(call: Call) -> Call:
+    return lent(call) if call.algorithm == "zero_copy" else call
+
+
+def may_be_in_place(collective: str, variant: str) -> bool:
+    """With zero copy peers would still read what they are to replace."""
+    return (collective, variant) != ("all_to_all", "zero_copy")
+
+
+def with_heap(layout: Layout) -> Layout:
+    return replace(layout, heap_card_bytes=HEAP_RANK_BYTES * -(-layout.ranks // layout.cards))
 
 
 @dataclass
