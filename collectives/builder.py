@@ -114,8 +114,9 @@ class Builder:
     _events: int = field(init=False, default=0)
     _scratch_bytes: int = field(init=False, default=0)
     _areas: Areas = field(init=False)
-    _entered: bool = field(init=False, default=False)
-    _lends: bool = field(init=False, default=False)
+    _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
+    _lends: bool = field(init=False, default=False)  # and nothing else tells that it was read
+    _answered: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.style.overlap else ("main",)
@@ -154,17 +155,25 @@ class Builder:
     # --- rounds -----------------------------------------------------------------------------------------------
 
     def rounds(
-        self, nbytes: int, *, writers: list[int] | None = None, blocks: int = 1, spread: str
+        self,
+        nbytes: int,
+        *,
+        writers: list[int] | None = None,
+        blocks: int = 1,
+        spread: str,
+        answered: bool = False,
     ) -> Iterator[list[Chunk]]:
         """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks.
 
         ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
-        or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N).
+        or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N). ``answered``: everyone
+        who reads a rank's blocks sends it what they became, and so need not say that they were read.
         """
         if nbytes == 0:
             return
         writers = list(range(self.ranks)) if writers is None else writers
         piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread)
+        self._answered = answered
         if nbytes > ROUNDS_MAX * piece:
             raise ArgumentError(
                 f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
@@ -173,7 +182,7 @@ class Builder:
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
-            self._entered = False
+            self._entered = ""
             yield [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
@@ -236,15 +245,15 @@ class Builder:
             )
         return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, heap=True)
 
-    def _enter(self, seq: int) -> None:
+    def _enter(self, seq: int, stream: str) -> None:
         """Before the first store of a round: everyone is done with the round that used this slot before."""
         if not self._entered:
-            self._emit("publish", Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
-            self._entered = True
+            self._emit(stream, Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
+            self._entered = stream
 
     def _leave(self, seq: int) -> None:
         """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced)."""
-        if self._entered:
+        if self._entered == "publish":
             self._order(self._record())
         self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
 
@@ -262,8 +271,8 @@ class Builder:
         """
         if self.style.heap and overwritten and self.call.in_place:
             raise ArgumentError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
-        if not self.style.heap or self._areas.region_of:
-            self._enter(chunk.seq)
+        if not self.style.heap:
+            self._enter(chunk.seq, "publish")
         self._push("publish", chunk, src, block, written=False)
         return self._record() if overwritten and self.call.in_place else None
 
@@ -297,6 +306,8 @@ class Builder:
                 self._take_lines(sources[-1], chunk, peer, block)
             else:
                 sources.append(self._area(chunk, peer, block))
+        if self.style.heap and republish is not None and self._in_slot(republish) and chunk.seq >= self.layout.slots:
+            self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
         self._reduce(dst, chunk, sources, block, republish)
         if republish is not None:
             self._push("retrieve", chunk, dst, republish, written=self._in_slot(republish))
@@ -353,7 +364,7 @@ class Builder:
             lies = self.output(self.rank * areas.nbytes + chunk.offset)
         if src != lies:
             raise ArgumentError(f"{self.call}: zero copy publishes parts of the input, block after block, not others")
-        self._lends = True
+        self._lends |= block >= areas.lent or not self._answered
 
     def _doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
         index = block * self._areas.doorbells_per_block + chunk.number + line

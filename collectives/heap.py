@@ -125,10 +125,11 @@ class SymmetricHeap:
         room = round_up(max(nbytes, 1), LINE_BYTES)
         self._exchange(nbytes)
         at = self._room.take(room)
-        if at is None:  # so on every rank: they all know the same
-            gc.collect()
-            self._exchange(nbytes)
-            at = self._room.take(room)
+        for _ in range(2):  # a thread's collection does nothing while another's runs, and that one may end later
+            if at is None:  # so on every rank: they all know the same
+                gc.collect()
+                self._exchange(nbytes)
+                at = self._room.take(room)
         if at is None:
             raise ArgumentError(self._exhausted(nbytes))
         block = Block(self._made, at, room, shape, str(dtype), nbytes, _caller())

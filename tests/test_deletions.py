@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
 from lockstep import (
+    HEAP_INPUT,
+    HEAP_OUTPUT,
     PUBLISH,
     RETRIEVE,
     Lockstep,
@@ -35,7 +37,7 @@ from collectives.catalog import build, recipe, variants
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
-from cxlemu.plan import Call, Instruction, Layout, Op, Plan
+from cxlemu.plan import Call, InHeap, Instruction, Layout, Op, Plan
 
 RANKS = 3
 LAYOUT = with_heap(Layout(RANKS, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256))
@@ -165,6 +167,18 @@ def filling(case: Case, root: int) -> Plan:
     return build(recipe("broadcast", variant), case.layout, Call("broadcast", variant, RANKS, nbytes, root=root))
 
 
+def rewriting(case: Case) -> list[Plan]:
+    """A user who fills a result in the heap anew as soon as the call returns, and publishes that.
+
+    All other calls under test rewrite their inputs themselves, when they come again.
+    """
+    if not case.output_in_heap and (case.collective, case.variant, case.in_place) != ("all_reduce", "zero_copy", True):
+        return []
+    place = HEAP_OUTPUT if case.output_in_heap else HEAP_INPUT
+    call = Call("all_gather", "zero_copy", RANKS, 1024, heap=InHeap(place))
+    return [build(recipe("all_gather", "zero_copy"), case.layout, call)]
+
+
 class Program:
     """The calls around and of one plan, the same inputs for each of its mutants, and what must come out."""
 
@@ -172,7 +186,7 @@ class Program:
         self.case, self.plan = case, plan
         slots = case.layout.slots
         before, after = filling(case, rank), filling(case, (rank + 1) % RANKS)
-        self.plans = [before] * slots + [plan] * (slots + 1) + [after]
+        self.plans = [before] * slots + [plan] * (slots + 1) + rewriting(case) + [after]
         rng = np.random.default_rng(rank)
         self.inputs = [
             [rng.integers(0, 256, input_bytes(p.call, r), np.uint8) for r in range(RANKS)] for p in self.plans
@@ -232,6 +246,18 @@ def test_every_deletion_is_exposed_as_the_table_says(case: Case) -> None:
                 if seen != expose.outcome:
                     surprises.append(f"{deletion}: {seen}, not {expose.outcome}")
     assert not surprises, "\n".join(surprises)
+
+
+def test_slots_that_zero_copy_has_for_results_are_waited_for() -> None:
+    """Only within a call: whoever folds has heard from all ranks in this call, so they have ended the ones before."""
+    plan = plan_of(case := Case("all_reduce", "zero_copy", rounds=2))
+    outcomes = []
+    for rank in range(RANKS):  # the last one's slice is short, and ends in the first round
+        program = Program(case, plan, rank)
+        guards = [d for d in deletions(plan, rank) if d.kind == "WAIT_ALL done"]
+        assert all(d.instruction.value == 0 for d in guards)
+        outcomes += [program.outcome(without(plan, d), hasty_rank(d)) for d in guards]
+    assert outcomes == [WRONG] * (RANKS - 1)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.variant in ("all", "two_shot", "zero_copy")], ids=str)

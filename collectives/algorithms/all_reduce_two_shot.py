@@ -24,7 +24,7 @@ def all_reduce_two_shot(b: Builder) -> None:
         return chunk._replace(nbytes=max(0, min(chunk.nbytes, nbytes)))
 
     result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
-    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges"):
+    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True):
         for chunk in chunks:
             for peer in b.peers:
                 if in_slice(peer, chunk).nbytes:
