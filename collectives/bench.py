@@ -11,8 +11,9 @@ from itertools import product
 import numpy as np
 
 from collectives import catalog, oracle, sizes
+from collectives.builder import ZERO_COPY
 from collectives.choose import Choice, choose
-from collectives.contracts import COLLECTIVES
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.layouts import REGION_BYTES
 from collectives.recipes import Recipe
 from cxlemu.errors import ArgumentError
@@ -112,8 +113,11 @@ class Sweep:
             if own.collective != collective:
                 raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
             return [own.name]
+        lends = not self.in_place or collective not in NEVER_LENT_IN_PLACE
         if self.variant == EVERY:
-            return catalog.variants(collective)
+            return [v for v in catalog.variants(collective) if lends or v != ZERO_COPY.name]
+        if self.variant == ZERO_COPY.name and not lends:
+            raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
         if self.variant != AUTO:
             catalog.recipe(collective, self.variant)
         return [self.variant]

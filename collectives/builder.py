@@ -9,11 +9,15 @@ builder turns each word into the instructions that make it right on a pool witho
 
 How it does so is a Style: where blocks lie, how many chunks they are cut into, and whether publishing and retrieving
 are streams of their own. So one page of an algorithm gives all variants.
+
+Zero copy is a style, too: a block that is part of the input is published where it lies in the heap. Its plan still says
+WRITE: that brings a private array to the pool, and is nothing at all for an array that lives there, whose user's stores
+were the same stores. What is lent so must not change while peers read it: a call returns when all of them are done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -57,13 +61,15 @@ class Style:
     chunks: int = 1  # at most so many doorbells a block
     overlap: bool = False  # publishing and retrieving are streams of their own
     line: bool = False  # payload inside the doorbell's line, nothing in data slots
+    heap: bool = False  # zero copy: the input is published where it lies in the heap
 
 
 NAIVE = Style("naive", interleaved=False)
 AGGREGATE = Style("aggregate")
 ALL = Style("all", chunks=4, overlap=True)
 LINE = Style("line", line=True)
-STYLES = {style.name: style for style in (NAIVE, AGGREGATE, ALL, LINE)}
+ZERO_COPY = Style("zero_copy", chunks=8, overlap=True, heap=True)
+STYLES = {style.name: style for style in (NAIVE, AGGREGATE, ALL, LINE, ZERO_COPY)}
 
 
 class Chunk(NamedTuple):
@@ -78,11 +84,19 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Areas:
-    """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk)."""
+    """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk).
 
-    region_of: dict[int, int]  # writer -> region id
+    In the heap, block k is bytes [k * ``nbytes``, (k + 1) * ``nbytes``) of its writer's input; one that is no part of
+    the input is the writer's slice of the output or, where that is private, has a place in the slots.
+    """
+
+    region_of: dict[int, int]  # writer -> region id, in the slots
     block_bytes: int  # a block's place in its writer's area
     doorbells_per_block: int
+    nbytes: int = 0  # a whole block's, over all rounds
+    lent: int = 0  # so many blocks are parts of the input
+    input_of: dict[int, int] = field(default_factory=dict)  # writer -> region id, in the heap
+    output_of: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,7 +114,9 @@ class Builder:
     _events: int = field(init=False, default=0)
     _scratch_bytes: int = field(init=False, default=0)
     _areas: Areas = field(init=False)
-    _entered: bool = field(init=False, default=False)
+    _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
+    _lends: bool = field(init=False, default=False)  # and nothing else tells that it was read
+    _answered: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.style.overlap else ("main",)
@@ -139,17 +155,25 @@ class Builder:
     # --- rounds -----------------------------------------------------------------------------------------------
 
     def rounds(
-        self, nbytes: int, *, writers: list[int] | None = None, blocks: int = 1, spread: str
+        self,
+        nbytes: int,
+        *,
+        writers: list[int] | None = None,
+        blocks: int = 1,
+        spread: str,
+        answered: bool = False,
     ) -> Iterator[list[Chunk]]:
         """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks.
 
         ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
-        or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N).
+        or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N). ``answered``: everyone
+        who reads a rank's blocks sends it what they became, and so need not say that they were read.
         """
         if nbytes == 0:
             return
         writers = list(range(self.ranks)) if writers is None else writers
         piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread)
+        self._answered = answered
         if nbytes > ROUNDS_MAX * piece:
             raise ArgumentError(
                 f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
@@ -158,13 +182,16 @@ class Builder:
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
-            self._entered = False
+            self._entered = ""
             yield [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
             ]
             self._leave(seq)
             self._rounds += 1
+        if self._lends:  # the user may change it as soon as the call returns
+            self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
+            self._lends = False
 
     def _plan_areas(self, nbytes: int, writers: list[int], blocks: int, spread: str) -> tuple[int, int, Areas]:
         """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
@@ -178,21 +205,55 @@ class Builder:
             piece = doorbells * PAYLOAD_BYTES
             return piece, piece, Areas({}, 0, doorbells)
         placement = spread if self.style.interleaved else "sequential"
-        regions, piece = place(self.layout, len(writers), blocks, nbytes, placement)
+        chunks = min(self.style.chunks, doorbells)
+        if not self.style.heap:
+            regions, piece = place(self.layout, len(writers), blocks, nbytes, placement)
+            return piece, 0, Areas(self._table(writers, regions), piece, chunks)
+        return self._plan_heap_areas(nbytes, writers, blocks, placement, chunks)
+
+    def _plan_heap_areas(
+        self, nbytes: int, writers: list[int], blocks: int, placement: str, chunks: int
+    ) -> tuple[int, int, Areas]:
+        heap = self.call.heap
+        assert heap is not None  # catalog.build sees to it
+        inputs = [
+            (heap.input + writer * heap.step, contracts.buffers(self.call, writer)[0].nbytes) for writer in writers
+        ]
+        input_of = self._table(writers, [self._in_heap(w, *at) for w, at in zip(writers, inputs, strict=True)])
+        lent = min(blocks, max(-(-size // nbytes) for _, size in inputs))
+        piece = round_up(nbytes, LINE_BYTES)
+        if lent == blocks:
+            return piece, 0, Areas({}, 0, chunks, nbytes, lent, input_of)
+        if heap.output is not None:
+            outputs = [self._in_heap(w, heap.output, contracts.buffers(self.call, w)[1].nbytes) for w in writers]
+            return piece, 0, Areas({}, 0, chunks, nbytes, lent, input_of, self._table(writers, outputs))
+        regions, piece = place(self.layout, len(writers), blocks - lent, nbytes, placement)
+        return piece, 0, Areas(self._table(writers, regions), piece, chunks, nbytes, lent, input_of)
+
+    def _table(self, writers: list[int], regions: Iterable[Region]) -> dict[int, int]:
+        """New regions, one for each writer: their ids."""
         first = len(self._regions)
         self._regions.extend(regions)
-        region_of = {writer: first + index for index, writer in enumerate(writers)}
-        return piece, 0, Areas(region_of, piece, min(self.style.chunks, doorbells))
+        return {writer: first + index for index, writer in enumerate(writers)}
 
-    def _enter(self, seq: int) -> None:
+    def _in_heap(self, writer: int, at: int, nbytes: int) -> Region:
+        strip = self.layout.heap_strip(writer)
+        if not 0 <= at <= strip.nbytes - nbytes:
+            raise ArgumentError(
+                f"{self.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
+                f"make the communicator with a larger heap_bytes"
+            )
+        return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, heap=True)
+
+    def _enter(self, seq: int, stream: str) -> None:
         """Before the first store of a round: everyone is done with the round that used this slot before."""
         if not self._entered:
-            self._emit("publish", Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
-            self._entered = True
+            self._emit(stream, Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
+            self._entered = stream
 
     def _leave(self, seq: int) -> None:
         """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced)."""
-        if self._entered:
+        if self._entered == "publish":
             self._order(self._record())
         self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
 
@@ -208,7 +269,10 @@ class Builder:
 
         ``overwritten``: in place, the result will replace ``src``; give the returned event to whatever does so.
         """
-        self._enter(chunk.seq)
+        if self.style.heap and overwritten and self.call.in_place:
+            raise ArgumentError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
+        if not self.style.heap:
+            self._enter(chunk.seq, "publish")
         self._push("publish", chunk, src, block, written=False)
         return self._record() if overwritten and self.call.in_place else None
 
@@ -242,9 +306,11 @@ class Builder:
                 self._take_lines(sources[-1], chunk, peer, block)
             else:
                 sources.append(self._area(chunk, peer, block))
+        if self.style.heap and republish is not None and self._in_slot(republish) and chunk.seq >= self.layout.slots:
+            self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
         self._reduce(dst, chunk, sources, block, republish)
         if republish is not None:
-            self._push("retrieve", chunk, dst, republish, written=not self.style.line)
+            self._push("retrieve", chunk, dst, republish, written=self._in_slot(republish))
 
     def meet(self) -> None:
         """Nobody goes on before everybody is here."""
@@ -279,8 +345,26 @@ class Builder:
         )
 
     def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        offset = block * self._areas.block_bytes + chunk.slot_offset
-        return Operand(Kind.REGION, self._areas.region_of[writer], chunk.seq, offset)
+        areas = self._areas
+        if block < areas.lent:
+            return Operand(Kind.REGION, areas.input_of[writer], 0, block * areas.nbytes + chunk.offset)
+        if areas.output_of:
+            return Operand(Kind.REGION, areas.output_of[writer], 0, writer * areas.nbytes + chunk.offset)
+        offset = (block - areas.lent) * areas.block_bytes + chunk.slot_offset
+        return Operand(Kind.REGION, areas.region_of[writer], chunk.seq, offset)
+
+    def _in_slot(self, block: int) -> bool:
+        return not self.style.line and block >= self._areas.lent and not self._areas.output_of
+
+    def _lend(self, chunk: Chunk, src: Operand, block: int) -> None:
+        """Peers will read this block where the array lies: there it must be."""
+        areas = self._areas
+        lies = self.input(block * areas.nbytes + chunk.offset)
+        if block >= areas.lent:
+            lies = self.output(self.rank * areas.nbytes + chunk.offset)
+        if src != lies:
+            raise ArgumentError(f"{self.call}: zero copy publishes parts of the input, block after block, not others")
+        self._lends |= block >= areas.lent or not self._answered
 
     def _doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
         index = block * self._areas.doorbells_per_block + chunk.number + line
@@ -295,6 +379,8 @@ class Builder:
                 self._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(at), nbytes=size)
             return
         area = self._area(chunk, self.rank, block)
+        if self.style.heap and not self._in_slot(block):
+            self._lend(chunk, src, block)
         if not written:
             self._emit(stream, Op.WRITE, dst=area, a=src, nbytes=chunk.nbytes)
         self._emit(stream, Op.FLUSH, a=area, nbytes=chunk.nbytes)
@@ -339,7 +425,7 @@ class Builder:
             accumulator = [target]
 
     def _republished(self, chunk: Chunk, block: int | None) -> Operand:
-        return NOTHING if block is None or self.style.line else self._area(chunk, self.rank, block)
+        return self._area(chunk, self.rank, block) if block is not None and self._in_slot(block) else NOTHING
 
     def _scratch(self, nbytes: int, row: int = 0) -> Operand:
         stride = round_up(nbytes, LINE_BYTES)

@@ -67,6 +67,8 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     check(call)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
+    if recipe.style.heap and call.heap is None:
+        raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
         builder = Builder(call, layout, recipe.style, rank)

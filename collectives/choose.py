@@ -11,6 +11,7 @@ from cxlemu.units import format_bytes
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
 CHUNKED_MIN_BYTES = 16 << 10
 TWO_SHOT_MIN_BYTES = 64 << 10
+ZERO_COPY_MIN_BYTES = 64 << 10
 
 
 class Choice(NamedTuple):
@@ -18,13 +19,20 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(collective: str, nbytes: int, ranks: int) -> Choice:
-    """``nbytes`` is one block's size, as in Call."""
+def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False) -> Choice:
+    """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.pool made.
+
+    Not for scatter, as its root alone has x: there zero copy has to be asked for.
+    """
     if not COLLECTIVES[collective].moves_data:
         return Choice("line", "no data: doorbells only")
     if nbytes == 0:
         return Choice("line", "nothing to move")
     size = format_bytes(nbytes)
+    if in_pool and nbytes >= ZERO_COPY_MIN_BYTES and collective != "scatter":
+        return Choice(
+            "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
+        )
     lines = -(-nbytes // PAYLOAD_BYTES)
     if nbytes <= LINE_MAX_BYTES:
         return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")

@@ -6,6 +6,7 @@
         handle = comm.all_reduce(x, async_op=True)
         handle.wait()
         half = comm.split(color=comm.rank % 2)
+    z = comm.pool.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
 
 Names and meanings are those of torch.distributed and mpi4py: arrays are C-contiguous, blocks are in rank order, every
 rank calls the same collectives in the same order. Reductions fold in rank order, so results are the same bits on every
@@ -18,16 +19,20 @@ import operator
 from binascii import crc_hqx
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from collectives.arrays import Array, bind, block_bytes, dtype_name
+from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
+from collectives.builder import ZERO_COPY
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
-from collectives.layouts import REGION_BYTES, child_room, layout_for, ring_room, world_share
+from collectives.contracts import NEVER_LENT_IN_PLACE
+from collectives.heap import SymmetricHeap, lines
+from collectives.layouts import REGION_BYTES, child_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe
@@ -39,7 +44,8 @@ from cxlemu.engines.native import LOOK_NS, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import ArgumentError, PeerLostError, RunError
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Call, Layout, Plan, rules
+from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.world import RankContext
 
@@ -91,11 +97,22 @@ class Communicator(Verbs):
             resume=self._resume,
             turn=self._turn,
         )
-        self._remembered = self._calls = _native.Calls(self._call)
         # Rings never overlap, so where one begins is a name that all members agree on.
         self._watch = Watcher(context, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
         self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
         self._clear_doorbells()
+        self.pool = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
+        self._remembered = self._calls = _native.Calls(self._call, self.pool.memory)
+
+    def _heap_memory(self) -> tuple[Bytes, bool]:
+        """This rank's strip of the heap, and whether it is a part of a card.
+
+        NumPy cannot store through an emulated cache; everywhere else its stores are this host's.
+        """
+        if isinstance(self._context.memory, ShadowMemory):
+            return lines(self.layout.heap_strip(self.rank).nbytes), False
+        strip, offset = self.layout.heap_strip(self.rank), self._base + self.layout.heap_offset
+        return self._context.pool.cards[strip.card][offset + strip.offset :][: strip.nbytes], True
 
     @classmethod
     def world(
@@ -103,22 +120,27 @@ class Communicator(Verbs):
         context: RankContext,
         *,
         region_bytes: int = REGION_BYTES,
+        heap_bytes: int | None = None,
         deadline_s: float | None = None,
         engine: str = "reference",
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
+        ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
 
         ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C. A communicator gets half of the room that
-        the pool has left, for its ring and its children. Collective: every rank makes the same communicators in the
-        same order.
+        the pool has left, for its ring, its heap and its children. Collective: every rank makes the same communicators
+        in the same order.
         """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)
-        room = ring_room(arena.nbytes)
+        cards, interleave = len(pool.cards), pool.interleave_bytes
+        layout = layout_in(
+            arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
+        )
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
-            layout=layout_for(context.ranks, len(pool.cards), room, pool.interleave_bytes, region_bytes=region_bytes),
+            layout=layout,
             arena=arena,
             engine=engine_for(engine, context.backend, context.memory, pool.cards, context.ranks),
             lane=Lane(),
@@ -144,7 +166,7 @@ class Communicator(Verbs):
         cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         layouts = {
-            its_color: layout_for(len(group), cards, ring_room(room), interleave_bytes, region_bytes=region_bytes)
+            its_color: layout_in(room, len(group), cards, interleave_bytes, region_bytes=region_bytes)
             for its_color, group in groups.items()
         }
         child = None
@@ -163,9 +185,9 @@ class Communicator(Verbs):
         self.barrier()  # nobody rings before all doorbells are cleared
         return child
 
-    def choice(self, collective: str, nbytes: int) -> Choice:
-        """What "auto" takes for blocks of ``nbytes``, and why."""
-        return choose(collective, nbytes, self.size)
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `pool` made."""
+        return choose(collective, nbytes, self.size, in_pool=in_pool)
 
     # --- how a call runs --------------------------------------------------------------------------------------
 
@@ -192,12 +214,16 @@ class Communicator(Verbs):
         self, collective: str, x: Array | None, out: Array | None, op: str, root: int, variant: str | Recipe
     ) -> Operation:
         self._check_usable()
+        lent = x
+        if collective == "scatter" and self.rank != root:
+            x = None
         if not 0 <= root < self.size:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
         nbytes = 0 if collective == "barrier" else block_bytes(collective, self.size, x, out)
         array = x if x is not None else out
         dtype = dtype_name(array) if array is not None else "u8"
-        if variant == "auto":
+        auto = variant == "auto"
+        if auto:
             variant = choose(collective, nbytes, self.size).variant
         chosen = recipe(collective, variant) if isinstance(variant, str) else variant
         if chosen.collective != collective:
@@ -205,6 +231,8 @@ class Communicator(Verbs):
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
         check(call)
         bound = bind(call, self.rank, x, out)
+        if chosen.style.heap or (auto and self.pool.in_use):
+            chosen, bound = self._lending(chosen, bound, lent, auto)
         plan, digest = self._plan(chosen, bound.call)
         part = plan.part(self.rank)
         if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
@@ -224,6 +252,22 @@ class Communicator(Verbs):
     def _run(self, operation: Operation) -> Array | None:
         self._check_usable()  # once more for an asynchronous call, when its turn has come
         return operation.run()
+
+    def _lending(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
+        """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
+        call, heap = bound.call, None
+        refusal = NEVER_LENT_IN_PLACE.get(call.collective) if call.in_place else None
+        if x is not None and refusal is None:
+            heap = self.pool.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
+        if auto:
+            variant = choose(call.collective, call.nbytes, self.size, in_pool=heap is not None).variant
+            if variant != ZERO_COPY.name:
+                return chosen, bound
+            chosen = recipe(call.collective, variant)
+        elif heap is None or heap.input % DTYPES[call.dtype].itemsize:
+            why = refusal or "x must be an array that comm.pool made, or whole elements of one"
+            raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")
+        return chosen, bound._replace(call=replace(call, algorithm=chosen.name, heap=heap))
 
     def _check_usable(self) -> None:
         if self._revoked is not None:
@@ -291,6 +335,7 @@ class Communicator(Verbs):
     def close(self) -> None:
         """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
         self._lane.drain()
+        self.pool.close()
 
     def __enter__(self) -> Self:
         return self

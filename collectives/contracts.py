@@ -50,6 +50,13 @@ COLLECTIVES: dict[str, Collective] = {
 }
 
 
+# With zero copy in place, why not.
+NEVER_LENT_IN_PLACE = {
+    "all_to_all": "peers still read what the result would replace, pass out",
+    "gather": "the root's block is no array of its own, so that the root cannot know where its peers' lie, pass out",
+}
+
+
 def contract_of(collective: str) -> Collective:
     """Raises ArgumentError naming the collectives that there are."""
     if collective not in COLLECTIVES:

@@ -1,4 +1,4 @@
-"""How large a communicator's ring is: a choice, kept apart from what the ring means (cxlemu.plan.layout)."""
+"""How large a communicator's ring and heap are: a choice, kept apart from what they mean (cxlemu.plan.layout)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
+from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.superblock import data_offset
-from cxlemu.rounding import round_down
+from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
 
 SLOTS = 4  # deep enough that a writer seldom waits for its slowest reader
@@ -43,9 +44,35 @@ def layout_for(
     return replace(bare, slot_card_bytes=slot_card_bytes)
 
 
+def layout_in(
+    room_bytes: int,
+    ranks: int,
+    cards: int,
+    interleave_bytes: int,
+    *,
+    region_bytes: int = REGION_BYTES,
+    heap_bytes: int | None = None,
+) -> Layout:
+    """A ring and a heap in ``room_bytes`` of every card. ``heap_bytes``: each rank's (default: a quarter of the room).
+
+    Raises ArgumentError when they do not fit.
+    """
+    ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes)
+    sharers = -(-ranks // cards)
+    if heap_bytes is None:
+        heap_bytes = round_down(room_bytes // 4 // sharers, DATA_ALIGN_BYTES)
+    most = round_down((room_bytes - ring.extent_bytes) // sharers, DATA_ALIGN_BYTES)
+    if not 0 <= heap_bytes <= most:
+        raise ArgumentError(
+            f"a heap of {heap_bytes} bytes a rank is not possible: this communicator has room for 0 to {most}; give "
+            f"the pool larger cards, or make fewer communicators"
+        )
+    return replace(ring, heap_card_bytes=sharers * round_up(heap_bytes, DATA_ALIGN_BYTES))
+
+
 def world_share(arena: Arena) -> Arena:
     """What a world's communicator takes of the room that is left: half. A ring takes at most half of that again
-    (`ring_room`), and the rest is for communicators split off."""
+    (`ring_room`), a heap a quarter, and the rest is for communicators split off."""
     return arena.take(arena.nbytes // 2)
 
 
@@ -57,10 +84,10 @@ def ring_room(arena_bytes: int) -> int:
 def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
     """Room for each of ``groups`` communicators split off at once, out of what is left to their parent: half of that
     together, but no more than eight of the parent's rings each, which leaves their own children enough."""
-    return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
+    return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.heap_offset), ARENA_ALIGN_BYTES)
 
 
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
-    room = ring_room(world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes)
-    return layout_for(ranks, topology.card_count, room, topology.interleave_bytes, region_bytes=region_bytes)
+    room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
+    return layout_in(room, ranks, topology.card_count, topology.interleave_bytes, region_bytes=region_bytes)

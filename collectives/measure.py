@@ -15,6 +15,7 @@ import numpy as np
 
 from collectives import contracts, oracle
 from collectives.bench import Case, Measured, Sweep, WrongElement, load_algorithm
+from collectives.builder import ZERO_COPY
 from collectives.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.oracle import Array
@@ -64,11 +65,12 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     entered, left, wrong = [], [], 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
+    lent = _lent(comm, case)
     for number in range(calls):
         serial = index * calls + number
         x = oracle.inputs(case.call, comm.rank, sweep.seed, serial)
         right = oracle.expected(case.call, comm.rank, sweep.seed, serial) if sweep.check else None
-        x, out = _buffers(case, comm.rank, x, right)
+        x, out = _buffers(case, comm.rank, x, right, lent)
         if number >= sweep.warmup:
             control.barrier()
         before_ns = time.monotonic_ns()
@@ -86,18 +88,33 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     return Measured(comm.rank, tuple(entered), tuple(left), wrong, first_wrong)
 
 
-def _buffers(case: Case, rank: int, x: Array | None, right: Array | None) -> tuple[Array | None, Array | None]:
+def _lent(comm: Communicator, case: Case) -> Array | None:
+    """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
+    if case.call.algorithm != ZERO_COPY.name:
+        return None
+    source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
+    return comm.pool.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
+
+
+def _buffers(
+    case: Case, rank: int, x: Array | None, right: Array | None, lent: Array | None
+) -> tuple[Array | None, Array | None]:
     """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
     call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
     source, target = contracts.buffers(call, rank)
+    flat = None if x is None else x.reshape(-1).view(np.uint8)
+    if lent is not None and not source.inside and case.call.collective != "broadcast":
+        if flat is not None:
+            lent[:] = flat
+        flat = lent  # of a scatter all ranks pass it
     if not oracle.gives_output(call, rank):
-        return None if x is None else x.reshape(-1), None
-    out = np.empty(target.nbytes, np.uint8)
+        return None if flat is None else flat.view(dtype), None
+    in_pool = lent is not None and (source.inside or case.call.collective == "broadcast")
+    out = lent if in_pool and lent is not None else np.empty(target.nbytes, np.uint8)
     if right is not None:
         np.invert(right.reshape(-1).view(np.uint8), out=out)
-    if x is None:
+    if flat is None:
         return None, out.view(dtype)
-    flat = x.reshape(-1).view(np.uint8)
     if target.inside:
         out = flat[target.at : target.at + target.nbytes]
     elif source.inside:

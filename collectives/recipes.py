@@ -25,15 +25,18 @@ class Recipe:
 
 
 def algorithm(
-    collective: str, *, variants: tuple[str, ...] = tuple(STYLES), name: str = ""
+    collective: str, *, variants: tuple[str, ...] | None = None, name: str = ""
 ) -> Callable[[Algorithm], Algorithm]:
     """Decorate a function that builds one rank's part with a Builder's words.
 
-    By default it gives CCCL's variants naive, aggregate and all, and line. With ``name`` it is one variant of that
-    name, interleaved, chunked and overlapped. Raises ArgumentError for a collective that does not exist.
+    By default it gives CCCL's variants naive, aggregate and all, and line and zero_copy. With ``name`` it is a variant
+    of that name, interleaved, chunked and overlapped, and besides the ``variants`` that are asked for. Raises
+    ArgumentError for a collective that does not exist.
     """
     contract_of(collective)
-    styles = (replace(ALL, name=name),) if name else tuple(STYLES[variant] for variant in variants)
+    named = (replace(ALL, name=name),) if name else ()
+    asked = variants if variants is not None else () if name else tuple(STYLES)
+    styles = (*named, *(STYLES[variant] for variant in asked))
 
     def decorate(function: Algorithm) -> Algorithm:
         recipes = tuple(Recipe(collective, style.name, function, style) for style in styles)

@@ -119,17 +119,19 @@ class Verbs(ABC):
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``."""
-        x = self._at(root, x)
-        if out is None and x is not None:
+        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``.
+
+        With ``variant="zero_copy"`` all pass ``x``, an array of the communicator's pool, so that they know where the
+        root's lies.
+        """
+        if out is None and self.rank == root and x is not None:
             out = self._block_of(x, "scatter")
         return self._calls("scatter", x, out, "none", root, variant, async_op)
 
     def scatter_init(
         self, x: Array | None, out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
     ) -> Operation:
-        x = self._at(root, x)
-        if out is None and x is not None:
+        if out is None and self.rank == root and x is not None:
             out = self._block_of(x, "scatter")
         return self._prepare("scatter", x, out, "none", root, variant)
 

@@ -13,7 +13,18 @@ import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lockstep import Lockstep, Schedule, in_random_order, readers_first, round_robin, slow, writers_first
+from lockstep import (
+    Lockstep,
+    Schedule,
+    in_random_order,
+    lent,
+    may_be_in_place,
+    readers_first,
+    round_robin,
+    slow,
+    with_heap,
+    writers_first,
+)
 
 from collectives.catalog import build, recipe, variants
 from collectives.symbolic import verify
@@ -41,7 +52,7 @@ def worlds(draw: st.DrawFn) -> World:
     need = 4 * -(-ranks // cards) * (ranks + 1)
     lines = 1 << need.bit_length() + draw(st.integers(-1, 1))
     interleave = draw(st.sampled_from([64, 256, 4096]))
-    layout = Layout(ranks, cards, draw(st.integers(1, 4)), lines * LINE_BYTES, 2 * ranks + 2, interleave)
+    layout = with_heap(Layout(ranks, cards, draw(st.integers(1, 4)), lines * LINE_BYTES, 2 * ranks + 2, interleave))
     ranks_per_host = draw(st.integers(1, 3))
     seed = draw(st.integers(0, 1 << 20))
     memory = draw(
@@ -74,6 +85,7 @@ def plan_of(
 ) -> Plan:
     """About ``nbytes`` a block, in any variant, and in any number of chunks where the variant has them."""
     variant = recipe(collective, chance.choice(variants(collective)))
+    in_place = in_place and may_be_in_place(collective, variant.name)
     if variant.style.overlap:
         variant = replace(variant, style=replace(variant.style, chunks=chance.randint(1, 5)))
     if collective == "barrier":
@@ -81,7 +93,8 @@ def plan_of(
     redop = op if collective in REDUCTIONS else "none"
     itemsize = DTYPES[dtype].itemsize
     size = -(-nbytes // itemsize) * itemsize
-    return build(variant, layout, Call(collective, variant.name, layout.ranks, size, dtype, redop, root, in_place))
+    call = Call(collective, variant.name, layout.ranks, size, dtype, redop, root, in_place)
+    return build(variant, layout, lent(call, output=chance.random() < 0.5) if variant.style.heap else call)
 
 
 def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:
@@ -114,12 +127,13 @@ def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("ranks", [2, 5, 9])
 def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> None:
-    layout = Layout(ranks, 3, 2, 8192, 2 * ranks + 2, 256)
+    layout = with_heap(Layout(ranks, 3, 2, 8192, 2 * ranks + 2, 256))
     rng = np.random.default_rng(ranks)
     inputs = [rng.normal(0, 1, 300).astype(DTYPES[dtype]).view(np.uint8) for _ in range(ranks)]
     results = set()
     for variant in variants("all_reduce"):
         call = Call("all_reduce", variant, ranks, inputs[0].nbytes, dtype, "sum")
+        call = lent(call) if variant == "zero_copy" else call
         outputs = Lockstep(layout).call(build(recipe("all_reduce", variant), layout, call), inputs)
         results |= {output.tobytes() for output in outputs}
     assert len(results) == 1
@@ -132,13 +146,15 @@ def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> Non
 def test_every_plan_keeps_its_contract_on_symbols(collective: str) -> None:
     redop = "avg" if collective in REDUCTIONS else "none"
     for ranks in range(1, 17):
-        layout = Layout(ranks, 3, 4, 8192, 2 * ranks + 2, 256)
+        layout = with_heap(Layout(ranks, 3, 4, 8192, 2 * ranks + 2, 256))
         for nbytes in (0,) if collective == "barrier" else (72,) if ranks > 6 else (72, 2000):
             for variant in variants(collective):
                 roots = range(ranks) if collective in ROOTED and ranks < 6 else (ranks - 1,)
                 for in_place, root in product((False, True), roots):
                     call = Call(collective, variant, ranks, nbytes, "f32", redop, root, in_place)
-                    verify(build(recipe(collective, variant), layout, call))
+                    for one in [lent(call), lent(call, output=True)] if variant == "zero_copy" else [call]:
+                        if not in_place or may_be_in_place(collective, variant):
+                            verify(build(recipe(collective, variant), layout, one))
 
 
 MUTANT_LAYOUT = Layout(3, 2, 2, 1024, 8, 256)

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
 from lockstep import (
+    HEAP_INPUT,
+    HEAP_OUTPUT,
     PUBLISH,
     RETRIEVE,
     Lockstep,
@@ -22,9 +24,11 @@ from lockstep import (
     by,
     hasty,
     in_random_order,
+    lent,
     readers_first,
     round_robin,
     slow,
+    with_heap,
     writers_first,
 )
 
@@ -33,10 +37,10 @@ from collectives.catalog import build, recipe, variants
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
-from cxlemu.plan import Call, Instruction, Layout, Op, Plan
+from cxlemu.plan import Call, InHeap, Instruction, Layout, Op, Plan
 
 RANKS = 3
-LAYOUT = Layout(RANKS, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256)
+LAYOUT = with_heap(Layout(RANKS, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256))
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 
 WRONG, DEADLOCK, TOO_EARLY, NOTHING = "wrong bytes", "deadlock", "a barrier left too early", "nothing"
@@ -90,7 +94,7 @@ EXPOSED = {
     # the same with the payload in the doorbell's line
     "SIGNAL_DATA": Exposed(eager_readers, DEADLOCK),
     "WAIT_DATA": Exposed(eager_readers, WRONG),
-    # the writer overwrites a slot that a slow reader still needs
+    # the writer overwrites a slot, or with zero copy its own array, that a slow reader still needs
     "WAIT_ALL done": Exposed(hasty_rank, WRONG),
     # the rank leaves a barrier that not everyone has entered
     "WAIT_ALL published": Exposed(hasty_rank, TOO_EARLY),
@@ -111,11 +115,13 @@ class Case(NamedTuple):
     variant: str
     rounds: int = 1
     in_place: bool = False
+    output_in_heap: bool = False
 
     def __str__(self) -> str:
         words = [self.collective, self.variant]
         words += [f"{self.rounds}rounds"] if self.rounds > 1 else []
-        return "-".join(words + (["in_place"] if self.in_place else []))
+        words += ["in_place"] if self.in_place else []
+        return "-".join(words + (["output_in_heap"] if self.output_in_heap else []))
 
     @property
     def layout(self) -> Layout:
@@ -131,17 +137,21 @@ CASES = [
     Case("all_reduce", "two_shot", rounds=2),
     Case("all_reduce", "all", in_place=True),
     Case("all_to_all", "all", in_place=True),
+    Case("all_reduce", "zero_copy", output_in_heap=True),
+    *(Case(collective, "zero_copy", in_place=True) for collective in ("all_gather", "all_reduce", "reduce_scatter")),
 ]
 
 
 def plan_of(case: Case) -> Plan:
     """About 100 bytes a block (two lines, two chunks), or as few more as take the rounds that are asked for."""
     reduces = case.collective in REDUCTIONS
-    nbytes = 0 if case.collective == "barrier" else 300 if case.variant == "two_shot" else 100
+    nbytes = 0 if case.collective == "barrier" else 300 if case.collective == "all_reduce" else 128
     while True:
         call = Call(
             case.collective, case.variant, RANKS, nbytes, "u8", "sum" if reduces else "none", in_place=case.in_place
         )
+        if case.variant == "zero_copy":
+            call = lent(call, output=case.output_in_heap)
         plan = build(recipe(case.collective, case.variant), case.layout, call)
         if plan.rounds >= case.rounds:
             return plan
@@ -157,6 +167,18 @@ def filling(case: Case, root: int) -> Plan:
     return build(recipe("broadcast", variant), case.layout, Call("broadcast", variant, RANKS, nbytes, root=root))
 
 
+def rewriting(case: Case) -> list[Plan]:
+    """A user who fills a result in the heap anew as soon as the call returns, and publishes that.
+
+    All other calls under test rewrite their inputs themselves, when they come again.
+    """
+    if not case.output_in_heap and (case.collective, case.variant, case.in_place) != ("all_reduce", "zero_copy", True):
+        return []
+    place = HEAP_OUTPUT if case.output_in_heap else HEAP_INPUT
+    call = Call("all_gather", "zero_copy", RANKS, 1024, heap=InHeap(place))
+    return [build(recipe("all_gather", "zero_copy"), case.layout, call)]
+
+
 class Program:
     """The calls around and of one plan, the same inputs for each of its mutants, and what must come out."""
 
@@ -164,7 +186,7 @@ class Program:
         self.case, self.plan = case, plan
         slots = case.layout.slots
         before, after = filling(case, rank), filling(case, (rank + 1) % RANKS)
-        self.plans = [before] * slots + [plan] * (slots + 1) + [after]
+        self.plans = [before] * slots + [plan] * (slots + 1) + rewriting(case) + [after]
         rng = np.random.default_rng(rank)
         self.inputs = [
             [rng.integers(0, 256, input_bytes(p.call, r), np.uint8) for r in range(RANKS)] for p in self.plans
@@ -226,7 +248,19 @@ def test_every_deletion_is_exposed_as_the_table_says(case: Case) -> None:
     assert not surprises, "\n".join(surprises)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.variant in ("all", "two_shot")], ids=str)
+def test_slots_that_zero_copy_has_for_results_are_waited_for() -> None:
+    """Only within a call: whoever folds has heard from all ranks in this call, so they have ended the ones before."""
+    plan = plan_of(case := Case("all_reduce", "zero_copy", rounds=2))
+    outcomes = []
+    for rank in range(RANKS):  # the last one's slice is short, and ends in the first round
+        program = Program(case, plan, rank)
+        guards = [d for d in deletions(plan, rank) if d.kind == "WAIT_ALL done"]
+        assert all(d.instruction.value == 0 for d in guards)
+        outcomes += [program.outcome(without(plan, d), hasty_rank(d)) for d in guards]
+    assert outcomes == [WRONG] * (RANKS - 1)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.variant in ("all", "two_shot", "zero_copy")], ids=str)
 def test_what_the_table_calls_needless_is_exposed_by_nothing(case: Case) -> None:
     plan = plan_of(case)
     for rank in range(RANKS):

@@ -17,6 +17,7 @@ import pytest
 from expected import COLLECTIVES, OPS, input_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lockstep import with_heap
 from native_lockstep import InTurns, NativeLockstep, ReferenceInTurns, card, outcome
 from test_collectives import plan_of
 
@@ -75,7 +76,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     ranks, cards, slots = draw(st.integers(1, 6)), draw(st.integers(1, 7)), draw(st.integers(1, 4))
     need = 4 * -(-ranks // cards) * (ranks + 1)  # lines that the most demanding placement needs of a card
     lines = 1 << need.bit_length() + draw(st.integers(-1, 1))
-    return Layout(ranks, cards, slots, lines * 64, 2 * ranks + 2, draw(st.sampled_from([64, 256, 4096])))
+    return with_heap(Layout(ranks, cards, slots, lines * 64, 2 * ranks + 2, draw(st.sampled_from([64, 256, 4096]))))
 
 
 @st.composite
@@ -251,23 +252,27 @@ def instructions(draw: st.DrawFn, frame: Frame) -> Instruction:
     def or_nothing(operand: Operand) -> Operand:
         return draw(st.sampled_from([NOTHING, operand]))
 
+    def too() -> Operand:
+        """In another slot than what is read; the heap has none."""
+        return NOTHING if region.heap else or_nothing(pool(1))
+
     value = draw(st.integers(0, 3))
     match op:
         case Op.WRITE | Op.WRITE_NT:
             return Instruction(op, dst=pool(*range(6)), a=local(A), nbytes=nbytes)
         case Op.READ:
-            return Instruction(op, dst=local(OUT), dst2=or_nothing(pool(1)), a=pool(0, 2), nbytes=nbytes)
+            return Instruction(op, dst=local(OUT), dst2=too(), a=pool(0, 2), nbytes=nbytes)
         case Op.FLUSH | Op.INVALIDATE:
             return Instruction(op, a=pool(*range(6)), nbytes=nbytes)
         case Op.COPY:
             return Instruction(op, dst=local(OUT), a=local(draw(st.sampled_from([OUT, A]))), nbytes=nbytes)
         case Op.REDUCE | Op.REDUCE_LOCAL:
             a, b, c = (draw(st.sampled_from([local(k), pool(0)][: Op.REDUCE_LOCAL - op + 1])) for k in (A, B, C))
-            too = or_nothing(pool(1)) if op == Op.REDUCE else NOTHING
+            second = too() if op == Op.REDUCE else NOTHING
             into = draw(st.sampled_from([local(OUT), *(s for s in (a, b) if s.kind == Kind.BUFFER)]))
             divisor = draw(st.sampled_from([0, 1, 2, 7]))
             redop, flags = draw(st.sampled_from([*RedOp][1:])), Flag.DIVIDE if divisor else 0
-            return Instruction(op, dtype, redop, flags, divisor, 0, nbytes, into, too, a, b, or_nothing(c))
+            return Instruction(op, dtype, redop, flags, divisor, 0, nbytes, into, second, a, b, or_nothing(c))
         case Op.SIGNAL | Op.SIGNAL_DATA:
             bell = draw(st.integers(0, LAYOUT.doorbell_count - 1))
             return Instruction(op, arg=bell, value=value, **({"a": local(A), "nbytes": nbytes} if carries else {}))

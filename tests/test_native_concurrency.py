@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -72,15 +73,20 @@ def perform(comm: Communicator, call: Call, given: Bytes) -> Bytes:
     """The call, through the front door; its result as bytes."""
     dtype = DTYPES[call.dtype]
     x, blocks = given.view(dtype).copy(), call.nbytes // dtype.itemsize
+    zero_copy = call.algorithm == "zero_copy"
+    if zero_copy:  # all ranks have an x as large as the largest input
+        x = comm.pool.empty(input_bytes(replace(call, root=comm.rank), comm.rank) // dtype.itemsize, dtype)
+        x[: given.nbytes // dtype.itemsize] = given.view(dtype)
     at_root = comm.rank == call.root
     match call.collective:
         case "barrier":
             result = comm.barrier(variant=call.algorithm)
         case "broadcast":
-            result = comm.broadcast(x if at_root else np.empty(blocks, dtype), root=call.root, variant=call.algorithm)
+            x = x if at_root or zero_copy else np.empty(blocks, dtype)
+            result = comm.broadcast(x, root=call.root, variant=call.algorithm)
         case "scatter":
             result = comm.scatter(
-                x if at_root else None, np.empty(blocks, dtype), root=call.root, variant=call.algorithm
+                x if at_root or zero_copy else None, np.empty(blocks, dtype), root=call.root, variant=call.algorithm
             )
         case "gather":
             result = comm.gather(x, root=call.root, variant=call.algorithm)

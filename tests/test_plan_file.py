@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "only the magic": (lambda good: good[:8], "truncated: 8 bytes"),
     "a file cut short": (lambda good: good[:-10], "damaged or truncated"),
     "a flipped bit": (lambda good: good[:500] + bytes([good[500] ^ 1]) + good[501:], "damaged or truncated"),
-    "another version": (lambda good: sealed(*parts_of(good), version=2), "of version 2: this cxlemu reads version 1"),
+    "another version": (lambda good: sealed(*parts_of(good), version=3), "of version 3: this cxlemu reads version 2"),
     "a header past the end": (lambda good: sealed(*parts_of(good), header_bytes=2**63), "does not fit in the file"),
     "a header that is not JSON": (lambda good: sealed(b"{'call'", b""), "its header is wrong: Invalid JSON"),
     "a header nested too deep": (lambda good: sealed(b"[" * 100_000, b""), "its header is wrong"),

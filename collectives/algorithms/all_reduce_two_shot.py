@@ -4,6 +4,8 @@ Slices have ceil(m / N) bytes, rounded up to whole lines. For m much larger than
 Written per rank: about m (N - 1) / N for its peers and m / N of result. Read per rank: about 2 m (N - 1) / N, the
 least there is for private buffers. Of fewer bytes the first ranks have a whole line each, the last ones none.
 Slice k is folded in rank order by rank k alone, so all ranks get the same bits.
+Zero copy: slices are read where the vectors lie, and the result, where it lies in the heap as well. That is right in
+place: rank k overwrites slice j after j has published its result, and so has read everyone's slice j.
 Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, Gropp, IJHPCA 2005) over a pool.
 """
 
@@ -12,7 +14,7 @@ from collectives.recipes import algorithm
 from cxlemu.memory.protocol import LINE_BYTES
 
 
-@algorithm("all_reduce", name="two_shot")
+@algorithm("all_reduce", name="two_shot", variants=("zero_copy",))
 def all_reduce_two_shot(b: Builder) -> None:
     stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
 
@@ -22,7 +24,7 @@ def all_reduce_two_shot(b: Builder) -> None:
         return chunk._replace(nbytes=max(0, min(chunk.nbytes, nbytes)))
 
     result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
-    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges"):
+    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True):
         for chunk in chunks:
             for peer in b.peers:
                 if in_slice(peer, chunk).nbytes:

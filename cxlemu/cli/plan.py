@@ -25,7 +25,7 @@ from collectives.layouts import world_layout
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu.errors import ArgumentError, PlanFileError
-from cxlemu.plan import DTYPES, Buffer, Call, Plan, RankPart
+from cxlemu.plan import DTYPES, Buffer, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, render, text
@@ -76,7 +76,8 @@ class Wanted:
         nbytes = block_bytes(collective, self.total_bytes, self.ranks, DTYPES[self.dtype].itemsize)
         chosen = own or self._recipe(collective, nbytes)
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
-        call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place)
+        heap = InHeap(0, output=0 if self.in_place else None) if chosen.style.heap else None  # at its begin
+        call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
         return build(chosen, world_layout(Topology.load(self.config), self.ranks), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
@@ -129,8 +130,8 @@ def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
 def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
     """Print a plan: for every stream a table with a column per rank.
 
-    r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is not written), e the epoch at which the call
-    starts, e+2 that of round 2; in, out and scratch are the rank's buffers.
+    r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is not written), h1 a region in the heap, e the epoch
+    at which the call starts, e+2 that of round 2; in, out and scratch are the rank's buffers.
 
     \b
     Examples:

@@ -288,6 +288,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *miss; /* miss(*arguments): an ordinary call, which may remember an operation */
+    Py_buffer heap; /* calls depend on where in it their arrays lie, so those are never found here */
     entry entries[ENTRIES];
 } Calls;
 
@@ -300,6 +301,10 @@ static bool look_at(PyObject *object, bool written, shape *s, uint8_t **at) {
     if (!PyArray_IS_C_CONTIGUOUS(array) || (written && !PyArray_ISWRITEABLE(array))) return false;
     s->nbytes = PyArray_NBYTES(array), s->dtype = PyArray_DESCR(array), *at = PyArray_DATA(array);
     return true;
+}
+
+static bool lies_in(const uint8_t *at, const Py_buffer *heap) {
+    return (uintptr_t)at - (uintptr_t)heap->buf < (uintptr_t)heap->len;
 }
 
 static bool same(const shape *a, const shape *b) { return a->nbytes == b->nbytes && a->dtype == b->dtype; }
@@ -320,8 +325,9 @@ typedef struct {
     int64_t distance;
 } arrays;
 
-static bool look_at_arrays(PyObject *x, PyObject *out, arrays *a) {
+static bool look_at_arrays(const Py_buffer *heap, PyObject *x, PyObject *out, arrays *a) {
     if (!look_at(out, true, &a->out, &a->output) || !look_at(x, false, &a->x, &a->input)) return false;
+    if (lies_in(a->input, heap) || lies_in(a->output, heap)) return false;
     const int64_t distance = (int64_t)((uintptr_t)a->input - (uintptr_t)a->output);
     a->overlap = distance < a->out.nbytes && -distance < a->x.nbytes;
     a->distance = a->overlap ? distance : 0;
@@ -332,7 +338,7 @@ static PyObject *Calls_call(PyObject *callable, PyObject *const *args, size_t na
     Calls *self = (Calls *)callable;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     arrays a;
-    if (count == ARGUMENTS && !names && args[ASYNC] == Py_False && look_at_arrays(args[X], args[OUT], &a)) {
+    if (count == ARGUMENTS && !names && args[ASYNC] == Py_False && look_at_arrays(&self->heap, args[X], args[OUT], &a)) {
         entry *e = &self->entries[entry_of(args[COLLECTIVE], args[REDOP], &a.x, &a.out)];
         if (e->operation && e->collective == args[COLLECTIVE] && e->redop == args[REDOP] && e->root == args[ROOT] &&
             e->variant == args[VARIANT] && same(&e->x, &a.x) && same(&e->out, &a.out) && e->overlap == a.overlap &&
@@ -366,7 +372,7 @@ static PyObject *Calls_remember(Calls *self, PyObject *const *args, Py_ssize_t c
     }
     Operation *operation = (Operation *)args[0];
     PyObject *const *call = args + 1;
-    if (!look_at_arrays(call[X], call[OUT], &a)) Py_RETURN_FALSE;
+    if (!look_at_arrays(&self->heap, call[X], call[OUT], &a)) Py_RETURN_FALSE;
     const int64_t *need = operation->program->p.buffer_bytes;
     if ((need[INPUT] && a.x.nbytes < need[INPUT]) || (need[OUTPUT] && a.out.nbytes < need[OUTPUT])) Py_RETURN_FALSE;
     entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
@@ -381,9 +387,13 @@ static PyObject *Calls_remember(Calls *self, PyObject *const *args, Py_ssize_t c
 }
 
 static int Calls_init(Calls *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"miss", NULL};
+    static char *names[] = {"miss", "heap", NULL};
     PyObject *miss;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &miss)) return -1;
+    if (self->heap.obj) {
+        PyErr_SetString(PyExc_RuntimeError, "Calls are made once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oy*", names, &miss, &self->heap)) return -1;
     Py_XSETREF(self->miss, Py_NewRef(miss));
     self->call = Calls_call;
     return 0;
@@ -407,6 +417,7 @@ static int Calls_clear(Calls *self) {
 static void Calls_dealloc(Calls *self) {
     PyObject_GC_UnTrack(self);
     Calls_clear(self);
+    if (self->heap.obj) PyBuffer_Release(&self->heap);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

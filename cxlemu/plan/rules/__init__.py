@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule("references", "buffer", "an operand lies in a buffer of its rank", references.buffer),
     Rule("references", "kernel size", "a COMPUTE is as large as its kernel's output", references.compute_size),
     Rule("references", "region", "an operand lies in a region", references.region),
-    Rule("references", "round", "rounds count from 0, none in the heap; done waits reach back", references.in_round),
+    Rule("references", "round", "rounds count from 0; only done waits reach back", references.in_round),
     Rule("references", "doorbell", "a doorbell is one of the layout's", references.doorbell),
     Rule("references", "owner", "a doorbell is rung by the one rank it belongs to", references.owner),
     Rule("references", "group", "a group is one of the plan's", references.group),

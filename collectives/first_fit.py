@@ -1,0 +1,38 @@
+"""First fit: the lowest hole that is large enough. The same requests in the same order give the same places."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+
+class FirstFit:
+    """Gives out parts of [0, ``nbytes``). Holes are kept in order and never touch each other."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.holes: list[tuple[int, int]] = [(0, nbytes)] if nbytes else []  # (begin, end)
+
+    def take(self, nbytes: int) -> int | None:
+        """Where ``nbytes`` (1 or more) begin, or None when no hole is large enough."""
+        for index, (begin, end) in enumerate(self.holes):
+            if end - begin >= nbytes:
+                self.holes[index : index + 1] = [(begin + nbytes, end)] if end - begin > nbytes else []
+                return begin
+        return None
+
+    def give_back(self, begin: int, nbytes: int) -> None:
+        """What `take` gave; it grows together with the holes on either side."""
+        end, index = begin + nbytes, bisect_left(self.holes, (begin, 0))
+        first, last = index, index
+        if index and self.holes[index - 1][1] == begin:
+            first, begin = index - 1, self.holes[index - 1][0]
+        if index < len(self.holes) and self.holes[index][0] == end:
+            last, end = index + 1, self.holes[index][1]
+        self.holes[first:last] = [(begin, end)]
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(end - begin for begin, end in self.holes)
+
+    @property
+    def largest_bytes(self) -> int:
+        return max((end - begin for begin, end in self.holes), default=0)
