@@ -104,7 +104,7 @@ def main(named: list[str]) -> None:
         partial(_rank_main, named=named),
         ranks=RANKS,
         topology="laptop",
-        memory=MemorySpec("ideal"),
+        memory=MemorySpec("shm"),
         how="threads",
         deadline_s=DEADLINE_S,
     )
