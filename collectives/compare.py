@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from collectives import limits, sizes
@@ -21,18 +21,16 @@ from collectives.contracts import COLLECTIVES, buffers, postcondition
 from collectives.peers.find import Absent, Peer
 from collectives.peers.group import Group, Program, worker_arguments
 from collectives.peers.limit import CONTROL_BYTES
+from collectives.ratios import LEAST_US, LIMIT, OURS, Lane, Row, Samples, Timing, row
 from cxlemu.errors import CxlemuError
 from cxlemu.plan import Call
 
 BUDGET_NS = 20_000_000  # of one timing
 MOST_ITERATIONS = 100_000
-LEAST_US = 1e-3  # nothing that is measured here can be told from less
 MIN_BYTES, MAX_BYTES, STEP_FACTOR = 8, 64 << 20, 4
 ITEM_BYTES = 4  # float32
 PAGE_BYTES = 2 << 20
 BANDWIDTH_BYTES = 64 << 20
-SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) - 1), (">= 1 MiB", 1 << 20, 1 << 62))
-OURS, LIMIT = "cxlemu", "limit"
 
 
 def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
@@ -51,57 +49,6 @@ def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list
             call = Call(collective, "auto", ranks, block, "f32", op, 0, in_place=collective == "broadcast")
             found.setdefault((collective, block), call)
     return list(found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One cell, sources rewritten before each call or not. Ratios are time by time: below 1 we are faster."""
-
-    collective: str
-    ranks: int
-    bytes: int
-    rewritten: bool
-    ours_us: float
-    handle_us: float | None
-    peers_us: dict[str, float]
-    limit_us: float
-    best_peer: str | None
-    ratio_to_best_peer: float | None
-    ratio_to_limit: float
-    moves_us: float
-    round_trip_us: float
-    iterations: dict[str, int]
-    spread_us: dict[str, tuple[float, float]]  # the least and the most of what the median is of
-    wrong: dict[str, int]  # elements, for each implementation
-    absent: dict[str, str]  # peers that have no such collective
-
-
-class Lane(NamedTuple):
-    """One way to make a call, of one implementation."""
-
-    name: str
-    path: str
-
-
-class Timing(NamedTuple):
-    """Microseconds per call: with the rewriting of the source, if there was any, and of that alone."""
-
-    calls_us: float
-    rewrite_us: float
-
-
-@dataclass
-class Samples:
-    """One lane's timings, by whether the source was rewritten."""
-
-    iterations: int
-    taken: dict[bool, list[Timing]] = field(default_factory=dict)
-
-    def us(self, rewritten: bool) -> list[float]:
-        """Each timing without the rewriting. Of that the least is taken: other load adds to both."""
-        taken = self.taken[rewritten]
-        rewrite_us = min(timing.rewrite_us for timing in taken)
-        return [max(timing.calls_us - rewrite_us, LEAST_US) for timing in taken]
 
 
 @dataclass
@@ -267,77 +214,3 @@ def _timing(group: Group, path: str, iterations: int, rewritten: bool) -> Timing
     answers = group.ask({"do": "time", "path": path, "iterations": iterations, "rewritten": rewritten})
     calls_ns, rewrite_ns = (max(int(answer[key]) for answer in answers) for key in ("ns", "rewrite_ns"))
     return Timing(calls_ns / iterations / 1e3, rewrite_ns / iterations / 1e3)
-
-
-def row(
-    call: Call,
-    samples: Mapping[Lane, Samples],
-    rewritten: bool,
-    wrong: Mapping[str, int],
-    absent: Mapping[str, str],
-) -> Row:
-    taken = {lane: each.us(rewritten) for lane, each in samples.items()}
-    us = {lane: statistics.median(each) for lane, each in taken.items()}
-    moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
-    bound_us = limits.limit_us(moves_us, round_trip_us)
-    ours_us = us[Lane(OURS, "call")]
-    peers_us = {lane.name: time_us for lane, time_us in us.items() if lane.name not in (OURS, LIMIT)}
-    best = min(peers_us, key=peers_us.__getitem__, default=None)
-    return Row(
-        collective=call.collective,
-        ranks=call.ranks,
-        bytes=sizes.size_bytes(call.collective, call.nbytes, call.ranks),
-        rewritten=rewritten,
-        ours_us=ours_us,
-        handle_us=us.get(Lane(OURS, "handle")),
-        peers_us=peers_us,
-        limit_us=bound_us,
-        best_peer=best,
-        ratio_to_best_peer=ours_us / peers_us[best] if best else None,
-        ratio_to_limit=ours_us / bound_us,
-        moves_us=moves_us,
-        round_trip_us=round_trip_us,
-        iterations={"/".join(lane): each.iterations for lane, each in samples.items()},
-        spread_us={"/".join(lane): (min(each), max(each)) for lane, each in taken.items()},
-        wrong=dict(wrong),
-        absent=dict(absent),
-    )
-
-
-class Mean(NamedTuple):
-    """Geometric means of a size class's ratios; None where there is none."""
-
-    size_class: str
-    rewritten: bool
-    rows: int
-    to_best_peer: float | None
-    handle_to_best_peer: float | None
-    to_limit: float | None
-
-
-def means(rows: Sequence[Row]) -> list[Mean]:
-    """By size class and overall, for each mode."""
-    found = []
-    for rewritten in sorted({row.rewritten for row in rows}):
-        for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
-            chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]
-            if chosen:
-                handles = [
-                    row.handle_us / row.peers_us[row.best_peer] for row in chosen if row.handle_us and row.best_peer
-                ]
-                found.append(
-                    Mean(
-                        name,
-                        rewritten,
-                        len(chosen),
-                        _mean([row.ratio_to_best_peer for row in chosen]),
-                        _mean(handles),
-                        _mean([row.ratio_to_limit for row in chosen]),
-                    )
-                )
-    return found
-
-
-def _mean(ratios: Sequence[float | None]) -> float | None:
-    known = [ratio for ratio in ratios if ratio is not None]
-    return statistics.geometric_mean(known) if known else None

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from collectives import compare, limits
-from collectives.compare import LIMIT, OURS, Lane, Row, Samples, Timing
+from collectives import compare, limits, ratios
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.peers import find, worker
 from collectives.peers.group import Group, Program, worker_arguments
 from collectives.peers.worker import Buffers, Repeated
+from collectives.ratios import LIMIT, OURS, Lane, Row, Samples, Timing
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
 from cxlemu.plan import Call
@@ -65,7 +65,7 @@ def test_a_row_has_medians_and_ratios_to_the_best_peer_and_the_limit() -> None:
     taken = samples(
         cxlemu_call=[2.0, 9.0, 1.0], openmpi_call=[8.0], mpich_call=[4.0], limit_moves=[0.5], limit_line=[0.4]
     )
-    row = compare.row(all_reduce(), taken, False, {OURS: 0}, {"gloo": "has none"})
+    row = ratios.row(all_reduce(), taken, False, {OURS: 0}, {"gloo": "has none"})
     assert (row.ours_us, row.handle_us) == (2.0, None)
     assert row.peers_us == {"openmpi": 8.0, "mpich": 4.0}
     assert (row.best_peer, row.ratio_to_best_peer) == ("mpich", 0.5)
@@ -76,22 +76,22 @@ def test_a_row_has_medians_and_ratios_to_the_best_peer_and_the_limit() -> None:
 
 def test_below_some_size_the_limit_is_half_a_round_trip_of_a_line() -> None:
     taken = samples(cxlemu_call=[1.0], limit_moves=[0.01], limit_line=[0.4])
-    row = compare.row(all_reduce(8), taken, False, {}, {})
+    row = ratios.row(all_reduce(8), taken, False, {}, {})
     assert row.limit_us == 0.2
     assert (row.best_peer, row.ratio_to_best_peer) == (None, None)
 
 
 def test_the_least_time_of_rewriting_is_subtracted() -> None:
     taken = Samples(10, {True: [Timing(10.0, 3.0), Timing(12.0, 7.0), Timing(2.0, 4.0)]})
-    assert taken.us(True) == [7.0, 9.0, compare.LEAST_US]
+    assert taken.us(True) == [7.0, 9.0, ratios.LEAST_US]
 
 
 def test_means_are_geometric_by_size_class_and_overall() -> None:
     def row(nbytes: int, ours_us: float) -> Row:
         taken = samples(cxlemu_call=[ours_us], openmpi_call=[1.0], limit_moves=[1.0], limit_line=[1.0])
-        return compare.row(all_reduce(nbytes), taken, False, {}, {})
+        return ratios.row(all_reduce(nbytes), taken, False, {}, {})
 
-    means = compare.means([row(8, 4.0), row(1024, 1.0), row(1 << 20, 0.5)])
+    means = ratios.means([row(8, 4.0), row(1024, 1.0), row(1 << 20, 0.5)])
     found = {mean.size_class: (mean.rows, mean.to_best_peer) for mean in means}
     assert found == {
         "<= 1 KiB": (2, pytest.approx(2.0)),
@@ -341,7 +341,7 @@ def test_a_plot_is_a_png(tmp_path: Path) -> None:
     from cxlemu.cli.bench_plot import draw
 
     taken = samples(cxlemu_call=[2.0], cxlemu_handle=[1.0], openmpi_call=[4.0], limit_moves=[0.5], limit_line=[0.4])
-    rows = [compare.row(all_reduce(nbytes), taken, False, {}, {}) for nbytes in (8, 1024)]
+    rows = [ratios.row(all_reduce(nbytes), taken, False, {}, {}) for nbytes in (8, 1024)]
     draw(rows, tmp_path / "b.png", title="test")
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collectives.compare import Row
+from collectives.ratios import Row
 from cxlemu.errors import ArgumentError
 from cxlemu.units import format_bytes
 

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from collectives import compare
-from collectives.compare import Comparison, Mean, Row
+from collectives.compare import Comparison, Machine
 from collectives.instructions import Counted
+from collectives.ratios import LIMIT, OURS, Mean, Row, means
 from cxlemu import __version__
 from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
@@ -51,7 +51,7 @@ class BenchReport:
         self._versions: dict[str, str] = {}
         self._absent: dict[str, str] = {}
         self.instructions: list[Counted] = []
-        self._machine: compare.Machine | None = None
+        self._machine: Machine | None = None
         self._began = time.monotonic()
         self._out = Console(highlight=False, soft_wrap=True)
         self._progress = Progress(
@@ -137,24 +137,24 @@ class BenchReport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-        means = compare.means(self.rows)
+        ratios = means(self.rows)
         if self.rows:
             self._print("#")
-            self._out.print(_means_table(means))
+            self._out.print(_means_table(ratios))
         if self.instructions:
             self._out.print(_instructions_table(self.instructions))
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
         self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
         if self._json_file is not None:
-            text = json.dumps(self._document(means, error), indent=2) + "\n"
+            text = json.dumps(self._document(ratios, error), indent=2) + "\n"
             with writing("--json", self._json_file):
                 write_atomically(self._json_file, text.encode())
 
     @property
     def _peers(self) -> list[str]:
-        return [name for name in self._versions if name not in (compare.OURS, compare.LIMIT)]
+        return [name for name in self._versions if name not in (OURS, LIMIT)]
 
-    def _document(self, means: Sequence[Mean], error: BaseException | None) -> dict[str, Any]:
+    def _document(self, ratios: Sequence[Mean], error: BaseException | None) -> dict[str, Any]:
         document = {
             "version": __version__,
             "ranks": self._ranks,
@@ -165,7 +165,7 @@ class BenchReport:
             "absent": self._absent,
             "machine": self._machine._asdict() if self._machine else None,
             "rows": [asdict(row) for row in self.rows],
-            "geometric_means": [mean._asdict() for mean in means],
+            "geometric_means": [mean._asdict() for mean in ratios],
             "instructions": [counted._asdict() for counted in self.instructions],
             "wrong": self.wrong,
             "seconds": time.monotonic() - self._began,
@@ -184,11 +184,11 @@ class BenchReport:
         self._out.print(Text(line, style))
 
 
-def _means_table(means: Sequence[Mean]) -> Table:
+def _means_table(ratios: Sequence[Mean]) -> Table:
     table = Table(title="geometric means of time ratios: below 1 we are faster", box=box.SIMPLE, title_justify="left")
     for name in ("sizes", "source", "rows", "ours / best peer", "handle / best peer", "ours / limit"):
         table.add_column(name, justify="left" if name in ("sizes", "source") else "right")
-    for mean in means:
+    for mean in ratios:
         table.add_row(
             mean.size_class,
             "new" if mean.rewritten else "same",
