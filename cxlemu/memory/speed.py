@@ -32,7 +32,7 @@ def fractions_of_memcpy(nbytes: int) -> dict[str, float]:
     # Not at the same place in their pages, or loads wait for stores that they only seem to depend on.
     given, copied, out = (_lines(nbytes, place) for place in (1, 20, 40))
 
-    into, source = memoryview(copied), memoryview(given)
+    into, source = copied.data, given.data
 
     def memcpy() -> None:
         into[:] = source
