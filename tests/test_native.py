@@ -21,6 +21,7 @@ from lockstep import with_heap
 from native_lockstep import InTurns, NativeLockstep, ReferenceInTurns, card, outcome
 from test_collectives import plan_of
 
+from collectives.catalog import build, recipe
 from cxlemu.backends import BACKENDS, EVERYTHING
 from cxlemu.backends import NOTHING as ELIDE_NOTHING
 from cxlemu.engines import Engine, engine_for
@@ -139,6 +140,18 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, memory: str, data:
     reference, native = worlds(layout, memory, seed, per_host=per_host)
     wanted = outcome(reference, calls)
     assert wanted[0] == "" and outcome(native, calls) == wanted
+
+
+@every_memory
+@pytest.mark.parametrize(("collective", "variant"), [("all_reduce", "two_shot"), ("reduce_scatter", "all")])
+def test_large_blocks_leave_the_same_bytes(collective: str, variant: str, memory: str) -> None:
+    """Folded in several pieces where nothing moves in between."""
+    layout = Layout(ranks=2, cards=3, slots=2, slot_card_bytes=1 << 18, doorbells_per_rank=3, interleave_bytes=4096)
+    plan = build(recipe(collective, variant), layout, Call(collective, variant, 2, 300_000, "i32", "sum"))
+    assert any(i.op == Op.REDUCE and i.nbytes > 1 << 16 for s in plan.part(0).streams for i in s.instructions)
+    calls = [(plan, harmless_bits(plan.call, np.random.default_rng(number))) for number in range(3)]
+    reference, native = worlds(layout, memory, seed=5)
+    assert outcome(native, calls) == outcome(reference, calls)
 
 
 # With one of these missing a plan may read what it should not, or wait for ever.

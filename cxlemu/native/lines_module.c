@@ -11,7 +11,7 @@ static uint8_t *range_of(PyObject *card, PyObject *offset, long long nbytes, Py_
     if (PyErr_Occurred()) return NULL;
     if (PyObject_GetBuffer(card, view, PyBUF_WRITABLE) < 0) return NULL;
     if (at < 0 || nbytes < 0 || nbytes > view->len || at > view->len - nbytes) {
-        PyErr_Format(PyExc_ValueError, "bytes %lld to %lld are outside a card of %zd bytes", at, at + nbytes, view->len);
+        PyErr_Format(PyExc_ValueError, "%lld bytes at %lld are outside a card of %zd bytes", nbytes, at, view->len);
         PyBuffer_Release(view);
         return NULL;
     }
