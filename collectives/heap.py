@@ -9,7 +9,8 @@ An array is freed when it and all views of it were garbage collected. As that ha
 place is used again when all ranks have let it go, which they tell each other whenever they make an array.
 
 In a call all ranks pass the same array of their communicator's pool, or none does: ranks that differ get a
-MismatchError, as for any other argument. To another communicator, a split one too, an array of the pool is like any other.
+MismatchError, as for any other argument. To another communicator, a split one too, an array of the pool is like any
+other.
 
 Where NumPy's stores are this host's stores to the pool (shm, dax) the arrays are views of a card. Behind the emulated
 cache NumPy's stores would go past the cache: there an array is private memory, and the call itself stores it to its
