@@ -73,7 +73,7 @@ class Sweep:
     check: bool = True
     seed: int = DEFAULT_SEED
     region_bytes: int = REGION_BYTES
-    engine: str = "reference"
+    engine: str = "native"
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""

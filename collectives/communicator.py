@@ -40,7 +40,8 @@ from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
 from cxlemu import _native
 from cxlemu.engines import Engine, engine_for
-from cxlemu.engines.native import LOOK_NS, NativeEngine, Obstacles
+from cxlemu.engines.cores import cores_here, have_a_core_each
+from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import ArgumentError, PeerLostError, RunError
 from cxlemu.memory.protocol import Bytes
@@ -122,7 +123,7 @@ class Communicator(Verbs):
         region_bytes: int = REGION_BYTES,
         heap_bytes: int | None = None,
         deadline_s: float | None = None,
-        engine: str = "reference",
+        engine: str = "native",
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
@@ -142,11 +143,13 @@ class Communicator(Verbs):
             members=tuple(range(context.ranks)),
             layout=layout,
             arena=arena,
-            engine=engine_for(engine, context.backend, context.memory, pool.cards, context.ranks),
+            engine=engine_for(engine, context.backend, context.memory, pool.cards),
             lane=Lane(),
             deadline_s=deadline_s,
         )
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
+        if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(comm._engine, NativeEngine):
+            comm._ring.spins = comm._engine.spins = SPINS
         return comm
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:

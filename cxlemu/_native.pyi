@@ -34,6 +34,7 @@ class Ring:
     epoch: int
     calls: int
     tag: int
+    spins: int
     revoked: int
     def __init__(
         self,

@@ -179,7 +179,7 @@ class NativeLockstep(InTurns):
         super().__init__(layout, **others)
         self._through = [memory.native for memory in self.memories if isinstance(memory, ShadowMemory)]
         through = self._through or [None] * layout.ranks
-        self._engines = [NativeEngine(self.cards, layout.ranks, elides, memory) for memory in through]
+        self._engines = [NativeEngine(self.cards, elides, memory) for memory in through]
 
     def begin(self, running: Running, buffers: list[Bytes]) -> Call:
         program = self._engines[running.part.rank].program(running)

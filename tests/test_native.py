@@ -351,8 +351,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     cards = [card(BASE + LAYOUT.extent_bytes) for _ in range(LAYOUT.cards)]
     if request.param == "native emulated":
         memory = MemorySpec(seed=1).open(cards, host_cache=HostCache.private(cards), host=0, rank=0)
-        return engine_for("native", BACKENDS["emulated"], memory, cards, LAYOUT.ranks)
-    return engine_for(request.param, BACKENDS["shm"], DirectMemory(cards), cards, LAYOUT.ranks)
+        return engine_for("native", BACKENDS["emulated"], memory, cards)
+    return engine_for(request.param, BACKENDS["shm"], DirectMemory(cards), cards)
 
 
 def local(name: int, offset: int = 0) -> Operand:
@@ -425,7 +425,7 @@ def test_a_cache_that_cannot_be_had_is_a_deadline(monkeypatch: pytest.MonkeyPatc
     cards = [card(BASE + LAYOUT.extent_bytes) for _ in range(LAYOUT.cards)]
     cache = HostCache.private(cards)
     engine = engine_for(
-        "native", BACKENDS["emulated"], MemorySpec().open(cards, host_cache=cache, host=0, rank=0), cards, LAYOUT.ranks
+        "native", BACKENDS["emulated"], MemorySpec().open(cards, host_cache=cache, host=0, rank=0), cards
     )
     running, none = by_hand([[Instruction(Op.FENCE)]], sizes=(0,) * 4), [np.empty(0, np.uint8)] * 4
     with cache.lock, ThreadPoolExecutor(1) as another, pytest.raises(DeadlineError, match="held its cache for more"):
@@ -438,7 +438,7 @@ def test_a_memory_of_other_cards_is_refused() -> None:
     for others in (cards[1:], [where[:-64] for where in cards]):
         memory = MemorySpec().open(others, host_cache=HostCache.private(others), host=0, rank=0)
         with pytest.raises(PlanError, match="the memory is a cache of other cards"):
-            engine_for("native", BACKENDS["emulated"], memory, cards, LAYOUT.ranks).run(
+            engine_for("native", BACKENDS["emulated"], memory, cards).run(
                 by_hand([]), [np.zeros(n, np.uint8) for n in SIZES], deadline_s=5
             )
 
@@ -448,4 +448,4 @@ def test_a_plan_that_would_leave_its_buffers_is_refused() -> None:
     bad = Instruction(Op.COPY, dst=local(OUT, 17), a=local(A), nbytes=8)
     buffers = [np.zeros(nbytes, np.uint8) for nbytes in SIZES]
     with pytest.raises(PlanError, match=r"rank 0 of \[all_gather by hand .*record 1 of stream 1 is not valid"):
-        NativeEngine(cards, 2).run(by_hand([[], [bad._replace(nbytes=7), bad]]), buffers, deadline_s=5)
+        NativeEngine(cards).run(by_hand([[], [bad._replace(nbytes=7), bad]]), buffers, deadline_s=5)

@@ -107,7 +107,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     metavar="SEED|off",
     help=f"Evicts, prefetches and delays lines at random; off: none leaves by itself.  [default: {DEFAULT_SEED}]",
 )
-@click.option("--engine", type=click.Choice(ENGINES), default="reference", show_default=True)
+@click.option("--engine", type=click.Choice(ENGINES), default="native", show_default=True)
 @click.option(
     "--launch",
     "how",

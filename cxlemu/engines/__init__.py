@@ -24,18 +24,18 @@ class Engine(Protocol):
         """Run one rank's part to its end. Raises DeadlineError, MismatchError, and what the watch raises."""
 
 
-def engine_for(name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], ranks: int) -> Engine:
-    """The engine ``name`` for one of ``ranks`` ranks. Raises ArgumentError for a machine that it cannot run on."""
+def engine_for(name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes]) -> Engine:
+    """The engine ``name`` for one rank. Raises ArgumentError for a machine that it cannot run on."""
     check_engine(name)
     if name == "reference":
         return ReferenceEngine(memory)
     if isinstance(memory, ShadowMemory):
-        return NativeEngine(cards, ranks, backend.elides, memory.native)
+        return NativeEngine(cards, backend.elides, memory.native)
     if isinstance(memory, NativeShadowMemory):
-        return NativeEngine(cards, ranks, backend.elides, memory)
+        return NativeEngine(cards, backend.elides, memory)
     if not backend.elides and not _native.lines_instructions():
         raise ArgumentError(f"the native engine does not know the cache-line instructions of {platform.machine()}")
-    return NativeEngine(cards, ranks, backend.elides)
+    return NativeEngine(cards, backend.elides)
 
 
 def check_engine(name: str) -> None:

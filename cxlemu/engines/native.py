@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -31,21 +30,17 @@ Obstacles: TypeAlias = "list[tuple[int, int, int, int, int]]"
 
 @dataclass
 class NativeEngine:
-    """Runs the parts of one rank. ``ranks`` share this machine's cores: with fewer cores nobody spins.
+    """Runs the parts of one rank. ``spins``: looks at a doorbell before the rank gives its core away (see cores.py).
 
     Records are executed in place on ``cards``, and ``elides`` says what need not be executed there (see backends.py);
     or ``through`` an emulated host's cache of them.
     """
 
     cards: Sequence[Bytes]
-    ranks: int
     elides: Step = EVERYTHING
     through: NativeShadowMemory | None = None
+    spins: int = 0
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
-
-    @property
-    def spins(self) -> int:
-        return SPINS if self.ranks <= len(os.sched_getaffinity(0)) else 0
 
     def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
         """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises.
@@ -75,7 +70,6 @@ class NativeEngine:
         """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
         before: Obstacles = []
         since = 0.0
-        spins = self.spins
         while status != DONE:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
@@ -96,7 +90,7 @@ class NativeEngine:
                     watch(running, blocked, waited_s)
                 if waited_s > deadline_s:
                     raise running.deadline(blocked, waited_s)
-            status, found = program.advance(LOOK_NS, spins)
+            status, found = program.advance(LOOK_NS, self.spins)
 
     def program(self, running: Running) -> _native.Program:
         """The part, bound to the pool: made once, and kept as long as the part is in use."""

@@ -98,6 +98,7 @@ static PyMemberDef ring_members[] = {
     {"epoch", T_LONGLONG, offsetof(Ring, epoch), READONLY, "of the next round"},
     {"calls", T_LONGLONG, offsetof(Ring, calls), READONLY, "begun so far"},
     {"tag", T_UINT, offsetof(Ring, tag), READONLY, "of the calls so far"},
+    {"spins", T_LONGLONG, offsetof(Ring, spins), 0, "looks at doorbells before the core is given away"},
     {"revoked", T_INT, offsetof(Ring, revoked), 0, "not 0: every call goes by way of turn, which refuses it"},
     {NULL, 0, 0, 0, NULL},
 };
