@@ -83,8 +83,9 @@ def ring_room(arena_bytes: int) -> int:
 
 def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
     """Room for each of ``groups`` communicators split off at once, out of what is left to their parent: half of that
-    together, but no more than eight of the parent's rings each, which leaves their own children enough."""
-    return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.heap_offset), ARENA_ALIGN_BYTES)
+    together, but no more than eight times what the parent's ring and heap take each. That leaves enough to their own
+    children."""
+    return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
 
 
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:

@@ -25,11 +25,13 @@ from cxlemu.memory import AdversaryRates, HostCache, host_segment_bytes
 from cxlemu.memory.adversary import Adversary
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import DTYPE_NAMES, Call, Group, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode
+from cxlemu.plan import DTYPE_NAMES, Call, Group, InHeap, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode
 from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.plan import group_table, region_table
 
-LAYOUT = Layout(ranks=3, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256)
+LAYOUT = Layout(
+    3, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256, heap_card_bytes=8192
+)
 BASE, BESIDE, LARGEST = 4096, 4096, 1 << 14
 REGION = Region(0, 2, 256, 0, 0, 2048)
 EPOCHS = (0, 1, 7, (1 << 40) - 1, (1 << 47) - 1)
@@ -46,7 +48,7 @@ def new_cards(fill: int = 0xFF) -> list[Bytes]:
 def arguments(layout: Layout = LAYOUT, **others: Any) -> dict[str, Any]:
     """Of a Program that does nothing."""
     names = ("extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes")
-    names += ("doorbells_offset", "slot_doorbell_bytes", "data_offset")
+    names += ("doorbells_offset", "slot_doorbell_bytes", "data_offset", "heap_offset")
     tables = {"regions": region_table(()), "groups": group_table(()), "streams": [], "buffer_bytes": [], "events": 0}
     memory = {"elides": EVERYTHING.value, "memory": None}
     sizes = {name: getattr(layout, name) for name in names}
@@ -55,7 +57,8 @@ def arguments(layout: Layout = LAYOUT, **others: Any) -> dict[str, Any]:
 
 def of_plan(collective: str, variant: str, dtype: str = "u8") -> dict[str, Any]:
     redop = "avg" if collective == "all_reduce" else "none"
-    plan = build(recipe(collective, variant), LAYOUT, Call(collective, variant, 3, 3000, dtype, redop))
+    heap = InHeap(64) if variant == "zero_copy" else None
+    plan = build(recipe(collective, variant), LAYOUT, Call(collective, variant, 3, 3000, dtype, redop, heap=heap))
     part = plan.part(1)
     return arguments(
         regions=region_table(plan.frame.regions),
@@ -71,6 +74,7 @@ PLANS = [
     of_plan("all_gather", "all"),
     of_plan("all_gather", "line"),
     of_plan("all_to_all", "naive"),
+    of_plan("all_gather", "zero_copy"),
 ]
 
 
@@ -290,7 +294,9 @@ def test_what_lies_outside_is_refused(what: str) -> None:
 def test_doorbells_whose_size_overflows_are_refused() -> None:
     """2^28 slots of 2^36 bytes would end at byte 2^64, which is 0."""
     layout = Layout(1 << 15, 1, 1 << 28, 0, 1 << 15, 64)
-    made = arguments(layout, cards=new_cards()[:1], data_offset=layout.doorbells_offset, extent_bytes=1 << 21)
+    made = arguments(
+        layout, cards=new_cards()[:1], data_offset=layout.doorbells_offset, extent_bytes=1 << 21, heap_offset=0
+    )
     made["cards"] = [card(BASE + (1 << 21))]
     with pytest.raises(ValueError, match="the plan's tables do not fit its layout"):
         _native.Program(**made)
