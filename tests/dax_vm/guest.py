@@ -20,21 +20,29 @@ class GuestError(Exception):
     """A guest that did not do what it was told, and what it said last."""
 
 
+def put(order: Path, text: str) -> None:
+    """Whole, or not there."""
+    draft = order.with_suffix(".draft")
+    draft.write_text(text)
+    draft.rename(order)
+
+
 class Job:
     """A command that a guest runs in the background."""
 
-    def __init__(self, guest: Guest, number: int, command: str, end: float) -> None:
-        self._guest, self._number, self._command, self._end = guest, number, command, end
+    def __init__(self, guest: Guest, order: Path, command: str, deadline_s: float) -> None:
+        self._guest, self._order, self._command = guest, order, command
+        self._end = time.monotonic() + deadline_s
 
     @property
     def output(self) -> str:
         """So far."""
-        path = self._guest.orders / f"{self._number}.out"
+        path = self._order.with_suffix(".out")
         return path.read_text(errors="replace") if path.exists() else ""
 
     def wait(self, expect: int = 0) -> str:
         """The command's output; raises GuestError if its exit code is not the one expected."""
-        code = self._guest.orders / f"{self._number}.rc"
+        code = self._order.with_suffix(".rc")
         self._guest.until(code.exists, self._end, f"finish in time: {self._command}\n{self.output}")
         if int(code.read_text()) != expect:
             raise GuestError(
@@ -98,12 +106,10 @@ class Guest:
     ) -> Job:
         """Runs ``command`` in the guest, in an environment of nothing but ``env`` and a search path."""
         words = ["env", *(f"{name}={value}" for name, value in (env or {}).items()), *command]
-        text = shlex.join(words)
-        draft = self.orders / "draft"
-        draft.write_text(f"cd {shlex.quote(str(cwd))} && exec {text}\n")
-        draft.rename(self.orders / f"{self._jobs}.sh")
+        order = self.orders / f"{self._jobs}.sh"
         self._jobs += 1
-        return Job(self, self._jobs - 1, text, time.monotonic() + deadline_s)
+        put(order, f"cd {shlex.quote(str(cwd))} && exec {shlex.join(words)}\n")
+        return Job(self, order, shlex.join(words), deadline_s)
 
     def run(self, command: Sequence[str], *, deadline_s: float = 60.0, cwd: Path = Path("/"), expect: int = 0) -> str:
         return self.start(command, deadline_s=deadline_s, cwd=cwd).wait(expect)
