@@ -29,11 +29,18 @@ bool host_lock_take(host_lock *lock, double seconds) {
         until.tv_sec += end_ns / 1000000000, until.tv_nsec = end_ns % 1000000000;
         error = pthread_mutex_clocklock(&lock->mutex, CLOCK_MONOTONIC, &until);
     }
-    /* A holder that was killed leaves a cache that its host's other processes can go on using: see shadow.c. */
-    if (error == EOWNERDEAD) error = pthread_mutex_consistent(&lock->mutex);
+    /* A holder that was killed leaves a cache that its host's other processes can go on using: see cache.h. */
+    if (error == EOWNERDEAD && !(error = pthread_mutex_consistent(&lock->mutex))) lock->taken = 0;
+    if (error == 0) lock->taken++;
     return error == 0;
 }
 
 void host_lock_release(host_lock *lock) {
-    while (pthread_mutex_unlock(&lock->mutex) == 0) {}
+    uint32_t times = lock->taken;
+    lock->taken = 0;
+    while (times--) pthread_mutex_unlock(&lock->mutex);
+}
+
+void host_lock_drop(host_lock *lock) {
+    if (host_lock_take(lock, 0)) host_lock_release(lock);
 }
