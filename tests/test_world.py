@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rank_programs as programs
 from rank_programs import LAPTOP, VICTIM
