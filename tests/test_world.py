@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rank_programs as programs
 from rank_programs import LAPTOP, VICTIM
@@ -33,7 +35,7 @@ from cxlemu.errors import (
 )
 from cxlemu.memory import MemorySpec
 from cxlemu.memory import lock as lock_module
-from cxlemu.memory.lock import HostLock
+from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.pool import segments
 from cxlemu.world import RankContext, launch, outcome
 from cxlemu.world import processes as processes_module
@@ -357,30 +359,22 @@ def test_an_ignored_stop_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, found)
 
 
-def test_a_stop_between_taking_a_lock_and_its_block_locks_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_between_taking_a_lock_and_its_block_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "DEADLINE_S", 0.2)
-    path = tmp_path / "host"
-    path.touch()
-    lock, of_another_process = HostLock(path), HostLock(path)
-    lock.__enter__()  # here the stop comes: nobody leaves what was entered
-    with pytest.raises(DeadlineError), of_another_process:
-        pass
-    with lock:  # as the session does when the rank leaves
-        pass
-    with of_another_process:
-        pass
-    entered: list[int] = []
+    word = np.zeros(LOCK_BYTES, np.uint8)
+    lock, of_another_rank = HostLock(word), HostLock(word)
 
-    def enter() -> None:
-        with lock:
-            entered.append(1)
+    def enter() -> bool:
+        with of_another_rank:
+            return True
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert entered
+    with ThreadPoolExecutor(1) as another:
+        lock.__enter__()  # here the stop comes: nobody leaves what was entered
+        with pytest.raises(DeadlineError):
+            another.submit(enter).result()
+        with lock:  # as the session does when the rank leaves
+            pass
+        assert another.submit(enter).result()
 
 
 def test_ranks_die_with_a_killed_parent(pool_name: str) -> None:

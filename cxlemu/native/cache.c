@@ -10,8 +10,8 @@ enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
 enum { BLOCK_LINES = 128 };      /* that stay in the first-level cache between two copies */
 enum { STREAM_BYTES = 1 << 21 }; /* windows that leave no room for anything else in the second-level cache */
 
-/* What was done to bytes comes before what is done to states. */
-#define THEN() atomic_thread_fence(memory_order_release)
+/* What was done to bytes comes before what is done to states, for whoever comes after a process that was killed. */
+#define THEN() atomic_signal_fence(memory_order_release)
 
 /* Bytes of the pool may change while they are read: in the memory model such a reader must not use what it got. */
 #if defined(__SANITIZE_THREAD__)

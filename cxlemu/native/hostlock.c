@@ -7,6 +7,14 @@
 
 enum { MADE = 1 };
 
+#if defined(__SANITIZE_THREAD__) /* which does not know of the other one */
+#define CLOCK CLOCK_REALTIME
+#define LOCK_UNTIL(mutex, until) pthread_mutex_timedlock(mutex, until)
+#else
+#define CLOCK CLOCK_MONOTONIC
+#define LOCK_UNTIL(mutex, until) pthread_mutex_clocklock(mutex, CLOCK, until)
+#endif
+
 bool host_lock_make(host_lock *lock) {
     pthread_mutexattr_t attributes;
     if (atomic_load_explicit(&lock->made, memory_order_acquire) == MADE) return true;
@@ -24,16 +32,23 @@ bool host_lock_take(host_lock *lock, double seconds) {
     int error = pthread_mutex_trylock(&lock->mutex);
     if (error == EBUSY && seconds > 0) {
         struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
+        clock_gettime(CLOCK, &until);
         const int64_t end_ns = until.tv_nsec + (int64_t)(seconds * 1e9);
         until.tv_sec += end_ns / 1000000000, until.tv_nsec = end_ns % 1000000000;
-        error = pthread_mutex_clocklock(&lock->mutex, CLOCK_MONOTONIC, &until);
+        error = LOCK_UNTIL(&lock->mutex, &until);
     }
-    /* A holder that was killed leaves a cache that its host's other processes can go on using: see shadow.c. */
-    if (error == EOWNERDEAD) error = pthread_mutex_consistent(&lock->mutex);
+    /* A holder that was killed leaves a cache that its host's other processes can go on using: see cache.h. */
+    if (error == EOWNERDEAD && !(error = pthread_mutex_consistent(&lock->mutex))) lock->taken = 0;
+    if (error == 0) lock->taken++;
     return error == 0;
 }
 
 void host_lock_release(host_lock *lock) {
-    while (pthread_mutex_unlock(&lock->mutex) == 0) {}
+    uint32_t times = lock->taken;
+    lock->taken = 0;
+    while (times--) pthread_mutex_unlock(&lock->mutex);
+}
+
+void host_lock_drop(host_lock *lock) {
+    if (host_lock_take(lock, 0)) host_lock_release(lock);
 }

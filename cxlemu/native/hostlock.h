@@ -11,6 +11,7 @@ enum { HOST_LOCK_BYTES = 64 };
 
 typedef struct {
     _Atomic uint32_t made; /* 0 in a new segment */
+    uint32_t taken;        /* how often its holder took it */
     pthread_mutex_t mutex;
 } host_lock;
 
@@ -22,7 +23,10 @@ bool host_lock_make(host_lock *lock);
 /* Wait for at most `seconds`; false when it is still held. A thread that holds it gets it again at once. */
 bool host_lock_take(host_lock *lock, double seconds);
 
-/* Let go, however often this thread took it; nothing happens where it does not hold it. */
+/* By its holder: let go, however often it took it. */
 void host_lock_release(host_lock *lock);
+
+/* By anyone: let go if this thread holds it. */
+void host_lock_drop(host_lock *lock);
 
 #endif

@@ -36,7 +36,7 @@ static int HostLock_init(HostLock *self, PyObject *args, PyObject *kwargs) {
 
 static void HostLock_dealloc(HostLock *self) {
     if (self->word.obj) {
-        host_lock_release(lock_of(self)); /* should Ctrl-C have left it taken: a holder's list of locks lies in the locks */
+        host_lock_drop(lock_of(self)); /* should Ctrl-C have left it taken: a holder's list of locks lies in the locks */
         PyBuffer_Release(&self->word);
     }
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -63,7 +63,7 @@ static PyObject *HostLock_acquire(HostLock *self, PyObject *argument) {
 static PyObject *HostLock_release(HostLock *self, PyObject *none) {
     (void)none;
     if (!is_made(self)) return NULL;
-    host_lock_release(lock_of(self));
+    host_lock_drop(lock_of(self));
     Py_RETURN_NONE;
 }
 
