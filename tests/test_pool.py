@@ -388,7 +388,7 @@ def test_a_card_of_another_size_is_refused(pool: ShmPool) -> None:
 
 def test_a_host_segment_of_another_size_is_refused(pool: ShmPool) -> None:
     os.truncate(Segment(pool.name, "host", 0).path, 4096)
-    with pytest.raises(PoolError, match="host0 has 4096 bytes, a host of this pool needs 4325376"):
+    with pytest.raises(PoolError, match="host0 has 4096 bytes, a host of this pool needs 4263936"):
         pool.host_segment(0)
 
 
