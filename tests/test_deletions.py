@@ -36,7 +36,7 @@ from collectives.builder import DONE_GROUP
 from collectives.catalog import build, recipe, variants
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import AdversaryRates, MemorySpec
-from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 from cxlemu.plan import Call, InHeap, Instruction, Layout, Op, Plan
 
 RANKS = 3
@@ -145,7 +145,8 @@ CASES = [
 def plan_of(case: Case) -> Plan:
     """About 100 bytes a block (two lines, two chunks), or as few more as take the rounds that are asked for."""
     reduces = case.collective in REDUCTIONS
-    nbytes = 0 if case.collective == "barrier" else 300 if case.collective == "all_reduce" else 128
+    two_lines = 2 * (PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES)
+    nbytes = 0 if case.collective == "barrier" else 300 if case.collective == "all_reduce" else two_lines
     while True:
         call = Call(
             case.collective, case.variant, RANKS, nbytes, "u8", "sum" if reduces else "none", in_place=case.in_place

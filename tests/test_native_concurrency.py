@@ -240,7 +240,7 @@ def test_a_rank_that_gives_no_sign_of_life_is_named() -> None:
 def test_a_rank_that_lives_but_does_not_come_is_a_deadline() -> None:
     found = silent_or_alive(beats=True)
     assert list(found) == [0] and type(found[0]) is DeadlineError
-    assert "for rank 1 to ring published[1][0] with epoch 1 (it shows 0; " in str(found[0])
+    assert "for rank 1 to ring published[1][0] with epoch 2 (it shows 0; " in str(found[0])
 
 
 def leave_in_the_middle(comm: Communicator) -> int:

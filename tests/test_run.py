@@ -125,7 +125,7 @@ def test_the_header_says_what_was_chosen() -> None:
         "laptop: two hosts, two small cards",
         "3 ranks on 2 hosts (2+1)",
         "launch: threads",
-        "engine reference",
+        "engine native",
         "adversary seed 7",
         "4 slots of",
         "2 timed after 1 warm-up, every result checked bit by bit, seed 7",
@@ -178,7 +178,7 @@ def test_json_says_everything_the_table_says(tmp_path: Path, in_place: bool) -> 
         "memory": "non-coherent, adversary seed 1 (evict 0.05, prefetch 0.1, land 0.05)",
         "seed": 1,
         "launch": "threads",
-        "engine": "reference",
+        "engine": "native",
         "wrong": 0,
     }
     reduced, scattered = rows
