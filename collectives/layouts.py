@@ -13,8 +13,11 @@ from cxlemu.pool.superblock import data_offset
 from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
 
-SLOTS = 4  # deep enough that a writer seldom waits for its slowest reader
-REGION_BYTES = 16 << 20  # all slots on all cards
+SLOTS_MIN, SLOTS_MAX = 4, 16  # deep enough that a writer seldom waits for its slowest reader
+SLOT_BYTES_PER_RANK = 128 << 10  # what a rank at least has of a slot where there are more than SLOTS_MIN
+# All slots on all cards. More than a second-level cache and less than a last-level one: whoever writes a line should not
+# find it in its reader's own cache, from where it comes slowly, nor have to go to memory.
+REGION_BYTES = 8 << 20
 MIN_DOORBELLS_PER_RANK = 64
 
 
@@ -26,15 +29,16 @@ def layout_for(
     Raises ArgumentError when the cards cannot hold the doorbells and a line per rank and slot.
     """
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks)  # all-to-all needs one per peer, and some for chunks
-    bare = Layout(ranks, cards, SLOTS, 0, doorbells, interleave_bytes)
-    per_slot = min((card_bytes - bare.data_offset) // SLOTS, region_bytes // (SLOTS * cards))
+    slots = slots_in(region_bytes, ranks, cards, interleave_bytes)
+    bare = Layout(ranks, cards, slots, 0, doorbells, interleave_bytes)
+    per_slot = min((card_bytes - bare.data_offset) // slots, region_bytes // (slots * cards))
     granule = interleave_bytes if per_slot >= interleave_bytes else LINE_BYTES
     slot_card_bytes = per_slot // granule * granule
     if slot_card_bytes * cards < ranks * LINE_BYTES:
-        least = -(-ranks // cards) * LINE_BYTES * SLOTS
+        least = -(-ranks // cards) * LINE_BYTES * slots
         if region_bytes < least * cards:
             raise ArgumentError(
-                f"a ring of {region_bytes} bytes has no line for each of {ranks} ranks in {SLOTS} slots on {cards} "
+                f"a ring of {region_bytes} bytes has no line for each of {ranks} ranks in {slots} slots on {cards} "
                 f"cards: {least * cards} bytes are the least"
             )
         raise ArgumentError(
@@ -42,6 +46,12 @@ def layout_for(
             f"there are {max(card_bytes, 0)}: give the pool larger cards, or make fewer communicators"
         )
     return replace(bare, slot_card_bytes=slot_card_bytes)
+
+
+def slots_in(region_bytes: int, ranks: int, cards: int, interleave_bytes: int) -> int:
+    """As many slots, a power of two, as leave each a granule on every card, and room for all ranks."""
+    least = max(ranks * SLOT_BYTES_PER_RANK, cards * interleave_bytes)
+    return min(max(1 << (max(region_bytes // least, 1).bit_length() - 1), SLOTS_MIN), SLOTS_MAX)
 
 
 def layout_in(

@@ -20,6 +20,7 @@
 #define PAUSE() ((void)0)
 #endif
 
+#define NT_MIN_BYTES (8 << 20)
 #define LOOKS_WITHOUT_PAUSE 32 /* a peer in step with us rings within these */
 #define SLEEP_AFTER_YIELDS 64
 #define SLEEP_NS 20000
@@ -41,14 +42,24 @@ static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *r
            granule / r->cards * r->granularity_bytes + within;
 }
 
+/* Into an array that no cache holds whole, whose lines would only be fetched to be overwritten. */
+static bool past_caches(const program *p, const record *r) {
+    return (r->op == READ || r->op == COPY) && !r->dst2.kind && p->buffer_bytes[r->dst.id] >= NT_MIN_BYTES;
+}
+
+static bool apart(const uint8_t *a, const uint8_t *b, int64_t nbytes) { return a + nbytes <= b || b + nbytes <= a; }
+
 static void move(const program *p, const record *r) {
+    const bool nt = past_caches(p, r);
     for (int64_t at = 0, run; at < r->nbytes; at += run) {
         run = r->nbytes - at;
         const uint8_t *from = piece(p, &r->a, at, &run);
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
-        if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
+        if (nt && apart(to, from, run)) lines_copy_nt(to, from, run, 0);
+        else if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
         if (too) memcpy(too, to, (size_t)run);
     }
+    if (nt) lines_fence();
 }
 
 static void move_nt(const program *p, const record *r) {
