@@ -14,6 +14,7 @@
 #define MAX_STREAMS 4
 #define MAX_BUFFERS 4
 #define MAX_CARDS 256
+#define SMALL_WORK_BYTES 8192
 
 enum op {
     WRITE = 1, WRITE_NT, FLUSH, FENCE, SIGNAL, WAIT, WAIT_ALL, INVALIDATE, READ, REDUCE, COPY, REDUCE_LOCAL,
@@ -74,6 +75,7 @@ typedef struct {
     const record *records[MAX_STREAMS];
     int64_t lengths[MAX_STREAMS];
     int64_t buffer_bytes[MAX_BUFFERS];
+    int64_t work_bytes; /* of all records together; counted up to SMALL_WORK_BYTES */
     bool written[MAX_BUFFERS]; /* some record stores to it: found by program_check */
     /* the call */
     int64_t epoch, slot; /* its first round's */
