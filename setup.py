@@ -18,7 +18,7 @@ NAMES = (
     "module",
     "place",
 )
-NAMES += ("shadow", "shadow_module", "through")
+NAMES += ("shadow", "shadow_module", "through", "verbs")
 HEADERS = ("adversary", "cache", "core", "hostlock", "lines", "modules", "place", "python", "shadow", "through")
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 

@@ -104,6 +104,7 @@ class Communicator(Verbs):
         self._clear_doorbells()
         self.pool = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
         self._remembered = self._calls = _native.Calls(self._call, self.pool.memory)
+        self._hasten(self._remembered)
 
     def _heap_memory(self) -> tuple[Bytes, bool]:
         """This rank's strip of the heap, and whether it is a part of a card.

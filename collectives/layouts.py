@@ -15,8 +15,8 @@ from cxlemu.topology import Topology
 
 SLOTS_MIN, SLOTS_MAX = 4, 16  # deep enough that a writer seldom waits for its slowest reader
 SLOT_BYTES_PER_RANK = 128 << 10  # what a rank at least has of a slot where there are more than SLOTS_MIN
-# All slots on all cards. More than a second-level cache and less than a last-level one: whoever writes a line should not
-# find it in its reader's own cache, from where it comes slowly, nor have to go to memory.
+# All slots on all cards. More than a second-level cache and less than a last-level one: whoever writes a line should
+# neither find it in its reader's own cache, from where it comes slowly, nor have to go to memory.
 REGION_BYTES = 8 << 20
 MIN_DOORBELLS_PER_RANK = 64
 

@@ -75,6 +75,23 @@ class Calls:
         self, operation: Operation, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, /
     ) -> bool: ...
 
+class Verb:
+    """``places``: where each parameter is among the arguments of Calls; ``defaults``: of those, or ... for none."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        method: Callable[..., Any],
+        parameters: tuple[str, ...],
+        positional: int,
+        places: tuple[int, ...],
+        defaults: tuple[Any, ...],
+        rank: int,
+        replaces: bool,
+        only_at_root: bool,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
 class HostLock:
     """In the first 64 bytes of ``word``, which are zeros at first; only one process at a time may make it."""
 

@@ -275,7 +275,6 @@ PyTypeObject OperationType = {
 /* --- Calls ------------------------------------------------------------------------------------------------------ */
 
 enum { ENTRIES = 256 };
-enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 
 /* An array as far as a call depends on it. nbytes is -1 where there is none. */
 typedef struct {
@@ -341,22 +340,26 @@ static bool look_at_arrays(const Py_buffer *heap, PyObject *x, PyObject *out, ar
     return true;
 }
 
-static PyObject *Calls_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
-    Calls *self = (Calls *)callable;
-    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+bool calls_find(PyObject *calls, PyObject *const *call, PyObject **result) {
+    Calls *self = (Calls *)calls;
     arrays a;
-    if (count == ARGUMENTS && !names && args[ASYNC] == Py_False && look_at_arrays(&self->heap, args[X], args[OUT], &a)) {
-        entry *e = &self->entries[entry_of(args[COLLECTIVE], args[REDOP], &a.x, &a.out)];
-        if (e->operation && e->collective == args[COLLECTIVE] && e->redop == args[REDOP] && e->root == args[ROOT] &&
-            e->variant == args[VARIANT] && same(&e->x, &a.x) && same(&e->out, &a.out) && e->overlap == a.overlap &&
-            e->distance == a.distance && !closed(e->operation->ring)) {
-            Operation *operation = (Operation *)Py_NewRef(e->operation); /* should the entry go while it runs */
-            PyObject *result = run_now(operation, a.input, a.output, args[OUT]);
-            Py_DECREF(operation);
-            return result;
-        }
-    }
-    return PyObject_Vectorcall(self->miss, args, (size_t)count, names);
+    if (call[ASYNC] != Py_False || !look_at_arrays(&self->heap, call[X], call[OUT], &a)) return false;
+    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
+    if (!e->operation || e->collective != call[COLLECTIVE] || e->redop != call[REDOP] || e->root != call[ROOT] ||
+        e->variant != call[VARIANT] || !same(&e->x, &a.x) || !same(&e->out, &a.out) || e->overlap != a.overlap ||
+        e->distance != a.distance || closed(e->operation->ring))
+        return false;
+    Operation *operation = (Operation *)Py_NewRef(e->operation); /* should the entry go while it runs */
+    *result = run_now(operation, a.input, a.output, call[OUT]);
+    Py_DECREF(operation);
+    return true;
+}
+
+static PyObject *Calls_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
+    const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *result;
+    if (count == ARGUMENTS && !names && calls_find(callable, args, &result)) return result;
+    return PyObject_Vectorcall(((Calls *)callable)->miss, args, (size_t)count, names);
 }
 
 static void forget(entry *e) {

@@ -309,7 +309,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     static const struct {
         const char *name;
         PyTypeObject *type;
-    } types[] = {{"Program", &ProgramType}, {"Ring", &RingType}, {"Operation", &OperationType}, {"Calls", &CallsType}};
+    } types[] = {{"Program", &ProgramType}, {"Ring", &RingType}, {"Operation", &OperationType}, {"Calls", &CallsType}, {"Verb", &VerbType}};
     if (import_numpy() < 0) return NULL;
     PyObject *module = PyModule_Create(&native_module);
     for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)

@@ -22,7 +22,13 @@ typedef struct {
     int call_view_count;
 } Program;
 
-extern PyTypeObject ProgramType, RingType, OperationType, CallsType;
+extern PyTypeObject ProgramType, RingType, OperationType, CallsType, VerbType;
+
+/* Of a collective call, in this order. */
+enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
+
+/* Run a call if one like it was remembered. True: it ran, and *result is what it returned, NULL with an exception. */
+bool calls_find(PyObject *calls, PyObject *const *call, PyObject **result);
 
 /* A new list of (stream, at, doorbell, wanted, shows). */
 PyObject *obstacle_list(const obstacle *found, int count);
