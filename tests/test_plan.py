@@ -102,7 +102,7 @@ def test_broadcast_costs_a_rank_the_same_however_many_ranks_there_are(rank: int)
 
 def test_all_gather_costs_a_rank_a_wait_an_invalidate_and_a_read_for_each_peers_chunk() -> None:
     def cost(ranks: int) -> int:
-        return made(Call("all_gather", "all", ranks, 1 << 16)).part(0).instruction_count
+        return made(Call("all_gather", "all", ranks, 1 << 14)).part(0).instruction_count
 
     own = COPY + 1 + CHUNKS * PUBLISH_CHUNK + 2 + 1
     for ranks in (2, 3, 8, 32):

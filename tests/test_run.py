@@ -127,7 +127,7 @@ def test_the_header_says_what_was_chosen() -> None:
         "launch: threads",
         "engine native",
         "adversary seed 7",
-        "4 slots of",
+        "16 slots of",
         "2 timed after 1 warm-up, every result checked bit by bit, seed 7",
     ):
         assert text in output
@@ -238,12 +238,12 @@ def test_the_example_algorithm_runs_wherever_ours_run(tmp_path: Path) -> None:
 )
 def test_a_broken_algorithm_has_wrong_elements_and_exit_code_1(tmp_path: Path, source: str, name: str) -> None:
     (tmp_path / "broken.py").write_text(source)
-    arguments = ["--algorithm", f"{tmp_path / 'broken.py'}:{name}", "-b", "64K", "-e", "64K", "--iters", "9"]
+    arguments = ["--algorithm", f"{tmp_path / 'broken.py'}:{name}", "-b", "64K", "-e", "64K", "--iters", "40"]
     (tmp_path / "out").mkdir()
     document = run_json(tmp_path / "out" / "run.json", *arguments, "--adversary", "off", code=1)
     row = document["rows"][0]
     assert document["wrong"] == row["wrong"] > 0
-    assert re.fullmatch(r"rank [1-3], call \d, element \d+: \S+ instead of \S+", row["first_wrong"])
+    assert re.fullmatch(r"rank [1-3], call \d+, element \d+: \S+ instead of \S+", row["first_wrong"])
     assert "error" not in document
 
 
