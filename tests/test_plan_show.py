@@ -47,7 +47,7 @@ TEXTS = {
     "SIGNAL published[0][2] = e+0": Instruction(Op.SIGNAL, arg=2),
     "SIGNAL done[3] = e+1": Instruction(Op.SIGNAL, arg=PLAN.layout.done(3), value=1),
     "WAIT published[1][0] >= e+2": Instruction(Op.WAIT, arg=PLAN.layout.published(1, 0), value=2),
-    "WAIT_ALL done >= e-16": Instruction(Op.WAIT_ALL, arg=0, value=-4),
+    "WAIT_ALL done >= e-4": Instruction(Op.WAIT_ALL, arg=0, value=-4),
     "WAIT_ALL group 7 >= e+0": Instruction(Op.WAIT_ALL, arg=7),
     "INVALIDATE r2+4K@3 64": Instruction(Op.INVALIDATE, nbytes=64, a=R2),
     "READ out+0 <- r1+0 64": Instruction(Op.READ, nbytes=64, dst=OUT, a=R1),
