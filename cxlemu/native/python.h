@@ -24,6 +24,46 @@ typedef struct {
 
 extern PyTypeObject ProgramType, RingType, OperationType, CallsType, VerbType;
 
+enum { INPUT, OUTPUT, SCRATCH, CALL_BUFFERS };
+
+/* What goes on across a communicator's calls. */
+typedef struct {
+    PyObject_HEAD
+    long long epoch, calls;  /* of the next round; of calls begun */
+    unsigned int tag;        /* of the calls so far */
+    int revoked;
+    bool busy;
+    long long idle_ns, spins;
+    int64_t *done_seen; /* of each rank */
+    int ranks;
+    Py_buffer gate; /* a byte, not 0: calls are to go by way of turn */
+    PyObject *resume; /* resume(cookie, epoch, tag, program, status, obstacles): finish what does not end at once */
+    PyObject *turn;   /* turn(operation): the operation's result, when its turn has come */
+} Ring;
+
+/* A call that is ready to run again and again, on the arrays it was made with. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Ring *ring;
+    Program *program;
+    long long rounds;
+    unsigned short digest;
+    PyObject *cookie; /* what resume gets: whose call this is */
+    PyObject *result; /* what a call returns */
+    Py_buffer views[CALL_BUFFERS]; /* held as long as the operation lives */
+    int view_count;
+} Operation;
+
+/* Whether calls are to go by way of turn. */
+static inline bool ring_closed(const Ring *self) { return self->revoked || *(const volatile char *)self->gate.buf; }
+
+/* A call begins: its first epoch, and a tag of it and all calls before it. */
+void ring_begin(Ring *self, int64_t rounds, uint16_t digest, int64_t *epoch, uint16_t *tag);
+
+/* Run on arrays that are known to be as long as the plan says. Returns a new reference to result. */
+PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result);
+
 /* Of a collective call, in this order. */
 enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 

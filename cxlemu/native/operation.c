@@ -1,0 +1,144 @@
+/* An Operation: a call that is ready to run again and again, without Python in between. */
+#include "python.h"
+
+#include <structmember.h>
+
+enum { LOOKS_IN_STEP = 100 };
+
+static PyObject *refuse(const char *why) {
+    PyErr_SetString(PyExc_RuntimeError, why);
+    return NULL;
+}
+
+/* The arguments were checked: the buffers are as long as the plan says. */
+PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result) {
+    Ring *ring = self->ring;
+    program *p = &self->program->p;
+    if (ring->busy || self->program->state == BUSY) return refuse("this communicator is in a call in another thread");
+    int64_t epoch;
+    uint16_t tag;
+    ring_begin(ring, self->rounds, self->digest, &epoch, &tag);
+    p->buffers[INPUT] = input, p->buffers[OUTPUT] = output, p->buffers[SCRATCH] = self->views[SCRATCH].buf;
+    p->done_seen = p->through ? NULL : ring->done_seen; /* an emulated cache sees every look */
+    program_begin(p, epoch, tag);
+    obstacle found[MAX_STREAMS];
+    int waiting = 0;
+    enum status status;
+    ring->busy = true, self->program->state = BUSY;
+    /* A small call whose peers are in step is over sooner than other threads could begin. */
+    status = IDLE;
+    if (p->work_bytes <= SMALL_WORK_BYTES && !p->through) status = program_run(p, 0, ring->spins ? LOOKS_IN_STEP : 0, found, &waiting);
+    if (status == IDLE) {
+        Py_BEGIN_ALLOW_THREADS
+        status = program_run(p, ring->idle_ns, ring->spins, found, &waiting);
+        Py_END_ALLOW_THREADS
+    }
+    self->program->state = status == DONE ? READY : STARTED;
+    if (status != DONE) {
+        PyObject *list = obstacle_list(found, waiting), *finished = NULL;
+        if (list)
+            finished = PyObject_CallFunction(ring->resume, "OLIOiN", self->cookie, (long long)epoch, (unsigned int)tag,
+                                             (PyObject *)self->program, (int)status, list);
+        Py_XDECREF(finished);
+        if (!finished) result = NULL;
+    }
+    ring->busy = false;
+    return Py_XNewRef(result);
+}
+
+static PyObject *Operation_run(Operation *self, PyObject *Py_UNUSED(none)) {
+    return operation_run(self, self->views[INPUT].buf, self->views[OUTPUT].buf, self->result);
+}
+
+static PyObject *Operation_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *names) {
+    Operation *self = (Operation *)callable;
+    (void)args;
+    if (PyVectorcall_NARGS(count) || names) {
+        PyErr_SetString(PyExc_TypeError, "an operation is called without arguments: they were given when it was made");
+        return NULL;
+    }
+    if (ring_closed(self->ring)) return PyObject_CallOneArg(self->ring->turn, callable);
+    return Operation_run(self, NULL);
+}
+
+static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"ring", "program", "rounds", "digest", "cookie", "result", "input", "output",
+                            "scratch", NULL};
+    PyObject *ring, *prog, *cookie, *result, *buffers[CALL_BUFFERS];
+    if (self->ring) {
+        PyErr_SetString(PyExc_RuntimeError, "an Operation is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LHOOOOO", names, &RingType, &ring, &ProgramType, &prog,
+                                     &self->rounds, &self->digest, &cookie, &result, &buffers[INPUT], &buffers[OUTPUT],
+                                     &buffers[SCRATCH]))
+        return -1;
+    const program *p = &((Program *)prog)->p;
+    if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS || p->ranks != ((Ring *)ring)->ranks) {
+        PyErr_SetString(PyExc_ValueError, "a call's program is of the ring's ranks, and has an input, an output and scratch memory");
+        return -1;
+    }
+    for (int k = 0; k < CALL_BUFFERS; k++) {
+        if (PyObject_GetBuffer(buffers[k], &self->views[k], p->written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return -1;
+        self->view_count++;
+        if (self->views[k].len < p->buffer_bytes[k]) {
+            PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->views[k].len,
+                         (long long)p->buffer_bytes[k]);
+            return -1;
+        }
+    }
+    self->ring = (Ring *)Py_NewRef(ring), self->program = (Program *)Py_NewRef(prog);
+    self->cookie = Py_NewRef(cookie), self->result = Py_NewRef(result);
+    self->call = Operation_call;
+    return 0;
+}
+
+static int Operation_traverse(Operation *self, visitproc visit, void *arg) {
+    Py_VISIT(self->ring);
+    Py_VISIT(self->program);
+    Py_VISIT(self->cookie);
+    Py_VISIT(self->result);
+    return 0;
+}
+
+static int Operation_clear(Operation *self) {
+    Py_CLEAR(self->cookie);
+    Py_CLEAR(self->result);
+    return 0;
+}
+
+static void Operation_dealloc(Operation *self) {
+    PyObject_GC_UnTrack(self);
+    Operation_clear(self);
+    for (int k = 0; k < self->view_count; k++) PyBuffer_Release(&self->views[k]);
+    Py_XDECREF(self->ring);
+    Py_XDECREF(self->program);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef operation_methods[] = {
+    {"run", (PyCFunction)Operation_run, METH_NOARGS, "run(): call, though the ring is closed: its turn has come."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef operation_members[] = {
+    {"cookie", T_OBJECT_EX, offsetof(Operation, cookie), READONLY, "whose call this is"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject OperationType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "cxlemu._native.Operation",
+    .tp_doc = "A collective call that is ready to run again and again, on the same arrays.",
+    .tp_basicsize = sizeof(Operation),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Operation, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Operation_init,
+    .tp_traverse = (traverseproc)Operation_traverse,
+    .tp_clear = (inquiry)Operation_clear,
+    .tp_dealloc = (destructor)Operation_dealloc,
+    .tp_methods = operation_methods,
+    .tp_members = operation_members,
+};

@@ -1,0 +1,97 @@
+/* A Ring counts a communicator's rounds and calls. What is rare (waiting for long, errors, calls whose turn has not come)
+ * is left to Python: resume and turn are its functions. */
+#include "python.h"
+
+#include <structmember.h>
+
+enum { TAG_FACTOR = 40503 }; /* odd: after equal calls, tags that differed differ still */
+
+static int Ring_init(Ring *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "gate", "resume", "turn", NULL};
+    PyObject *resume, *turn;
+    if (self->gate.obj) {
+        PyErr_SetString(PyExc_RuntimeError, "a Ring is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag, &self->idle_ns,
+                                     &self->spins, &self->gate, &resume, &turn))
+        return -1;
+    if (self->gate.len != 1 || self->ranks < 1) {
+        PyErr_SetString(PyExc_ValueError, "a gate is one byte, and a communicator has a rank");
+        return -1;
+    }
+    if (!(self->done_seen = PyMem_Calloc((size_t)self->ranks, sizeof *self->done_seen))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_XSETREF(self->resume, Py_NewRef(resume));
+    Py_XSETREF(self->turn, Py_NewRef(turn));
+    return 0;
+}
+
+static int Ring_traverse(Ring *self, visitproc visit, void *arg) {
+    Py_VISIT(self->resume);
+    Py_VISIT(self->turn);
+    return 0;
+}
+
+static int Ring_clear(Ring *self) {
+    Py_CLEAR(self->resume);
+    Py_CLEAR(self->turn);
+    return 0;
+}
+
+static void Ring_dealloc(Ring *self) {
+    PyObject_GC_UnTrack(self);
+    Ring_clear(self);
+    if (self->gate.obj) PyBuffer_Release(&self->gate);
+    PyMem_Free(self->done_seen);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+void ring_begin(Ring *self, int64_t rounds, uint16_t digest, int64_t *epoch, uint16_t *tag) {
+    *epoch = self->epoch;
+    *tag = (uint16_t)(self->tag = (self->tag * (unsigned)TAG_FACTOR + digest) & ((1u << TAG_BITS) - 1));
+    self->epoch += rounds;
+    self->calls++;
+}
+
+/* begin(rounds, digest) -> (epoch, tag) of a call that begins now */
+static PyObject *Ring_begin(Ring *self, PyObject *args) {
+    long long rounds;
+    unsigned short digest;
+    int64_t epoch;
+    uint16_t tag;
+    if (!PyArg_ParseTuple(args, "LH", &rounds, &digest)) return NULL;
+    ring_begin(self, rounds, digest, &epoch, &tag);
+    return Py_BuildValue("(LI)", (long long)epoch, (unsigned int)tag);
+}
+
+static PyMethodDef ring_methods[] = {
+    {"begin", (PyCFunction)Ring_begin, METH_VARARGS, "begin(rounds, digest) -> (epoch, tag) of a call that begins now."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef ring_members[] = {
+    {"epoch", T_LONGLONG, offsetof(Ring, epoch), READONLY, "of the next round"},
+    {"calls", T_LONGLONG, offsetof(Ring, calls), READONLY, "begun so far"},
+    {"tag", T_UINT, offsetof(Ring, tag), READONLY, "of the calls so far"},
+    {"spins", T_LONGLONG, offsetof(Ring, spins), 0, "looks at doorbells before the core is given away"},
+    {"revoked", T_INT, offsetof(Ring, revoked), 0, "not 0: every call goes by way of turn, which refuses it"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject RingType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "cxlemu._native.Ring",
+    .tp_doc = "What goes on across a communicator's calls: its rounds, and a tag of what was called.",
+    .tp_basicsize = sizeof(Ring),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Ring_init,
+    .tp_traverse = (traverseproc)Ring_traverse,
+    .tp_clear = (inquiry)Ring_clear,
+    .tp_dealloc = (destructor)Ring_dealloc,
+    .tp_methods = ring_methods,
+    .tp_members = ring_members,
+};
