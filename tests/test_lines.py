@@ -136,9 +136,9 @@ def test_a_flush_has_its_instruction_and_goes_through_the_range(name: str) -> No
     ("name", "store"),
     [
         ("copy_movnti", r"movnti %r\w+,"),
-        ("copy_sse2", r"movntp?[dq]\w* %xmm"),
-        ("copy_avx2", r"vmovntp?[dq]\w* %ymm"),
-        ("copy_avx512", r"vmovntp?[dq]\w* %zmm"),
+        ("copy_sse2", r"movnt(?:dq|p[sd]) %xmm"),
+        ("copy_avx2", r"vmovnt(?:dq|p[sd]) %ymm"),
+        ("copy_avx512", r"vmovnt(?:dq|p[sd]) %zmm"),
     ],
 )
 def test_a_non_temporal_copy_has_its_stores_and_no_others(name: str, store: str) -> None:
