@@ -49,16 +49,8 @@ def card(nbytes: int, fill: int = 0) -> Bytes:
 def as_far_as_it_goes(runner: Runner) -> list[Blocked]:
     """The streams in turn, until none can go on."""
     while True:
-        blocked: list[Blocked] = []
-        progress = False
-        for stream in runner.pending():
-            while not runner.ended(stream):
-                obstacle = runner.step(stream)
-                if obstacle is not None:
-                    blocked.append(obstacle)
-                    break
-                progress = True
-        if not progress:
+        blocked, stepped = runner.advance()
+        if not stepped:
             return blocked
 
 

@@ -244,3 +244,38 @@ def test_a_communicator_goes_when_nobody_holds_it() -> None:
     (gone,) = launch(main, ranks=1, topology="laptop", memory=MemorySpec("shm"))
     gc.collect()
     assert gone() is None
+
+
+def test_large_arrays_are_read_past_the_caches_to_the_last_byte() -> None:
+    """From 8 MiB on, by non-temporal stores of whole lines; these arrays begin and end within one."""
+    elements = (1 << 20) + 3
+
+    def main(context: RankContext) -> bool:
+        with Communicator.world(context) as comm:
+            x = np.arange(elements, dtype=np.float32) + comm.rank
+            out = np.full(2 * elements + 3, -1, np.float32)
+            comm.all_gather(x, out[1:-2])
+            expected = np.concatenate([[-1], *(np.arange(elements) + rank for rank in range(2)), [-1, -1]])
+            return bool((out == expected.astype(np.float32)).all())
+
+    assert launch(main, ranks=2, topology="six-cards", memory=MemorySpec("shm"), deadline_s=30.0) == [True] * 2
+
+
+def test_an_array_of_the_pool_never_goes_the_way_of_a_like_one_that_is_not() -> None:
+    """Which operations are remembered may differ between ranks; how an array of the pool is published must not."""
+
+    def main(context: RankContext) -> int:
+        with Communicator.world(context, region_bytes=1 << 16) as comm:
+            x, out = np.ones(1 << 10, np.float32), np.empty(2 << 10, np.float32)
+            lent = comm.pool.full(x.shape, 2, np.float32)
+            comm.all_gather(x, out)
+            asked = []
+            lend = comm.pool.lend
+            comm.pool.lend = lambda *given, **named: asked.append(given) or lend(*given, **named)  # type: ignore[method-assign, func-returns-value]
+            comm.all_gather(x, out)
+            assert not asked and out[-1] == 1
+            comm.all_gather(lent, out)
+            assert out[-1] == 2
+            return len(asked)
+
+    assert launch(main, ranks=2, topology="laptop", memory=MemorySpec("shm")) == [1] * 2

@@ -197,15 +197,7 @@ def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None) -> Non
     progress = time.monotonic()
     idle_rounds = 0
     while True:
-        blocked: list[Blocked] = []
-        stepped = False
-        for stream in runner.pending():
-            while not runner.ended(stream):
-                obstacle = runner.step(stream)
-                if obstacle is not None:
-                    blocked.append(obstacle)
-                    break
-                stepped = True
+        blocked, stepped = runner.advance()
         if not blocked:
             return
         if stepped:

@@ -104,6 +104,19 @@ class Streams(Running, ABC):
         """The streams that have not ended."""
         return [stream for stream in range(len(self.position)) if not self.ended(stream)]
 
+    def advance(self) -> tuple[list[Blocked], bool]:
+        """Each stream in turn, as far as it goes: what blocks those that did not end, and whether any made a step."""
+        blocked: list[Blocked] = []
+        stepped = False
+        for stream in self.pending():
+            while not self.ended(stream):
+                obstacle = self.step(stream)
+                if obstacle is not None:
+                    blocked.append(obstacle)
+                    break
+                stepped = True
+        return blocked, stepped
+
 
 # Chooses among the (rank's index, stream) pairs that may be tried next.
 Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
