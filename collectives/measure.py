@@ -8,6 +8,7 @@ before it no byte of the output was right, except where the output is the input 
 from __future__ import annotations
 
 import time
+from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,7 +63,10 @@ def run_sweep(context: RankContext, sweep: Sweep) -> int:
 
 
 def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> Measured:
-    entered, left, wrong = [], [], 0
+    entered, left = (
+        array("q", bytes(8 * sweep.iterations)) for _ in range(2)
+    )  # a million calls are no million objects
+    wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
     lent = _lent(comm, case)
@@ -77,15 +81,14 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
         _call(comm, case, x, out, sweep.algorithm)
         after_ns = time.monotonic_ns()
         if number >= sweep.warmup:
-            entered.append(before_ns)
-            left.append(after_ns)
+            entered[number - sweep.warmup], left[number - sweep.warmup] = before_ns, after_ns
         if right is not None and out is not None:
             places = oracle.wrong_elements(out, right)
             wrong += places.size
             if places.size and first_wrong is None:
                 at = int(places[0])
                 first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
-    return Measured(comm.rank, tuple(entered), tuple(left), wrong, first_wrong)
+    return Measured(comm.rank, entered, left, wrong, first_wrong)
 
 
 def _lent(comm: Communicator, case: Case) -> Array | None:
@@ -163,6 +166,6 @@ def _as_numbers(measured: Measured) -> Array:
 
 def _from_numbers(rank: int, row: Array) -> Measured:
     numbers = row.view(np.uint64).tolist()
-    wrong, place, times = numbers[0], numbers[1:5], tuple(numbers[5:])
+    wrong, place, times = numbers[0], numbers[1:5], array("q", numbers[5:])
     half = len(times) // 2
     return Measured(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)
