@@ -16,16 +16,18 @@ from faults.machine.state import State
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
+UNLESS_TOLD = Budget()
 
-def explore(machine: Machine, budget: Budget = Budget()) -> Exploration:  # noqa: B008  (frozen)
-    """Breadth first, so that a schedule is as short as can be. Stops at the first failed assertion or wrong load."""
-    search = _Search(machine, budget)
-    return search.run()
+
+def explore(machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False) -> Exploration:
+    """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
+    a deadlock, so that all outcomes are there, and returns it in the end."""
+    return _Search(machine, budget, past_hangs).run()
 
 
 class _Search:
-    def __init__(self, machine: Machine, budget: Budget) -> None:
-        self.machine, self.budget = machine, budget
+    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool) -> None:
+        self.machine, self.budget, self.past_hangs = machine, budget, past_hangs
         start = machine.initial()
         self.came: dict[State, tuple[State, Move] | None] = {start: None}
         self.fairly: defaultdict[State, list[State]] = defaultdict(list)  # whence one comes here without nature's help
@@ -45,7 +47,7 @@ class _Search:
             if self.machine.ended(state):
                 self.ended.append(state)
                 self.ends.setdefault(outcome(state), state)
-            elif all(move.act in VOLUNTARY for move in moves):
+            elif not self.past_hangs and all(move.act in VOLUNTARY for move in moves):
                 return self.result(Verdict.VIOLATION, stuck(self.machine, state), state)
             for move in moves:
                 after = self.machine.apply(state, move)
@@ -60,7 +62,7 @@ class _Search:
                 return self.result(Verdict.UNKNOWN, reason=spent)
         endless = self.endless()
         if endless:
-            return self.result(Verdict.VIOLATION, stuck(self.machine, endless, Kind.LIVELOCK), endless)
+            return self.result(Verdict.VIOLATION, stuck(self.machine, endless), endless)
         return self.result(Verdict.OK)
 
     def endless(self) -> State | None:
@@ -120,8 +122,9 @@ def complaint(machine: Machine, state: State) -> Finding | None:
     return None
 
 
-def stuck(machine: Machine, state: State, kind: Kind = Kind.DEADLOCK) -> Finding:
+def stuck(machine: Machine, state: State) -> Finding:
     waiting = [t for t in range(len(state.nodes)) if machine.step_of(state, t) is not None]
     who = ", ".join(machine.program.threads[t].name for t in waiting)
-    what = "can go on, whatever arrives" if kind == Kind.DEADLOCK else "can reach its end, whatever arrives"
-    return Finding(kind, waiting[0] if waiting else 0, f"none of {who} {what}")
+    if all(move.act in VOLUNTARY for move in machine.enabled(state)):
+        return Finding(Kind.DEADLOCK, waiting[0], f"{who} cannot go on, and nothing is under way")
+    return Finding(Kind.LIVELOCK, waiting[0], f"{who} can go on for ever and reach no end")

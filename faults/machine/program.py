@@ -43,10 +43,14 @@ class Step(NamedTuple):
 class Thread(Protocol):
     """An automaton. Nodes are numbers >= 0; ``step`` of a node is None where the thread has ended."""
 
-    host: int
-    rank: int
-    name: str
-    first: int
+    @property
+    def host(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def first(self) -> int: ...
 
     def step(self, node: int) -> Step | None: ...
 
