@@ -27,6 +27,7 @@ class Outcome(NamedTuple):
 
 class Kind(StrEnum):
     ASSERTION = "assertion"  # a FAIL was reached
+    FINAL = "final"  # what should hold in the end does not
     UNEXPECTED = "unexpected"  # a LOAD saw what it must not see
     DEADLOCK = "deadlock"  # no thread can go on, and nothing posted is under way
     LIVELOCK = "livelock"  # threads go on, and no end can be reached unless nature helps

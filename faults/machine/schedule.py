@@ -1,7 +1,8 @@
-"""One execution, written down: the moves of threads and of nature in their order. It is data: JSON and back."""
+"""One execution, written down: the moves of threads and of nature in their order. It is data: JSON or a token."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -48,6 +49,33 @@ def from_json(data: object) -> Schedule:
     if not isinstance(data, list) or len(data) > LONGEST:
         raise ArgumentError(f'a schedule is a list of at most {LONGEST} moves such as ["step", 0] or ["land", 0, 1]')
     return tuple(_move(at, item) for at, item in enumerate(data))
+
+
+LETTERS = {
+    Act.STEP: "s",
+    Act.AGAIN: "a",
+    Act.LAND: "l",
+    Act.LAND_NT: "n",
+    Act.DROPPED: "f",
+    Act.EVICT: "e",
+    Act.DROP: "d",
+    Act.PREFETCH: "p",
+    Act.LOSE: "x",
+}
+ACTS = {letter: act for act, letter in LETTERS.items()}
+
+
+def to_token(schedule: Sequence[Move]) -> str:
+    """One word for a command line: ``s0s0l0.1s1``."""
+    return "".join(f"{LETTERS[m.act]}{m.who}" + (f".{m.line}" if m.line >= 0 else "") for m in schedule)
+
+
+def from_token(token: str) -> Schedule:
+    """Raises ArgumentError for what is no token."""
+    if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > LONGEST:
+        raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
+    found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
+    return tuple(Move(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
 
 
 def _move(at: int, item: object) -> Move:
