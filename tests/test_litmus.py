@@ -1,4 +1,4 @@
-"""The litmus tests in tests/litmus, exhaustively; and that a missing sentence of the memory model is noticed by them."""
+"""The litmus tests in tests/litmus, exhaustively; taking a sentence out of the memory model breaks one of them."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class RankThread:
             for left, value in zip(reversed(range(len(history))), history, strict=True):
                 if left == 0 and self._step(operation) != before:
                     raise ArgumentError(f"{self._who()} does not do the same again when it is given the same values")
-                operation = generator.send(value)
+                operation = generator.send(value) if operation.do == Do.LOAD else next(generator)
         except StopIteration as stop:
             result = stop.value
             return _Node(history, None, result=result), self._comparable(lambda: ("returned", freeze(result)))
@@ -225,9 +225,10 @@ class RankThread:
 
 def said(error: Exception) -> str:
     """What an assertion says; of anything else the kind of error, too."""
-    if isinstance(error, AssertionError) and str(error):
-        return str(error)
-    return f"{type(error).__name__}{': ' if str(error) else ''}{error}"
+    text = str(error).partition("\n")[0]
+    if isinstance(error, AssertionError) and text:
+        return text
+    return f"{type(error).__name__}{': ' if text else ''}{text}"
 
 
 def _is_value(value: object) -> bool:

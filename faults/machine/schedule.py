@@ -86,4 +86,4 @@ def _move(at: int, item: object) -> Move:
             act in set(Act) - {Act.STEP, Act.AGAIN} and type(who) is type(line) is int and min(who, line) >= 0
         ):
             return Move(Act(act), who, line)
-    raise ArgumentError(f'move {at} of the schedule is {item!r}; a move is such as ["step", 0] or ["land", 0, 1]')
+    raise ArgumentError(f'move {at} of the schedule is {item!r:.60}; a move is such as ["step", 0] or ["land", 0, 1]')
