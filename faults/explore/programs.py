@@ -29,7 +29,7 @@ from faults.explore.frames import NotComparableError, freeze, key
 from faults.machine.program import Do, Program, Step, Word
 
 RANKS_MAX, WORDS_MAX, VALUE_MAX = 8, 64, 2**31 - 1
-NODES_MAX, HISTORY_MAX = 100_000, 2_000  # of one rank; operations from its begin to a node
+NODES_MAX, HISTORY_MAX = 100_000, 500  # of one rank; operations from its begin to a node
 
 
 class Operation(NamedTuple):
