@@ -224,6 +224,9 @@ class RankThread:
 
 
 def said(error: Exception) -> str:
+    """What an assertion says; of anything else the kind of error, too."""
+    if isinstance(error, AssertionError) and str(error):
+        return str(error)
     return f"{type(error).__name__}{': ' if str(error) else ''}{error}"
 
 
