@@ -95,9 +95,9 @@ class _Run:
         assert step is not None
         if step.do == Do.FENCE:
             lines: Sequence[int] = range(len(self.machine.program.lines))
-        elif step.do in TWO_MOVES and self.state.begun[abstract.who]:
-            lines = [abstract.line]
-        elif step.do in (Do.STORE, Do.SIGNAL) and abstract.age == NO_CHOICE:  # onto what is still under way to the pool
+        elif (step.do in TWO_MOVES and self.state.begun[abstract.who]) or (
+            step.do in (Do.STORE, Do.SIGNAL) and abstract.age == NO_CHOICE
+        ):
             lines = [abstract.line]
         else:
             return

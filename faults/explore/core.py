@@ -93,9 +93,7 @@ def _events(program: Program) -> int:
     return max(1 + max(events, default=-1), EVENTS_UNKNOWN if len(straight) < len(program.threads) else 0)
 
 
-def _finding(
-    machine: Machine, moves: Sequence[_search.MoveData], ahead: _search.MoveData
-) -> tuple[Finding, Schedule]:
+def _finding(machine: Machine, moves: Sequence[_search.MoveData], ahead: _search.MoveData) -> tuple[Finding, Schedule]:
     """In the definition's words: what it says of the state that the schedule leads to."""
     schedule, state = concrete(machine, [Abstract(*move) for move in moves], Abstract(*ahead) if ahead[0] else None)
     return complaint(machine, state) or stuck(machine, state), schedule
