@@ -21,6 +21,13 @@ setup(
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
         ),
         Extension(
+            "cxlemu._virtual",
+            sources=[f"cxlemu/virtual/{name}.c" for name in ("engine", "module", "transfer")],
+            depends=["cxlemu/virtual/virtual.h", "cxlemu/native/core.h"],
+            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
+            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+        ),
+        Extension(
             "collectives._limits",
             sources=["collectives/_limits.c"],
             extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
