@@ -1,17 +1,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import Buffer
+from numpy.typing import NDArray
+
+Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py say
 
 class Simulation:
     def __init__(
         self,
-        rates: Buffer,
-        routes: Buffer,
-        route_of: Buffer,
-        card_latency_ns: Buffer,
-        host_of: Buffer,
-        costs: Buffer,
+        rates: Table,
+        routes: Table,
+        route_of: Table,
+        card_latency_ns: Table,
+        host_of: Table,
+        costs: Table,
         first_read: int,
         first_write: int,
         first_total: int,
@@ -25,12 +27,12 @@ class Simulation:
         comm: int,
         epoch: int,
         rounds: int,
-        regions: Buffer,
-        groups: Buffer,
-        streams: list[Sequence[Buffer]],
+        regions: Table,
+        groups: Table,
+        streams: list[Sequence[Table]],
         events: list[int],
         /,
     ) -> int: ...
-    def run(self, turns: Buffer, first_turn: Buffer, logs: bool, /) -> tuple[int, int, int, int]: ...
+    def run(self, turns: Table, first_turn: Table, logs: bool, /) -> tuple[int, int, int, int]: ...
     def blocked(self) -> list[tuple[int, int, int, int]]: ...
     def seen(self) -> dict[str, Any]: ...

@@ -5,16 +5,17 @@ A transfer between a rank and the pool uses, in the direction of its data:
     to the pool      copy engine -> host's link -> ... -> card's link -> card's writes -> card (both directions)
     from the pool    card (both directions) -> card's reads -> card's link -> ... -> host's link -> copy engine
 
-Each is a resource: a rate, and one transfer at a time in the order of requests. A transfer begins at a resource when it
-has begun at the one before and the resource is free, keeps it for bytes / rate, and is over when the slowest is. The copy
-engine is held until then; all others only for their own time, as queues before links and cards take in what comes. Bytes
-that are spread over several cards move at once: what their ways share carries their sum.
+Each is a resource: a rate, and one transfer at a time in the order of requests. A transfer begins at a resource when
+it has begun at the one before and the resource is free, keeps it for bytes / rate, and is over when the slowest is.
+The copy engine is held until then; all others only for their own time, as queues before links and cards take in what
+comes. Bytes that are spread over several cards move at once: what their ways share carries their sum.
 
-Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way there
-and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never block. Who
-waits for a doorbell sees it a look (a load, and the cost of observing) after it came, or after he turned to it if that is
-later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow each other but through
-its engines. Not modelled: packet headers, refresh, caches of hosts, a phase of polling, doorbells' bytes.
+Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
+there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
+block. Who waits for a doorbell sees it a look (a load, and the cost of observing) after it came, or after he turned
+to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
+each other but through its engines. Not modelled: packet headers, refresh, caches of hosts, a phase of polling,
+doorbells' bytes.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ class _Ways:
 
     def number(self, route: Route) -> int:
         if len(route.links) > HOPS_MAX:
-            raise ArgumentError(f"a route of {len(route.links)} links is too long to be modelled: {HOPS_MAX} are the most")
+            raise ArgumentError(
+                f"a route of {len(route.links)} links is too long to be modelled: {HOPS_MAX} are the most"
+            )
         return self._numbers.setdefault(route, len(self._numbers))
 
     def table(self) -> Records:

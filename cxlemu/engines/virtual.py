@@ -28,7 +28,9 @@ from cxlemu.timing import CostModel, Resource
 
 OVER, DEADLOCK, BAD_RECORD, TOO_LONG = range(4)  # enum outcome in virtual/virtual.h
 
-RESOURCE_DTYPE = np.dtype([(n, "<i8") for n in ("rate", "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "a", "b", "c")])
+RESOURCE_DTYPE = np.dtype(
+    [(n, "<i8") for n in ("rate", "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "a", "b", "c")]
+)
 OP_DTYPE = np.dtype([("count", "<i8"), ("ns", "<i8"), ("queue_ns", "<i8")])
 EXECUTED_DTYPE = np.dtype(
     [("begin_ns", "<i8"), ("end_ns", "<i8"), ("queue_ns", "<i8")]
@@ -133,7 +135,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     if outcome == DEADLOCK:
         raise _deadlock(core)
     if outcome == TOO_LONG:
-        raise ArgumentError("these calls take longer than 2^60 ns: give the topology faster links, or make them smaller")
+        raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
         raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
     seen = core.seen()
@@ -167,9 +169,7 @@ def _add_calls(
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         if layout.cards > len(model.cards):
             raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
-        numbers[ring] = core.communicator(
-            layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards, total
-        )
+        numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards, total)
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame
         if frame.kernels:
