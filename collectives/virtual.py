@@ -113,17 +113,22 @@ def simulate_case(
     calls: int = 1,
     check: bool = False,
     seed: int = 1,
-    log: bool = False,
+    log_max: int = 0,
 ) -> tuple[Simulated, VirtualRun]:
     """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
 
     ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every result is compared
-    with NumPy's. Raises ArgumentError for a case that is too large for that, and as ``planned``.
+    with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that
+    is too large for either, and as ``planned``.
     """
     plan, choice = planned(topology, case, algorithm)
     if check:
         _check_size(plan)
-    run = simulate(CostModel.of(topology, plan.ranks), [VirtualCall(plan)] * calls, log=log or check)
+    if log_max and (instructions := calls * sum(part.instruction_count for part in plan.parts)) > log_max:
+        raise ArgumentError(
+            f"[{plan.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
+        )
+    run = simulate(CostModel.of(topology, plan.ranks), [VirtualCall(plan)] * calls, log=bool(log_max) or check)
     wrong, first_wrong = _wrong(case, plan, run, seed) if check else (None, None)
     time_ns = max(run.time_ns, 1) / calls
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
