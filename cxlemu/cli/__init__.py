@@ -16,6 +16,7 @@ from cxlemu.errors import CxlemuError
 # verb -> (module, one line of help). The module holds a click command named `command`.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
+    "simulate": ("cxlemu.cli.simulate", "What collectives would cost on a modelled fabric."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
     "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
     "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),

@@ -103,6 +103,31 @@ class Link(Model):
     latency_ns: Nanoseconds = Field(description="one way, in ns")
 
 
+class Costs(Model):
+    """What moving bytes costs beside the fabric; what is absent costs nothing.
+
+    Every rank brings copy engines of its own, one for each direction, and its software.
+    """
+
+    to_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for writes, in GB/s")
+    from_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for reads, in GB/s")
+    both_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="both directions of a rank together, in GB/s"
+    )
+    call_ns: Nanoseconds | None = Field(default=None, description="before a call's first instruction, in ns")
+    copy_ns: Nanoseconds | None = Field(default=None, description="before each copy to or from the pool, in ns")
+    flush_line_ns: Nanoseconds | None = Field(default=None, description="each line of a FLUSH, in ns")
+    invalidate_line_ns: Nanoseconds | None = Field(default=None, description="each line of an INVALIDATE, in ns")
+    fence_ns: Nanoseconds | None = Field(default=None, description="a FENCE, beside the writes it waits for, in ns")
+    doorbell_ring_ns: Nanoseconds | None = Field(default=None, description="ringing a doorbell, beside its way, in ns")
+    doorbell_observe_ns: Nanoseconds | None = Field(
+        default=None, description="seeing that a doorbell was rung, beside the load, in ns"
+    )
+    doorbell_scan_ns: Nanoseconds | None = Field(default=None, description="each further doorbell of a group, in ns")
+    local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes copied locally, in GB/s")
+    reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
+
+
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards."""
 

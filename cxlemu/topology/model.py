@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError, model_validator
+from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from cxlemu.errors import ArgumentError, ConfigError
@@ -14,10 +15,32 @@ from cxlemu.topology.document import Document, Key, shown
 from cxlemu.topology.fields import Misplaced, listed
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_configs
+from cxlemu.topology.standing import Standings, figures, take_standings, with_standings
 
 
 class Topology(Parts):
     """The whole machine. Immutable; equal where the files say the same."""
+
+    _standings: Standings = PrivateAttr(default_factory=dict)
+
+    @property
+    def standings(self) -> Standings:
+        """How its figures came about, by their keys in the file."""
+        return self._standings
+
+    def bare_figures(self) -> list[Key]:
+        """Those that have no standing."""
+        return [key for key in figures(self._plain()) if key not in self._standings]
+
+    def document(self) -> dict[str, Any]:
+        """Every value that there is, defaults included, with its standing: as a file says it."""
+        return with_standings(self._plain(), self._standings)
+
+    def _plain(self) -> dict[str, Any]:
+        data = self.model_dump(mode="json", exclude_none=True)
+        if len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._standings):
+            (data["cards"],) = data["cards"]  # one group, written without the list around it
+        return data
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Topology:
@@ -44,8 +67,11 @@ class Topology(Parts):
 
     @classmethod
     def _from_document(cls, document: Document) -> Topology:
+        data, standings = take_standings(document)
         try:
-            return cls.model_validate(document.data)
+            topology = cls.model_validate(data)
+            topology._standings = standings
+            return topology
         except ValidationError as error:
             found = [_defect(details) for details in error.errors()]
         above = {key[:end] for key, _ in found for end in range(len(key))}  # defects there only follow
