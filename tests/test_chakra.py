@@ -92,8 +92,7 @@ def test_nothing_is_read_before_what_rang_for_it_has_landed() -> None:
         if n.type == RECV
         for s in [int(n.attributes["comm_src"])]
         for m in endpoints[s]
-        if m.type == SEND
-        and all(m.attributes[k] == n.attributes[k] for k in ("comm_src", "comm_dst", "comm_tag"))
+        if m.type == SEND and all(m.attributes[k] == n.attributes[k] for k in ("comm_src", "comm_dst", "comm_tag"))
     }
     for at in range(RANKS, RANKS + LAYOUT.cards):
         for node in endpoints[at]:
