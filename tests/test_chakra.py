@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,10 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.chakra.export import REQUEST_BYTES, traffic
 from cxlemu.chakra.files import Node, decode, encode, read, write
 from cxlemu.chakra.schema import NodeType
+from cxlemu.cli import main
 from cxlemu.errors import PlanFileError
 from cxlemu.plan import Call, Layout, Plan
+from cxlemu.topology import Topology
 
 pytest.importorskip("google.protobuf", reason="Chakra traces need protobuf")
 
@@ -148,3 +151,21 @@ def test_a_file_cut_short_is_refused() -> None:
     raw = encode(traffic(plan_of("broadcast", "naive", 64))[0])
     with pytest.raises(PlanFileError, match="are left"):
         decode(raw[:-1], "x.et")
+
+
+def test_the_command_writes_a_file_for_every_rank_and_card(tmp_path: Path) -> None:
+    prefix = tmp_path / "gather"
+    done = CliRunner().invoke(
+        main, ["plan", "traffic", "gather", "-n", "2", "-b", "64K", "-c", "laptop", "-O", str(prefix)]
+    )
+    assert done.exit_code == 0, done.output
+    files = sorted(path.name for path in tmp_path.iterdir())
+    cards = Topology.load("laptop").card_count
+    assert files == sorted(f"gather.{number}.et" for number in range(2 + cards))
+    assert f"of 2 ranks and, from endpoint 2 on, {cards} cards" in done.output
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["plan", "traffic", "gather", "-O", str(tmp_path / "none" / "x")])
+    assert done.exit_code == 2
+    assert "No such file or directory" in done.output
