@@ -224,11 +224,10 @@ def traffic(wanted: Wanted, output: Path) -> None:
         chakra_files.write(output, endpoints)
     except OSError as error:
         raise ArgumentError(f"--output {output}: {error.strerror or error}") from error
-    nodes = sum(map(len, endpoints))
-    cards = len(endpoints) - plan.ranks
+    last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
     click.echo(
-        f"{output}.0.et to {output}.{len(endpoints) - 1}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, "
-        f"from endpoint {plan.ranks} on, {cards} cards"
+        f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "
+        f"endpoint {plan.ranks} on, {len(endpoints) - plan.ranks} cards"
     )
 
 
