@@ -1,6 +1,6 @@
 """Shows a mistake: finds a schedule with which the reference engine gives wrong bytes, deadlocks or leaves too early.
 
-    shown = witness(plans, Suspect(rank=1, stream=0, lines=...))
+    shown = witness(plans, prove_calls(plans).violation)
     shown.kind, shown.detail, shown.schedule
     execute(plans, shown.schedule) == shown        # the same again, wherever it is done
 
@@ -27,6 +27,7 @@ from cxlemu.plan import Plan
 from faults.lockstep import Lockstep
 from faults.orders import PUBLISH, RETRIEVE, Order, after_each_step, by, hasty, in_random_nature, replay, slow
 from faults.places import Line, data_lines
+from faults.prove.proof import Violation
 from faults.schedule import Move
 
 SEED = 1  # of the inputs
@@ -129,15 +130,17 @@ def execute(plans: Sequence[Plan], schedule: Sequence[Move]) -> Shown:
     return Program.of(plans).run(replay(schedule))
 
 
-def witness(plans: Sequence[Plan], suspect: Suspect | None = None, *, budget_s: float = BUDGET_S) -> Shown | None:
-    """An execution in which these calls go wrong, or None when the search has found none."""
-    return search(Program.of(plans), suspect, budget_s=budget_s)
+def witness(
+    plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S
+) -> Shown | None:
+    """An execution in which these calls go wrong, as the prover says, or None when the search has found none."""
+    return search(Program.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
 
 
-def search(program: Program, suspect: Suspect | None, *, budget_s: float = BUDGET_S) -> Shown | None:
+def search(program: Program, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Shown | None:
     """As `witness`. Only a search that is cut off at the budget depends on time."""
     begun = monotonic()
-    for order in orders(program.plans, suspect):
+    for order in orders(program.plans, near):
         shown = program.run(order)
         if shown.kind is not Kind.NOTHING:
             return shown
@@ -146,26 +149,35 @@ def search(program: Program, suspect: Suspect | None, *, budget_s: float = BUDGE
     return None
 
 
-def orders(plans: Sequence[Plan], suspect: Suspect | None) -> Iterator[Order]:
+def suspects(violation: Violation) -> tuple[Suspect, ...]:
+    """Who finds a violation, and who else is involved."""
+    lines = ((violation.card, violation.line),) if violation.card >= 0 else ()
+    by = violation.by
+    found = Suspect(max(violation.rank, 0), max(violation.stream, 0), by.rank if by else None, lines)
+    return (found,) if by is None else (found, Suspect(by.rank, by.stream, found.rank, lines))
+
+
+def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
     """From the likeliest to show something to the least."""
     ranks = range(plans[0].ranks)
-    if suspect is not None:
+    for suspect in near:
         yield from _near(suspect)
-        for action in (Action.PREFETCH, Action.EVICT):
+    for suspect in near:
+        for action in (Action.PREFETCH, Action.EVICT, Action.LAND) if suspect.lines else ():
             for order in _near(suspect):
                 yield after_each_step(order, action, [(suspect.rank, *line) for line in suspect.lines])
     for rank in ranks:
-        yield from _near(Suspect(rank, PUBLISH))
-        yield slow(rank, RETRIEVE)
-    lines = suspect.lines if suspect and suspect.lines else data_lines(plans)
+        yield from _near(Suspect(rank, PUBLISH, rank))
+    lines = tuple({line: None for suspect in near for line in suspect.lines}) or data_lines(plans)
     for seed in range(RANDOM_ORDERS):
         yield in_random_nature(seed, ranks, lines, rate=(0.0, 0.2, 0.5)[seed % 3])
 
 
 def _near(suspect: Suspect) -> Iterator[Order]:
     rank = suspect.rank
+    if suspect.owner is not None:  # who should be waited for comes last
+        yield slow(suspect.owner, RETRIEVE)
+        yield slow(suspect.owner, PUBLISH)
     yield slow(rank, suspect.stream)  # peers look at once at whatever its stream has just done
     yield hasty(rank)  # it goes on before its peers have done anything
-    if suspect.owner is not None:
-        yield slow(suspect.owner, RETRIEVE)  # who should be waited for comes last
     yield by(lambda step: step == (rank, PUBLISH))  # it retrieves and overwrites before it publishes

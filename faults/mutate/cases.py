@@ -2,7 +2,7 @@
 
 The ring has few slots, and before the plan under test a broadcast has filled them whole: slots are reused and lines
 are stale. The plan comes often enough for the ring to wrap, then a user rewrites what was lent, then broadcasts of
-other roots reuse the slots: a writer in a hurry has something to overwrite. The mistake is in every call of the plan.
+another root reuse the slots: a writer in a hurry has something to overwrite. The mistake is in every call of the plan.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def _blocks(case: Case) -> int:
 
 def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
     """The calls in which a mistake of ``rank`` is looked for, the plan among them."""
-    slots, peers = plan.layout.slots, [(rank + step) % case.ranks for step in range(case.ranks)]
-    before = [_filling(case, plan.layout, peers[0])] * slots
-    after = [_filling(case, plan.layout, peer) for peer in peers[1:]]
+    slots = plan.layout.slots
+    before = [_filling(case, plan.layout, rank)] * slots
+    after = [_filling(case, plan.layout, (rank + 1) % case.ranks)] * slots
     return before + [plan] * (slots + 1) + _rewriting(case, plan.layout) + after
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cxlemu.plan import Op, Plan
-from faults.mutate.mutants import RINGS, WAITS, Mutant
+from faults.mutate.mutants import WAITS, Mutant
 from faults.places import Line, epochs, instruction_lines
 from faults.witness import Suspect
 
@@ -15,11 +15,11 @@ def suspect(plans: Sequence[Plan], plan: Plan, mutant: Mutant) -> Suspect:
     stream = plan.part(mutant.rank).streams[mutant.stream].instructions
     instruction, layout = stream[mutant.at], plan.layout
     owner = None
-    if instruction.op in (*WAITS, *RINGS):
+    if instruction.op in WAITS:
         owner = layout.owner(instruction.arg)
     elif instruction.op == Op.WAIT_ALL:
-        member = int(mutant.kind.partition("=")[2] or 0)
-        owner = layout.owner(plan.frame.groups[instruction.arg].doorbells[member])
+        member = mutant.kind.partition("=")[2]
+        owner = int(member) if member else (mutant.rank + 1) % plan.ranks
     nearby = stream[max(mutant.at - 1, 0) : mutant.at + 3]  # a WAIT, the INVALIDATE and the READ
     lines: dict[Line, None] = {}
     for called, epoch in epochs(plans):
