@@ -69,7 +69,7 @@ def prove_calls(
     verdict, reason, rule, detail, instructions, at, by, card, line = found
 
     def proof(verdict: Verdict, violation: Violation | None = None, why: str = "") -> Proof:
-        return Proof(verdict, violation, why, instructions, time.monotonic() - began)
+        return Proof(verdict, violation, why, instructions, time.monotonic() - began, tuple(plans))
 
     if verdict == _VIOLATED:
         assert at is not None
@@ -79,7 +79,9 @@ def prove_calls(
         return proof(Verdict.VIOLATION, violation, told)
     if verdict != _PROVED:
         assert at is not None
-        return proof(Verdict.UNKNOWN, None, f"call {at[0]}, rank {at[1]}, stream {at[2]}, instruction {at[3]} {_REASONS[reason]}")
+        return proof(
+            Verdict.UNKNOWN, None, f"call {at[0]}, rank {at[1]}, stream {at[2]}, instruction {at[3]} {_REASONS[reason]}"
+        )
     if CONTRACT not in without:
         for plan in kinds:
             broken = _contract(plan)

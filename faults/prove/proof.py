@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cxlemu.errors import ArgumentError
+from cxlemu.plan import Plan
 from faults.verdict import Verdict
 
 # Each rule of docs/memory-model.md that can be switched off, in the order of enum rule in pass/pass.h.
@@ -60,13 +61,16 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """``instructions`` were looked at. ``reason``: of a violation its sentence, of unknown what the prover cannot do."""
+    """``instructions`` were looked at. ``reason``: of a violation its sentence, of unknown what the prover cannot do.
+    ``calls``: those that it is about; a violation counts them from 0.
+    """
 
     verdict: Verdict
     violation: Violation | None
     reason: str
     instructions: int
     seconds: float
+    calls: tuple[Plan, ...] = field(default=(), repr=False, compare=False)
 
 
 def mask_of(without: Collection[str]) -> int:

@@ -31,7 +31,10 @@ from faults.prove.proof import DEADLOCK, RULES, Place
 _SENTENCES: dict[tuple[str, int] | int, str] = {
     UNWRITTEN: "rank {rank} reads {line}, which nobody has written",
     ("order", UNORDERED_WRITE): "rank {rank} reads {line} but has waited for no signal that follows {by}'s store to it",
-    ("order", OVERWRITES): "rank {rank} overwrites {line}, which {by} may still be reading: no signal from there was waited for",
+    (
+        "order",
+        OVERWRITES,
+    ): "rank {rank} overwrites {line}, which {by} may still be reading: no signal from there was waited for",
     ("order", PLAIN): "rank {rank} reads {line}, to which two stores are not ordered, {by}'s being one of them",
     NEVER_FLUSHED: "rank {rank} reads {line}, which {by} did not flush after its store",
     NEVER_FENCED: "rank {rank} reads {line}, which {by} did not fence before its signal",
@@ -39,17 +42,32 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
     NEVER_DROPPED: "rank {rank} reads {line} but did not invalidate it after the wait",
     DROPPED_EARLY: "rank {rank} reads {line} but invalidated it before the wait, not after it",
     DROP_UNFENCED: "rank {rank} reads {line}, which it flushed but did not fence: it may still be in the cache",
-    ("older_write", PLAIN): "rank {rank} reads {line}, over which an older store of {by} may still arrive: it had not landed",
+    (
+        "older_write",
+        PLAIN,
+    ): "rank {rank} reads {line}, over which an older store of {by} may still arrive: it had not landed",
     ("residue", PLAIN): "rank {rank} reads {line}, over which the line that {by} left dirty may still be written",
-    ("stale_allocate", PLAIN): "rank {rank} reads {line}, which {by} stored to in part while holding an older copy of the rest",
-    ("false_sharing", PLAIN): "rank {rank} reads {line}, to which {by} stores beside it in another order or at the same time",
+    (
+        "stale_allocate",
+        PLAIN,
+    ): "rank {rank} reads {line}, which {by} stored to in part while holding an older copy of the rest",
+    (
+        "false_sharing",
+        PLAIN,
+    ): "rank {rank} reads {line}, to which {by} stores beside it in another order or at the same time",
     ("payload", OVERWRITES): "rank {rank} stores the next payload into {line}, which {by} may not have taken yet",
-    ("payload", UNORDERED_WRITE): "rank {rank} takes the payload of {line}, into which {by} may already have stored the next one",
-    ("local", UNORDERED_WRITE): "rank {rank} reads its own {line} in one stream while another may still store to it, {by}",
+    (
+        "payload",
+        UNORDERED_WRITE,
+    ): "rank {rank} takes the payload of {line}, into which {by} may already have stored the next one",
+    (
+        "local",
+        UNORDERED_WRITE,
+    ): "rank {rank} reads its own {line} in one stream while another may still store to it, {by}",
     ("local", OVERWRITES): "rank {rank} stores to its own {line} in one stream while another may still read it, {by}",
     ("local", PLAIN): "rank {rank} reads its own {line}, which two of its streams store to in no order, one being {by}",
     UNREAD: "rank {rank} may still be reading {line} when all ranks have said that they are done with the round",
-    UNLANDED: "rank {rank}'s store to {line} may not have landed when all ranks have said that they are done with the round",
+    UNLANDED: "rank {rank}'s store to {line} may not have landed when all ranks have said that they are done with it",
     ("exit", NOT_DONE): "rank {rank} does not say that it is done with a round of {line}",
     ("reuse", NOT_DONE): "rank {rank} stores to {line} without having waited until {by} was done with the round before",
     USER: "rank {rank} may still be reading {line} when the call has returned to the user whose array it is",
@@ -89,11 +107,13 @@ def _line(layout: Layout, rule: str, card: int, line: int) -> str:
 
 
 def _instruction(plans: Sequence[Plan], at: Place) -> str:
-    part = plans[at.call].part(at.rank)
-    if not 0 <= at.at < len(part.streams[at.stream].records) if at.stream < len(part.streams) else True:
+    plan = plans[at.call]
+    streams = plan.part(at.rank).streams
+    if not 0 <= at.at < (len(streams[at.stream].records) if at.stream < len(streams) else 0):
         return f"call {at.call}, {'before its first' if at.at < 0 else 'after its last'} instruction"
-    stream = part.streams[at.stream]
-    return f"call {at.call}, stream {stream.name}, instruction {at.at}: {text(stream.instructions[at.at], plans[at.call], at.rank)}"
+    stream = streams[at.stream]
+    what = text(stream.instructions[at.at], plan, at.rank)
+    return f"call {at.call}, stream {stream.name}, instruction {at.at}: {what}"
 
 
 def rule_name(number: int) -> str:
