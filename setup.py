@@ -22,7 +22,7 @@ setup(
         ),
         Extension(
             "faults.prove._pass",
-            sources=[f"faults/prove/pass/{name}.c" for name in ("clock", "lines", "module", "pass", "rules")]
+            sources=[f"faults/prove/pass/{name}.c" for name in ("clock", "lines", "module", "pass", "rules", "values")]
             + [f"cxlemu/native/{name}.c" for name in ("check", "place")],
             depends=["faults/prove/pass/pass.h", "cxlemu/native/core.h", "cxlemu/native/place.h"],
             include_dirs=["cxlemu/native"],

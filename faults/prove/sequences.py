@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import lcm
 
 from collectives.catalog import build, recipe
@@ -81,6 +82,7 @@ def _between(plan: Plan) -> Iterator[list[Plan]]:
         yield [first] * slots + [plan] * (slots + 1) + [last] * slots
 
 
+@lru_cache(64)
 def filling(layout: Layout, variant: str, root: int) -> Plan:
     """A broadcast of all bytes of a slot (naive), or of all doorbell lines of a rank (line)."""
     nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if variant == "line" else layout.slot_bytes
