@@ -61,23 +61,18 @@ void contents_begin(pass *p, contents *c) {
     c->run[0] = (run){0, NOBODY, 0}, c->runs = 1;
 }
 
-/* The runs of laid become bytes [begin, end). */
+/* The runs of laid become bytes [begin, end). Equal neighbours stay apart: rounds that repeat find the same runs. */
 static void lay(pass *p, contents *c, int64_t begin, int64_t end, contents *laid) {
     const int first = find(c, begin), last = find(c, end), kept = first + (c->run[first].begin < begin);
     run after = c->run[last];
     after.begin = end;
     laid->run = room_for(p, laid->run, &laid->room, laid->runs + 1, sizeof *laid->run);
     laid->run[laid->runs++] = after;
-    int count = 0;
-    for (int k = 0; k < laid->runs; k++) {
-        const run *previous = count ? &laid->run[count - 1] : kept ? &c->run[kept - 1] : NULL;
-        if (!previous || !alike(previous, &laid->run[k])) laid->run[count++] = laid->run[k];
-    }
-    const int rest = c->runs - last - 1;
-    c->run = room_for(p, c->run, &c->room, kept + count + rest, sizeof *c->run);
-    memmove(&c->run[kept + count], &c->run[last + 1], (size_t)rest * sizeof *c->run);
-    memcpy(&c->run[kept], laid->run, (size_t)count * sizeof *c->run);
-    c->runs = kept + count + rest;
+    const int rest = c->runs - last - 1, moved = kept + laid->runs;
+    c->run = room_for(p, c->run, &c->room, moved + rest, sizeof *c->run);
+    if (moved != last + 1) memmove(&c->run[moved], &c->run[last + 1], (size_t)rest * sizeof *c->run);
+    memcpy(&c->run[kept], laid->run, (size_t)laid->runs * sizeof *c->run);
+    c->runs = moved + rest;
 }
 
 void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t number, int64_t shift) {
