@@ -15,6 +15,7 @@ from faults.verdict import Verdict
 class Budget:
     states: int = 5_000_000
     seconds: float = 60.0
+    nbytes: int = 4 << 30  # of memory, for the search in C
 
 
 class Outcome(NamedTuple):
