@@ -107,6 +107,7 @@ class Builder:
     layout: Layout
     style: Style
     rank: int
+    foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
     _streams: dict[str, list[Instruction]] = field(init=False)
     _regions: list[Region] = field(init=False, default_factory=list)
     _groups: list[Group] = field(init=False)
@@ -252,8 +253,12 @@ class Builder:
             self._entered = stream
 
     def _leave(self, seq: int) -> None:
-        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced)."""
-        if self._entered == "publish":
+        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced).
+
+        What this rank publishes beside that need not be waited for where a peer retrieves it, before that peer's own
+        "done": a slot is used again only when all are done.
+        """
+        if self._entered == "publish" and self.foreign:
             self._order(self._record())
         self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
 
