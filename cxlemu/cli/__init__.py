@@ -17,6 +17,8 @@ from cxlemu.errors import CxlemuError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
+    "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
+    "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),
     "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
     "mutate": ("cxlemu.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
