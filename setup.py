@@ -16,11 +16,14 @@ def paths(folder: str, names: tuple[str, ...], suffix: str) -> list[str]:
     return [f"{folder}/{name}.{suffix}" for name in names]
 
 
-def extension(name: str, sources: list[str], depends: list[str], flags: tuple[str, ...] = ()) -> Extension:
+def extension(
+    name: str, sources: list[str], depends: list[str], flags: tuple[str, ...] = (), include: tuple[str, ...] = ()
+) -> Extension:
     return Extension(
         name,
         sources=sources,
         depends=depends,
+        include_dirs=list(include),
         # CI adds warnings as errors, and the sanitizers.
         extra_compile_args=[*FLAGS, *flags, *os.environ.get("CXLEMU_CFLAGS", "").split()],
         extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
@@ -45,6 +48,13 @@ setup(
             "faults.explore._search",
             paths("faults/explore/native", ("line", "module", "reduce", "rows", "search", "table"), "c"),
             paths("faults/explore/native", ("line", "rows", "search", "table"), "h"),
+        ),
+        extension(
+            "faults.prove._pass",
+            paths("faults/prove/pass", ("clock", "lines", "module", "pass", "rules", "values"), "c")
+            + paths("cxlemu/native", ("check", "place"), "c"),
+            ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("core", "place"), "h")],
+            include=("cxlemu/native",),
         ),
     ]
 )

@@ -53,7 +53,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        builder = Builder(call, layout, recipe.style, rank)
+        builder = Builder(call, layout, recipe.style, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
         elif recipe.source:

@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
     "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),
     "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
+    "mutate": ("cxlemu.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
     "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),
     "doctor": ("cxlemu.cli.doctor", "What this machine offers."),

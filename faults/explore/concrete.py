@@ -93,15 +93,15 @@ class _Run:
         """A reduced execution does so in the step that waits for it: a fence, of all lines or of one."""
         thread, step = self.machine.program.threads[abstract.who], self.machine.step_of(self.state, abstract.who)
         assert step is not None
+        lines: Sequence[int] = ()
+        ranks = {thread.rank}
         if step.do == Do.FENCE:
-            lines: Sequence[int] = range(len(self.machine.program.lines))
-        elif (step.do in TWO_MOVES and self.state.begun[abstract.who]) or (
-            step.do in (Do.STORE, Do.SIGNAL) and abstract.age == NO_CHOICE
-        ):
+            lines = range(len(self.machine.program.lines))
+        elif step.do in TWO_MOVES and self.state.begun[abstract.who]:
             lines = [abstract.line]
-        else:
-            return
+        elif step.do in (Do.STORE, Do.SIGNAL) and abstract.age == NO_CHOICE:  # onto what is still under way to the pool
+            lines, ranks = [abstract.line], {other.rank for other in self.machine.program.threads}
         for line in lines:
             cached = self.state.caches[thread.host][line]
-            if cached is not None and cached.dropping and (thread.rank in cached.dropping or step.do != Do.FENCE):
+            if cached is not None and cached.dropping & ranks:
                 self.do(Move(Act.DROPPED, thread.host, line))
