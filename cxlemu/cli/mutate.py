@@ -13,9 +13,9 @@ import click
 
 from collectives.catalog import recipe, variants
 from collectives.contracts import COLLECTIVES, contract_of
+from cxlemu.cli.json_file import check_json_file
 from cxlemu.cli.mutate_report import MutateReport, print_one
 from cxlemu.cli.ranks import RanksParam
-from cxlemu.cli.run_report import check_json_file
 from cxlemu.errors import ArgumentError, RunError
 from faults.mutate.cases import Case, cases
 from faults.mutate.mutants import Mutant
