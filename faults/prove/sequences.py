@@ -24,6 +24,7 @@ from faults.prove.proof import Proof
 from faults.verdict import Verdict
 
 Rooted = Callable[[int], Plan]  # the same call of another root
+ALL_ROOTS_RANKS = 8  # of larger worlds the first, second, middle and last root: what differs is where blocks lie
 Progress = Callable[[int, int], None]  # sequences done, of how many
 
 
@@ -66,12 +67,14 @@ def _sequences(plan: Plan, rooted: Rooted | None) -> Iterator[list[Plan]]:
 
 def _laps(plan: Plan, rooted: Rooted | None) -> list[Plan]:
     """The ring wraps twice, and where there are roots, each meets every slot."""
-    slots = plan.layout.slots
+    slots, ranks = plan.layout.slots, plan.ranks
     contract = COLLECTIVES.get(plan.call.collective)
     if rooted is None or contract is None or not contract.rooted:
         return [plan] * max(2, _calls(plan, 2 * slots + 1))
-    roots = [plan if root == plan.call.root else rooted(root) for root in range(plan.ranks)]
-    return [roots[call % plan.ranks] for call in range(lcm(plan.ranks, slots) + slots)]
+    roots = sorted({0, 1, ranks // 2, ranks - 1, plan.call.root}) if ranks > ALL_ROOTS_RANKS else list(range(ranks))
+    plans = [plan if root == plan.call.root else rooted(root) for root in roots]
+    count = lcm(len(plans), slots) + slots
+    return [plans[call % len(plans)] for call in range(max(_calls(plan, count), len(plans) + 1))]
 
 
 def _between(plan: Plan) -> Iterator[list[Plan]]:
