@@ -33,7 +33,7 @@ from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
 from collectives.contracts import NEVER_LENT_IN_PLACE
 from collectives.heap import SymmetricHeap, lines
-from collectives.layouts import REGION_BYTES, child_room, layout_in, world_share
+from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe
@@ -114,7 +114,7 @@ class Communicator(Verbs):
             self.rank,
             members,
             arena,
-            room_bytes=partial(child_room, groups=1, parent=layout),
+            room_bytes=heirs_room,
             deadline_s=deadline_s,
         )
         self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
@@ -223,7 +223,7 @@ class Communicator(Verbs):
         cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         ranks, room = roster.ranks, roster.room
-        layout = layout_in(room.nbytes, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
+        layout = layout_in(room.nbytes // 2, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
         return self._child(ranks, layout, room)
 
     def _child(self, ranks: Sequence[int], layout: Layout, arena: Arena) -> Communicator:
