@@ -385,6 +385,7 @@ class Communicator(Verbs):
         for card, offset, nbytes in self.layout.own_doorbells(self.rank):
             memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, self._base + offset, nbytes)
+            self._context.session.beat()  # peers may be waiting for this rank to be done
         memory.fence()
 
     def close(self) -> None:
