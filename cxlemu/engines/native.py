@@ -12,7 +12,7 @@ from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.streams import Blocked, Running, Watch
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.kernels import KERNELS
+from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
@@ -139,4 +139,7 @@ def _compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)
     inputs = [buffers[o.id][o.offset : o.offset + size] for o, size in zip((i.a, i.b, i.c), sizes, strict=False)]
-    KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    try:
+        KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    except ChecksumError:
+        raise running.damaged(stream, at) from None

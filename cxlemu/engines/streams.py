@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cxlemu.errors import DeadlineError, MismatchError
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
+from cxlemu.kernels import ChecksumError
 from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
 
 
@@ -68,6 +69,13 @@ class Running:
             f"collectives with the same arguments"
         )
 
+    def damaged(self, stream: int, at: int) -> IntegrityError:
+        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say."""
+        before = self.part.streams[stream].instructions[:at]
+        rung, read = (next(i for i in reversed(before) if i.op == op) for op in (Op.WAIT_DATA, Op.READ))
+        card, _ = self.frame.regions[read.a.id].map.locate(read.a.offset)
+        return IntegrityError(self.binding.layout.owner(rung.arg), card)
+
 
 # Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
 # may raise. The last argument is how long the rank has made no progress, in seconds.
@@ -91,7 +99,10 @@ class Streams(Running, ABC):
     def step(self, stream: int) -> Blocked | None:
         """Execute the stream's next instruction, or say why it cannot be executed yet."""
         at = self.position[stream]
-        blocked = self.execute(self.part.streams[stream].instructions[at])
+        try:
+            blocked = self.execute(self.part.streams[stream].instructions[at])
+        except ChecksumError:
+            raise self.damaged(stream, at) from None
         if blocked is not None:
             return blocked._replace(stream=self.part.streams[stream].name, at=at)
         self.position[stream] += 1
