@@ -13,9 +13,10 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cxlemu import userfile
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
-from faults.explore.check import check, rerun
+from faults.explore.check import ENGINES, check, rerun
 from faults.explore.partial import bounded
 from faults.explore.programs import (
     Crash,
@@ -310,14 +311,11 @@ def test_a_spent_budget_is_unknown() -> None:
 
 # -- schedules
 
+OF_THREADS = (Act.STEP, Act.AGAIN)
+small = st.integers(0, 99)
 moves = st.one_of(
-    st.builds(Move, st.sampled_from((Act.STEP, Act.AGAIN)), st.integers(0, 99)),
-    st.builds(
-        Move,
-        st.sampled_from([a for a in Act if a not in (Act.STEP, Act.AGAIN)]),
-        st.integers(0, 99),
-        st.integers(0, 99),
-    ),
+    st.builds(Move, st.sampled_from(OF_THREADS), small, st.just(-1)),
+    st.builds(Move, st.sampled_from([act for act in Act if act not in OF_THREADS]), small, small),
 )
 
 
@@ -417,6 +415,20 @@ def test_a_function_that_yields_nothing_is_refused() -> None:
 
 def cxlemu(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("name", ["shared_line", "unflushed_index", "early_ready"])
+@pytest.mark.parametrize("which", ["broken", "fixed"])
+def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> None:
+    tested = userfile.load(f"{EXAMPLES / name}.py:{which}", "")[0]
+    machine = Machine(tested.program(2))
+    native, reference = (check(tested, machine, Exhaustive(), BUDGET, engine=engine) for engine in ENGINES)
+    assert native.verdict == reference.verdict
+    if reference.finding is None:
+        assert native.outcomes.keys() == reference.outcomes.keys()
+    else:
+        assert native.finding is not None
+        assert (native.finding.kind, native.finding.thread) == (reference.finding.kind, reference.finding.thread)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)

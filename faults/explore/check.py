@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from faults.explore import core
 from faults.explore.partial import bounded, sampled
 from faults.explore.programs import Protocol, RankThread
 from faults.explore.result import Budget, Exploration, Finding, Kind
-from faults.explore.search import explore
+from faults.explore.search import explore, shown_barest
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
 from faults.machine.schedule import Schedule
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
-ENGINES = ("reference",)
+ENGINES = ("native", "reference")  # the search in C; the definition itself
+
+
+def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
+    """Every execution, by the engine that was asked for."""
+    search = core.explore if engine == "native" else explore
+    found = search(machine, budget, past_hangs=past_hangs)
+    if found.finding and found.finding.kind == Kind.LIVELOCK:
+        finding, schedule = shown_barest(machine, found.schedule)
+        return replace(found, finding=finding, schedule=schedule)
+    return found
 
 
 def check(
@@ -29,7 +40,7 @@ def check(
     """``machine`` runs the protocol's program. ``runs`` and ``seed`` are for random strategies."""
     match strategy:
         case Exhaustive():
-            found = explore(machine, budget)
+            found = exhaustive(machine, budget, engine)
         case Preemptions() | Delays():
             found = bounded(machine, strategy, budget)
         case RandomWalk() | PCT():
