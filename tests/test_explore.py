@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -403,6 +404,35 @@ def test_a_loop_that_counts_its_turns_for_ever_is_refused() -> None:
 
     with pytest.raises(ArgumentError, match="never comes back to where it was"):
         explored(endless, ranks=1)
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="whoever traces the tests has taken the leash's place")
+def test_a_loop_without_a_yield_is_stopped() -> None:
+    @protocol("x")
+    def runs(rank: int, ranks: int) -> Steps[None]:
+        while (yield Load("x")) == 0:
+            pass
+        while True:
+            try:
+                pass
+            except Exception:  # the leash is stronger
+                continue
+
+    thread = runs.program(1).threads[0]
+    with pytest.raises(ArgumentError, match="runs, rank 0 runs on and on without a yield"):
+        thread.next(thread.first, 1)
+    assert sys.gettrace() is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_error_of_the_program_comes_through_either_search(engine: str) -> None:
+    @protocol("x")
+    def names(rank: int, ranks: int) -> Steps[None]:
+        yield Fence()
+        yield Load("z")
+
+    with pytest.raises(ArgumentError, match="names, rank 0: there is no word 'z', only x"):
+        check(names, Machine(names.program(1)), Exhaustive(), BUDGET, engine=engine)
 
 
 def test_a_function_that_yields_nothing_is_refused() -> None:

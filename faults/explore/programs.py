@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cxlemu.errors import ArgumentError
 from faults.explore.frames import NotComparableError, freeze, key
+from faults.explore.leash import RanAwayError, leash
 from faults.machine.program import Do, Program, Step, Word
 
 RANKS_MAX, WORDS_MAX, VALUE_MAX = 8, 64, 2**31 - 1
@@ -181,6 +182,13 @@ class RankThread:
 
     def _run(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
         """A fresh generator, brought to where these values lead. The last of them is what step ``before`` receives."""
+        try:
+            with leash():
+                return self._led(history, before)
+        except RanAwayError:
+            raise ArgumentError(f"{self._who()} runs on and on without a yield") from None
+
+    def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
         generator = self._protocol.function(self.rank, self._ranks)
         if not isinstance(generator, GeneratorType):
             raise ArgumentError(f"{self._protocol.name} is no generator: it has no yield")
