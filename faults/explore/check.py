@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from faults.explore import core
+from faults.explore.automaton import RankThread
 from faults.explore.partial import bounded, sampled
-from faults.explore.programs import Protocol, RankThread
+from faults.explore.programs import Protocol
 from faults.explore.result import Budget, Exploration, Finding, Kind
 from faults.explore.search import explore, shown_barest
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
@@ -19,12 +20,21 @@ ENGINES = ("native", "reference")  # the search in C; the definition itself
 
 def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
     """Every execution, by the engine that was asked for."""
-    search = core.explore if engine == "native" else explore
-    found = search(machine, budget, past_hangs=past_hangs)
-    if found.finding and found.finding.kind == Kind.LIVELOCK:
+    if engine == "reference":
+        found = explore(machine, budget, past_hangs=past_hangs)
+    else:
+        found = core.explore(machine, budget, past_hangs=past_hangs)
+        if _is_livelock(found):  # which old copy a loop goes on reading, only a search that follows copies can show
+            followed = core.explore(machine, budget, past_hangs=past_hangs, lazy=False)
+            found = found if followed.verdict == Verdict.UNKNOWN else followed
+    if _is_livelock(found):
         finding, schedule = shown_barest(machine, found.schedule)
         return replace(found, finding=finding, schedule=schedule)
     return found
+
+
+def _is_livelock(found: Exploration) -> bool:
+    return found.finding is not None and found.finding.kind == Kind.LIVELOCK
 
 
 def check(
