@@ -24,9 +24,8 @@ def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: boo
         found = explore(machine, budget, past_hangs=past_hangs)
     else:
         found = core.explore(machine, budget, past_hangs=past_hangs)
-        if _is_livelock(found):  # which old copy a loop goes on reading, only a search that follows copies can show
-            followed = core.explore(machine, budget, past_hangs=past_hangs, lazy=False)
-            found = found if followed.verdict == Verdict.UNKNOWN else followed
+        if _is_livelock(found):  # whether a loop reads an old copy for ever, only a search that follows copies can tell
+            found = core.explore(machine, budget, past_hangs=past_hangs, lazy=False)
     if _is_livelock(found):
         finding, schedule = shown_barest(machine, found.schedule)
         return replace(found, finding=finding, schedule=schedule)
