@@ -154,5 +154,5 @@ def shown_barest(machine: Machine, schedule: Schedule) -> tuple[Finding, Schedul
             if move.act not in VOLUNTARY and after not in came:
                 came[after] = (*came[state], move)
                 waiting.append(after)
-    barest = min(came, key=lambda state: len(running(machine, state)))
+    barest = min(came, key=lambda state: len(running(machine, state)) or len(state.nodes) + 1)
     return stuck(machine, barest), (*schedule, *came[barest])
