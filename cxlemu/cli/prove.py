@@ -26,7 +26,7 @@ RANKS_MAX = 1024
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", type=RanksParam(1, RANKS_MAX), default="2-4", show_default=True, metavar="N[-N]")
-@click.option("-b", "--minbytes", type=BytesParam(), default="64K", show_default=True, help="Smallest size.")
+@click.option("-b", "--minbytes", type=BytesParam(), default="4K", show_default=True, help="Smallest size.")
 @click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: -b]")
 @click.option("-f", "--stepfactor", type=click.IntRange(2), metavar="N", help="From size to size, times.  [default: 4]")
 @click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
