@@ -260,7 +260,14 @@ class Builder:
         """
         if self._entered == "publish" and self.foreign:
             self._order(self._record())
-        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
+        self._say_done(seq)
+
+    def _say_done(self, seq: int) -> None:
+        """Where nothing was accessed since the round before, this says it for both."""
+        before, done = self._streams["retrieve" if self.style.overlap else "main"], self.layout.done(self.rank)
+        if before and (before[-1].op, before[-1].arg) == (Op.SIGNAL, done):
+            before.pop()
+        self._emit("retrieve", Op.SIGNAL, arg=done, value=seq)
 
     # --- words ------------------------------------------------------------------------------------------------
 
@@ -322,7 +329,7 @@ class Builder:
         self._groups.append(Group(0, self.ranks, self.layout.doorbells_per_rank))
         self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
         self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
-        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=self._rounds)
+        self._say_done(self._rounds)
         self._rounds += 1
 
     # --- how words become instructions ------------------------------------------------------------------------

@@ -61,8 +61,7 @@ def command(
       cxlemu mutate -n 4 -j 8 --json mutants.json
       cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
     """
-    if json_file is not None:
-        check_json_file(json_file)
+    check_json_file(json_file)
     chosen = [case for case in _cases(collectives, ranks, variant) if case_name in ("", str(case))]
     if not chosen:
         raise ArgumentError(f"there is no case {case_name!r} among those chosen: --json names them all")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cxlemu import __version__
-from cxlemu.files import write_atomically
+from cxlemu.cli.json_file import write_json
 from faults.mutate.cases import Case
 from faults.mutate.sweep import Row
 from faults.mutate.trial import Fate, Judgement
@@ -69,15 +69,14 @@ class MutateReport:
             self._print(_line("all", list(totals.values()), seconds))
             self._list("survived", [(row, judgement) for row in rows for judgement in row.survivors])
             self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
-        if self._json_file is not None:
-            document = {
-                "cxlemu": __version__,
-                "complete": kind is None,
-                "seconds": seconds,
-                "summary": {**totals, "needless": sum(len(row.needless) for row in rows)},
-                "rows": [_as_dict(row) for row in rows],
-            }
-            write_atomically(self._json_file, (json.dumps(document, indent=1) + "\n").encode())
+        document = {
+            "cxlemu": __version__,
+            "complete": kind is None,
+            "seconds": seconds,
+            "summary": {**totals, "needless": sum(len(row.needless) for row in rows)},
+            "rows": [_as_dict(row) for row in rows],
+        }
+        write_json(self._json_file, document)
 
     def _list(self, what: str, found: Sequence[tuple[Row, Judgement]]) -> None:
         for row, judgement in found[:SHOWN_MAX]:

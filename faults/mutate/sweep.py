@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from time import process_time
 
-from cxlemu.plan import Op, Plan
+from cxlemu.plan import Instruction, Plan
 from faults.mutate.cases import Case
 from faults.mutate.mutants import RINGS, Mutant
 from faults.mutate.trial import Fate, Judgement, Trial
@@ -105,12 +105,17 @@ def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
 def is_needless(plan: Plan, judgement: Judgement) -> bool:
     """Whether the plan would be as good without the instruction.
 
-    A signal that only lets others go on sooner is not needless: a later one of the same line tells them as much.
+    A signal is not needless where it lets others go on sooner: before work that precedes the next one of its line.
     """
     rank, stream, at, kind = judgement.mutant
     if judgement.fate is not Fate.EQUIVALENT or kind != "delete":
         return False
-    instructions = plan.part(rank).streams[stream].instructions
-    rings = {plan.layout.doorbell_address(i.arg, i.value) for i in instructions[at + 1 :] if i.op in RINGS}
-    here = instructions[at]
-    return here.op != Op.SIGNAL or plan.layout.doorbell_address(here.arg, here.value) not in rings
+    here, *after = plan.part(rank).streams[stream].instructions[at:]
+
+    def line(i: Instruction) -> tuple[int, int]:
+        return plan.layout.doorbell_address(i.arg, i.value)
+
+    if here.op not in RINGS:
+        return True
+    again = next((k for k, i in enumerate(after) if i.op in RINGS and line(i) == line(here)), 0)
+    return all(i.op in RINGS for i in after[:again])

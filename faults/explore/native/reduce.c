@@ -24,6 +24,7 @@ typedef struct {
 struct reduction {
     need *needs[THREADS_MAX];     /* of each node */
     uint8_t *steady;              /* [line]: the words that only rise, where all writers are on one host */
+    uint8_t *unread;              /* [line]: the words that nobody loads; there may be waits for them */
     uint8_t *near, *far;          /* [line]: how threads of the same host, and of others, may touch it */
     uint16_t reach[THREADS_MAX];  /* how far each thread can get */
     bool fences;                  /* another thread of the same rank may */
@@ -83,15 +84,24 @@ static void note_steady(const search *s, uint8_t *steady) {
     }
 }
 
+static void note_unread(const search *s, uint8_t *unread) {
+    memset(unread, 0xFF, (size_t)s->line_count);
+    for (int t = 0; t < s->thread_count; t++)
+        for (uint32_t k = 0; k < s->threads[t].node_count; k++)
+            if (s->threads[t].nodes[k].what == LOAD)
+                unread[s->threads[t].nodes[k].line] &= (uint8_t)~(1u << s->threads[t].nodes[k].word);
+}
+
 reduction *reduction_begin(const search *s) {
     reduction *r = calloc(1, sizeof *r);
     if (r == NULL)
         return NULL;
     size_t lines = (size_t)s->line_count + 1;
     r->steady = calloc(lines, 1);
+    r->unread = calloc(lines, 1);
     r->near = calloc(lines, 1);
     r->far = calloc(lines, 1);
-    bool fine = r->steady != NULL && r->near != NULL && r->far != NULL;
+    bool fine = r->steady != NULL && r->unread != NULL && r->near != NULL && r->far != NULL;
     for (int t = 0; fine && t < s->thread_count; t++) {
         const thread *self = &s->threads[t];
         fine = (r->needs[t] = calloc(self->node_count, sizeof(need))) != NULL;
@@ -105,6 +115,7 @@ reduction *reduction_begin(const search *s) {
         return NULL;
     }
     note_steady(s, r->steady);
+    note_unread(s, r->unread);
     return r;
 }
 
@@ -113,6 +124,7 @@ void reduction_end(reduction *r) {
         free(r->needs[t]);
     if (r != NULL) {
         free(r->steady);
+        free(r->unread);
         free(r->near);
         free(r->far);
     }
@@ -234,6 +246,14 @@ static bool wait_first(search *s, const node *n, const place *p) {
     return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~(WAITS | BLOCKED_WAITS)));
 }
 
+/* Evicted before, a dirty line would show its payload under the old flag. Where flags only rise and are only waited for,
+ * who sees that may as well see the new one. */
+static bool signal_first(const search *s, const node *n, const place *p) {
+    bool flag = (s->reduction->steady[n->line] & s->reduction->unread[n->line]) >> n->word & 1;
+    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && !p->nt && !s->reduction->fences;
+    return p->quiet && alone && (!p->dirty || flag);
+}
+
 static bool goes_first(search *s, int t, const node *n) {
     const thread *self = &s->threads[t];
     reduction *r = s->reduction;
@@ -266,7 +286,7 @@ static bool goes_first(search *s, int t, const node *n) {
     case STORE:
         return p.quiet && !p.nt && !p.near && !p.dirty;
     case SIGNAL:
-        return p.quiet && !p.nt && !(p.near & ~(WAITS | BLOCKED_WAITS)) && !p.dirty && !r->fences;
+        return signal_first(s, n, &p);
     default: /* STORE_NT */
         return p.quiet && !p.near && !p.dirty && !r->fences;
     }
