@@ -57,7 +57,8 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
         if (d->host != p->host[q->self.stream]) continue;
         const bool timely = landed(p, w, &d->from), complete = fenced(d, q);
         if (timely && complete) return NO_RULE;
-        if (before(d->from.self, q)) *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
+        const bool in_this_call = before(d->from.self, q) && d->from.self.at > p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
+        if (in_this_call) *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
     }
     return FRESH;
 }
