@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from collectives import catalog
-from collectives.bench import EVERY, Sweep, size_steps
+from collectives.bench import EVERY, STEP_FACTOR, Sweep, size_steps
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from cxlemu.cli.json_file import check_json_file
@@ -26,9 +26,15 @@ RANKS_MAX = 1024
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", type=RanksParam(1, RANKS_MAX), default="2-4", show_default=True, metavar="N[-N]")
-@click.option("-b", "--minbytes", type=BytesParam(), default="64K", show_default=True, help="Smallest size.")
+@click.option("-b", "--minbytes", type=BytesParam(), default="4K", show_default=True, help="Smallest size.")
 @click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: -b]")
-@click.option("-f", "--stepfactor", type=click.IntRange(2), metavar="N", help="From size to size, times.  [default: 4]")
+@click.option(
+    "-f",
+    "--stepfactor",
+    type=click.IntRange(2),
+    metavar="N",
+    help=f"From size to size, times.  [default: {STEP_FACTOR}]",
+)
 @click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Prove an algorithm of your own; executes the file.")
 @click.option("--in-place", is_flag=True, help="The smaller buffer is part of the larger one, as NCCL has it.")
