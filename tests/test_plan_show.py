@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from lockstep import lent_if_zero_copy
 from rich.console import Console
 
 from collectives.catalog import build, recipe, variants
@@ -25,6 +24,7 @@ from cxlemu.plan import file as plan_file
 from cxlemu.plan.text import amount, counts, render, text
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from faults.lending import lent_if_zero_copy
 
 
 def made(collective: str, variant: str, ranks: int = 4, nbytes: int = 1 << 16, **changes: object) -> Plan:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cxlemu.memory.adversary import Action, Adversary, AdversaryStats
+from cxlemu.memory.adversary import Action, Adversary, AdversaryStats, Move
 from cxlemu.memory.cache import CardCache, HostCache, lines_of
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
@@ -159,12 +159,21 @@ class ShadowMemory:
     def _disturb(self) -> None:
         if self._adversary is None:
             return
-        for action, card, first, among in self._adversary.moves():
-            cached, last = self._cache.cards[card], first + among.size
-            match action:
-                case Action.EVICT:
-                    self.stats.evictions += cached.evict(first, last, among)
-                case Action.PREFETCH:
-                    self.stats.prefetches += cached.fetch(first, last, among)
-                case Action.LAND:
-                    self.stats.landings += cached.land(first, last, among) + self._land_nt(card, first, last)
+        for move in self._adversary.moves():
+            self._suffer(move)
+
+    def disturb(self, move: Move) -> None:
+        """One move of nature, between two operations."""
+        with self._cache.lock:
+            self._suffer(move)
+
+    def _suffer(self, move: Move) -> None:
+        card, first, last = move.card, move.first, move.first + move.among.size
+        cached = self._cache.cards[card]
+        match move.action:
+            case Action.EVICT:
+                self.stats.evictions += cached.evict(first, last, move.among)
+            case Action.PREFETCH:
+                self.stats.prefetches += cached.fetch(first, last, move.among)
+            case Action.LAND:
+                self.stats.landings += cached.land(first, last, move.among) + self._land_nt(card, first, last)

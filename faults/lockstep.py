@@ -1,94 +1,41 @@
-"""A deterministic world in one thread: real bytes, real caches, and every interleaving is a schedule's choice.
+"""A deterministic world in one thread: real bytes, real caches, and every interleaving is an order's choice.
 
-    world = Lockstep(layout, memory=MemorySpec(seed=7), schedule=in_random_order(7))
+    world = Lockstep(layout, order=in_random_order(7))
     outputs = world.call(plan, inputs)                          # one call, to its end on every rank
     outputs, ... = world.calls([(plan, inputs), (plan2, inputs2)])  # ranks may be calls apart, as in life
+    world.moves                                                 # the schedule that was followed, as data
+    Lockstep(layout, order=replay(world.moves))                 # ... and again, move by move
 
 Ring, caches and epoch live on from call to call. Outputs and scratch begin as poison, so that bytes nobody wrote
-are wrong bytes.
+are wrong bytes. An order chooses steps of ranks and, between two of them, moves of nature (faults/schedule.py); the
+memory's own adversary, if it has one, moves inside a step and is not recorded: a seed replays it.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding, Blocked, run_together
+from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
-from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Call, InHeap, Layout, Plan, RankPart
+from cxlemu.memory.adversary import Move as LineMoves
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.plan import Layout, Plan, RankPart
 from cxlemu.rounding import round_up
+from faults.orders import Order, round_robin
+from faults.schedule import Move, Nature, Step
 
 POISON = 0xA5
-PUBLISH, RETRIEVE = 0, 1  # streams of an overlapped plan
-HEAP_INPUT, HEAP_OUTPUT = 192, 40 << 10  # where zero-copy calls have their arrays
-HEAP_RANK_BYTES = 80 << 10
 
-Step = tuple[int, int]  # (rank, stream)
-Schedule = Callable[[Sequence[Step]], Step]
-
-
-def in_random_order(seed: int) -> Schedule:
-    return random.Random(seed).choice
-
-
-def by(priority: Callable[[Step], Any]) -> Schedule:
-    """The step of least priority; among equals, the one that was chosen longest ago."""
-    chosen_at: dict[Step, int] = {}
-
-    def choose(steps: Sequence[Step]) -> Step:
-        step = min(steps, key=lambda step: (priority(step), chosen_at.get(step, -1)))
-        chosen_at[step] = max(chosen_at.values(), default=0) + 1
-        return step
-
-    return choose
-
-
-def round_robin() -> Schedule:
-    return by(lambda step: 0)
-
-
-def hasty(rank: int) -> Schedule:
-    """This rank goes on whenever it can: its peers are as slow as they can be."""
-    return by(lambda step: step[0] != rank)
-
-
-def slow(rank: int, stream: int | None = None) -> Schedule:
-    """This rank, and of its streams this one, goes on only when nobody else can: its peers are eager."""
-    return by(lambda step: (step[0] == rank, step == (rank, stream)))
-
-
-def writers_first() -> Schedule:
-    return by(lambda step: step[1] != PUBLISH)
-
-
-def readers_first() -> Schedule:
-    return by(lambda step: step[1] == PUBLISH)
-
-
-def lent(call: Call, *, output: bool = False) -> Call:
-    """The call with its input in the heap and, asked for or in place, its output."""
-    place = HEAP_INPUT if call.in_place else HEAP_OUTPUT if output else None
-    return replace(call, heap=InHeap(HEAP_INPUT, output=place))
-
-
-def lent_if_zero_copy(call: Call) -> Call:
-    return lent(call) if call.algorithm == "zero_copy" else call
-
-
-def may_be_in_place(collective: str, variant: str) -> bool:
-    """With zero copy peers would still read what they are to replace."""
-    return (collective, variant) != ("all_to_all", "zero_copy")
-
-
-def with_heap(layout: Layout) -> Layout:
-    return replace(layout, heap_card_bytes=HEAP_RANK_BYTES * -(-layout.ranks // layout.cards))
+Ended: TypeAlias = Callable[[int, int, Bytes], None]
 
 
 @dataclass
@@ -96,9 +43,11 @@ class Queued(Runner):
     """A rank's call that begins when the rank's call before it has ended."""
 
     clock: Iterator[int] = field(kw_only=True)
+    moves: list[Move] = field(kw_only=True)
     steps: list[int] = field(init=False, default_factory=list)  # when each was done
     its_turn: bool = field(init=False, default=False)
     given: Bytes | None = field(kw_only=True, default=None)  # the input, where the array is only there in its turn
+    tell: Callable[[Bytes], None] | None = field(kw_only=True, default=None)
     output: Bytes = field(init=False)
 
     def begin(self) -> None:
@@ -111,6 +60,8 @@ class Queued(Runner):
     def end(self) -> None:
         if not hasattr(self, "output"):
             self.output = self.buffers[1].copy()
+            if self.tell is not None:
+                self.tell(self.output)
 
     def step(self, stream: int) -> Blocked | None:
         if not self.its_turn:
@@ -118,6 +69,7 @@ class Queued(Runner):
         blocked = super().step(stream)
         if blocked is None:
             self.steps.append(next(self.clock))
+            self.moves.append(Step(self.part.rank, stream))
         return blocked
 
     def describe(self, blocked: Blocked) -> str:
@@ -127,7 +79,8 @@ class Queued(Runner):
 class Lockstep:
     """Ranks on hosts (default: each on its own) around one communicator's part of the cards.
 
-    ``steps[call][rank]``, of the last calls: when, on a clock of all ranks, each instruction was done.
+    ``steps[call][rank]``, of the last calls: when, on a clock of all ranks, each instruction was done. ``moves``: all
+    that was done since the world began.
     """
 
     def __init__(
@@ -136,30 +89,36 @@ class Lockstep:
         *,
         hosts: Sequence[int] | None = None,
         memory: MemorySpec | None = None,
-        schedule: Schedule | None = None,
+        order: Order | None = None,
         base: int = 4096,
         mapped: bool = False,
     ) -> None:
         """``mapped``: what lies in the heap lies on the cards themselves, as NumPy's arrays of a coherent pool."""
         self.mapped = mapped
         memory = memory or MemorySpec()
-        hosts = hosts or range(layout.ranks)
         self.layout, self.base, self.epoch = layout, base, 1
-        self.schedule = schedule or round_robin()
+        self.hosts = list(hosts or range(layout.ranks))
+        self.order = order or round_robin()
         self.cards = [np.zeros(base + round_up(layout.extent_bytes, 64), np.uint8) for _ in range(layout.cards)]
-        self.caches = {host: HostCache.private(self.cards) for host in hosts}
+        self.caches = {host: HostCache.private(self.cards) for host in self.hosts}
         self.memories = [
             memory.open(self.cards, host_cache=self.caches[host], host=host, rank=rank)
-            for rank, host in enumerate(hosts)
+            for rank, host in enumerate(self.hosts)
         ]
         self.steps: list[list[list[int]]] = []
+        self.moves: list[Move] = []
 
     def call(self, plan: Plan, inputs: Sequence[Bytes]) -> list[Bytes]:
         """Every rank's output."""
         return self.calls([(plan, inputs)])[0]
 
-    def calls(self, program: Sequence[tuple[Plan, Sequence[Bytes]]]) -> list[list[Bytes]]:
-        """Every rank's output of every call. Raises what the ranks raise, DeadlineError for a deadlock."""
+    def calls(
+        self, program: Sequence[tuple[Plan, Sequence[Bytes]]], *, ended: Ended | None = None
+    ) -> list[list[Bytes]]:
+        """Every rank's output of every call. Raises what the ranks and ``ended`` raise, DeadlineError for a deadlock.
+
+        ``ended`` is told of every rank that ends a call: the call's number, the rank and its output.
+        """
         ranks, clock = range(self.layout.ranks), count()
         calls: list[list[Queued]] = []
         for plan, inputs in program:
@@ -176,7 +135,9 @@ class Lockstep:
                         memory=self.memories[rank],
                         buffers=arrays[rank],
                         clock=clock,
+                        moves=self.moves,
                         given=inputs[rank] if self.mapped else None,
+                        tell=partial(ended, len(calls), rank) if ended else None,
                     )
                     for rank in ranks
                 ]
@@ -215,12 +176,31 @@ class Lockstep:
                     turn[rank] += ranks
                     runners[turn[rank]].begin()
                 runners[turn[rank]].begin()
-            current = {(r % ranks, stream): (r, stream) for r, stream in candidates if r == turn[r % ranks]}
-            return current[self.schedule(list(current))] if current else candidates[0]
+            current = {Step(r % ranks, stream): (r, stream) for r, stream in candidates if r == turn[r % ranks]}
+            return current[self._next_step(list(current))] if current else candidates[0]
 
         run_together(runners, choose)
         for runner in runners:
             runner.end()
+
+    def _next_step(self, steps: list[Step]) -> Step:
+        while isinstance(move := self.order(steps), Nature):
+            self.disturb(move)
+        return move
+
+    def disturb(self, move: Nature) -> None:
+        """Nature's move, now. Raises ArgumentError for a host or a line that is not there, or a coherent memory."""
+        line, here = move.line + self.base // LINE_BYTES, np.ones(1, np.bool_)
+        memories = [memory for host, memory in zip(self.hosts, self.memories, strict=True) if host == move.host]
+        if not memories or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
+            raise ArgumentError(
+                f"[{move}]: there is no such line in {len(self.caches)} caches of {len(self.cards)} cards"
+            )
+        for memory in memories:
+            if not isinstance(memory, ShadowMemory):
+                raise ArgumentError(f"[{move}]: this memory has no cache that nature could disturb")
+            memory.disturb(LineMoves(move.action, move.card, line, here))
+        self.moves.append(move)
 
 
 def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
