@@ -11,6 +11,11 @@
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   └── PeerLostError      ... because a peer went silent
+        ├── FaultError             the hardware failed; ``reported_by`` says which rank saw it, if another one did
+        │   ├── PoisonError          ... a line that reads as an error
+        │   ├── CardLostError        ... a card that is gone
+        │   ├── LinkDownError        ... a host that reaches the pool no more
+        │   └── IntegrityError       ... bytes that arrived are not those that were sent
         ├── MismatchError          ranks called different collectives or with different arguments
         ├── ContractError          a plan does not compute what its collective promises
         ├── CancelledError         stopped from outside: Ctrl-C, or another rank failed long ago
@@ -23,6 +28,7 @@ Bad input raises, findings are verdicts, bugs assert.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 
 class CxlemuError(Exception):
@@ -76,6 +82,51 @@ class PeerLostError(DeadlineError):
 
     def __reduce__(self) -> tuple[type[PeerLostError], tuple[str, tuple[int, ...]]]:
         return type(self), (str(self), self.ranks)
+
+
+class FaultError(RunError):
+    """Hardware failed. ``reported_by`` is the rank that saw it, None where it is the one that raises this."""
+
+    def __init__(self, what: str, *where: int, reported_by: int | None = None) -> None:
+        super().__init__(what if reported_by is None else f"{what}, as rank {reported_by} reports")
+        self.where = where  # the arguments of the class, so that errors travel as a few numbers
+        self.reported_by = reported_by
+
+    def __reduce__(self) -> tuple[partial[FaultError], tuple[int, ...]]:
+        return partial(type(self), reported_by=self.reported_by), self.where
+
+
+class PoisonError(FaultError):
+    """The line at ``offset`` of ``card`` reads as an error until it is overwritten or cleared."""
+
+    def __init__(self, card: int, offset: int, *, reported_by: int | None = None) -> None:
+        super().__init__(f"card {card} is poisoned at byte {offset}", card, offset, reported_by=reported_by)
+        self.card, self.offset = card, offset
+
+
+class CardLostError(FaultError):
+    """Nothing can be read from ``card`` any more, and what was on it is gone."""
+
+    def __init__(self, card: int, *, reported_by: int | None = None) -> None:
+        super().__init__(f"card {card} is lost", card, reported_by=reported_by)
+        self.card = card
+
+
+class LinkDownError(FaultError):
+    """The link of ``host`` to the pool is down: it reads nothing, and what it wrote may be lost."""
+
+    def __init__(self, host: int, *, reported_by: int | None = None) -> None:
+        super().__init__(f"the link of host {host} is down", host, reported_by=reported_by)
+        self.host = host
+
+
+class IntegrityError(FaultError):
+    """What ``rank`` published is not what arrived: a checksum does not fit. ``card`` is where the bytes begin."""
+
+    def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
+        what = f"what rank {rank} published from card {card} on did not arrive as it was sent"
+        super().__init__(what, rank, card, reported_by=reported_by)
+        self.rank, self.card = rank, card
 
 
 class MismatchError(RunError):
