@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,14 @@ _WORDS_PER_LINE = LINE_BYTES // WORD.itemsize
 _PAGE_BYTES = 4096
 
 
+class LineView(NamedTuple):
+    """What a host has of a line, None where it has not: in its cache, and on the way to the pool."""
+
+    cached: bytes | None
+    dirty: bool
+    posted: bytes | None
+
+
 class CardCache:
     """One host's cached lines of one card. Windows are line numbers, ``first`` to below ``last``."""
 
@@ -45,6 +53,15 @@ class CardCache:
         self._posted_lines: NDArray[Any] = posted.view(_LINE)
         self._state = state
         self._pending = pending  # lines whose posted write-back has not reached the pool
+
+    def look(self, line: int) -> LineView:
+        """Moves nothing: for pictures and tests."""
+        state = self._state[line]
+        return LineView(
+            cached=self._data_lines[line].tobytes() if state & PRESENT else None,
+            dirty=bool(state & DIRTY),
+            posted=self._posted_lines[line].tobytes() if self._pending[line] else None,
+        )
 
     # -- steps of programs
 
