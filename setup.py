@@ -21,6 +21,15 @@ setup(
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
         ),
         Extension(
+            "faults.prove._pass",
+            sources=[f"faults/prove/pass/{name}.c" for name in ("clock", "lines", "module", "pass", "rules")]
+            + [f"cxlemu/native/{name}.c" for name in ("check", "place")],
+            depends=["faults/prove/pass/pass.h", "cxlemu/native/core.h", "cxlemu/native/place.h"],
+            include_dirs=["cxlemu/native"],
+            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
+            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+        ),
+        Extension(
             "collectives._limits",
             sources=["collectives/_limits.c"],
             extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),

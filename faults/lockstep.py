@@ -13,16 +13,15 @@ memory's own adversary, if it has one, moves inside a step and is not recorded: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import TypeAlias
 
 import numpy as np
 
 from cxlemu.engines.reference import Runner
-from cxlemu.engines.streams import Binding, Blocked, run_together
+from cxlemu.engines.streams import RELEASES, Binding, Blocked, deadlock
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.adversary import Move as LineMoves
@@ -42,38 +41,19 @@ Ended: TypeAlias = Callable[[int, int, Bytes], None]
 class Queued(Runner):
     """A rank's call that begins when the rank's call before it has ended."""
 
-    clock: Iterator[int] = field(kw_only=True)
-    moves: list[Move] = field(kw_only=True)
+    given: Bytes | None = field(kw_only=True)  # the input, where the array is only there in its turn
     steps: list[int] = field(init=False, default_factory=list)  # when each was done
-    its_turn: bool = field(init=False, default=False)
-    given: Bytes | None = field(kw_only=True, default=None)  # the input, where the array is only there in its turn
-    tell: Callable[[Bytes], None] | None = field(kw_only=True, default=None)
     output: Bytes = field(init=False)
 
     def begin(self) -> None:
-        if not self.its_turn and self.given is not None:
+        if self.given is not None:
             if not self.part.buffers[0].inside:
                 self.buffers[1][:] = POISON
             self.buffers[0][:] = self.given
-        self.its_turn = True
 
-    def end(self) -> None:
-        if not hasattr(self, "output"):
-            self.output = self.buffers[1].copy()
-            if self.tell is not None:
-                self.tell(self.output)
-
-    def step(self, stream: int) -> Blocked | None:
-        if not self.its_turn:
-            return Blocked("", 0, self.part.streams[stream].instructions[self.position[stream]])
-        blocked = super().step(stream)
-        if blocked is None:
-            self.steps.append(next(self.clock))
-            self.moves.append(Step(self.part.rank, stream))
-        return blocked
-
-    def describe(self, blocked: Blocked) -> str:
-        return super().describe(blocked) if self.its_turn else "its call before"
+    def end(self) -> Bytes:
+        self.output = self.buffers[1].copy()
+        return self.output
 
 
 class Lockstep:
@@ -119,32 +99,19 @@ class Lockstep:
 
         ``ended`` is told of every rank that ends a call: the call's number, the rank and its output.
         """
-        ranks, clock = range(self.layout.ranks), count()
         calls: list[list[Queued]] = []
         for plan, inputs in program:
             binding = Binding(self.layout, self.base, self.epoch, plan.call.tag())
             self.epoch += plan.rounds
-            arrays = [self._arrays(plan, rank, inputs[rank]) for rank in ranks]
-            calls.append(
-                [
-                    Queued(
-                        plan.call,
-                        plan.frame,
-                        plan.part(rank),
-                        binding,
-                        memory=self.memories[rank],
-                        buffers=arrays[rank],
-                        clock=clock,
-                        moves=self.moves,
-                        given=inputs[rank] if self.mapped else None,
-                        tell=partial(ended, len(calls), rank) if ended else None,
-                    )
-                    for rank in ranks
-                ]
-            )
+            calls.append([self._queued(plan, rank, binding, inputs[rank]) for rank in range(plan.ranks)])
         self.steps = [[runner.steps for runner in call] for call in calls]
-        self._run([runner for call in calls for runner in call])
+        self._run(calls, ended or (lambda number, rank, output: None))
         return [[runner.output for runner in call] for call in calls]
+
+    def _queued(self, plan: Plan, rank: int, binding: Binding, given: Bytes) -> Queued:
+        arrays = self._arrays(plan, rank, given)
+        memory, later = self.memories[rank], given if self.mapped else None
+        return Queued(plan.call, plan.frame, plan.part(rank), binding, memory=memory, buffers=arrays, given=later)
 
     def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:
         source, target, scratch = fresh_buffers(plan.part(rank), given)
@@ -163,25 +130,42 @@ class Lockstep:
             target = source[plan.part(rank).buffers[1].at :][: target.nbytes]
         return [source, target, scratch]
 
-    def _run(self, runners: list[Queued]) -> None:
-        ranks = self.layout.ranks
-        turn = list(range(ranks))  # of each rank, its runner
+    def _run(self, calls: list[list[Queued]], ended: Ended) -> None:
+        turn = [-1] * self.layout.ranks  # of each rank, its call
+        now: dict[int, Queued] = {}  # of each rank that has not ended
 
-        def choose(candidates: Sequence[tuple[int, int]]) -> tuple[int, int]:
-            for rank in range(ranks):
-                while not runners[turn[rank]].pending():
-                    runners[turn[rank]].end()
-                    if turn[rank] + ranks >= len(runners):
-                        break
-                    turn[rank] += ranks
-                    runners[turn[rank]].begin()
-                runners[turn[rank]].begin()
-            current = {Step(r % ranks, stream): (r, stream) for r, stream in candidates if r == turn[r % ranks]}
-            return current[self._next_step(list(current))] if current else candidates[0]
+        def go_on(rank: int) -> None:
+            """To the rank's next call that has anything to do."""
+            while turn[rank] < 0 or not now[rank].pending():
+                if turn[rank] >= 0:
+                    ended(turn[rank], rank, now.pop(rank).end())
+                turn[rank] += 1
+                if turn[rank] == len(calls):
+                    return
+                now[rank] = calls[turn[rank]][rank]
+                now[rank].begin()
 
-        run_together(runners, choose)
-        for runner in runners:
-            runner.end()
+        for rank in range(self.layout.ranks):
+            go_on(rank)
+        stuck: dict[tuple[int, int], Blocked] = {}
+        steps = [Step(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
+        clock = count()
+        while now:
+            choices = [step for step in steps if step not in stuck]
+            if not choices:
+                raise deadlock(now, stuck)
+            step = self._next_step(choices)
+            runner, at = now[step.rank], now[step.rank].position[step.stream]
+            if (obstacle := runner.step(step.stream)) is not None:
+                stuck[step] = obstacle
+                continue
+            runner.steps.append(next(clock))
+            self.moves.append(step)
+            if runner.part.streams[step.stream].instructions[at].op in RELEASES:
+                stuck.clear()
+            if runner.ended(step.stream):
+                go_on(step.rank)
+                steps = [Step(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
 
     def _next_step(self, steps: list[Step]) -> Step:
         while isinstance(move := self.order(steps), Nature):
@@ -189,18 +173,23 @@ class Lockstep:
         return move
 
     def disturb(self, move: Nature) -> None:
-        """Nature's move, now. Raises ArgumentError for a host or a line that is not there, or a coherent memory."""
+        """Nature's move, now; one that moves nothing is not recorded.
+
+        Raises ArgumentError for a host or a line that is not there, or a coherent memory.
+        """
         line, here = move.line + self.base // LINE_BYTES, np.ones(1, np.bool_)
         memories = [memory for host, memory in zip(self.hosts, self.memories, strict=True) if host == move.host]
         if not memories or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
             raise ArgumentError(
                 f"[{move}]: there is no such line in {len(self.caches)} caches of {len(self.cards)} cards"
             )
+        moved = 0
         for memory in memories:
             if not isinstance(memory, ShadowMemory):
                 raise ArgumentError(f"[{move}]: this memory has no cache that nature could disturb")
-            memory.disturb(LineMoves(move.action, move.card, line, here))
-        self.moves.append(move)
+            moved += memory.disturb(LineMoves(move.action, move.card, line, here))
+        if moved:
+            self.moves.append(move)
 
 
 def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:

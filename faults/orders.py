@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from cxlemu.memory.adversary import Action
+from faults.places import Line
 from faults.schedule import Move, Nature, Step
 
 PUBLISH, RETRIEVE = 0, 1  # streams of an overlapped plan
 
 Order: TypeAlias = Callable[[Sequence[Step]], Move]
-Line: TypeAlias = tuple[int, int]  # (card, line)
 
 
 def in_random_order(seed: int) -> Order:
@@ -31,6 +31,19 @@ def in_random_nature(seed: int, hosts: Sequence[int], lines: Sequence[Line], rat
         if lines and rng.random() < rate:
             return Nature(rng.choice(list(Action)), rng.choice(hosts), *rng.choice(lines))
         return rng.choice(steps)
+
+    return choose
+
+
+def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int, int]]) -> Order:
+    """The order, but between two steps nature does this to each of these (host, card, line)."""
+    todo: list[Nature] = []
+
+    def choose(steps: Sequence[Step]) -> Move:
+        if todo:
+            return todo.pop()
+        todo.extend(Nature(action, *line) for line in lines)
+        return order(steps)
 
     return choose
 

@@ -8,12 +8,12 @@ seen at once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cxlemu.errors import DeadlineError, MismatchError
-from cxlemu.plan import Call, Frame, Instruction, Layout, RankPart
+from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,9 @@ class Streams(Running, ABC):
         return blocked, stepped
 
 
+# A wait that was not satisfied can only be satisfied after one of these.
+RELEASES = frozenset({Op.SIGNAL, Op.SIGNAL_DATA, Op.RECORD})
+
 # Chooses among the (rank's index, stream) pairs that may be tried next.
 Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 
@@ -132,7 +135,7 @@ def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
     while candidates:
         choices = [c for c in candidates if c not in stuck]
         if not choices:
-            raise _deadlock(ranks, stuck)
+            raise deadlock(ranks, stuck)
         rank, stream = schedule(choices)
         obstacle = ranks[rank].step(stream)
         if obstacle is not None:
@@ -160,10 +163,13 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
                     break
                 progress = True
         if stuck and not progress:
-            raise _deadlock(ranks, stuck)
+            raise deadlock(ranks, stuck)
         candidates = list(stuck)
 
 
-def _deadlock(ranks: Sequence[Streams], stuck: dict[tuple[int, int], Blocked]) -> DeadlineError:
+def deadlock(
+    ranks: Sequence[Streams] | Mapping[int, Streams], stuck: Mapping[tuple[int, int], Blocked]
+) -> DeadlineError:
+    """For a world in which no rank can go on: what each waits for, by (rank's index, stream)."""
     waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in stuck.items())
     return DeadlineError("deadlock: " + "; ".join(waits))

@@ -162,18 +162,22 @@ class ShadowMemory:
         for move in self._adversary.moves():
             self._suffer(move)
 
-    def disturb(self, move: Move) -> None:
-        """One move of nature, between two operations."""
+    def disturb(self, move: Move) -> int:
+        """One move of nature, between two operations: how many lines it moved."""
         with self._cache.lock:
-            self._suffer(move)
+            return self._suffer(move)
 
-    def _suffer(self, move: Move) -> None:
+    def _suffer(self, move: Move) -> int:
         card, first, last = move.card, move.first, move.first + move.among.size
         cached = self._cache.cards[card]
         match move.action:
             case Action.EVICT:
-                self.stats.evictions += cached.evict(first, last, move.among)
+                moved = cached.evict(first, last, move.among)
+                self.stats.evictions += moved
             case Action.PREFETCH:
-                self.stats.prefetches += cached.fetch(first, last, move.among)
+                moved = cached.fetch(first, last, move.among)
+                self.stats.prefetches += moved
             case Action.LAND:
-                self.stats.landings += cached.land(first, last, move.among) + self._land_nt(card, first, last)
+                moved = cached.land(first, last, move.among) + self._land_nt(card, first, last)
+                self.stats.landings += moved
+        return moved

@@ -1,0 +1,87 @@
+"""How many calls, and which, prove a plan for all programs that it may be part of.
+
+Three facts about every single call make any sequence right, and each proof checks them (rules exit and reuse): whoever
+stores to a slot knows that all ranks are done with the round that used it last; when they are, all that was written in
+it has landed and all that was read has been read; and whatever a call reads was written, landed, and dropped by the
+reader's host within that call (a contract is of one call's data only). So what happened in a slot before, by whichever
+call of whichever root, is over and in the pool when the next one begins. The sequences below are what the argument is
+held to: rings and roots wrap, and other collectives fill whole slots and all doorbell lines before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from math import lcm
+
+from collectives.catalog import build, recipe
+from collectives.contracts import COLLECTIVES
+from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.plan import Call, Layout, Plan
+from faults.prove.calls import prove_calls
+from faults.prove.proof import Proof
+from faults.verdict import Verdict
+
+Rooted = Callable[[int], Plan]  # the same call of another root
+Progress = Callable[[int, int], None]  # sequences done, of how many
+
+
+def prove(
+    plan: Plan,
+    *,
+    rooted: Rooted | None = None,
+    hosts: Sequence[int] | None = None,
+    without: Collection[str] = frozenset(),
+    progress: Progress | None = None,
+) -> Proof:
+    """Whether a plan is right in all executions, whatever calls come before and after.
+
+    ``rooted`` gives the call's plans of other roots, to rotate them; without it the plan is repeated. Plans of arrays
+    in the heap are proved twice, with arrays that are copied there and with arrays that live there. Raises as
+    prove_calls does.
+    """
+    todo = [
+        (calls, mapped)
+        for mapped in ((False, True) if plan.call.heap else (False,))
+        for calls in _sequences(plan, rooted)
+    ]
+    instructions, seconds = 0, 0.0
+    proof = Proof(Verdict.OK, None, "", 0, 0.0)
+    for number, (calls, mapped) in enumerate(todo):
+        proof = prove_calls(calls, hosts=hosts, without=without, mapped=mapped, obliges=True)
+        instructions, seconds = instructions + proof.instructions, seconds + proof.seconds
+        if progress is not None:
+            progress(number + 1, len(todo))
+        if proof.verdict is not Verdict.OK:
+            break
+    return replace(proof, instructions=instructions, seconds=seconds)
+
+
+def _sequences(plan: Plan, rooted: Rooted | None) -> Iterator[list[Plan]]:
+    yield _laps(plan, rooted)
+    if plan.ranks > 1:
+        yield from _between(plan)
+
+
+def _laps(plan: Plan, rooted: Rooted | None) -> list[Plan]:
+    """The ring wraps twice, and where there are roots, each meets every slot."""
+    slots = plan.layout.slots
+    contract = COLLECTIVES.get(plan.call.collective)
+    if rooted is None or contract is None or not contract.rooted:
+        return [plan] * (2 * slots + 1)
+    roots = [plan if root == plan.call.root else rooted(root) for root in range(plan.ranks)]
+    return [roots[call % plan.ranks] for call in range(lcm(plan.ranks, slots) + slots)]
+
+
+def _between(plan: Plan) -> Iterator[list[Plan]]:
+    """Between broadcasts that fill slots, and between broadcasts that fill doorbell lines, of two roots."""
+    slots, ranks = plan.layout.slots, plan.ranks
+    for variant in ("naive", "line"):
+        first, last = (filling(plan.layout, variant, root) for root in (0, ranks - 1))
+        yield [first] * slots + [plan] * (slots + 1) + [last] * slots
+
+
+def filling(layout: Layout, variant: str, root: int) -> Plan:
+    """A broadcast of all bytes of a slot (naive), or of all doorbell lines of a rank (line)."""
+    nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if variant == "line" else layout.slot_bytes
+    return build(recipe("broadcast", variant), layout, Call("broadcast", variant, layout.ranks, nbytes, root=root))
