@@ -20,14 +20,16 @@ T = TypeVar("T")
 _TICK_S = 0.1
 
 
-def run_threads(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> list[T]:
-    """Results in rank order. ``on_message`` is called in the calling thread, as in the other launches."""
+def run_threads(
+    main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
+) -> Outcome[T]:
+    """What became of every rank. ``on_message`` is called in the calling thread, as in the other launches."""
     emulated = world.memory.kind == "emulated"
     damage = Damage.none()
     caches = {
         host: HostCache.private(pool.cards, host=host, damage=damage) if emulated else None for host in set(world.hosts)
     }
-    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
+    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     cancelled = threading.Event()
 
@@ -68,4 +70,4 @@ def run_threads(main: Callable[[RankContext], T], world: World, pool: Pool, on_m
         news.get()()
     for rank in outcome.pending():
         outcome.failed(rank, CancelledError(f"did not stop within {GRACE_S:g} s"))
-    return outcome.in_rank_order()
+    return outcome
