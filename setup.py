@@ -5,9 +5,21 @@ import os
 import numpy
 from setuptools import Extension, setup
 
-NAMES = ("adversary", "cache", "calls", "check", "executor", "fold", "hostlock", "lines", "lines_module", "module")
-NAMES += ("operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
-HEADERS = ("adversary", "cache", "core", "hostlock", "lines", "modules", "place", "python", "shadow", "through")
+NAMES = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
+NAMES += ("module", "operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
+HEADERS = (
+    "adversary",
+    "cache",
+    "core",
+    "damage",
+    "hostlock",
+    "lines",
+    "modules",
+    "place",
+    "python",
+    "shadow",
+    "through",
+)
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 setup(

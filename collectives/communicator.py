@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import operator
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -26,6 +26,7 @@ from typing import Self
 
 import numpy as np
 
+from collectives import revocation
 from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
 from collectives.builder import ZERO_COPY
 from collectives.catalog import build, check, recipe
@@ -36,6 +37,7 @@ from collectives.layouts import REGION_BYTES, child_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe
+from collectives.shrink import Agreement, Roster
 from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
 from cxlemu import _native
@@ -43,11 +45,12 @@ from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
-from cxlemu.errors import ArgumentError, PeerLostError, RunError
+from cxlemu.errors import ArgumentError, PeerLostError, RevokedError, RunError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.pool.board import board_bytes
 from cxlemu.world import RankContext
 
 PLANS_KEPT = 256
@@ -60,8 +63,12 @@ class Communicator(Verbs):
     which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run in the
     order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError when
     ranks call different things, at the latest in the next call in which one waits for the other; PeerLostError or
-    DeadlineError when a peer does not come. After the last three the communicator is revoked: every later call
-    raises at once.
+    DeadlineError when a peer does not come; a FaultError when the pool's hardware fails.
+
+    After any of these but the first the communicator is revoked: every later call raises RevokedError at once. The
+    other ranks are told, and raise the same error as soon as they wait in a call of it, be it a later one: its
+    ``reported_by`` is the rank that found out, and its ``ranks``, ``card`` and so on say what that one saw. Then
+    `shrink` makes a communicator of the survivors.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class Communicator(Verbs):
         self.rank = members.index(context.rank)
         self.size = len(members)
         self.layout = layout
+        self._board = context.session.board(arena.take(board_bytes(self.size)).at, self.size)
         ring = arena.take(self.layout.extent_bytes)
         self._base = ring.at
         self._arena = arena
@@ -99,7 +107,16 @@ class Communicator(Verbs):
             turn=self._turn,
         )
         # Rings never overlap, so where one begins is a name that all members agree on.
-        self._watch = Watcher(context, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
+        self._watch = Watcher(context, self._board, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
+        self._agreement = Agreement(
+            context.session,
+            self._board,
+            self.rank,
+            members,
+            arena,
+            room_bytes=partial(child_room, groups=1, parent=layout),
+            deadline_s=deadline_s,
+        )
         self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
         self._clear_doorbells()
         self.pool = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
@@ -177,17 +194,49 @@ class Communicator(Verbs):
         for its_color in sorted(groups):
             arena = self._arena.take(room)
             if color == its_color:
-                child = Communicator(
-                    self._context,
-                    members=tuple(self.members[rank] for _, rank in sorted(groups[its_color])),
-                    layout=layouts[its_color],
-                    arena=arena,
-                    engine=self._engine,
-                    lane=self._lane,
-                    deadline_s=self._deadline_s,
-                )
+                child = self._child([rank for _, rank in sorted(groups[its_color])], layouts[its_color], arena)
         self.barrier()  # nobody rings before all doorbells are cleared
         return child
+
+    def revoke(self) -> None:
+        """Give this communicator up: no rank can call anything of it any more, as MPIX_Comm_revoke.
+
+        Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective.
+        """
+        if self._revoked is None:
+            self._give_up(RevokedError(f"rank {self.rank} revoked it"))
+
+    def shrink(self) -> Communicator:
+        """A communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink; this one is revoked.
+
+        Collective over the survivors: whoever does not come within a deadline is taken for dead. It has room of its
+        own, where no late write of a dead rank lands. Calls under way are waited for, and their errors dropped. Raises
+        ExcludedError when the others took this rank for dead, DeadlineError when they are not to be had, and
+        ArgumentError when the pool has no room left.
+        """
+        self.revoke()
+        self._lane.abandon()
+        lost = self._revoked.ranks if isinstance(self._revoked, PeerLostError) else ()
+        return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
+
+    def _renewed(self, roster: Roster) -> Communicator:
+        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        ranks, room = roster.ranks, roster.room
+        layout = layout_in(room.nbytes, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
+        return self._child(ranks, layout, room)
+
+    def _child(self, ranks: Sequence[int], layout: Layout, arena: Arena) -> Communicator:
+        """Of these ranks of this one."""
+        return Communicator(
+            self._context,
+            members=tuple(self.members[rank] for rank in ranks),
+            layout=layout,
+            arena=arena,
+            engine=self._engine,
+            lane=self._lane,
+            deadline_s=self._deadline_s,
+        )
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
         """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `pool` made."""
@@ -275,7 +324,7 @@ class Communicator(Verbs):
 
     def _check_usable(self) -> None:
         if self._revoked is not None:
-            raise RunError(f"this communicator is revoked since: {self._revoked}") from self._revoked
+            raise RevokedError(f"this communicator is revoked since: {self._revoked}") from self._revoked
 
     def _step(self, planned: Planned) -> None:
         """A whole call by an engine that is no more than `Engine`."""
@@ -309,11 +358,13 @@ class Communicator(Verbs):
             yield running
         except BaseException as error:  # also Ctrl-C
             name = f"{type(error).__name__} in [{planned.call}]"
-            self._revoked = error if isinstance(error, RunError) else RunError(name)
-            self._ring.revoked = 1
-            if isinstance(error, PeerLostError):
-                self._watch.report_lost(tag, error.ranks)
+            self._give_up(error if isinstance(error, RunError) else RunError(name))
             raise
+
+    def _give_up(self, error: RunError) -> None:
+        self._revoked = self._revoked or error
+        self._ring.revoked = 1
+        revocation.tell(self._board, self._context.session, self.rank, error)
 
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
         binding = Binding(self.layout, self._base, epoch, tag)

@@ -9,6 +9,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.pool.board import board_bytes
 from cxlemu.pool.superblock import data_offset
 from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
@@ -63,10 +64,13 @@ def layout_in(
     region_bytes: int = REGION_BYTES,
     heap_bytes: int | None = None,
 ) -> Layout:
-    """A ring and a heap in ``room_bytes`` of every card. ``heap_bytes``: each rank's (default: a quarter of the room).
+    """A ring and a heap in ``room_bytes`` of every card, beside a board.
+
+    ``heap_bytes`` is each rank's (default: a quarter of the room).
 
     Raises ArgumentError when they do not fit.
     """
+    room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
     ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes)
     sharers = -(-ranks // cards)
     if heap_bytes is None:

@@ -102,7 +102,8 @@ class HostLock:
 class Shadow:
     """One rank's memory, as ShadowMemory; ``adversary``: the state of its random numbers, and its rates.
 
-    ValueError for what is outside the pool, TimeoutError when the lock is not had in ``lock_s``.
+    ValueError for what is outside the pool, TimeoutError when the lock is not had in ``lock_s``; OSError of a status,
+    such as LINK_DOWN, for a load that fails, of which `broken` says where.
     """
 
     def __init__(
@@ -112,7 +113,10 @@ class Shadow:
         lock: HostLock,
         lock_s: float,
         adversary: tuple[int, float, float, float] | None,
+        host: int,
+        damage: Bytes,
     ) -> None: ...
+    def broken(self) -> tuple[int, int]: ...
     def write(self, card: int, offset: int, data: Bytes, flushed: bool) -> None: ...
     def write_nt(self, card: int, offset: int, data: Bytes) -> None: ...
     def read(self, card: int, offset: int, out: Bytes) -> None: ...

@@ -11,11 +11,13 @@
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   └── PeerLostError      ... because a peer went silent
-        ├── FaultError             the hardware failed; ``reported_by`` says which rank saw it, if another one did
+        ├── FaultError             the hardware failed
         │   ├── PoisonError          ... a line that reads as an error
         │   ├── CardLostError        ... a card that is gone
         │   ├── LinkDownError        ... a host that reaches the pool no more
         │   └── IntegrityError       ... bytes that arrived are not those that were sent
+        ├── RevokedError           the communicator was given up, by this rank or by another one
+        ├── ExcludedError          the others went on without this rank, which they took for dead
         ├── MismatchError          ranks called different collectives or with different arguments
         ├── ContractError          a plan does not compute what its collective promises
         ├── CancelledError         stopped from outside: Ctrl-C, or another rank failed long ago
@@ -66,7 +68,10 @@ class TokenError(InputError):
 
 
 class RunError(CxlemuError):
+    """``reported_by`` is the rank that found it, None where that is the one that raises this."""
+
     exit_code = 1
+    reported_by: int | None = None
 
 
 class DeadlineError(RunError, TimeoutError):
@@ -80,12 +85,17 @@ class PeerLostError(DeadlineError):
         super().__init__(message)
         self.ranks = ranks
 
-    def __reduce__(self) -> tuple[type[PeerLostError], tuple[str, tuple[int, ...]]]:
-        return type(self), (str(self), self.ranks)
+
+class RevokedError(RunError):
+    pass
+
+
+class ExcludedError(RunError):
+    pass
 
 
 class FaultError(RunError):
-    """Hardware failed. ``reported_by`` is the rank that saw it, None where it is the one that raises this."""
+    """Hardware failed."""
 
     def __init__(self, what: str, *where: int, reported_by: int | None = None) -> None:
         super().__init__(what if reported_by is None else f"{what}, as rank {reported_by} reports")
@@ -160,7 +170,9 @@ def _consequence(error: BaseException) -> int:
     """Ranks that stop because another one failed raise these; one that died had nobody to wait for."""
     if isinstance(error, CancelledError):
         return 2
-    return 1 if isinstance(error, DeadlineError) else 0
+    if isinstance(error, RunError) and error.reported_by is not None:
+        return 1
+    return 1 if isinstance(error, DeadlineError | RevokedError | ExcludedError) else 0
 
 
 def _told(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from cxlemu.engines.streams import Blocked, Running, Watch
 from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.kernels import KERNELS
 from cxlemu.memory.lock import held
-from cxlemu.memory.native import NativeShadowMemory
+from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
@@ -78,6 +78,9 @@ class NativeEngine:
                 program.skip(found[0][0])
             elif status == HELD:
                 raise held()
+            elif status in (LINK_DOWN, CARD_LOST, POISONED):
+                assert self.through is not None  # only an emulated pool says so
+                raise self.through.failure(status)
             elif status == EXHAUSTED:
                 raise MemoryError("no memory for the non-temporal stores of an emulated host")
             else:

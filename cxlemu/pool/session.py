@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cxlemu.errors import ArgumentError, MismatchError
 from cxlemu.memory.protocol import HostMemory
+from cxlemu.pool.board import Board
 from cxlemu.pool.handshake import Membership, lost
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES, SessionArea, State, Status, Verdict
 from cxlemu.pool.status import Wait, backoff
@@ -53,6 +54,10 @@ class Session(Membership):
         else:
             session.join(deadline_s)
         return session
+
+    def board(self, offset: int, ranks: int) -> Board:
+        """The board of a communicator of so many ranks, at ``offset`` of card 0."""
+        return Board(self._area.memory, offset, self.id, ranks)
 
     def barrier(self, deadline_s: float) -> None:
         """Return when all ranks entered; for bootstrap, as rank 0 looks at every rank.

@@ -14,6 +14,7 @@ from cxlemu import __version__
 from cxlemu.backends import Backend
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.dax import DaxPool
@@ -106,7 +107,10 @@ class World:
             return
         segment = Segment(pool.name, "host", self.hosts[rank])
         try:
-            cache = HostCache.shared(pool.cards, pool.host_segment(segment.index), segment.path)
+            damage = damage_in(pool.host_segment(0))
+            cache = HostCache.shared(
+                pool.cards, pool.host_segment(segment.index), segment.path, host=segment.index, damage=damage
+            )
         except FileNotFoundError:
             raise PoolError(f"{segment} is gone: pool {pool.name} was removed while this rank came") from None
         with closing(cache):
