@@ -18,6 +18,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
     "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
+    "faults": ("cxlemu.cli.faults", "Break things, and see that it is survived or noticed."),
+    "replay": ("cxlemu.cli.replay", "Reproduce the failure that a token describes."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
     "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),
     "doctor": ("cxlemu.cli.doctor", "What this machine offers."),

@@ -195,7 +195,8 @@ class _Teller:
         self._before: tuple[tuple[Held, ...], int] = ((Held(),) * len(self._columns), 0)
         world = execution.world(replay(()))
         everything = [done for queue in queues(execution.program).values() for done in queue]
-        self._involved = {done.rank for done in everything if self._touches(world, done)}
+        self._stores = {(d.rank, d.call) for d in everything if self._touches(world, d, stores=True)}
+        self._loads = {(d.rank, d.call) for d in everything if self._touches(world, d, stores=False)}
 
     def see(self, world: Lockstep, number: int, done: Done | None) -> None:
         if number > self._wrong.move:
@@ -208,7 +209,7 @@ class _Teller:
         )
         after = (caches, self._version(pool, author) or 0)
         changed, self._before = after != self._before, after
-        touches = done is not None and self._touches(world, done)
+        touches = done is not None and any(self._touches(world, done, stores=stores) for stores in (True, False))
         if not changed and not touches and not self._synchronizes(done):
             return
         move = world.moves[number]
@@ -253,22 +254,24 @@ class _Teller:
             self._names.append(author or "what nature made of it")
         return self._versions[content]
 
-    def _touches(self, world: Lockstep, done: Done) -> bool:
+    def _touches(self, world: Lockstep, done: Done, *, stores: bool) -> bool:
         wanted = self._wrong.piece
-        return any(
-            (piece.card, piece.line) == (wanted.card, wanted.line)
-            for stores in (True, False)
-            for piece in pieces(world, self._plan(done), done, stores=stores)
-        )
+        found = pieces(world, self._plan(done), done, stores=stores)
+        return any((piece.card, piece.line) == (wanted.card, wanted.line) for piece in found)
 
     def _synchronizes(self, done: Done | None) -> bool:
-        """Between ranks that have to do with the line."""
-        if done is None or done.rank not in self._involved:
+        """Who stores to the line with who loads it in the same call; and who loaded it with who stores to it next."""
+        if done is None:
             return False
-        i, layout = done.instruction, self._execution.layout
-        if i.op == Op.WAIT:
-            return layout.owner(i.arg) in self._involved
-        return i.op in (Op.FENCE, Op.SIGNAL, Op.WAIT_ALL)
+        i, layout, me = done.instruction, self._execution.layout, (done.rank, done.call)
+        match i.op:
+            case Op.FENCE | Op.WAIT_ALL:
+                return me in self._stores
+            case Op.WAIT:
+                return me in self._loads and (layout.owner(i.arg), done.call) in self._stores
+            case Op.SIGNAL:
+                return me in (self._loads if i.arg >= layout.published_count else self._stores)
+        return False
 
     def _reason(self, host: int, caches: tuple[Held, ...]) -> str:
         piece, held = self._wrong.piece, caches[host]
