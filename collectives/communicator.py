@@ -141,12 +141,12 @@ class Communicator(Verbs):
         region_bytes: int = REGION_BYTES,
         heap_bytes: int | None = None,
         deadline_s: float | None = None,
-        engine: str = "native",
+        engine: str | Engine = "native",
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
 
-        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C. A communicator gets half of the room that
+        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours. A communicator gets half of the room that
         the pool has left, for its ring, its heap and its children. Collective: every rank makes the same communicators
         in the same order.
         """
@@ -156,12 +156,16 @@ class Communicator(Verbs):
         layout = layout_in(
             arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
         )
+        if isinstance(engine, str):
+            engine = engine_for(engine, context.backend, context.memory, pool.cards)
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
             layout=layout,
             arena=arena,
-            engine=engine_for(engine, context.backend, context.memory, pool.cards),
+            engine=engine_for(engine, context.backend, context.memory, pool.cards)
+            if isinstance(engine, str)
+            else engine,
             lane=Lane(),
             deadline_s=deadline_s,
         )

@@ -54,7 +54,9 @@ def together(program: Program, ranks: int, *, how: Any = "threads", spec: Memory
     """What became of every rank, where those that died stop nobody."""
     main = partial(_main, program=program)
     topology = LAPTOP if spec is None or spec.kind != "dax" else None
-    return launch_survivors(main, ranks=ranks, topology=topology, memory=spec or MemorySpec(), how=how, deadline_s=PATIENT_S)
+    return launch_survivors(
+        main, ranks=ranks, topology=topology, memory=spec or MemorySpec(), how=how, deadline_s=PATIENT_S
+    )
 
 
 def _main(context: RankContext, program: Program) -> Any:
@@ -125,7 +127,9 @@ def test_survivors_of_killed_processes_go_on(what: str, kind: Any, tmp_path: Pat
         pool_of(cards)
         spec = MemorySpec("dax", devices=tuple(cards))
     ended = together(partial(_lose_and_go_on, victims=victims), ranks, how="processes", spec=spec)
-    assert {rank: str(error) for rank, error in ended.failures.items()} == dict.fromkeys(victims, "was killed by SIGKILL")
+    assert {rank: str(error) for rank, error in ended.failures.items()} == dict.fromkeys(
+        victims, "was killed by SIGKILL"
+    )
     survivors = [rank for rank in range(ranks) if rank not in victims]
     assert sorted(ended.results) == survivors
     for rank, (members, told, _) in ended.results.items():
