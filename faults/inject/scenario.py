@@ -9,7 +9,7 @@ Calls are made until two after the last fault, because what a fault leaves behin
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -147,6 +147,7 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
         return wrong
 
 
+@lru_cache
 def _topology(config: str, ranks: int) -> Topology:
     if config:
         return Topology.load(config)
