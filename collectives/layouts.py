@@ -102,6 +102,13 @@ def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
     return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
 
 
+def heirs_room(left_bytes: int) -> int:
+    """Room for the communicator of those who survive one that has so much left: three quarters, should another be
+    needed because one of them dies meanwhile. Its ring and heap get half of that (`layout_in`), so that it can shrink
+    in turn."""
+    return round_down(left_bytes // 4 * 3, ARENA_ALIGN_BYTES)
+
+
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes

@@ -8,7 +8,7 @@ Nothing but lines on the old communicator's board is used, each with one writer,
 3. Everyone on the roster prepares its part of the room and votes READY. When all are, they go on. When one of them
    dies first, they join again, and the next attempt has other room.
 
-A rank is taken for dead when it left, when its heartbeat stood still for long, or when it does not join in time. That
+A rank is taken for dead when it left, when its heartbeat stands still for long, or when it does not join in time. That
 may be a mistake: a rank that was only stopped comes back, finds itself on no roster, and gets an ExcludedError. Time
 decides only who goes on, never who owns memory: no two claims overlap, because a leader claims first and looks at all
 others' claims then (of two who do so at once, one at least sees the other), and nobody writes to a room before. What a
@@ -34,7 +34,7 @@ from cxlemu.rounding import round_up
 
 T = TypeVar("T")
 
-_PATIENCE = 3  # deadlines that a rank waits for its leader, who may come one later and then wait one for others
+_PATIENCE = 4  # deadlines that a rank waits for its leader, who may come one later and then wait two for others
 
 
 class Roster(NamedTuple):
@@ -81,12 +81,13 @@ class Agreement:
         began = time.monotonic()
         mine: Vote | None = None
         for _ in self.session.looks(_PATIENCE * self.deadline_s):
-            late = time.monotonic() - began >= self.deadline_s
+            waited = (time.monotonic() - began) / self.deadline_s
             gone = {rank for rank in self._others() if self._silent(rank, lost)}  # before the votes: it may have voted
             votes = self.board.votes()
             joined = {rank for rank, vote in votes.items() if vote.stage == Stage.JOINED} | {self.rank}
-            if late:
-                gone |= self._others() - joined
+            ahead = {rank for rank, vote in votes.items() if vote.attempt > self._attempt} if waited < 2 else set()
+            if waited >= 1:
+                gone |= self._others() - joined - ahead
             leader = min(set(range(len(self.members))) - gone)
             if mine is None or mine.leader != leader:
                 mine = Vote(Stage.JOINED, self._attempt, leader, self.arena.at)
