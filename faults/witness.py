@@ -130,9 +130,7 @@ def execute(plans: Sequence[Plan], schedule: Sequence[Move]) -> Shown:
     return Program.of(plans).run(replay(schedule))
 
 
-def witness(
-    plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S
-) -> Shown | None:
+def witness(plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S) -> Shown | None:
     """An execution in which these calls go wrong, as the prover says, or None when the search has found none."""
     return search(Program.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
 

@@ -49,7 +49,7 @@ def cxlemu(*arguments: object) -> Result:
 def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
     result = Runner(SPEC.sweep(6), threads, 2, budget_s=60).run()
     assert result.complete and result.exit_code == 1
-    (finding,) = result.findings.values()
+    (finding,) = result.findings
     assert finding.judgement.key == ("wrong bytes", "1.0.7:delete", "all_gather naive")
     assert finding.count == result.counts["wrong bytes"] == 6
     assert finding.shrunk and finding.first.ranks == 3
@@ -62,7 +62,7 @@ def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
 
 def test_what_is_right_is_no_finding() -> None:
     result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=60).run()
-    assert (result.exit_code, result.findings, result.counts) == (0, {}, {"right": 4})
+    assert (result.exit_code, result.findings, result.counts) == (0, [], {"right": 4})
 
 
 def test_a_seed_decides_all_and_a_schedule_replaces_it() -> None:
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     result = Runner(sweep, lambda: processes(2), 2, budget_s=60, judge=dies_on_seed_3).run()
     assert result.complete
     assert result.counts == {"right": 7, "worker died": 1}
-    (finding,) = result.findings.values()
+    (finding,) = result.findings
     assert finding.first.script.seed == 3
     assert parse(finding.token).body["case"] == finding.first.plain()
 

@@ -68,7 +68,9 @@ class Numbers(Words):
 @click.option(
     "--algorithm", "algorithms", multiple=True, metavar="FILE.py:FUNCTION", help="Your own; executes the file."
 )
-@click.option("--launch", "launches", type=Words(), help="lockstep, threads, processes.  [default: lockstep]")
+@click.option(
+    "--launch", "launches", type=Words(), help="lockstep, turns, threads, processes.  [default: lockstep,turns]"
+)
 @click.option("--engine", "engines", type=Words(), help="native, reference; of threads and processes.")
 @click.option("--script", "scripts", multiple=True, metavar="FILE", help="A fault script; may be repeated.")
 @click.option("--kinds", type=Words(), help="Faults that each seed places, one at a time; nature is none.")
@@ -96,8 +98,9 @@ def command(
 ) -> None:
     """Sweep faults over collectives, ranks, sizes and engines; shrink what is found, and give each finding a token.
 
-    Without arguments: nature alone, on every variant of every collective, 2 and 3 ranks in lockstep. The exit code is
-    0 when every case was judged and none failed, 1 when one failed, 3 when the budget ended first.
+    Without arguments: nature, and every kind of fault at a place that the seed draws, on every variant of every
+    collective with 2 and 3 ranks. The exit code is 0 when every case was judged and none failed, 1 when one failed, 3
+    when the budget ended first.
 
     \b
     Examples:

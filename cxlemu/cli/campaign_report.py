@@ -15,6 +15,9 @@ from rich.text import Text
 from faults.campaign.run import Result
 
 
+SHOWN_MAX = 20
+
+
 class Screen:
     """A context that shows progress, where there is a terminal to show it on."""
 
@@ -39,7 +42,7 @@ class Screen:
         found = len(result.findings)
         words = f"{found} finding{'s' * (found != 1)}" if found else "no findings"
         self._progress.update(self._task, completed=len(result.judged), description=words)
-        for finding in list(result.findings.values())[self._told :]:
+        for finding in result.findings[self._told : SHOWN_MAX]:
             j = finding.judgement
             self._out.print(f"! {j.kind}: {j.place} ({j.rule}) in [{finding.first}]", style="red", markup=False)
         self._told = found
@@ -57,10 +60,12 @@ class Screen:
         """The end: findings, each with its token, and a sum."""
         if result.findings:
             self._out.print(_table(result))
-        for number, finding in enumerate(result.findings.values(), 1):
+        for number, finding in enumerate(result.findings[:SHOWN_MAX], 1):
             self._out.print(f"\n{number}. {finding.judgement.detail}", markup=False)
             self._out.print(f"   smallest: {finding.smallest}", markup=False)
             self._out.print(f"   cxlemu replay {finding.token}", markup=False)
+        if len(result.findings) > SHOWN_MAX:
+            self._out.print(f"\n{len(result.findings) - SHOWN_MAX} more: --json and --html have them all")
         state = "complete" if result.complete else "interrupted" if result.interrupted else "the budget ended first"
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
         resumed = f", {result.resumed} of them before" if result.resumed else ""
@@ -76,7 +81,7 @@ class Screen:
 
 def _table(result: Result) -> Table:
     table = Table("", "what", "where", "rule", "cases", box=box.SIMPLE_HEAD, show_edge=False)
-    for number, finding in enumerate(result.findings.values(), 1):
+    for number, finding in enumerate(result.findings[:SHOWN_MAX], 1):
         j = finding.judgement
         table.add_row(str(number), *map(Text, (j.kind, j.place, j.rule, str(finding.count))))
     return table

@@ -1,5 +1,10 @@
 """One case of a campaign as data: everything that decides what will happen, so that a token can hold it.
 
+Ranks run in one of four ways, and faults need one of the last three:
+
+    lockstep     single instructions and nature's moves in an order that the seed, or a schedule, decides
+    turns        real communicators that take turns, in time of their own: deterministic, and every fault can happen
+    threads, processes    real ones in real time
 The machine is named where it is shipped and written out where it is not; of an algorithm of somebody's own the token
 holds where it was and its digest, never the code.
 """
@@ -20,12 +25,13 @@ from cxlemu.plan import Call
 from cxlemu.topology import Topology
 from cxlemu.topology.fields import Model, Name
 from cxlemu.topology.shipped import shipped_configs
-from cxlemu.world.machine import DEFAULT_TOPOLOGY
+from faults.inject.scenario import Scenario
 from faults.schedule import MOVES_MAX, Move, from_json
 from faults.script import Script
 
 RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = 64, 64, 1 << 26
 
+Launch = Literal["lockstep", "turns", "threads", "processes"]
 Word = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
 
 
@@ -40,9 +46,12 @@ class Case(Model):
     op: Word = Field(default="none", description="of reductions")
     root: Annotated[int, Field(ge=0, lt=RANKS_MAX)] = Field(default=0, description="of those that have one")
     calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="how many calls")
-    launch: Literal["lockstep", "threads", "processes"] = Field(default="lockstep", description="how ranks run")
+    launch: Launch = Field(default="lockstep", description="how ranks run")
     engine: Literal["reference", "native"] = Field(default="reference", description="what executes plans")
-    config: Name | Topology = Field(default=DEFAULT_TOPOLOGY, description="a shipped topology's name, or all of one")
+    config: Name | Topology | None = Field(
+        default=None,
+        description="a shipped topology's name, or all of one; absent: two cards, and a host for each rank",
+    )
     algorithm: Annotated[str, Field(max_length=4096)] | None = Field(default=None, description="FILE.py:function")
     algorithm_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None, description="its file"
@@ -52,8 +61,8 @@ class Case(Model):
     moves: list[Any] | None = Field(default=None, max_length=MOVES_MAX, description="a schedule, for lockstep")
 
     @property
-    def topology(self) -> Topology:
-        if isinstance(self.config, Topology):
+    def topology(self) -> Topology | None:
+        if self.config is None or isinstance(self.config, Topology):
             return self.config
         shipped = shipped_configs()
         if self.config not in shipped:
@@ -85,13 +94,37 @@ class Case(Model):
             raise ArgumentError(
                 f"{self.algorithm} is an algorithm for {self.recipe().collective}, not {self.collective}"
             )
-        if self.launch != "lockstep" and (self.mutant or self.moves is not None):
-            raise ArgumentError(f"a mutant and a schedule are for ranks in lockstep, not for ranks as {self.launch}")
-        if self.launch == "lockstep" and self.engine != "reference":
-            raise ArgumentError("ranks in lockstep run on the reference engine: it alone makes single steps")
+        if self.launch != "lockstep" and (self.mutant or self.algorithm or self.moves is not None):
+            raise ArgumentError(
+                f"mutants, schedules and algorithms of your own are for ranks in lockstep, not for {self.launch}"
+            )
+        if self.launch in ("lockstep", "turns") and self.engine != "reference":
+            raise ArgumentError(f"ranks in {self.launch} run on the reference engine: it alone makes single steps")
+        if self.launch == "lockstep" and self.script.faults:
+            raise ArgumentError("in lockstep nothing happens but nature: faults need turns, threads or processes")
+        if self.launch == "lockstep" and self.topology and len(set(self.topology.place(self.ranks))) < self.ranks:
+            raise ArgumentError(
+                f"ranks in lockstep are each on a host of its own, but {self.topology.name} has too few for "
+                f"{self.ranks}: launch turns, or name another topology"
+            )
         self.script.check(ranks=self.ranks, backend="emulated")
-        _ = self.topology
         return self
+
+    def scenario(self) -> Scenario:
+        """What faults happen to."""
+        return Scenario(
+            collective=self.collective,
+            variant=self.variant,
+            ranks=self.ranks,
+            nbytes=self.nbytes,
+            dtype=self.dtype,
+            redop=self.op,
+            root=self.root,
+            engine=self.engine,
+            launch=self.launch if self.launch != "lockstep" else "turns",
+            config=self.topology or "",
+            script=self.script,
+        )
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it, without what is as ever: what `parse` takes."""
@@ -112,8 +145,8 @@ class Case(Model):
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks", f"{self.nbytes} B"]
         words += [self.dtype, *([self.op] if self.op != "none" else []), *([f"root {self.root}"] if self.root else [])]
-        words += [f"{self.calls} call{'s' * (self.calls != 1)}", self.launch]
-        words += [self.engine] if self.launch != "lockstep" else []
+        words += [f"{self.calls} call{'s' * (self.calls != 1)}"] if self.launch == "lockstep" else []
+        words += [self.launch, *([self.engine] if self.launch in ("threads", "processes") else [])]
         words += [f"mutant {self.mutant}"] if self.mutant else []
         words += [f"seed {self.script.seed}"] if self.moves is None else [f"{len(self.moves)} moves, then round robin"]
         return ", ".join([" ".join(words), *map(str, self.script.faults)])

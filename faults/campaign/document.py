@@ -25,7 +25,7 @@ def as_json(result: Result, campaign: dict[str, Any]) -> dict[str, Any]:
         "interrupted": result.interrupted,
         "seconds": result.seconds,
         "counts": dict(sorted(result.counts.items())),
-        "findings": [_finding(finding) for finding in result.findings.values()],
+        "findings": [_finding(finding) for finding in result.findings],
     }
 
 
@@ -59,7 +59,6 @@ def as_junit(result: Result) -> bytes:
             attributes = {"classname": f"cxlemu.{collective}", "name": _clean(f"{words} [{case_id}]")}
             case = ET.SubElement(suite, "testcase", attributes, time=f"{its_seconds:.6f}")
             if judgement.fails:
-                finding = result.findings[judgement.key]
                 failure = ET.SubElement(case, "failure", type=_clean(judgement.kind), message=_clean(judgement.detail))
                 failure.text = _clean(f"smallest: {finding.smallest}\ncxlemu replay {finding.token}\n")
         total, failures = total + len(entries), failures + failed

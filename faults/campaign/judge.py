@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collectives.catalog import build
+from collectives.layouts import world_layout
 from cxlemu.plan import Layout, Plan
 from cxlemu.rounding import round_up
 from faults.campaign.case import Case
 from faults.campaign.record import Execution
+from faults.inject import Verdict, run
+from faults.inject.scenario import REGION_BYTES
 from faults.lending import lent_if_zero_copy, with_heap
 from faults.mutate.mutants import Mutant, apply
 from faults.orders import Order, in_random_nature, replay
@@ -22,13 +25,14 @@ SLOT_RANK_BYTES = 1024
 INTERLEAVE_BYTES = 256
 NATURE_RATE = 0.2
 
-RIGHT = "right"
+RIGHT, UNTOUCHED = "right", "no fault came"
+FINE = frozenset({RIGHT, UNTOUCHED, *(verdict.value for verdict in Verdict if verdict.ok)})
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """``kind`` is "right", or what is wrong; ``rule`` what was owed or broken, ``place`` where: equal findings have
-    these three in common. ``detail`` is a sentence for people."""
+    """``kind`` is one of FINE, or what is wrong; ``rule`` what was broken, ``place`` where: equal findings have these
+    three in common. ``detail`` is a sentence for people."""
 
     kind: str
     rule: str = ""
@@ -37,7 +41,7 @@ class Judgement:
 
     @property
     def fails(self) -> bool:
-        return self.kind != RIGHT
+        return self.kind not in FINE
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -52,8 +56,19 @@ class Judgement:
 
 
 def judge(case: Case) -> Judgement:
-    """Deterministic for ranks in lockstep. Raises InputErrors for a case that cannot run."""
-    return _judged_in_lockstep(case)
+    """Deterministic for ranks in lockstep and in turns. Raises InputErrors for a case that cannot run."""
+    return _judged_in_lockstep(case) if case.launch == "lockstep" else _judged_with_faults(case)
+
+
+def _judged_with_faults(case: Case) -> Judgement:
+    report = run(case.scenario())
+    kinds = "+".join(sorted({fault.kind for fault in case.script.faults})) or "nature"
+    if report.verdict is Verdict.SURVIVED and case.script.faults and not report.happened:
+        return Judgement(UNTOUCHED)
+    place = f"{case.collective} {case.variant}"
+    if report.verdict is Verdict.WRONG_ERROR:  # the same wrong error of several algorithms has one cause
+        place = report.why.partition(": ")[2].partition(":")[0]
+    return Judgement(report.verdict.value, kinds, place, report.why)
 
 
 def executed(case: Case) -> Execution:
@@ -61,7 +76,7 @@ def executed(case: Case) -> Execution:
     shown, plans, meant = _run_in_lockstep(case)
     given, right = Program.of(plans), Program.of(meant)
     return Execution(
-        layout_of(case),
+        layout_in_lockstep(case),
         list(zip(given.plans, given.inputs, strict=True)),
         shown.schedule,
         meant=list(zip(right.plans, right.inputs, strict=True)),
@@ -91,17 +106,23 @@ def _order(case: Case, plans: list[Plan]) -> Order:
     return in_random_nature(case.script.seed, range(case.ranks), data_lines(plans), NATURE_RATE)
 
 
-def layout_of(case: Case) -> Layout:
+def layout_in_lockstep(case: Case) -> Layout:
     """A ring just large enough that a call takes a round or a few."""
-    cards = min(case.topology.card_count, 2)
+    cards = min(case.topology.card_count, 2) if case.topology else 2
     room = round_up(max(SLOT_RANK_BYTES * case.ranks, case.nbytes), INTERLEAVE_BYTES * cards) // cards
     layout = Layout(case.ranks, cards, SLOTS, room, 2 * (case.ranks + 1), INTERLEAVE_BYTES)
     return with_heap(layout)
 
 
+def layout_with_faults(case: Case) -> Layout:
+    """The one that its communicators will have."""
+    return world_layout(case.scenario().world().topology, case.ranks, region_bytes=REGION_BYTES)
+
+
 def meant_plans(case: Case) -> list[Plan]:
     """The calls without any mistake."""
-    return [build(case.recipe(), layout_of(case), lent_if_zero_copy(case.call))] * case.calls
+    layout = layout_in_lockstep(case) if case.launch == "lockstep" else layout_with_faults(case)
+    return [build(case.recipe(), layout, lent_if_zero_copy(case.call))] * case.calls
 
 
 def mutated(case: Case, plans: list[Plan]) -> list[Plan]:

@@ -29,7 +29,7 @@ def page(result: Result, title: str) -> str:
         f"<h1>{escape(title)}</h1>",
         *_summary(result),
         *_table(result),
-        *(line for number, finding in enumerate(result.findings.values(), 1) for line in _section(number, finding)),
+        *(line for number, finding in enumerate(result.findings, 1) for line in _section(number, finding)),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -50,7 +50,7 @@ def _table(result: Result) -> Iterator[str]:
     if not result.findings:
         return
     yield "<table><tr><th></th><th>what</th><th>where</th><th>rule</th><th>cases</th></tr>"
-    for number, finding in enumerate(result.findings.values(), 1):
+    for number, finding in enumerate(result.findings, 1):
         j = finding.judgement
         cells = "".join(f"<td>{escape(text)}</td>" for text in (j.place, j.rule, str(finding.count)))
         yield f'<tr><td><a href="#f{number}">{number}</a></td><td class="bad">{escape(j.kind)}</td>{cells}</tr>'

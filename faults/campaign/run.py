@@ -56,7 +56,7 @@ class Result:
     total: int
     counts: Counter[str] = field(default_factory=Counter)  # of kinds of judgements
     judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)  # id, words, judgement, seconds
-    findings: dict[Key, Finding] = field(default_factory=dict)
+    found: dict[Key, Finding] = field(default_factory=dict)  # by how each failed at first
     seconds: float = 0.0
     interrupted: bool = False
     resumed: int = 0  # of those judged, how many were found in the journal
@@ -66,8 +66,13 @@ class Result:
         return len(self.judged) == self.total
 
     @property
+    def findings(self) -> list[Finding]:
+        """Each once, though several first failures may have come to the same."""
+        return list({id(finding): finding for finding in self.found.values()}.values())
+
+    @property
     def exit_code(self) -> int:
-        if self.findings:
+        if self.found:
             return 1
         return 0 if self.complete else 3
 
@@ -120,6 +125,7 @@ class Runner:
             for future in [*self._under_way, *self._shrinking]:
                 future.cancel()
             self._pool.shutdown(wait=True)
+            self._merge()
             self._result.seconds = time.monotonic() - self._begun
         return self._result
 
@@ -204,17 +210,17 @@ class Runner:
         result.judged.append((case.id, str(case), judgement, found.seconds))
         result.counts[judgement.kind] += 1
         if judgement.fails:
-            if judgement.key in result.findings:
-                result.findings[judgement.key].count += 1
+            if judgement.key in result.found:
+                result.found[judgement.key].count += 1
             else:
-                result.findings[judgement.key] = Finding(judgement, case, case)
+                result.found[judgement.key] = Finding(judgement, case, case)
                 if judgement.kind != "worker died":
                     work = self._pool.submit(shrink, case, judgement, budget_s=self.shrink_budget_s)
                     self._shrinking[work] = judgement.key
         self.tell(result)
 
     def _take_shrunk(self, future: Future[Shrunk]) -> None:
-        finding = self._result.findings[self._shrinking.pop(future)]
+        finding = self._result.found[self._shrinking.pop(future)]
         try:
             shrunk = future.result()
         except BrokenExecutor:
@@ -224,3 +230,12 @@ class Runner:
         finding.smallest, finding.judgement = shrunk.case, shrunk.judgement
         finding.tried, finding.shrunk = shrunk.tried, shrunk.done
         self.tell(self._result)
+
+    def _merge(self) -> None:
+        """Findings that have shrunk to the same thing are one: the first of them stands for all."""
+        firsts: dict[Key, Finding] = {}
+        for key, finding in self._result.found.items():
+            first = firsts.setdefault(finding.judgement.key, finding)
+            if first is not finding:
+                first.count += finding.count
+                self._result.found[key] = first

@@ -1,7 +1,7 @@
 """Makes a failing case small: fewer faults, ranks, bytes and calls, a simpler machine, at last a simpler schedule.
 
-Smaller is what a person would rather read. A candidate counts only when it fails in the same way: same kind, same
-rule, same place. The order of things to try is fixed, so that the same case shrinks to the same case.
+Smaller is what a person would rather read. A candidate counts only when it fails in the same way, of the same kind and
+in the same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of things to try is fixed, so that the same case shrinks to the same case.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from cxlemu.errors import CxlemuError, InputError
 from cxlemu.plan import DTYPES
-from cxlemu.world.machine import DEFAULT_TOPOLOGY
 from faults.campaign.case import Case
 from faults.campaign.judge import Judgement, executed, judge
 from faults.campaign.minimize import fewer, smaller
@@ -60,7 +59,7 @@ class _Search:
             judgement = judge(Case.parse(case.plain()).check())
         except InputError:
             return False
-        if judgement.key != self._found.key:
+        if (judgement.kind, judgement.place) != (self._found.kind, self._found.place):
             return False
         self.best = judgement
         return True
@@ -91,19 +90,19 @@ def with_faults(case: Case, faults: Sequence[Fault]) -> Case:
 
 def simpler(case: Case) -> Iterator[Case]:
     """Simpler cases, the boldest of each kind first; each is nearer to the one case that has none."""
-    if case.launch != "lockstep":
-        yield case.model_copy(update={"launch": "lockstep", "engine": "reference"})
-    if case.launch == "processes":
-        yield case.model_copy(update={"launch": "threads"})
-    if case.launch != "lockstep" and case.engine != "reference":
-        yield case.model_copy(update={"engine": "reference"})
+    if case.launch in ("threads", "processes"):
+        yield case.model_copy(update={"launch": "turns", "engine": "reference"})
+        if case.launch == "processes":
+            yield case.model_copy(update={"launch": "threads"})
+        if case.engine != "reference":
+            yield case.model_copy(update={"engine": "reference"})
     for change in _changes(case):
         yield case.model_copy(update=change)
     yield from _simpler_scripts(case)
 
 
 def _changes(case: Case) -> Iterator[dict[str, object]]:
-    for calls in _below(case.calls, 1):
+    for calls in _below(case.calls, 1) if case.launch == "lockstep" else ():
         yield {"calls": calls}
     used = max([1, *(fault.rank for fault in case.script.faults)])
     for ranks in _below(case.ranks, max(2, used + 1)):
@@ -117,8 +116,8 @@ def _changes(case: Case) -> Iterator[dict[str, object]]:
         yield {"op": "sum"}
     if case.dtype != "u8":
         yield {"dtype": "u8"}
-    if case.config != DEFAULT_TOPOLOGY:
-        yield {"config": DEFAULT_TOPOLOGY}
+    if case.config is not None:
+        yield {"config": None}
 
 
 def _below(value: int, least: int) -> Iterator[int]:
@@ -143,7 +142,7 @@ def _simpler_scripts(case: Case) -> Iterator[Case]:
 
 
 def _simpler_faults(fault: Fault) -> Iterator[Fault]:
-    for name in ("lines", "line", "card", "instructions", "bit"):
+    for name in ("lines", "line", "card", "instructions", "bit"):  # in this order: a line needs its card
         if getattr(fault, name) is not None:
             yield fault.model_copy(update={name: None})
     when = fault.when

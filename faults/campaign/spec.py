@@ -4,10 +4,11 @@
     variants: [every]                           # or names, or auto
     ranks: [2, 3]
     sizes: [64, 4K]                             # as `cxlemu run -b`: of all blocks together where there are several
-    launches: [lockstep, threads]
+    launches: [lockstep, turns, threads]
     scripts: [poison.yaml]                      # fault scripts, each run with every seed
-    kinds: [crash, poison, link_down]           # faults, one at a time, at a place that the seed draws
+    kinds: [nature, crash, poison]              # faults, one at a time, at a place that the seed draws
 
+In lockstep there are no faults but nature's moves, and nature alone is tried there, unless nothing else runs.
 Seeds come outermost: when a budget ends early, every combination was tried with some seeds, not a few with all.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -31,18 +32,17 @@ from cxlemu.topology import Topology
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, validated
 from cxlemu.units import parse_bytes
-from cxlemu.world.machine import DEFAULT_TOPOLOGY
-from faults.campaign.case import CALLS_MAX, RANKS_MAX, Case, digest
+from faults.campaign.case import CALLS_MAX, RANKS_MAX, Case, Launch, digest
 from faults.campaign.judge import meant_plans, mutated
 from faults.model import FAULTS
 from faults.script import Fault, Rates, Script, When
 
 CASES_MAX = 1_000_000
-SECONDS = 0.05  # of faults that last: far below any deadline
-GBYTES_PER_S = 1.0
+# Of faults that last: in all far below any deadline.
+NEEDS = {"stall": {"seconds": 0.05}, "stall_link": {"seconds": 0.05}, "slow": {"seconds": 0.001}}
+NEEDS |= {"slow_link": {"gbytes_per_s": 1.0}}
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
-Launch = Literal["lockstep", "threads", "processes"]
 Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=1 << 26)]
 Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000)]
 
@@ -50,7 +50,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=
 class Spec(Model):
     """A campaign as data. Every combination that means something is tried with every seed."""
 
-    config: str = Field(default=DEFAULT_TOPOLOGY, description="a topology, a file or a name")
+    config: str = Field(default="", description="a topology, a file or a name; absent: a host for each rank")
     collectives: Names = Field(default=(ALL,), description="names, or all")
     variants: Names = Field(default=(EVERY,), description="names, every or auto")
     algorithms: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
@@ -63,17 +63,17 @@ class Spec(Model):
         default=(600,), description="in bytes"
     )
     calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="one after another in each case")
-    launches: Annotated[tuple[Launch, ...], Field(strict=False, min_length=1)] = Field(
-        default=("lockstep",), description="lockstep, threads, processes"
+    launches: Annotated[tuple[Launch, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None, description="lockstep, turns, threads, processes; absent: the first two, where they can"
     )
     engines: Annotated[tuple[Literal["reference", "native"], ...], Field(strict=False, min_length=1)] = Field(
-        default=("native",), description="of threads and processes; lockstep has the reference engine"
+        default=("native",), description="of threads and processes; the others have the reference engine"
     )
     scripts: Annotated[tuple[str, ...], Field(strict=False, max_length=1000)] = Field(
         default=(), description="fault scripts, files"
     )
     kinds: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
-        default=(NATURE,), description="of faults that the seed places; nature: none but what caches do"
+        default=(NATURE, *FAULTS), description="of faults that the seed places; nature: none but what caches do"
     )
     mutant: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="a mistake to be found")
 
@@ -94,43 +94,49 @@ class Spec(Model):
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:
                 raise ArgumentError(f"there is no fault {kind!r}: it is {NATURE} or one of {', '.join(FAULTS)}")
-        found = []
-        for shape in self._shapes():
-            mutated(shape.check(), meant_plans(shape))  # refuses what no plan can be made of
-            fitting = [script for script in scripts if all(fault.rank < shape.ranks for fault in script.faults)]
-            found.append((shape, fitting))
-        sweep = Sweep(found, self.kinds, seeds)
+        config = self._config()
+        shapes = [_with_scripts(shape, scripts, self.kinds) for shape in self._shapes(config)]
+        sweep = Sweep(shapes, seeds)
         if not 0 < len(sweep) <= CASES_MAX:
             raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
         return sweep
 
-    def _shapes(self) -> Iterator[Case]:
+    def _shapes(self, config: str | Topology | None) -> Iterator[Case]:
         """Cases without a script."""
-        config = self._config()
-        for (collective, variant, own), ranks, size, (launch, engine) in product(
-            self._algorithms(), self.ranks, self.sizes, self._runs()
-        ):
+        for (collective, variant, own), ranks, size in product(self._algorithms(), self.ranks, self.sizes):
             contract = COLLECTIVES[collective]
             nbytes = sizes.block_bytes(collective, size, ranks, DTYPES["u8"].itemsize)
             if size != self.sizes[0] and not contract.moves_data:
                 continue
-            yield Case(
+            shape = Case(
                 collective=collective,
                 variant=choose(collective, nbytes, ranks).variant if variant == AUTO else variant,
                 ranks=ranks,
                 nbytes=nbytes,
                 op="sum" if contract.reduces else "none",
                 calls=self.calls,
-                launch=launch,
-                engine=engine,
                 config=config,
                 algorithm=own,
                 algorithm_sha256=digest(own) if own else None,
                 mutant=self.mutant,
             )
+            for launch, engine in self._runs(shape):
+                yield shape.model_copy(update={"launch": launch, "engine": engine}).check()
 
-    def _config(self) -> str | Topology:
+    def _runs(self, shape: Case) -> Iterator[tuple[Launch, str]]:
+        topology = shape.topology
+        own_hosts = topology is None or len(set(topology.place(shape.ranks))) == shape.ranks
+        lockstep_only = shape.mutant is not None or shape.algorithm is not None
+        usual: list[Launch] = ["lockstep"] if own_hosts else []
+        usual += [] if lockstep_only else ["turns"]
+        for launch in self.launches or usual:
+            for engine in self.engines if launch in ("threads", "processes") else ("reference",):
+                yield launch, engine
+
+    def _config(self) -> str | Topology | None:
         """By name where it is shipped; else all of it, so that a token needs no file."""
+        if not self.config:
+            return None
         topology = Topology.load(self.config)
         return self.config if not Path(self.config).is_file() else topology
 
@@ -149,46 +155,57 @@ class Spec(Model):
                 if variant == AUTO or variant in there or len(self.variants) == 1:
                     yield collective, variant, None
 
-    def _runs(self) -> Iterator[tuple[Launch, Literal["reference", "native"]]]:
-        for launch in self.launches:
-            for engine in self.engines if launch != "lockstep" else ("reference",):
-                yield launch, engine
+
+class Shape(NamedTuple):
+    """A case without a script, and what may happen to it. ``instructions`` of each rank's part, to draw from."""
+
+    case: Case
+    scripts: list[Script]
+    kinds: tuple[str, ...]
+    instructions: tuple[int, ...]
+
+
+def _with_scripts(case: Case, scripts: list[Script], kinds: tuple[str, ...]) -> Shape:
+    """Raises ArgumentError or PlanError for what no plan can be made of."""
+    plan = mutated(case, meant_plans(case))[0]
+    counts = tuple(part.instruction_count for part in plan.parts)
+    if case.launch == "lockstep":
+        return Shape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
+    return Shape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
 
 
 @dataclass(frozen=True)
 class Sweep:
     """Cases, made as they are asked for."""
 
-    shapes: list[tuple[Case, list[Script]]]  # cases without a script, and the scripts that fit each
-    kinds: tuple[str, ...]
+    shapes: list[Shape]
     seeds: int
 
     def __len__(self) -> int:
-        return self.seeds * sum(len(scripts) + len(self.kinds) for _, scripts in self.shapes)
+        return self.seeds * sum(len(shape.scripts) + len(shape.kinds) for shape in self.shapes)
 
     def __iter__(self) -> Iterator[Case]:
         for seed in range(self.seeds):
-            for shape, scripts in self.shapes:
-                for script in scripts:
-                    yield with_script(shape, script.model_copy(update={"seed": seed}))
-                for kind in self.kinds:
-                    yield with_script(shape, drawn(shape, kind, seed))
+            for shape in self.shapes:
+                for script in shape.scripts:
+                    yield _with(shape, script.model_copy(update={"seed": seed}))
+                for kind in shape.kinds:
+                    yield _with(shape, drawn(shape, kind, seed))
 
 
-def with_script(shape: Case, script: Script) -> Case:
-    return shape.model_copy(update={"script": script})
+def _with(shape: Shape, script: Script) -> Case:
+    return shape.case.model_copy(update={"script": script})
 
 
-def drawn(shape: Case, kind: str, seed: int) -> Script:
+def drawn(shape: Shape, kind: str, seed: int) -> Script:
     """A script with one fault of a kind, at a place that depends on the case and the seed alone."""
     if kind == NATURE:
         return Script(seed=seed, adversary=Rates())
-    rng = random.Random(f"{seed} {kind} {shape.collective} {shape.variant} {shape.ranks} {shape.nbytes}")
-    rank, call = rng.randrange(shape.ranks), rng.randrange(shape.calls)
-    instructions = meant_plans(shape)[0].part(rank).instruction_count
-    needs: dict[str, Any] = {"seconds": SECONDS, "gbytes_per_s": GBYTES_PER_S}
-    extras = {name: needs[name] for name in FAULTS[kind].needs}
+    case = shape.case
+    rng = random.Random(f"{seed} {kind} {case.collective} {case.variant} {case.ranks} {case.nbytes}")
+    rank, call = rng.randrange(case.ranks), rng.randrange(case.calls)
+    extras: dict[str, Any] = dict(NEEDS.get(kind, {}))
     if "bit" in FAULTS[kind].may:
         extras["bit"] = rng.randrange(64)
-    when = When(call=call, instruction=rng.randrange(max(instructions, 1)))
+    when = When(call=call, instruction=rng.randrange(shape.instructions[rank]))
     return Script(seed=seed, faults=(Fault(kind=kind, rank=rank, when=when, **extras),))

@@ -60,7 +60,7 @@ class Scenario(Model):
     engine: str = Field(default="reference", description="reference or native")
     launch: Launch = Field(default="turns", description="turns, threads or processes")
     backend: Kind = Field(default="emulated", description="emulated or shm")
-    config: str = Field(default="", description="a topology; absent: each rank on a host, and two cards")
+    config: str | Topology = Field(default="", description="a topology; absent: each rank on a host, and two cards")
     deadline_s: Annotated[float, Field(gt=0, le=600)] = Field(default=1.0, description="for any one wait")
     script: Script = Field(default=Script(), description="what happens")
 
@@ -148,7 +148,9 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
 
 
 @lru_cache
-def _topology(config: str, ranks: int) -> Topology:
+def _topology(config: str | Topology, ranks: int) -> Topology:
+    if isinstance(config, Topology):
+        return config
     if config:
         return Topology.load(config)
     base = Topology.load("laptop")

@@ -1,11 +1,11 @@
 """One mutant on trial: the rules of plans, the prover and executions each have their say, and must agree.
 
-    refused       a rule of plans rejects it before anything runs                     killed
-    confirmed     the prover finds a violation, and an execution shows it             killed
-    equivalent    the prover proves it right in any mixture of calls, and no execution that was tried shows anything
-    unconfirmed   the prover finds a violation that no execution shows                survived
-    missed        the prover proves it right, and an execution shows that it is not   survived
-    unknown       the prover cannot tell                                              survived
+refused       a rule of plans rejects it before anything runs                     killed
+confirmed     the prover finds a violation, and an execution shows it             killed
+equivalent    the prover proves it right in any mixture of calls, and no execution that was tried shows anything
+unconfirmed   the prover finds a violation that no execution shows                survived
+missed        the prover proves it right, and an execution shows that it is not   survived
+unknown       the prover cannot tell                                              survived
 """
 
 from __future__ import annotations
