@@ -135,7 +135,7 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
     with Communicator.world(context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, engine=injected) as comm:
         injected.arm()
-        case, wrong = Case(scenario.call, in_place=False), 0
+        case, wrong = Case(scenario.call, in_place=scenario.collective == "broadcast"), 0
         lent = lent_room(comm, case)
         for serial in range(scenario.calls):
             x = oracle.inputs(case.call, comm.rank, scenario.script.seed, serial)
