@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,7 +78,7 @@ def sweep_command(
 ) -> None:
     """Put a fault before every instruction of every rank, one a run, and judge how every rank ends.
 
-    Three calls are made in each run. Without arguments: all collectives in all variants, and the kinds of faults that
+    Calls go on until the ring has come round. Without arguments: all collectives in all variants, and the kinds of faults that
     hardware and hosts have. Exit code 1 when a rank hangs, returns wrong bytes or raises a wrong error.
 
     \b
@@ -139,14 +140,20 @@ def _progress() -> Progress:
 
 
 def _table(rows: list[Row]) -> Table:
+    """A column for each verdict; those that nobody expects only where there is something in them."""
+    counts: dict[str, Callable[[Row], int]] = {"runs": lambda row: row.verdicts.total()}
+    if any(row.unreached for row in rows):
+        counts["not\nreached"] = lambda row: row.unreached
+    for verdict in Verdict:
+        if verdict is not Verdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
+            counts[verdict.value.replace(" ", "\n")] = lambda row, verdict=verdict: row.verdicts[verdict]  # type: ignore[misc]
     table = Table(box=None, header_style="bold")
     for name in ("collective", "variant", "fault"):
         table.add_column(name, no_wrap=True)
-    for name in ("runs", *(verdict.value for verdict in Verdict)):
+    for name in counts:
         table.add_column(name, justify="right")
     for row in rows:
-        counts = [str(row.verdicts[verdict]) for verdict in Verdict]
-        table.add_row(row.collective, row.variant, row.fault, str(row.verdicts.total()), *counts)
+        table.add_row(row.collective, row.variant, row.fault, *(str(count(row)) for count in counts.values()))
     return table
 
 

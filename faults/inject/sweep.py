@@ -40,7 +40,8 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
     """The scenario with one fault of each kind before each instruction of each rank, in its first call."""
     layout = world_layout(base.world().topology, base.ranks, region_bytes=REGION_BYTES)
     chosen = recipe(base.collective, base.variant)
-    plan = build(chosen, layout, replace(base.call, heap=InHeap(0)) if chosen.style.heap else base.call)
+    call = replace(base.call, in_place=base.in_place)
+    plan = build(chosen, layout, replace(call, heap=InHeap(0)) if chosen.style.heap else call)
     for kind in kinds:
         for rank in range(base.ranks):
             for number in range(plan.part(rank).instruction_count):
@@ -72,11 +73,12 @@ class Row:
     variant: str
     fault: str
     verdicts: Counter[Verdict] = field(default_factory=Counter)
+    unreached: int = 0  # runs in which the fault never came
 
     def plain(self) -> dict[str, object]:
         counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in Verdict}
         row = {"collective": self.collective, "variant": self.variant, "fault": self.fault}
-        return {**row, "scenarios": self.verdicts.total(), **counts}
+        return {**row, "scenarios": self.verdicts.total(), "unreached": self.unreached, **counts}
 
 
 def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[Result], None]) -> list[Row]:
@@ -84,7 +86,9 @@ def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[Resul
     rows: dict[tuple[str, str, str], Row] = {}
     for result in _results(scenarios, jobs):
         key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
-        rows.setdefault(key, Row(*key)).verdicts[result.verdict] += 1
+        row = rows.setdefault(key, Row(*key))
+        row.verdicts[result.verdict] += 1
+        row.unreached += not result.happened
         tell(result)
     return list(rows.values())
 
