@@ -17,8 +17,8 @@ from cxlemu.errors import CxlemuError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
+    "faults": ("cxlemu.cli.faults", "Break things on purpose, and judge what becomes of it."),
     "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
-    "faults": ("cxlemu.cli.faults", "Break things, and see that it is survived or noticed."),
     "replay": ("cxlemu.cli.replay", "Reproduce the failure that a token describes."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
     "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),

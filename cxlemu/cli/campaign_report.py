@@ -14,7 +14,6 @@ from rich.text import Text
 
 from faults.campaign.run import Result
 
-
 SHOWN_MAX = 20
 
 

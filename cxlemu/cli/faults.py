@@ -1,20 +1,17 @@
-"""``cxlemu faults``: what is done with faults, one command each."""
+"""``cxlemu faults``: break things on purpose, and see what becomes of collectives."""
 
 from __future__ import annotations
 
 import click
 
-from cxlemu.cli.campaign import command as campaign
+from cxlemu.cli.campaign import command as campaign_command
+from cxlemu.cli.faults_sweep import sweep_command
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Sweep faults over collectives.
-
-    \b
-    Examples:
-      cxlemu faults campaign --seeds 100 --budget 5m
-    """
+    """Break caches, doorbells, ranks, cards and links on purpose, and judge what becomes of collectives."""
 
 
-command.add_command(campaign, "campaign")
+command.add_command(sweep_command)
+command.add_command(campaign_command, "campaign")

@@ -59,6 +59,7 @@ def as_junit(result: Result) -> bytes:
             attributes = {"classname": f"cxlemu.{collective}", "name": _clean(f"{words} [{case_id}]")}
             case = ET.SubElement(suite, "testcase", attributes, time=f"{its_seconds:.6f}")
             if judgement.fails:
+                finding = result.found[judgement.key]
                 failure = ET.SubElement(case, "failure", type=_clean(judgement.kind), message=_clean(judgement.detail))
                 failure.text = _clean(f"smallest: {finding.smallest}\ncxlemu replay {finding.token}\n")
         total, failures = total + len(entries), failures + failed

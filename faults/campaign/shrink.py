@@ -1,7 +1,8 @@
 """Makes a failing case small: fewer faults, ranks, bytes and calls, a simpler machine, at last a simpler schedule.
 
 Smaller is what a person would rather read. A candidate counts only when it fails in the same way, of the same kind and
-in the same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of things to try is fixed, so that the same case shrinks to the same case.
+in the same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of
+things to try is fixed, so that the same case shrinks to the same case.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     report = run(Scenario(collective="all_gather", ranks=3, script=Script.load(path)))
     report.verdict                                   # survived, detected, silently wrong, hung or wrong error
 
-Calls are made until two after the last fault, because what a fault leaves behind may show only then. Launched in
-"turns" a scenario is deterministic and takes milliseconds (faults/inject/turns.py).
+Calls go on after the last fault until its slot of the ring comes round again, because what a fault leaves behind may
+show only then. Launched in "turns" a scenario is deterministic and takes milliseconds (faults/inject/turns.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collectives.builder import ZERO_COPY
 from collectives.catalog import recipe
 from collectives.communicator import Communicator
 from collectives.contracts import contract_of
+from collectives.layouts import SLOTS_MIN
 from collectives.measure import arrays, lent_room, perform
 from cxlemu.engines import engine_for
 from cxlemu.engines.reference import ReferenceEngine
@@ -41,9 +42,9 @@ from faults.inject.judge import Report, became, judge
 from faults.inject.turns import private_pool, run_in_turns
 from faults.script import Script
 
-CALLS_AFTER = 2
 CARD_BYTES = 1 << 20
-REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10
+REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
+CALLS_AFTER = SLOTS_MIN
 Launch = Literal["turns", "threads", "processes"]
 
 
@@ -76,6 +77,11 @@ class Scenario(Model):
             self.redop if contract.reduces else "none",
             self.root if contract.rooted else 0,
         )
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result replaces the input, as that of a broadcast always does."""
+        return self.collective == "broadcast"
 
     @property
     def calls(self) -> int:
@@ -134,9 +140,9 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
     injected = Injected(engine, context, memory, scenario.script, add)
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
     with Communicator.world(context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, engine=injected) as comm:
-        injected.arm()
-        case, wrong = Case(scenario.call, in_place=False), 0
+        case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
         lent = lent_room(comm, case)
+        injected.arm()
         for serial in range(scenario.calls):
             x = oracle.inputs(case.call, comm.rank, scenario.script.seed, serial)
             right = oracle.expected(case.call, comm.rank, scenario.script.seed, serial)
