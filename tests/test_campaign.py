@@ -29,7 +29,14 @@ from faults.campaign.spec import Spec
 from faults.token import Token, parse
 
 ROOT = Path(__file__).parent.parent
-SPEC = Spec(collectives=("all_gather",), variants=("naive",), ranks=(3,), sizes=(900,), mutant="1.0.7:delete")
+SPEC = Spec(
+    collectives=("all_gather",),
+    variants=("naive",),
+    ranks=(3,),
+    sizes=(900,),
+    launches=("lockstep",),
+    mutant="1.0.7:delete",
+)
 BROKEN = Case(  # rank 1 does not invalidate what it reads from rank 0
     collective="all_gather", variant="naive", ranks=3, nbytes=300, calls=5, mutant="1.0.7:delete"
 )
@@ -92,18 +99,61 @@ def test_a_budget_that_ends_first_is_neither_success_nor_failure() -> None:
     assert result.exit_code == 3
 
 
+TURNS = Spec(
+    collectives=("all_gather", "broadcast"),
+    variants=("naive",),
+    ranks=(3,),
+    sizes=(64,),
+    launches=("turns",),
+    kinds=("nature", "crash", "poison", "stall", "skip_doorbell"),
+)
+
+
+def test_faults_happen_to_real_communicators_and_are_survived_or_noticed() -> None:
+    result = Runner(TURNS.sweep(4), threads, 2, budget_s=120).run()
+    assert result.complete and result.findings == []
+    assert result.counts.keys() >= {"survived", "detected"}
+    assert result.counts["survived"] >= 2 * 4 * 2  # nature and stalls owe right results
+
+
+@pytest.mark.parametrize("kind", ["crash", "flip_payload", "late_doorbell"])
+def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> None:
+    cases = list(TURNS.model_copy(update={"kinds": (kind,)}).sweep(3))
+    assert [judge(case) for case in cases] == [judge(Case.parse(case.plain()).check()) for case in cases]
+
+
+def test_faults_that_have_nothing_to_do_with_it_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world that goes wrong whenever its second rank crashes, in a script of four faults."""
+    faults = [
+        {"kind": kind, "rank": rank, "when": {"call": call, "instruction": 2}}
+        for kind, rank, call in (("land", 0, 0), ("crash", 1, 1), ("evict", 2, 0), ("tear", 0, 1))
+    ]
+    body = {"collective": "all_gather", "variant": "naive", "ranks": 3, "nbytes": 64, "launch": "turns"}
+    case = Case.parse(body | {"script": {"seed": 9, "adversary": {"evict": 0.5}, "faults": faults}}).check()
+
+    def crashed(case: Case) -> Judgement:
+        kinds = [(fault.kind, fault.rank) for fault in case.script.faults]
+        return (
+            Judgement("silently wrong", "+".join(k for k, _ in kinds), "x")
+            if ("crash", 1) in kinds
+            else Judgement("right")
+        )
+
+    monkeypatch.setattr("faults.campaign.shrink.judge", crashed)
+    shrunk = shrink(case, crashed(case))
+    (fault,) = shrunk.case.script.faults
+    assert (fault.kind, fault.rank, fault.when.call, fault.when.instruction) == ("crash", 1, 0, 0)
+    assert (shrunk.case.ranks, shrunk.case.nbytes, shrunk.case.script.seed) == (2, 1, 0)
+    assert shrunk.case.script.adversary is None
+    assert shrunk.judgement.rule == "crash"
+
+
 # --- workers that die ----------------------------------------------------------------------------------------
 
 
 def dies_on_seed_3(case: Case) -> Judged:
     if case.script.seed == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    return judged(case)
-
-
-def raises_on_seed_3(case: Case) -> Judged:
-    if case.script.seed == 3:
-        raise ZeroDivisionError
     return judged(case)
 
 
@@ -119,7 +169,7 @@ def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
 
 # --- the command ---------------------------------------------------------------------------------------------
 
-FLAGS = ("faults", "campaign", "all_gather", "-n", 3, "-b", 900, "--variant", "naive", "-j", 1)
+FLAGS = ("faults", "campaign", "all_gather", "-n", 3, "-b", 900, "--variant", "naive", "-j", 1, "--launch", "lockstep")
 MUTANT = ("--mutant", "1.0.7:delete")
 
 
@@ -298,7 +348,8 @@ def test_the_junit_file_is_what_ci_systems_read(reports: Path) -> None:
 
 
 def test_junit_says_what_was_not_judged(tmp_path: Path) -> None:
-    assert cxlemu(*FLAGS, "--budget", "0s", "--junit", tmp_path / "r.xml").exit_code == 3
+    flags = ("--budget", "0s", "--seeds", 10, "--junit", tmp_path / "r.xml")
+    assert cxlemu(*FLAGS, *flags).exit_code == 3
     root = ET.parse(tmp_path / "r.xml").getroot()
     assert (root.attrib["tests"], root.attrib["skipped"]) == ("1", "1")
     skipped = root.find("./testsuite/testcase/skipped")

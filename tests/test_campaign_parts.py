@@ -121,6 +121,7 @@ variants: [naive, line]
 ranks: [2, 3]
 sizes: [60, 4K]
 kinds: [nature, crash]
+launches: [lockstep, turns]
 """
 
 
@@ -128,8 +129,9 @@ def test_every_combination_is_a_case_and_seeds_come_outermost(tmp_path: Path) ->
     (tmp_path / "c.yaml").write_text(FILE)
     sweep = Spec.load(str(tmp_path / "c.yaml")).sweep(5)
     cases = list(sweep)
-    # all_gather: 2 variants, 2 numbers of ranks, 2 sizes; barrier has one of the variants, and no sizes
-    assert len(cases) == len(sweep) == 5 * 2 * (2 * 2 * 2 + 2)
+    # all_gather: 2 variants, 2 numbers of ranks, 2 sizes; barrier has one of the variants, and no sizes;
+    # in lockstep there is nature alone
+    assert len(cases) == len(sweep) == 5 * (1 + 2) * (2 * 2 * 2 + 2)
     assert len({case.id for case in cases}) == len(cases)
     assert [case.script.seed for case in cases] == sorted(case.script.seed for case in cases)
     assert {case.nbytes for case in cases if case.ranks == 3 and case.collective == "all_gather"} == {20, 4096 // 3}
@@ -224,13 +226,14 @@ def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) ->
     nbytes=st.integers(0, 500),
     calls=st.integers(1, 8),
     seed=st.integers(0, 2**32),
-    launch=st.sampled_from(["lockstep", "threads", "processes"]),
+    launch=st.sampled_from(["lockstep", "turns", "threads", "processes"]),
 )
 def test_simpler_cases_always_end(ranks: int, nbytes: int, calls: int, seed: int, launch: str) -> None:
-    engine = "reference" if launch == "lockstep" else "native"
+    engine = "reference" if launch in ("lockstep", "turns") else "native"
     body = {"collective": "broadcast", "variant": "naive", "ranks": ranks, "nbytes": nbytes, "calls": calls}
     case = Case.parse(body | {"launch": launch, "engine": engine, "script": {"seed": seed}})
     smallest = smaller(case, simpler, lambda candidate: True)
-    assert (smallest.ranks, smallest.calls, smallest.launch) == (2, 1, "lockstep")
+    assert (smallest.ranks, smallest.launch) == (2, "lockstep" if launch == "lockstep" else "turns")
+    assert smallest.calls == (1 if launch == "lockstep" else calls)
     assert smallest.nbytes == min(nbytes, 1)
     assert smallest.script.seed == 0

@@ -23,7 +23,7 @@ from faults.campaign.page import page
 from faults.campaign.run import Result, Runner
 from faults.campaign.spec import Spec
 
-SEEDS, BUDGET = 10, "60s"
+SEEDS, BUDGET = 1, "5m"
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
