@@ -1,4 +1,4 @@
-"""A pytest plugin: worlds of ranks in your own tests, and a seed that reproduces them.
+"""A pytest plugin: worlds of ranks in your own tests, faults that happen to them, and a seed that reproduces it.
 
     def test_the_sum_is_right(cxl_world):
         def main(comm):
@@ -7,7 +7,7 @@
         for x in cxl_world(ranks=3).run(main):
             assert (x == 3).all()
 
-Everything else is imported when a test first asks for a world: runs that do not use this
+docs/pytest.md tells more. Everything else is imported when a test first asks for a world: runs that do not use this
 pay for this file alone.
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SEED_BITS = 32
 _SEED = pytest.StashKey[int]()
 _WORLDS = pytest.StashKey["Worlds"]()
+_MARKER = "cxl_faults(*scripts, owes=...): what the worlds of this test suffer, see docs/pytest.md of cxlemu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +45,7 @@ def _seed(text: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
     given: int | None = config.getoption("--cxl-seed")
     shared: int | None = getattr(config, "workerinput", {}).get("cxl_seed")  # of pytest-xdist
     config.stash[_SEED] = next((seed for seed in (shared, given) if seed is not None), secrets.randbits(SEED_BITS))
@@ -66,12 +68,18 @@ def cxl_world(request: pytest.FixtureRequest) -> Worlds:
     A test's worlds draw from its own seed, made of ``--cxl-seed`` and the test's name: it does not depend on which
     other tests run, or where.
     """
-    from faults.worlds import Worlds
+    from cxlemu.errors import InputError
+    from faults.worlds import Worlds, owes_of, script_of
 
     item = request.node
     key = f"{item.config.stash[_SEED]} {item.nodeid}"
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
-    worlds = item.stash[_WORLDS] = Worlds(seed)
+    marks = [(mark.args, mark.kwargs) for mark in item.iter_markers("cxl_faults")]
+    try:
+        worlds = Worlds(seed, script_of(marks, item.path.parent, seed), owes_of(marks))
+    except InputError as error:
+        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+    item.stash[_WORLDS] = worlds
     return worlds
 
 

@@ -62,7 +62,7 @@ class Screen:
         for number, finding in enumerate(result.findings[:SHOWN_MAX], 1):
             self._out.print(f"\n{number}. {finding.judgement.detail}", markup=False)
             self._out.print(f"   smallest: {finding.smallest}", markup=False)
-            self._out.print(f"   cxlemu replay {finding.token}", markup=False)
+            self._out.print(f"   {finding.command}", markup=False)
         if len(result.findings) > SHOWN_MAX:
             self._out.print(f"\n{len(result.findings) - SHOWN_MAX} more: --json and --html have them all")
         state = "complete" if result.complete else "interrupted" if result.interrupted else "the budget ended first"

@@ -39,7 +39,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "tried": finding.tried,
         "fully_shrunk": finding.shrunk,
         "token": finding.token,
-        "replay": f"cxlemu replay {finding.token}",
+        "replay": finding.command,
     }
 
 
@@ -61,7 +61,7 @@ def as_junit(result: Result) -> bytes:
             if judgement.fails:
                 finding = result.found[judgement.key]
                 failure = ET.SubElement(case, "failure", type=_clean(judgement.kind), message=_clean(judgement.detail))
-                failure.text = _clean(f"smallest: {finding.smallest}\ncxlemu replay {finding.token}\n")
+                failure.text = _clean(f"smallest: {finding.smallest}\n{finding.command}\n")
         total, failures = total + len(entries), failures + failed
     if not result.complete:
         left = result.total - len(result.judged)

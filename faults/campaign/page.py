@@ -67,7 +67,7 @@ def _section(number: int, finding: Finding) -> Iterator[str]:
     if case.script.faults or case.script.adversary:
         yield f"<pre>{escape(case.script.dump())}</pre>"
     yield from _picture(finding)
-    yield f'<p>Replay it anywhere:</p><pre class="token">cxlemu replay {escape(finding.token)}</pre>'
+    yield f'<p>Replay it anywhere:</p><pre class="token">{escape(finding.command)}</pre>'
 
 
 def _picture(finding: Finding) -> Iterator[str]:

@@ -7,6 +7,7 @@ which a worker dies again is a finding like any other.
 
 from __future__ import annotations
 
+import shlex
 import time
 import traceback
 from collections import Counter, deque
@@ -43,6 +44,12 @@ class Finding:
     count: int = 1
     tried: int = 0
     shrunk: bool = False  # whether nothing was left to try
+
+    @property
+    def command(self) -> str:
+        """What reproduces it, on this machine; elsewhere the algorithm may lie somewhere else."""
+        own = self.smallest.algorithm
+        return f"cxlemu replay {self.token}" + (f" --algorithm {shlex.quote(own)}" if own else "")
 
     @property
     def token(self) -> str:

@@ -129,15 +129,20 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
     return launch(main, world, pool, on_message)
 
 
+def injected_into(context: RankContext, engine: str, script: Script) -> Injected:
+    """An engine for a communicator of this rank, to which the script happens once it is armed."""
+    inner = engine_for(engine, context.backend, context.memory, context.pool.cards)
+    memory: Any = context.memory
+    if isinstance(inner, ReferenceEngine):
+        inner = ReferenceEngine(context.memory, context.session.clock)
+    elif context.backend.name == "emulated":
+        memory = memory.native
+    return Injected(inner, context, memory, script, add)
+
+
 def _rank(context: RankContext, scenario: Scenario) -> int:
     """All calls on one rank; how many elements were wrong."""
-    engine = engine_for(scenario.engine, context.backend, context.memory, context.pool.cards)
-    memory: Any = context.memory
-    if isinstance(engine, ReferenceEngine):
-        engine = ReferenceEngine(context.memory, context.session.clock)
-    elif scenario.backend == "emulated":
-        memory = memory.native
-    injected = Injected(engine, context, memory, scenario.script, add)
+    injected = injected_into(context, scenario.engine, scenario.script)
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
     with Communicator.world(context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, engine=injected) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
