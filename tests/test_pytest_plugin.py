@@ -17,6 +17,9 @@ pytest_plugins = ["pytester"]
 
 # Runs in this process put back sys.modules at their end, but NumPy can be imported only once: it is imported above.
 
+NO_HYPOTHESIS = ("-p", "no:hypothesispytest")  # which each of these runs would import anew
+ALONE = ("-p", "no:xdist", *NO_HYPOTHESIS)
+
 SUITE = """
 import numpy as np
 
@@ -51,12 +54,12 @@ def test_it_is_installed_as_an_entry_point() -> None:
 
 def test_ten_lines_are_a_suite(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
-    pytester.runpytest_inprocess("-p", "no:xdist").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*ALONE).assert_outcomes(passed=1)
 
 
 def test_a_failure_says_how_to_see_it_again(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SUITE.replace("x == 3", "x == 4"))
-    result = pytester.runpytest_inprocess("-p", "no:xdist")
+    result = pytester.runpytest_inprocess(*ALONE)
     result.assert_outcomes(failed=1)
     seed = header_seed(result)
     result.stdout.fnmatch_lines([f"again: pytest --cxl-seed {seed} 'test_it.py::test_the_sum_is_right'"])
@@ -65,33 +68,33 @@ def test_a_failure_says_how_to_see_it_again(pytester: pytest.Pytester) -> None:
 
 def test_the_seed_decides_and_differs_from_run_to_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEEDS)
-    first, second = (pytester.runpytest_inprocess("-p", "no:xdist") for _ in range(2))
+    first, second = (pytester.runpytest_inprocess(*ALONE) for _ in range(2))
     assert seeds_of(first) != seeds_of(second)
-    again = pytester.runpytest_inprocess("-p", "no:xdist", "--cxl-seed", str(header_seed(first)))
+    again = pytester.runpytest_inprocess(*ALONE, "--cxl-seed", str(header_seed(first)))
     assert seeds_of(again) == seeds_of(first)
     assert len(set(re.findall(r"\d{4,}", " ".join(seeds_of(first))))) == 8  # of each test, and of each world
 
 
 def test_one_test_alone_draws_what_it_draws_among_others(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SEEDS)
-    everything = pytester.runpytest_inprocess("-p", "no:xdist", "--cxl-seed", "5")
-    alone = pytester.runpytest_inprocess("-p", "no:xdist", "--cxl-seed", "5", "test_it.py::test_prints_its_seeds[2]")
+    everything = pytester.runpytest_inprocess(*ALONE, "--cxl-seed", "5")
+    alone = pytester.runpytest_inprocess(*ALONE, "--cxl-seed", "5", "test_it.py::test_prints_its_seeds[2]")
     assert seeds_of(alone) == [line for line in seeds_of(everything) if line.startswith("SEED 2")]
 
 
 def test_workers_of_xdist_share_the_controllers_seed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEEDS)
-    spread = pytester.runpytest_subprocess("-n", "2")
+    spread = pytester.runpytest_subprocess("-n", "2", *NO_HYPOTHESIS)
     spread.assert_outcomes(failed=4)
     (seed,) = set(re.findall(r"pytest --cxl-seed (\d+) ", spread.stdout.str()))  # one, whoever ran the test
-    alone = pytester.runpytest_inprocess("-p", "no:xdist", "--cxl-seed", seed)
+    alone = pytester.runpytest_inprocess(*ALONE, "--cxl-seed", seed)
     assert seeds_of(spread) == seeds_of(alone)
 
 
 @pytest.mark.parametrize("wrong", ["-1", str(1 << 32)])
 def test_a_wrong_seed_is_one_sentence(pytester: pytest.Pytester, wrong: str) -> None:
     pytester.makepyfile("def test(): pass")
-    result = pytester.runpytest_inprocess("-p", "no:xdist", f"--cxl-seed={wrong}")
+    result = pytester.runpytest_inprocess(*ALONE, f"--cxl-seed={wrong}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "--cxl-seed takes a number from 0 to 4294967295" in result.stderr.str()
 
@@ -100,7 +103,7 @@ def test_runs_without_it_import_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "import sys\ndef test():\n    assert not {'numpy', 'cxlemu', 'collectives', 'faults.worlds'} & set(sys.modules)"
     )
-    pytester.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*ALONE).assert_outcomes(passed=1)
 
 
 def test_a_rank_that_does_not_come_is_a_failure_and_no_hang(pytester: pytest.Pytester) -> None:
@@ -119,7 +122,7 @@ def test_a_rank_that_does_not_come_is_a_failure_and_no_hang(pytester: pytest.Pyt
             assert isinstance(caught.value.failures[1], DeadlineError)
         """
     )
-    pytester.runpytest_inprocess("-p", "no:xdist").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*ALONE).assert_outcomes(passed=1)
 
 
 def test_a_world_leaves_nothing_in_shared_memory(pytester: pytest.Pytester) -> None:
@@ -136,7 +139,7 @@ def test_a_world_leaves_nothing_in_shared_memory(pytester: pytest.Pytester) -> N
             assert mine() == []
         """
     )
-    pytester.runpytest_inprocess("-p", "no:xdist").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*ALONE).assert_outcomes(passed=1)
 
 
 # --- faults --------------------------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ def main(comm):
 
 def passes(pytester: pytest.Pytester, tests: str, **expected: int) -> pytest.RunResult:
     pytester.makepyfile(test_it=FAULTS + tests)
-    result = pytester.runpytest_inprocess("-p", "no:xdist", "--strict-markers")
+    result = pytester.runpytest_inprocess(*ALONE, "--strict-markers")
     result.assert_outcomes(**(expected or {"passed": 1}))
     return result
 
