@@ -20,6 +20,8 @@ HEADERS = (
     "shadow",
     "through",
 )
+SEARCH_NAMES = ("line", "module", "reduce", "rows", "search", "table")
+SEARCH_HEADERS = ("line", "rows", "search", "table")
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 setup(
@@ -34,10 +36,17 @@ setup(
         ),
         Extension(
             "faults.prove._pass",
-            sources=[f"faults/prove/pass/{name}.c" for name in ("clock", "lines", "module", "pass", "rules")]
+            sources=[f"faults/prove/pass/{name}.c" for name in ("clock", "lines", "module", "pass", "rules", "values")]
             + [f"cxlemu/native/{name}.c" for name in ("check", "place")],
             depends=["faults/prove/pass/pass.h", "cxlemu/native/core.h", "cxlemu/native/place.h"],
             include_dirs=["cxlemu/native"],
+            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
+            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+        ),
+        Extension(
+            "faults.explore._search",
+            sources=[f"faults/explore/native/{name}.c" for name in SEARCH_NAMES],
+            depends=[f"faults/explore/native/{name}.h" for name in SEARCH_HEADERS],
             extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
             extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
         ),

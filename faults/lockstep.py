@@ -25,7 +25,7 @@ from cxlemu.engines.streams import RELEASES, Binding, Blocked, deadlock
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.adversary import Move as LineMoves
-from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Layout, Plan, RankPart
 from cxlemu.rounding import round_up
@@ -72,8 +72,13 @@ class Lockstep:
         order: Order | None = None,
         base: int = 4096,
         mapped: bool = False,
+        quick: bool = False,
     ) -> None:
-        """``mapped``: what lies in the heap lies on the cards themselves, as NumPy's arrays of a coherent pool."""
+        """``mapped``: what lies in the heap lies on the cards themselves, as NumPy's arrays of a coherent pool.
+
+        ``quick``: ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
+        stores, which are on their way in that twin.
+        """
         self.mapped = mapped
         memory = memory or MemorySpec()
         self.layout, self.base, self.epoch = layout, base, 1
@@ -81,10 +86,11 @@ class Lockstep:
         self.order = order or round_robin()
         self.cards = [np.zeros(base + round_up(layout.extent_bytes, 64), np.uint8) for _ in range(layout.cards)]
         self.caches = {host: HostCache.private(self.cards) for host in self.hosts}
-        self.memories = [
+        self.memories: list[HostMemory] = [
             memory.open(self.cards, host_cache=self.caches[host], host=host, rank=rank)
             for rank, host in enumerate(self.hosts)
         ]
+        self._reached = [m.native if quick and isinstance(m, ShadowMemory) else m for m in self.memories]
         self.steps: list[list[list[int]]] = []
         self.moves: list[Move] = []
 
@@ -110,7 +116,7 @@ class Lockstep:
 
     def _queued(self, plan: Plan, rank: int, binding: Binding, given: Bytes) -> Queued:
         arrays = self._arrays(plan, rank, given)
-        memory, later = self.memories[rank], given if self.mapped else None
+        memory, later = self._reached[rank], given if self.mapped else None
         return Queued(plan.call, plan.frame, plan.part(rank), binding, memory=memory, buffers=arrays, given=later)
 
     def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:

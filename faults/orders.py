@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import count
 from typing import Any, TypeAlias
 
 from cxlemu.memory.adversary import Action
@@ -51,10 +53,12 @@ def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int
 def by(priority: Callable[[Step], Any]) -> Order:
     """The step of least priority; among equals, the one that was chosen longest ago."""
     chosen_at: dict[Step, int] = {}
+    priority_of = cache(priority)
+    clock = count()
 
     def choose(steps: Sequence[Step]) -> Step:
-        step = min(steps, key=lambda step: (priority(step), chosen_at.get(step, -1)))
-        chosen_at[step] = max(chosen_at.values(), default=0) + 1
+        step = min(steps, key=lambda step: (priority_of(step), chosen_at.get(step, -1)))
+        chosen_at[step] = next(clock)
         return step
 
     return choose

@@ -23,7 +23,7 @@ from collectives import oracle
 from cxlemu.errors import DeadlineError, MismatchError
 from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Plan
+from cxlemu.plan import Op, Plan
 from faults.lockstep import Lockstep
 from faults.orders import PUBLISH, RETRIEVE, Order, after_each_step, by, hasty, in_random_nature, replay, slow
 from faults.places import Line, data_lines
@@ -86,9 +86,9 @@ class Program:
         """The program in which ``instead`` is executed wherever ``plan`` was; the same bytes must come out."""
         return replace(self, plans=[instead if p is plan else p for p in self.plans])
 
-    def run(self, order: Order) -> Shown:
-        """Execute in this order, to the first thing that is wrong."""
-        world = Lockstep(self.plans[0].layout, order=order)
+    def run(self, order: Order, *, quick: bool = False) -> Shown:
+        """Execute in this order, to the first thing that is wrong. ``quick`` as for Lockstep."""
+        world = Lockstep(self.plans[0].layout, order=order, quick=quick)
         try:
             world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=self._check)
         except _Wrong as wrong:
@@ -138,13 +138,18 @@ def witness(plans: Sequence[Plan], violation: Violation | None = None, *, budget
 def search(program: Program, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Shown | None:
     """As `witness`. Only a search that is cut off at the budget depends on time."""
     begun = monotonic()
+    quick = not any(_posts_nt(plan) for plan in program.plans)
     for order in orders(program.plans, near):
-        shown = program.run(order)
+        shown = program.run(order, quick=quick)
         if shown.kind is not Kind.NOTHING:
             return shown
         if monotonic() - begun > budget_s:
             break
     return None
+
+
+def _posts_nt(plan: Plan) -> bool:
+    return any((stream.records["op"] == Op.WRITE_NT).any() for part in plan.parts for stream in part.streams)
 
 
 def suspects(violation: Violation) -> tuple[Suspect, ...]:

@@ -96,15 +96,10 @@ EXPOSED = {
     # the rank leaves a barrier that not everyone has entered
     "WAIT_ALL published": Exposed(hasty_rank, TOO_EARLY),
     # in place: the result overwrites what was still to be published
-    "AWAIT published": Exposed(late_publishing, WRONG),
+    "AWAIT": Exposed(late_publishing, WRONG),
     # an event that never happens
     "RECORD": Exposed(eager_readers, DEADLOCK),
 }
-
-# Needless in the algorithms we ship, and so exposed by nothing: a rank that says "done" before it has published
-# misleads nobody, because writers wait for the "done" of all ranks, and the readers of what it publishes are among
-# them. An algorithm that publishes what nobody reads does need it.
-NEEDLESS = {"AWAIT before done"}
 
 
 class Case(NamedTuple):
@@ -216,10 +211,7 @@ def deletions(plan: Plan, rank: int) -> Iterator[Deletion]:
             name = instruction.op.name
             if instruction.op == Op.WAIT_ALL:
                 name += " done" if instruction.arg == DONE_GROUP else " published"
-            if instruction.op == Op.AWAIT:
-                leaves = stream.instructions[i + 1].op == Op.SIGNAL
-                name += " before done" if leaves else " published"
-            if name in EXPOSED or name in NEEDLESS:
+            if name in EXPOSED:
                 yield Deletion(rank, s, i, instruction, name)
 
 
@@ -238,11 +230,10 @@ def test_every_deletion_is_exposed_as_the_table_says(case: Case) -> None:
     for rank in range(RANKS):
         program = Program(case, plan, rank)
         for deletion in deletions(plan, rank):
-            if deletion.kind in EXPOSED:
-                expose = EXPOSED[deletion.kind]
-                seen = program.outcome(without(plan, deletion), expose.by(deletion))
-                if seen != expose.outcome:
-                    surprises.append(f"{deletion}: {seen}, not {expose.outcome}")
+            expose = EXPOSED[deletion.kind]
+            seen = program.outcome(without(plan, deletion), expose.by(deletion))
+            if seen != expose.outcome:
+                surprises.append(f"{deletion}: {seen}, not {expose.outcome}")
     assert not surprises, "\n".join(surprises)
 
 
@@ -256,19 +247,6 @@ def test_slots_that_zero_copy_has_for_results_are_waited_for() -> None:
         assert all(d.instruction.value == 0 for d in guards)
         outcomes += [program.outcome(without(plan, d), hasty_rank(d)) for d in guards]
     assert outcomes == [WRONG] * (RANKS - 1)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c.variant in ("all", "two_shot", "zero_copy")], ids=str)
-def test_what_the_table_calls_needless_is_exposed_by_nothing(case: Case) -> None:
-    plan = plan_of(case)
-    for rank in range(RANKS):
-        program = Program(case, plan, rank)
-        for deletion in deletions(plan, rank):
-            if deletion.kind in NEEDLESS:
-                orders = {exposed.by for exposed in EXPOSED.values()}
-                orders_to_try = [choose(deletion) for choose in orders] + [in_random_order(rank)]
-                for order in orders_to_try:
-                    assert program.outcome(without(plan, deletion), order) == NOTHING, deletion
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

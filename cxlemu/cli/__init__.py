@@ -17,9 +17,12 @@ from cxlemu.errors import CxlemuError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
+    "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
+    "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),
+    "mutate": ("cxlemu.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
     "faults": ("cxlemu.cli.faults", "Break things on purpose, and judge what becomes of it."),
-    "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
     "replay": ("cxlemu.cli.replay", "Reproduce the failure that a token describes."),
+    "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
     "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),
     "doctor": ("cxlemu.cli.doctor", "What this machine offers."),

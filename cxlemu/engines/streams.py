@@ -190,5 +190,5 @@ def deadlock(
     ranks: Sequence[Streams] | Mapping[int, Streams], stuck: Mapping[tuple[int, int], Blocked]
 ) -> DeadlineError:
     """For a world in which no rank can go on: what each waits for, by (rank's index, stream)."""
-    waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in stuck.items())
+    waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in sorted(stuck.items()))
     return DeadlineError("deadlock: " + "; ".join(waits))

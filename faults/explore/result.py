@@ -15,6 +15,7 @@ from faults.verdict import Verdict
 class Budget:
     states: int = 5_000_000
     seconds: float = 60.0
+    nbytes: int = 4 << 30  # of memory, for the search in C
 
 
 class Outcome(NamedTuple):
@@ -27,6 +28,7 @@ class Outcome(NamedTuple):
 
 class Kind(StrEnum):
     ASSERTION = "assertion"  # a FAIL was reached
+    FINAL = "final"  # what should hold in the end does not
     UNEXPECTED = "unexpected"  # a LOAD saw what it must not see
     DEADLOCK = "deadlock"  # no thread can go on, and nothing posted is under way
     LIVELOCK = "livelock"  # threads go on, and no end can be reached unless nature helps

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 from faults.explore.result import Budget, Exploration, Finding, Kind, Outcome
 from faults.machine.program import Do
@@ -19,16 +20,17 @@ from faults.verdict import Verdict
 UNLESS_TOLD = Budget()
 
 
-def explore(machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False) -> Exploration:
+def explore(
+    machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False, start: State | None = None
+) -> Exploration:
     """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
     a deadlock, so that all outcomes are there, and returns it in the end."""
-    return _Search(machine, budget, past_hangs).run()
+    return _Search(machine, budget, past_hangs, start or machine.initial()).run()
 
 
 class _Search:
-    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool) -> None:
+    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool, start: State) -> None:
         self.machine, self.budget, self.past_hangs = machine, budget, past_hangs
-        start = machine.initial()
         self.came: dict[State, tuple[State, Move] | None] = {start: None}
         self.fairly: defaultdict[State, list[State]] = defaultdict(list)  # whence one comes here without nature's help
         self.ends: dict[Outcome, State] = {}
@@ -47,7 +49,7 @@ class _Search:
             if self.machine.ended(state):
                 self.ended.append(state)
                 self.ends.setdefault(outcome(state), state)
-            elif not self.past_hangs and all(move.act in VOLUNTARY for move in moves):
+            elif not self.past_hangs and is_stuck(moves):
                 return self.result(Verdict.VIOLATION, stuck(self.machine, state), state)
             for move in moves:
                 after = self.machine.apply(state, move)
@@ -66,14 +68,15 @@ class _Search:
         return self.result(Verdict.OK)
 
     def endless(self) -> State | None:
-        """The first state found from which threads and arrivals alone reach no end."""
+        """A state from which threads and arrivals alone reach no end: the first with the fewest threads left."""
         reaching, waiting = set(self.ended), list(self.ended)
         while waiting:
             for before in self.fairly[waiting.pop()]:
                 if before not in reaching:
                     reaching.add(before)
                     waiting.append(before)
-        return next((state for state in self.came if state not in reaching), None)
+        never = [state for state in self.came if state not in reaching]
+        return min(never, key=lambda state: len(running(self.machine, state)), default=None)
 
     def spent(self) -> str:
         if len(self.came) > self.budget.states:
@@ -113,7 +116,7 @@ def complaint(machine: Machine, state: State) -> Finding | None:
     for t, thread in enumerate(machine.program.threads):
         step = machine.step_of(state, t)
         if step is not None and step.do == Do.FAIL:
-            return Finding(Kind.ASSERTION, t, f"{thread.name}: an assertion fails")
+            return Finding(Kind.ASSERTION, t, f"{thread.name}: {thread.failure(state.nodes[t])}")
         if step is not None and step.do == Do.LOAD and step.expect >= 0:
             seen = machine.visible(state, t, step.place)
             if seen != step.expect:
@@ -122,9 +125,18 @@ def complaint(machine: Machine, state: State) -> Finding | None:
     return None
 
 
+def running(machine: Machine, state: State) -> list[int]:
+    return [t for t in range(len(state.nodes)) if machine.step_of(state, t) is not None]
+
+
+def is_stuck(moves: Sequence[Move]) -> bool:
+    """Only nature can move, and it may not care to."""
+    return all(move.act in VOLUNTARY for move in moves)
+
+
 def stuck(machine: Machine, state: State) -> Finding:
-    waiting = [t for t in range(len(state.nodes)) if machine.step_of(state, t) is not None]
-    who = ", ".join(machine.program.threads[t].name for t in waiting)
-    if all(move.act in VOLUNTARY for move in machine.enabled(state)):
-        return Finding(Kind.DEADLOCK, waiting[0], f"{who} cannot go on, and nothing is under way")
-    return Finding(Kind.LIVELOCK, waiting[0], f"{who} can go on for ever and reach no end")
+    left = running(machine, state)
+    who = " and ".join(machine.program.threads[t].name for t in left)
+    if is_stuck(machine.enabled(state)):
+        return Finding(Kind.DEADLOCK, left[0], f"{who} cannot go on, and nothing is under way")
+    return Finding(Kind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")

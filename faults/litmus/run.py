@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from faults.explore.result import Budget, Exploration, Outcome
+from faults.explore.result import Budget, Exploration
 from faults.explore.search import explore
 from faults.litmus.condition import Condition
 from faults.litmus.language import Expectation, Litmus
@@ -51,9 +51,11 @@ class Result:
         verdicts = {self.verdict_of_hangs, *map(self.verdict_of, self.litmus.expectations)}
         return next(v for v in (Verdict.VIOLATION, Verdict.UNKNOWN, Verdict.OK) if v in verdicts)
 
-    def outcomes(self) -> list[Outcome]:
-        return sorted(self.exploration.outcomes)
+    def outcomes(self) -> list[dict[str, int]]:
+        """The complete set, if the search was: registers and the pool."""
+        ends = {tuple(self.litmus.values(outcome).items()) for outcome in self.exploration.outcomes}
+        return [dict(end) for end in sorted(ends)]
 
 
-def run(litmus: Litmus, budget: Budget) -> Result:
+def run(litmus: Litmus, budget: Budget, engine: str) -> Result:
     return Result(litmus, explore(Machine(litmus.program), budget, past_hangs=True))

@@ -58,6 +58,10 @@ class Thread(Protocol):
         """The node after ``node``; ``value`` is what a LOAD saw, else 0."""
         ...
 
+    def failure(self, node: int) -> str:
+        """What went wrong where the step is a FAIL."""
+        ...
+
 
 @dataclass(frozen=True)
 class Straight:
@@ -74,6 +78,9 @@ class Straight:
 
     def next(self, node: int, value: int) -> int:
         return node + 1
+
+    def failure(self, node: int) -> str:
+        return ""
 
 
 class Word(NamedTuple):

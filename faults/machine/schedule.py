@@ -1,7 +1,8 @@
-"""One execution, written down: the moves of threads and of nature in their order. It is data: JSON and back."""
+"""One execution, written down: the moves of threads and of nature in their order. It is data: JSON or a token."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -50,6 +51,33 @@ def from_json(data: object) -> Schedule:
     return tuple(_move(at, item) for at, item in enumerate(data))
 
 
+LETTERS = {
+    Act.STEP: "s",
+    Act.AGAIN: "a",
+    Act.LAND: "l",
+    Act.LAND_NT: "n",
+    Act.DROPPED: "f",
+    Act.EVICT: "e",
+    Act.DROP: "d",
+    Act.PREFETCH: "p",
+    Act.LOSE: "x",
+}
+ACTS = {letter: act for act, letter in LETTERS.items()}
+
+
+def to_token(schedule: Sequence[Move]) -> str:
+    """One word for a command line: ``s0s0l0.1s1``."""
+    return "".join(f"{LETTERS[m.act]}{m.who}" + (f".{m.line}" if m.line >= 0 else "") for m in schedule)
+
+
+def from_token(token: str) -> Schedule:
+    """Raises ArgumentError for what is no token."""
+    if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > LONGEST:
+        raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
+    found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
+    return tuple(Move(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
+
+
 def _move(at: int, item: object) -> Move:
     match item:
         case ["step" | "again" as act, int(who)] if type(who) is int and who >= 0:
@@ -58,4 +86,4 @@ def _move(at: int, item: object) -> Move:
             act in set(Act) - {Act.STEP, Act.AGAIN} and type(who) is type(line) is int and min(who, line) >= 0
         ):
             return Move(Act(act), who, line)
-    raise ArgumentError(f'move {at} of the schedule is {item!r}; a move is such as ["step", 0] or ["land", 0, 1]')
+    raise ArgumentError(f'move {at} of the schedule is {item!r:.60}; a move is such as ["step", 0] or ["land", 0, 1]')

@@ -258,7 +258,8 @@ def replay(machine: Machine, schedule: Schedule) -> list[State]:
     states = [machine.initial()]
     for at, move in enumerate(schedule):
         if move not in machine.enabled(states[-1]):
-            raise ArgumentError(f"move {at} of the schedule, {' '.join(map(str, move))}, is not possible there")
+            text = " ".join(map(str, move[: 2 if move.line < 0 else 3]))
+            raise ArgumentError(f"move {at} of the schedule, {text}, is not possible there")
         states.append(machine.apply(states[-1], move))
     return states
 

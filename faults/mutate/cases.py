@@ -16,7 +16,7 @@ from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
-from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, with_heap
+from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 
 LINES_MAX = 1024
 
@@ -103,6 +103,23 @@ def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
     before = [_filling(case, plan.layout, rank)] * slots
     after = [_filling(case, plan.layout, (rank + 1) % case.ranks)] * slots
     return before + [plan] * (slots + 1) + _rewriting(case, plan.layout) + after
+
+
+def mixtures(case: Case, plan: Plan) -> Iterator[list[Plan]]:
+    """The plan between calls of every other shipped plan that fits the same slots, of each root that it has."""
+    layout, slots = plan.layout, plan.layout.slots
+    for collective, contract in COLLECTIVES.items():
+        for variant in variants(collective):
+            for root in range(case.ranks if contract.rooted_input or contract.rooted_output else 1):
+                op = "sum" if contract.reduces else "none"
+                call = Call(collective, variant, case.ranks, LINE_BYTES * contract.moves_data, "u8", op, root)
+                try:
+                    other = build(recipe(collective, variant), layout, lent_if_zero_copy(call))
+                    calls = [other] * slots + [plan] * (slots + 1) + [other] * slots
+                    assert all(p.parts for p in calls)
+                except ArgumentError:  # it needs larger slots, or more doorbells
+                    continue
+                yield calls
 
 
 def _filling(case: Case, layout: Layout, root: int) -> Plan:

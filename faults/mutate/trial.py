@@ -2,7 +2,8 @@
 
 refused       a rule of plans rejects it before anything runs                     killed
 confirmed     the prover finds a violation, and an execution shows it             killed
-equivalent    the prover proves it right in any mixture of calls, and no execution that was tried shows anything
+equivalent    the prover proves it right whatever calls come before and after, and no execution shows anything
+indebted      the prover proves it right between all calls that we ship, but other ones might rely on what it omits
 unconfirmed   the prover finds a violation that no execution shows                survived
 missed        the prover proves it right, and an execution shows that it is not   survived
 unknown       the prover cannot tell                                              survived
@@ -18,10 +19,10 @@ from typing import NamedTuple
 
 from cxlemu.plan import Plan
 from cxlemu.plan.rules import findings
-from faults.mutate.cases import Case, plan_of, sequence
+from faults.mutate.cases import Case, mixtures, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.suspects import suspect
-from faults.prove import prove_calls
+from faults.prove import Proof, prove_calls
 from faults.verdict import Verdict
 from faults.witness import Kind, Program, Shown, orders, search, suspects
 
@@ -32,6 +33,7 @@ class Fate(Enum):
     REFUSED = "refused"
     CONFIRMED = "confirmed"
     EQUIVALENT = "equivalent"
+    INDEBTED = "indebted"
     UNCONFIRMED = "unconfirmed"
     MISSED = "missed"
     UNKNOWN = "unknown"
@@ -81,16 +83,25 @@ class Trial:
         right = self.program(mutant.rank)
         wrong = right.with_plan(self.plan, mutated)
         here = suspect(right.plans, self.plan, mutant)
-        proof = prove_calls(wrong.plans)
-        if proof.verdict is Verdict.OK:
-            proof = prove_calls([mutated], obliges=True)
-        if proof.verdict is Verdict.UNKNOWN:
-            return Judgement(mutant, Fate.UNKNOWN, name, proof.reason)
-        if proof.violation is not None:
-            shown = search(wrong, (here, *suspects(proof.violation)))
-            return Judgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
+        for program, proof in self._proofs(wrong, mutated):
+            if proof.verdict is Verdict.UNKNOWN:
+                return Judgement(mutant, Fate.UNKNOWN, name, proof.reason)
+            if proof.violation is not None:
+                shown = search(program, (here, *suspects(proof.violation)))
+                return Judgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
         for order in islice(orders(wrong.plans, (here,)), TRIED):
-            shown = wrong.run(order)
+            shown = wrong.run(order, quick=True)
             if shown.kind is not Kind.NOTHING:
                 return Judgement(mutant, Fate.MISSED, name, shown.detail, shown)
-        return Judgement(mutant, Fate.EQUIVALENT, name)
+        obliged = prove_calls(wrong.plans, obliges=True)
+        fate = Fate.EQUIVALENT if obliged.verdict is Verdict.OK else Fate.INDEBTED
+        return Judgement(mutant, fate, name, obliged.reason)
+
+    def _proofs(self, wrong: Program, mutated: Plan) -> Iterator[tuple[Program, Proof]]:
+        """Of the calls in which most mistakes matter; then, if it breaks what other calls rely on, of all mixtures."""
+        yield wrong, prove_calls(wrong.plans)
+        if prove_calls(wrong.plans, obliges=True).verdict is not Verdict.OK:
+            for plans in mixtures(self.case, mutated):
+                proof = prove_calls(plans)
+                if proof.verdict is not Verdict.OK:
+                    yield Program.of(plans), proof

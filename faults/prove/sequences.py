@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import lcm
 
 from collectives.catalog import build, recipe
@@ -68,7 +69,7 @@ def _laps(plan: Plan, rooted: Rooted | None) -> list[Plan]:
     slots = plan.layout.slots
     contract = COLLECTIVES.get(plan.call.collective)
     if rooted is None or contract is None or not contract.rooted:
-        return [plan] * (2 * slots + 1)
+        return [plan] * max(2, _calls(plan, 2 * slots + 1))
     roots = [plan if root == plan.call.root else rooted(root) for root in range(plan.ranks)]
     return [roots[call % plan.ranks] for call in range(lcm(plan.ranks, slots) + slots)]
 
@@ -78,9 +79,15 @@ def _between(plan: Plan) -> Iterator[list[Plan]]:
     slots, ranks = plan.layout.slots, plan.ranks
     for variant in ("naive", "line"):
         first, last = (filling(plan.layout, variant, root) for root in (0, ranks - 1))
-        yield [first] * slots + [plan] * (slots + 1) + [last] * slots
+        yield [first] * slots + [plan] * _calls(plan, slots + 1) + [last] * slots
 
 
+def _calls(plan: Plan, rounds: int) -> int:
+    """How many calls take so many rounds."""
+    return -(-rounds // max(plan.rounds, 1))
+
+
+@lru_cache(64)
 def filling(layout: Layout, variant: str, root: int) -> Plan:
     """A broadcast of all bytes of a slot (naive), or of all doorbell lines of a rank (line)."""
     nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if variant == "line" else layout.slot_bytes

@@ -37,12 +37,31 @@ static bool streams_in(held *h, program *part, PyObject *streams) {
     return true;
 }
 
-/* A rank's part: events, bytes of the buffers, where they lie, streams. */
+/* Whole pieces, of contributions of ranks that there are, within the output. */
+static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObject *array, int64_t output_bytes) {
+    int64_t words;
+    const int64_t *piece = array_of(h, array, sizeof *piece, &words), *end = piece + words;
+    if (!piece) return false;
+    whole->contract[rank] = piece, whole->contract_words[rank] = words;
+    while (piece < end) {
+        bool fits = end - piece >= 6 && piece[3] >= 1 && piece[3] <= (end - piece - 4) / 2 && piece[2] >= 1;
+        fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes && piece[0] <= output_bytes - piece[1];
+        for (int64_t k = 0; fits && k < piece[3]; k++) fits = piece[4 + 2 * k] >= 0 && piece[4 + 2 * k] < p->ranks && piece[5 + 2 * k] >= 0;
+        if (!fits) {
+            PyErr_SetString(PyExc_ValueError, "a contract is of whole pieces of the output");
+            return false;
+        }
+        piece += 4 + 2 * piece[3];
+    }
+    return true;
+}
+
+/* A rank's part: events, bytes of the buffers, where they lie, its contract, streams. */
 static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *described, int64_t extent_bytes) {
     program *part = &whole->part[rank];
-    PyObject *bytes, *lodgings, *streams;
+    PyObject *bytes, *lodgings, *contract, *streams;
     int64_t count, lodged;
-    if (!PyArg_ParseTuple(described, "iOOO!", &part->event_count, &bytes, &lodgings, &PyList_Type, &streams)) return false;
+    if (!PyArg_ParseTuple(described, "iOOOO!", &part->event_count, &bytes, &lodgings, &contract, &PyList_Type, &streams)) return false;
     const int64_t *sizes = array_of(h, bytes, sizeof *sizes, &count);
     if (!sizes) return false;
     const lodging *lies = array_of(h, lodgings, sizeof *lies, &lodged);
@@ -52,6 +71,7 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
         return false;
     }
     part->buffer_count = (int32_t)count;
+    if (!contract_in(h, p, whole, rank, contract, count > 1 ? sizes[1] : 0)) return false;
     for (int k = 0; k < count; k++) {
         const lodging *l = &lies[k];
         part->buffer_bytes[k] = sizes[k], whole->lodging[rank][k] = *l;
@@ -89,6 +109,8 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
     whole->rounds = rounds, whole->meets = meets;
     whole->part = zeroed(p, (size_t)p->ranks, sizeof *whole->part);
     whole->lodging = zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
+    whole->contract = zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
+    whole->contract_words = zeroed(p, (size_t)p->ranks, sizeof *whole->contract_words);
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         program *part = &whole->part[rank];
         *part = *shape;
@@ -119,16 +141,22 @@ static void prepare(pass *p, const program *shape) {
     p->cards = zeroed(p, (size_t)shape->card_count, sizeof *p->cards);
     for (int32_t k = 0; k < shape->card_count; k++) map_begin(p, &p->cards[k]);
     p->locals = zeroed(p, ranks * MAX_BUFFERS, sizeof *p->locals);
+    p->card_contents = zeroed(p, (size_t)shape->card_count, sizeof *p->card_contents);
+    for (int32_t k = 0; k < shape->card_count; k++) contents_begin(p, &p->card_contents[k]);
+    p->local_contents = zeroed(p, ranks * MAX_BUFFERS, sizeof *p->local_contents);
 }
 
 static void clean(pass *p, const program *shape, int plans) {
     const size_t bells = ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * (size_t)p->ranks;
-    for (int k = 0; p->plan && k < plans; k++) free(p->plan[k].part), free(p->plan[k].lodging);
+    for (int k = 0; p->plan && k < plans; k++) {
+        free(p->plan[k].part), free(p->plan[k].lodging);
+        free(p->plan[k].contract), free(p->plan[k].contract_words);
+    }
     for (int32_t k = 0; p->cards && k < shape->card_count; k++) map_free(&p->cards[k]);
     for (int32_t k = 0; p->locals && k < p->ranks * MAX_BUFFERS; k++) map_free(&p->locals[k]);
     for (size_t k = 0; p->bells && k < bells; k++) {
         for (int r = 0; r < p->bells[k].rings; r++) forget(p->bells[k].ring[r].at.known);
-        free(p->bells[k].ring), free(p->bells[k].reader);
+        free(p->bells[k].ring), free(p->bells[k].reader), free(p->bells[k].carried.run);
     }
     for (int32_t k = 0; p->events && k < p->ranks * p->events_max; k++) forget(p->events[k].known);
     for (int32_t k = 0; p->known && k < p->streams; k++) forget(p->known[k]);
@@ -136,6 +164,10 @@ static void clean(pass *p, const program *shape, int plans) {
         for (int d = 0; d < p->opens[k]; d++) drain_drop(p->open[k][d]);
         free(p->open[k]);
     }
+    for (int32_t k = 0; p->card_contents && k < shape->card_count; k++) free(p->card_contents[k].run);
+    for (int32_t k = 0; p->local_contents && k < p->ranks * MAX_BUFFERS; k++) free(p->local_contents[k].run);
+    for (int k = 0; k < 4; k++) free(p->folding[k].run);
+    free(p->card_contents), free(p->local_contents), free(p->laid.run), free(p->term), free(p->slot_of_term);
     free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events), free(p->open);
     free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);
 }
@@ -209,7 +241,7 @@ static bool decided(held *h, pass *p, const program *shape, const arguments *a) 
     }
 }
 
-static PyObject *run(PyObject *Py_UNUSED(module), PyObject *args) {
+static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
     program shape = {0};
     pass p = {0};
     held h = {0};
@@ -235,7 +267,7 @@ static PyObject *run(PyObject *Py_UNUSED(module), PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"run", run, METH_VARARGS,
+    {"run", run_pass, METH_VARARGS,
      "run(layout, hosts, strips, plans, plan_of, epochs, without, obliges): (verdict, reason, rule, detail, instructions,\n"
      "at, by, card, line). Raises ValueError for records that could not be executed."},
     {NULL, NULL, 0, NULL},

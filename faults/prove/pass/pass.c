@@ -64,6 +64,57 @@ static void access_operand(step *s, const operand *o, int64_t nbytes, enum acces
         access_pool(s, found[k].at.card, found[k].at.offset, found[k].at.offset + found[k].nbytes, kind, posted);
 }
 
+/* --- values ---------------------------------------------------------------------------------------------------- */
+
+/* The memory that a local operand is, and where in it. */
+static contents *local_contents(const step *s, int buffer, int64_t offset, int64_t *at) {
+    const lodging *l = &s->lodging[buffer];
+    *at = (l->card >= 0 ? l->offset : l->at) + offset;
+    return l->card >= 0 ? &s->p->card_contents[l->card] : &s->p->local_contents[s->rank * MAX_BUFFERS + l->root];
+}
+
+static void fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes) {
+    card_run found[MAX_RUNS];
+    if (o->kind == BUFFER) {
+        int64_t begin;
+        const contents *local = local_contents(s, o->id, o->offset, &begin);
+        contents_move(s->p, into, at, local, begin, nbytes);
+        return;
+    }
+    const int count = runs_of(s->part, o, nbytes, found);
+    for (const card_run *r = found; r < found + count; r++)
+        for (int64_t k = 0; k < r->blocks; k++)
+            contents_move(s->p, into, at + r->local + k * r->stride, &s->p->card_contents[r->at.card], r->at.offset + k * r->block_bytes, r->block_bytes);
+}
+
+static void put(step *s, const operand *o, const contents *from, int64_t begin, int64_t nbytes) {
+    card_run found[MAX_RUNS];
+    int64_t at;
+    if (o->kind == BUFFER) {
+        contents *local = local_contents(s, o->id, o->offset, &at);
+        contents_move(s->p, local, at, from, begin, nbytes);
+    }
+    const int count = o->kind == REGION ? runs_of(s->part, o, nbytes, found) : 0;
+    for (const card_run *r = found; r < found + count; r++)
+        for (int64_t k = 0; k < r->blocks; k++)
+            contents_move(s->p, &s->p->card_contents[r->at.card], r->at.offset + k * r->block_bytes, from, begin + r->local + k * r->stride, r->block_bytes);
+}
+
+static void compute(step *s, const record *r) {
+    const operand *sources[] = {&r->a, &r->b, &r->c};
+    contents *folding = s->p->folding, *result = &folding[3];
+    int count = 0;
+    for (int k = 0; k < 3; k++) {
+        if (!sources[k]->kind) continue;
+        contents_begin(s->p, &folding[count]);
+        fetch(s, &folding[count++], 0, sources[k], r->nbytes);
+    }
+    if (r->op == REDUCE || r->op == REDUCE_LOCAL) contents_fold(s->p, result, folding, count, r->nbytes, r->flags & FLAG_DIVIDE ? r->arg : 1);
+    else result = &folding[0];
+    put(s, &r->dst, result, 0, r->nbytes);
+    put(s, &r->dst2, result, 0, r->nbytes);
+}
+
 /* --- flushes and fences ---------------------------------------------------------------------------------------- */
 
 static void await_fence(pass *p, int32_t rank, drain *d) {
@@ -182,6 +233,8 @@ static void ring_bell(step *s, const record *r, const record *previous) {
         if (!previous || memcmp(r, previous, sizeof *r) != 0) { /* twice the same is once */
             check_payload_store(p, &a, b, at.offset / LINE_BYTES);
             b->payload = s->now.self, b->readers = 0;
+            contents_begin(p, &b->carried);
+            fetch(s, &b->carried, 0, &r->a, r->nbytes);
         }
     }
     if (last && value == last->value) return; /* whoever waits may go on at the first one */
@@ -237,6 +290,12 @@ static bool satisfied(step *s, const record *r) {
     return true;
 }
 
+static void take_payload(step *s, const record *r) {
+    bell *b = bell_at(s->p, s->part, r->arg, s->part->epoch + r->value);
+    if (!b->carried.runs) contents_begin(s->p, &b->carried);
+    put(s, &r->dst, &b->carried, 0, r->nbytes);
+}
+
 static void execute(step *s, const record *r, const record *previous) {
     pass *p = s->p;
     const operand *sources[] = {&r->a, &r->b, &r->c}, *targets[] = {&r->dst, &r->dst2};
@@ -246,7 +305,10 @@ static void execute(step *s, const record *r, const record *previous) {
     case FLUSH: case INVALIDATE: flush(s, r); break;
     case FENCE: fence(s); break;
     case SIGNAL: case SIGNAL_DATA: ring_bell(s, r, previous); break;
-    case WAIT_DATA: access_operand(s, &r->dst, r->nbytes, STORE, NULL); break;
+    case WAIT_DATA:
+        access_operand(s, &r->dst, r->nbytes, STORE, NULL);
+        take_payload(s, r);
+        break;
     case RECORD:
         recorded = &p->events[s->rank * p->events_max + r->arg];
         if (!recorded->known) *recorded = (point){know(s->now.known), s->now.self};
@@ -256,6 +318,7 @@ static void execute(step *s, const record *r, const record *previous) {
         posted = drain_new(p, s->stream);
         await_fence(p, s->rank, posted);
         access_operand(s, &r->dst, r->nbytes, STORE_NT, posted);
+        compute(s, r);
         drain_drop(posted);
         break;
     case WRITE:
@@ -264,8 +327,10 @@ static void execute(step *s, const record *r, const record *previous) {
     case READ: case REDUCE: case COPY: case REDUCE_LOCAL:
         for (int k = 0; k < 3; k++) access_operand(s, sources[k], r->nbytes, LOAD, NULL);
         for (int k = 0; k < 2; k++) access_operand(s, targets[k], r->nbytes, STORE, NULL);
+        compute(s, r);
         break;
-    default: break; /* WAIT, WAIT_ALL, AWAIT: done. COMPUTE: whatever it computes is no contract's */
+    case COMPUTE: undecided(p, COMPUTES, s->now.self);
+    default: break; /* WAIT, WAIT_ALL, AWAIT: that was all */
     }
 }
 
@@ -288,7 +353,7 @@ static bool advance(step *s, program *part, int32_t stream) {
     return moved;
 }
 
-enum { OUTPUT = 1 }; /* of a part's buffers */
+enum { INPUT, OUTPUT }; /* of a part's buffers */
 
 /* --- calls ----------------------------------------------------------------------------------------------------- */
 
@@ -304,6 +369,16 @@ static void user_stores(pass *p, int32_t rank) {
     step s = first_step(p, rank);
     for (int k = 0; k < s.part->buffer_count; k++)
         if (s.lodging[k].card >= 0) access_buffer(&s, k, 0, s.part->buffer_bytes[k], STORE);
+}
+
+/* The input is what it is; nothing else has a meaning yet. */
+static void fill_buffers(pass *p, int32_t rank) {
+    const step s = first_step(p, rank);
+    int64_t at;
+    for (int k = s.part->buffer_count - 1; k >= 0; k--) { /* the input last: it may lie in the output */
+        contents *local = local_contents(&s, k, 0, &at);
+        contents_fill(p, local, at, at + s.part->buffer_bytes[k], k == INPUT ? input_term(p, p->call[rank], rank) : 0, -at);
+    }
 }
 
 static void begin_call(pass *p, int32_t rank) {
@@ -322,10 +397,13 @@ static void begin_call(pass *p, int32_t rank) {
         forget(p->events[rank * p->events_max + e].known);
         p->events[rank * p->events_max + e].known = NULL;
     }
-    for (int k = 0; k < MAX_BUFFERS && part->stream_count > 1; k++) {
+    for (int k = 0; k < part->buffer_count; k++) {
+        contents_begin(p, &p->local_contents[rank * MAX_BUFFERS + k]);
+        if (part->stream_count == 1) continue;
         map_free(&p->locals[rank * MAX_BUFFERS + k]);
         map_begin(p, &p->locals[rank * MAX_BUFFERS + k]);
     }
+    fill_buffers(p, rank);
     p->begun[rank] = true;
 }
 
@@ -334,6 +412,11 @@ static void end_call(pass *p, int32_t rank) {
     gather(p, rank);
     step s = first_step(p, rank);
     if (s.part->buffer_count > OUTPUT) access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* by the user */
+    if (whole->contract_words[rank]) {
+        int64_t base;
+        const contents *output = local_contents(&s, OUTPUT, 0, &base);
+        check_contract(p, rank, output, base, whole->contract[rank], whole->contract_words[rank]);
+    }
     if (whole->meets) check_barrier(p, rank);
     check_lent(p, rank);
     user_stores(p, rank);

@@ -3,7 +3,7 @@
  *
  *   clock.c  what a stream knows of the others        lines.c  which writes, readers and flushes a line has seen
  *   rules.c  one function a rule                      pass.c   the instructions, one after another
- *   module.c the binding */
+ *   values.c what bytes are made of                    module.c the binding */
 #ifndef CXLEMU_PASS_H
 #define CXLEMU_PASS_H
 
@@ -76,6 +76,24 @@ typedef struct {
     segment *segment;
 } map;
 
+/* From begin on, byte a of a memory is byte a + shift of a term. */
+typedef struct {
+    int64_t begin;
+    int32_t term; /* 0: nobody wrote them */
+    int64_t shift;
+} run;
+
+typedef struct {
+    int runs, room;
+    run *run;
+} contents;
+
+/* See values.c. */
+typedef struct {
+    int32_t kind, left, right;
+    int64_t by;
+} term;
+
 /* Of a doorbell's line. A later signal's value is larger; those that all streams know of are forgotten. */
 typedef struct {
     int64_t value;
@@ -87,12 +105,13 @@ typedef struct {
     ring *ring;
     int64_t forgotten; /* the largest value among those */
     event payload;     /* the signal whose payload the line carries; at = 0: none */
+    contents carried;  /* that payload */
     event *reader;     /* of that payload */
 } bell;
 
 enum rule {
     ORDER, LANDED, OLDER_WRITE, FRESH, RESIDUE, STALE_ALLOCATE, FALSE_SHARING, PAYLOAD, FENCE_SCOPE, LOCAL, EXIT, REUSE,
-    BARRIER, DEADLOCK, RULES, NO_RULE = -1
+    BARRIER, CONTRACT, DEADLOCK, NO_RULE = -1
 };
 
 /* Which sentence tells it. */
@@ -102,7 +121,7 @@ enum detail {
 };
 
 enum verdict { PROVED, VIOLATED, UNDECIDED };
-enum reason { NO_REASON, SIGNALS_UNORDERED, SIGNALS_FALL, TOO_MANY_FENCES, TOO_MANY_DRAINS };
+enum reason { NO_REASON, SIGNALS_UNORDERED, SIGNALS_FALL, TOO_MANY_FENCES, TOO_MANY_DRAINS, COMPUTES };
 
 typedef struct {
     int rule, detail;
@@ -119,6 +138,8 @@ typedef struct {
 typedef struct {
     program *part; /* of every rank */
     lodging (*lodging)[MAX_BUFFERS];
+    const int64_t **contract; /* of every rank: see check_contract */
+    int64_t *contract_words;
     int64_t rounds;
     bool meets; /* a barrier: nobody leaves before everybody came */
 } plan;
@@ -147,6 +168,11 @@ typedef struct {
     drain ***open;       /* of each rank: not fenced yet by the stream that began them */
     int *opens, *open_room;
     knowledge *joint; /* of all who are done with a round */
+    contents *card_contents, *local_contents, folding[4], laid;
+    term *term;
+    int32_t terms, *slot_of_term;
+    int term_room;
+    int64_t slots_of_terms;
     /* the result */
     int64_t instructions;
     enum verdict verdict;
@@ -208,6 +234,14 @@ void check_barrier(pass *p, int32_t rank);
 bell *done_bell(const pass *p, int32_t rank);
 bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch);
 const ring *first_ring(const bell *b, int64_t value); /* that satisfies; NULL: none, or forgotten */
+
+/* values.c */
+void contents_begin(pass *p, contents *c);
+void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t number, int64_t shift);
+void contents_move(pass *p, contents *to, int64_t at, const contents *from, int64_t begin, int64_t nbytes);
+void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor);
+int32_t input_term(pass *p, int32_t call, int32_t rank);
+void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words);
 
 /* pass.c */
 void pass_run(pass *p);

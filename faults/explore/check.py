@@ -1,0 +1,59 @@
+"""One protocol, searched by the strategy that was asked for; then what should hold in the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from faults.explore.partial import bounded, sampled
+from faults.explore.programs import Protocol, RankThread
+from faults.explore.result import Budget, Exploration, Finding, Kind
+from faults.explore.search import explore
+from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
+from faults.machine.schedule import Schedule
+from faults.machine.steps import Machine, replay
+from faults.verdict import Verdict
+
+ENGINES = ("reference",)
+
+
+def check(
+    protocol: Protocol,
+    machine: Machine,
+    strategy: Strategy,
+    budget: Budget,
+    *,
+    engine: str = ENGINES[0],
+    runs: int = 1000,
+    seed: int = 0,
+) -> Exploration:
+    """``machine`` runs the protocol's program. ``runs`` and ``seed`` are for random strategies."""
+    match strategy:
+        case Exhaustive():
+            found = explore(machine, budget)
+        case Preemptions() | Delays():
+            found = bounded(machine, strategy, budget)
+        case RandomWalk() | PCT():
+            found = sampled(machine, strategy, budget, runs=runs, seed=seed)
+    return found if found.finding else judge_ends(protocol, machine, found)
+
+
+def rerun(protocol: Protocol, machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
+    """One execution, and all that can follow it. Raises ArgumentError where the program cannot do it."""
+    found = judge_ends(protocol, machine, explore(machine, budget, start=replay(machine, schedule)[-1]))
+    outcomes = {outcome: (*schedule, *rest) for outcome, rest in found.outcomes.items()}
+    return replace(found, outcomes=outcomes, schedule=(*schedule, *found.schedule))
+
+
+def judge_ends(protocol: Protocol, machine: Machine, found: Exploration) -> Exploration:
+    """The same with the first outcome, if any, at which ``final`` raises."""
+    names = [word.name for word in machine.program.words]
+    for outcome, schedule in found.outcomes.items() if protocol.final else ():
+        results = [
+            thread.result(end) if end >= 0 and isinstance(thread, RankThread) else None
+            for thread, end in zip(machine.program.threads, outcome.ends, strict=True)
+        ]
+        said = protocol.judge(dict(zip(names, outcome.memory, strict=True)), results)
+        if said:
+            finding = Finding(Kind.FINAL, 0, f"in the end: {said}")
+            return replace(found, verdict=Verdict.VIOLATION, finding=finding, schedule=schedule, reason="")
+    return found
