@@ -428,3 +428,16 @@ def test_what_goes_right_has_no_story() -> None:
     case = BROKEN.model_copy(update={"mutant": None})
     assert judge(case) == Judgement("right")
     assert wrong_read(executed(case)) is None
+
+
+# --- Dask, where it is installed -----------------------------------------------------------------------------
+
+
+def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="pip install 'cxlemu[dask]'")
+    out = tmp_path / "r.json"
+    result = cxlemu(*FLAGS, *MUTANT, "--seeds", 2, "--executor", "dask", "--json", out)
+    assert result.exit_code == 1, result.output
+    (finding,) = json.loads(out.read_text())["findings"]
+    assert (finding["kind"], finding["count"]) == ("wrong bytes", 2)
+    assert finding["case"]["nbytes"] == 1

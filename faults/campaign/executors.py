@@ -6,7 +6,9 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
+from importlib import import_module
 from multiprocessing import get_context
+from typing import Any, cast
 
 from cxlemu.errors import ArgumentError
 
@@ -37,11 +39,12 @@ def _leave_interrupts() -> None:
 
 def _dask(workers: int, scheduler: str | None) -> Callable[[], Executor]:
     try:
-        from distributed import Client, LocalCluster
+        dask: Any = import_module("distributed")
     except ImportError:
         raise ArgumentError("--executor dask needs Dask: pip install 'cxlemu[dask]'") from None
+    where = scheduler or dask.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     try:
-        client = Client(scheduler or LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None))
-    except OSError as error:
+        client = dask.Client(where)
+    except (OSError, ValueError) as error:
         raise ArgumentError(f"--scheduler {scheduler}: no Dask scheduler answers there: {error}") from None
-    return lambda: client.get_executor(pure=False)
+    return lambda: cast(Executor, client.get_executor(pure=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from collectives.catalog import build
@@ -114,15 +114,14 @@ def layout_in_lockstep(case: Case) -> Layout:
     return with_heap(layout)
 
 
-def layout_with_faults(case: Case) -> Layout:
-    """The one that its communicators will have."""
-    return world_layout(case.scenario().world().topology, case.ranks, region_bytes=REGION_BYTES)
-
-
 def meant_plans(case: Case) -> list[Plan]:
     """The calls without any mistake."""
-    layout = layout_in_lockstep(case) if case.launch == "lockstep" else layout_with_faults(case)
-    return [build(case.recipe(), layout, lent_if_zero_copy(case.call))] * case.calls
+    if case.launch == "lockstep":
+        return [build(case.recipe(), layout_in_lockstep(case), lent_if_zero_copy(case.call))] * case.calls
+    scenario = case.scenario()
+    layout = world_layout(scenario.world().topology, case.ranks, region_bytes=REGION_BYTES)
+    call = replace(lent_if_zero_copy(scenario.call), in_place=scenario.in_place)
+    return [build(case.recipe(), layout, call)] * case.calls
 
 
 def mutated(case: Case, plans: list[Plan]) -> list[Plan]:

@@ -195,8 +195,9 @@ class _Teller:
         self._before: tuple[tuple[Held, ...], int] = ((Held(),) * len(self._columns), 0)
         world = execution.world(replay(()))
         everything = [done for queue in queues(execution.program).values() for done in queue]
+        loads = [done for done in everything if done.instruction.op in LOADS]
         self._stores = {(d.rank, d.call) for d in everything if self._touches(world, d, stores=True)}
-        self._loads = {(d.rank, d.call) for d in everything if self._touches(world, d, stores=False)}
+        self._loads = {(d.rank, d.call) for d in loads if self._touches(world, d, stores=False)}
 
     def see(self, world: Lockstep, number: int, done: Done | None) -> None:
         if number > self._wrong.move:
