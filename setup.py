@@ -7,9 +7,10 @@ from setuptools import Extension, setup
 
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
-NATIVE = ("adversary", "cache", "calls", "check", "executor", "fold", "hostlock", "lines", "lines_module", "module")
-NATIVE += ("operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
-NATIVE_HEADERS = ("adversary", "cache", "core", "hostlock", "lines", "modules", "place", "python", "shadow", "through")
+NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
+NATIVE += ("module", "operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
+NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "place", "python", "shadow")
+NATIVE_HEADERS += ("through",)
 
 
 def paths(folder: str, names: tuple[str, ...], suffix: str) -> list[str]:

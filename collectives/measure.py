@@ -71,16 +71,16 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    lent = _lent(comm, case)
+    lent = lent_room(comm, case)
     for number in range(calls):
         serial = index * calls + number
         x = oracle.inputs(case.call, comm.rank, sweep.seed, serial)
         right = oracle.expected(case.call, comm.rank, sweep.seed, serial) if sweep.check else None
-        x, out = _buffers(case, comm.rank, x, right, lent)
+        x, out = arrays(case, comm.rank, x, right, lent)
         if number >= sweep.warmup:
             control.barrier()
         before_ns = time.monotonic_ns()
-        _call(comm, case, x, out, sweep.algorithm)
+        perform(comm, case, x, out, sweep.algorithm)
         after_ns = time.monotonic_ns()
         if number >= sweep.warmup:
             entered[number - sweep.warmup], left[number - sweep.warmup] = before_ns, after_ns
@@ -93,7 +93,7 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     return Measured(comm.rank, entered, left, wrong, first_wrong)
 
 
-def _lent(comm: Communicator, case: Case) -> Array | None:
+def lent_room(comm: Communicator, case: Case) -> Array | None:
     """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
     if case.call.algorithm != ZERO_COPY.name:
         return None
@@ -101,7 +101,7 @@ def _lent(comm: Communicator, case: Case) -> Array | None:
     return comm.pool.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
 
 
-def _buffers(
+def arrays(
     case: Case, rank: int, x: Array | None, right: Array | None, lent: Array | None
 ) -> tuple[Array | None, Array | None]:
     """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
@@ -129,7 +129,8 @@ def _buffers(
     return flat.view(dtype), out.view(dtype)
 
 
-def _call(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
+def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
+    """Make the call on arrays that `arrays` gave."""
     call, contract = case.call, COLLECTIVES[case.call.collective]
     if not contract.moves_data:
         comm.barrier()

@@ -236,7 +236,7 @@ static bool decided(held *h, pass *p, const program *shape, const arguments *a) 
         prepare(p, shape);
         pass_run(p);
         return true;
-    case STOPPED: return true;
+    case DECIDED: return true;
     default: PyErr_NoMemory(); return false;
     }
 }

@@ -178,10 +178,10 @@ typedef struct {
     enum verdict verdict;
     enum reason reason;
     finding found;
-    jmp_buf stop; /* longjmp: with STOPPED when decided, OUT_OF_MEMORY */
+    jmp_buf stop; /* longjmp: with DECIDED when decided, OUT_OF_MEMORY */
 } pass;
 
-enum { STOPPED = 1, OUT_OF_MEMORY };
+enum { DECIDED = 1, OUT_OF_MEMORY };
 
 /* clock.c */
 void *room_for(pass *p, void *array, int *room, int needed, size_t each);

@@ -9,13 +9,13 @@ static const event nobody = {0, 0};
 _Noreturn void violated(pass *p, int rule, int detail, event at, event by, int32_t card, int64_t line) {
     p->verdict = VIOLATED;
     p->found = (finding){rule, detail, at, by, card, line};
-    longjmp(p->stop, STOPPED);
+    longjmp(p->stop, DECIDED);
 }
 
 _Noreturn void undecided(pass *p, enum reason reason, event at) {
     p->verdict = UNDECIDED, p->reason = reason;
     p->found = (finding){NO_RULE, PLAIN, at, nobody, -1, 0};
-    longjmp(p->stop, STOPPED);
+    longjmp(p->stop, DECIDED);
 }
 
 static bool off(const pass *p, enum rule rule) { return p->without >> rule & 1; }
