@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxlemu import userfile
@@ -346,6 +346,7 @@ moves = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(moves).map(tuple))
 def test_a_schedule_is_the_same_after_json_and_as_a_token(schedule: tuple[Move, ...]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
@@ -518,6 +519,14 @@ def test_a_collective_is_searched_whole(tmp_path: Path) -> None:
     assert json.loads(said.read_text())["states"] > 1000
 
 
+def test_an_algorithm_of_ones_own_is_searched_too() -> None:
+    own = f"{EXAMPLES.parent / 'my_all_reduce.py'}:my_all_reduce"
+    done = cxlemu("explore", own, "-n", 3)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("all_reduce my_all_reduce of 192 B, 3 ranks: ok, in every execution\n")
+    assert "has none" in cxlemu("explore", own, "--variant", "all").output
+
+
 def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the machine's fence waited for nothing."""
 
@@ -554,7 +563,7 @@ def test_exit_codes() -> None:
     [
         (["nowhere.py:f"], "explore nowhere.py:f: there is no file nowhere.py"),
         (["nowhere"], "explore takes FILE.py:function, not 'nowhere'"),
-        (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol"),
+        (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol or @algorithm"),
         (["FILE:fixed", "--strategy", "luck"], "--strategy 'luck' is not one of exhaustive, preemption:K"),
         (["FILE:fixed", "--replay", "zzz"], "a schedule's token is a word such as s0s0l0.1s1"),
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
