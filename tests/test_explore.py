@@ -569,6 +569,7 @@ def test_exit_codes() -> None:
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
         (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
         (["FILE:fixed", "--calls", "2"], "--bytes, --variant and --calls go with a collective"),
+        (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
         (["all_gather", "--variant", "zero_copy"], "make x with comm.pool.empty"),
         (["FILE:fixed", "-n", "9"], "9 is not in the range 1<=x<=8"),

@@ -23,6 +23,7 @@ from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
 DTYPE = "f32"
+BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,12 @@ def _block_bytes(collective: str, ranks: int, calls: Calls) -> int:
 def _plan_target(chosen: Recipe, ranks: int, calls: Calls) -> Target:
     """On a ring with room for few lines."""
     collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
+    number = calls.number or 1
+    if nbytes * ranks * number > BYTES_MAX:
+        raise ArgumentError(f"{number} x {nbytes} bytes of {ranks} ranks are too many to search: {BYTES_MAX} at most")
     op = "sum" if COLLECTIVES[collective].reduces else "none"
     call = Call(collective, chosen.name, ranks, nbytes, DTYPE, op, 0, False, None)
     plan = build(chosen, tiny_layout(ranks, lines=ranks + 1), call)
-    number = calls.number or 1
     compiled = compile_plans([plan] * number)
     machine = Machine(compiled.program)
 
