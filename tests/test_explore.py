@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxlemu import userfile
@@ -346,6 +346,7 @@ moves = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(moves).map(tuple))
 def test_a_schedule_is_the_same_after_json_and_as_a_token(schedule: tuple[Move, ...]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
@@ -518,6 +519,14 @@ def test_a_collective_is_searched_whole(tmp_path: Path) -> None:
     assert json.loads(said.read_text())["states"] > 1000
 
 
+def test_an_algorithm_of_ones_own_is_searched_too() -> None:
+    own = f"{EXAMPLES.parent / 'my_all_reduce.py'}:my_all_reduce"
+    done = cxlemu("explore", own, "-n", 3)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("all_reduce my_all_reduce of 192 B, 3 ranks: ok, in every execution\n")
+    assert "has none" in cxlemu("explore", own, "--variant", "all").output
+
+
 def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the machine's fence waited for nothing."""
 
@@ -554,12 +563,13 @@ def test_exit_codes() -> None:
     [
         (["nowhere.py:f"], "explore nowhere.py:f: there is no file nowhere.py"),
         (["nowhere"], "explore takes FILE.py:function, not 'nowhere'"),
-        (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol"),
+        (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol or @algorithm"),
         (["FILE:fixed", "--strategy", "luck"], "--strategy 'luck' is not one of exhaustive, preemption:K"),
         (["FILE:fixed", "--replay", "zzz"], "a schedule's token is a word such as s0s0l0.1s1"),
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
         (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
         (["FILE:fixed", "--calls", "2"], "--bytes, --variant and --calls go with a collective"),
+        (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
         (["all_gather", "--variant", "zero_copy"], "make x with comm.pool.empty"),
         (["FILE:fixed", "-n", "9"], "9 is not in the range 1<=x<=8"),

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from collectives.contracts import COLLECTIVES
-from cxlemu.cli.explore_target import plan_target, protocol_target
+from cxlemu.cli.explore_target import Calls, target
 from cxlemu.cli.json_file import check_json_file, read_json, write_json
 from cxlemu.cli.schedule_table import console, schedule_table
 from cxlemu.errors import ArgumentError
@@ -24,7 +23,7 @@ from faults.verdict import Verdict
 
 
 @click.command()
-@click.argument("program", metavar="FILE.py:PROTOCOL|COLLECTIVE")
+@click.argument("program", metavar="FILE.py:FUNCTION|COLLECTIVE")
 @click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True, help="One a host.")
 @click.option(
     "-b",
@@ -67,7 +66,9 @@ def command(
     replay: str | None,
     json_file: Path | None,
 ) -> None:
-    """Search every execution of a protocol of your own, a Python generator for each rank, or of a collective.
+    """Search every execution of a protocol or an algorithm of your own, or of a collective.
+
+    A protocol is a Python generator for each rank, decorated with @protocol; an algorithm is decorated with @algorithm.
 
     The file is executed. Found are failed assertions, deadlocks, loops that never end, ends that `final` does not
     accept, and reads of a collective that could see anything but what they must; each is shown as the execution that
@@ -78,6 +79,7 @@ def command(
       cxlemu explore examples/protocols/ring_queue.py:fixed
       cxlemu explore examples/protocols/ring_queue.py:broken --replay s0s0s1
       cxlemu explore my_lock.py:lock -n 3 --strategy preemption:2 --budget-s 20
+      cxlemu explore examples/my_all_reduce.py:my_all_reduce -n 3
       cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
 
     \b
@@ -86,25 +88,19 @@ def command(
     chosen, budget = parse(strategy), Budget(budget_states, budget_s)
     check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
-    if program in COLLECTIVES:
-        target = plan_target(program, ranks, total_bytes, variant or "auto", calls or 1)
-    elif (total_bytes, variant, calls) != (None, None, None):
-        raise ArgumentError("--bytes, --variant and --calls go with a collective, not with a protocol of your own")
-    else:
-        target = protocol_target(program, ranks)
-    if target.known is not None:
-        result = target.known
+    searched = target(program, ranks, Calls(total_bytes, variant, calls))
+    if searched.known is not None:
+        result = searched.known
     elif schedule is not None:
-        result = target.judge(follow(target.machine, schedule, budget))
+        result = searched.judge(follow(searched.machine, schedule, budget))
     else:
-        found = search(target.machine, chosen, budget, engine=engine, runs=runs, seed=seed)
-        result = target.judge(found)
+        result = searched.judge(search(searched.machine, chosen, budget, engine=engine, runs=runs, seed=seed))
     again = ["cxlemu", "explore", program, "--ranks", str(ranks)]
     again += [f"--bytes={total_bytes}"] if total_bytes else []
     again += [f"--variant={variant}"] if variant else []
     again += [f"--calls={calls}"] if calls else []
-    _print(target.machine, result, f"{target.name}, {ranks} rank{'s' * (ranks > 1)}", again)
-    write_json(json_file, _document(target.machine, result, program, ranks, strategy))
+    _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again)
+    write_json(json_file, _document(searched.machine, result, program, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
 
 

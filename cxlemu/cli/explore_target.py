@@ -1,13 +1,14 @@
-"""What ``cxlemu explore`` is given to search: a protocol in a user's file, or a plan of ours."""
+"""What ``cxlemu explore`` is given to search: a protocol or an algorithm in a user's file, or a collective."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from collectives.catalog import build, recipe
+from collectives.catalog import build, own_recipe, recipe
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
+from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError
@@ -22,6 +23,7 @@ from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
 DTYPE = "f32"
+BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
 
 
 @dataclass(frozen=True)
@@ -32,23 +34,53 @@ class Target:
     known: Exploration | None = None  # no search is needed
 
 
-def protocol_target(spec: str, ranks: int) -> Target:
-    """Raises ArgumentError where there is no such protocol."""
+@dataclass(frozen=True)
+class Calls:
+    """Of a collective, one after the other; None where the command line does not say."""
+
+    total_bytes: int | None = None
+    variant: str | None = None
+    number: int | None = None
+
+
+def target(spec: str, ranks: int, calls: Calls) -> Target:
+    """Raises ArgumentError where there is no such program, or no such call."""
+    if spec in COLLECTIVES:
+        return _plan_target(_shipped(spec, ranks, calls), ranks, calls)
     found, file, name = userfile.load(spec, "explore")
-    if not isinstance(found, Protocol):
-        raise ArgumentError(f"explore {spec}: {file} has no {name!r} decorated with @protocol")
-    machine = Machine(found.program(ranks))
-    return Target(name, machine, lambda explored: judge_ends(found, machine, explored))
+    if isinstance(found, Protocol):
+        if calls != Calls():
+            raise ArgumentError("--bytes, --variant and --calls go with a collective, not with a protocol of your own")
+        machine = Machine(found.program(ranks))
+        return Target(name, machine, lambda explored: judge_ends(found, machine, explored))
+    own = own_recipe(found, name, spec)
+    if own is None:
+        raise ArgumentError(f"explore {spec}: {file} has no {name!r} decorated with @protocol or @algorithm")
+    if calls.variant is not None:
+        raise ArgumentError("--variant does not go with an algorithm of your own: it has none")
+    return _plan_target(own, ranks, calls)
 
 
-def plan_target(collective: str, ranks: int, total_bytes: int | None, variant: str, calls: int) -> Target:
-    """Calls of a collective one after the other, on a small ring. Raises ArgumentError for a call that cannot be."""
-    nbytes = block_bytes(collective, total_bytes or LINE_BYTES * ranks, ranks, DTYPES[DTYPE].itemsize)
-    chosen = choose(collective, nbytes, ranks).variant if variant == "auto" else variant
+def _shipped(collective: str, ranks: int, calls: Calls) -> Recipe:
+    if calls.variant in (None, "auto"):
+        return recipe(collective, choose(collective, _block_bytes(collective, ranks, calls), ranks).variant)
+    return recipe(collective, str(calls.variant))
+
+
+def _block_bytes(collective: str, ranks: int, calls: Calls) -> int:
+    return block_bytes(collective, calls.total_bytes or LINE_BYTES * ranks, ranks, DTYPES[DTYPE].itemsize)
+
+
+def _plan_target(chosen: Recipe, ranks: int, calls: Calls) -> Target:
+    """On a ring with room for few lines."""
+    collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
+    number = calls.number or 1
+    if nbytes * ranks * number > BYTES_MAX:
+        raise ArgumentError(f"{number} x {nbytes} bytes of {ranks} ranks are too many to search: {BYTES_MAX} at most")
     op = "sum" if COLLECTIVES[collective].reduces else "none"
-    call = Call(collective, chosen, ranks, nbytes, DTYPE, op, 0, False, None)
-    plan = build(recipe(collective, chosen), tiny_layout(ranks, lines=ranks + 1), call)
-    compiled = compile_plans([plan] * calls)
+    call = Call(collective, chosen.name, ranks, nbytes, DTYPE, op, 0, False, None)
+    plan = build(chosen, tiny_layout(ranks, lines=ranks + 1), call)
+    compiled = compile_plans([plan] * number)
     machine = Machine(compiled.program)
 
     def judge(explored: Exploration) -> Exploration:
@@ -59,5 +91,5 @@ def plan_target(collective: str, ranks: int, total_bytes: int | None, variant: s
     if compiled.trouble is not None:
         finding, schedule = compiled.trouble.shown(machine, compiled.origins)
         known = Exploration(Verdict.VIOLATION, 0, 0, 0.0, finding, schedule)
-    name = f"{collective} {chosen} of {format_bytes(nbytes)}" + (f", {calls} calls" if calls > 1 else "")
+    name = f"{collective} {chosen.name} of {format_bytes(nbytes)}" + (f", {number} calls" if number > 1 else "")
     return Target(name, machine, judge, known)
