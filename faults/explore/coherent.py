@@ -124,10 +124,11 @@ class _Settled:
                     self.step(thread)
 
     def wait_in_vain(self) -> None:
-        """Threads at a wait flush its line, and look."""
+        """Threads wait, some of them for several doorbells, until all look in vain."""
         for thread in range(len(self.state.nodes)):
-            step = self.machine.step_of(self.state, thread)
-            if step is not None and step.do == Do.WAIT and not self.state.begun[thread]:
+            while (step := self.machine.step_of(self.state, thread)) is not None and step.do == Do.WAIT:
+                if Move(Act.STEP, thread) not in self.machine.enabled(self.state):
+                    break
                 self._do(Move(Act.STEP, thread))
                 self._settle()
 
