@@ -36,6 +36,7 @@ class Place(NamedTuple):
 class Trouble:
     finding: Finding
     order: tuple[Place, ...]  # the instructions that were executed
+    call: int  # the last one
 
     def shown(self, machine: Machine, origins: Sequence[Sequence[Place]]) -> tuple[Finding, Schedule]:
         """With the same order as an execution of the abstract machine, in which everything arrives at once."""
@@ -46,6 +47,8 @@ class Trouble:
             thread = thread_of[place.rank, place.stream]
             while (node := run.state.nodes[thread]) < len(origins[thread]) and origins[thread][node] == place:
                 run.step(thread)
+        run.between_calls(origins)
+        run.wait_in_vain()
         return self.finding, tuple(run.moves)
 
 
@@ -78,7 +81,7 @@ def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place,
         except (DeadlineError, ContractError) as error:
             kind = Kind.DEADLOCK if isinstance(error, DeadlineError) else Kind.FINAL
             finding = Finding(kind, 0, f"even in order on a coherent pool: {error}")
-            return tuple(order), Trouble(finding, tuple(order))
+            return tuple(order), Trouble(finding, tuple(order), number)
     return tuple(order), None
 
 
@@ -119,6 +122,15 @@ class _Settled:
                     if Move(Act.STEP, thread) not in self.machine.enabled(self.state):
                         break
                     self.step(thread)
+
+    def wait_in_vain(self) -> None:
+        """Threads wait, some of them for several doorbells, until all look in vain."""
+        for thread in range(len(self.state.nodes)):
+            while (step := self.machine.step_of(self.state, thread)) is not None and step.do == Do.WAIT:
+                if Move(Act.STEP, thread) not in self.machine.enabled(self.state):
+                    break
+                self._do(Move(Act.STEP, thread))
+                self._settle()
 
     def _settle(self) -> None:
         for act in (Act.LAND, Act.LAND_NT, Act.EVICT, Act.DROP):

@@ -46,28 +46,37 @@ class Abstract(NamedTuple):
 
 
 def concrete(machine: Machine, path: Sequence[Abstract], ahead: Abstract | None = None) -> tuple[Schedule, State]:
-    """The schedule, and the state it leads to; ``ahead`` is possible there, and not done."""
+    """The schedule, and the state it leads to; ``ahead`` is possible there, and not done. Without it, threads that wait
+    in vain do so until they find that they do."""
     planned = [*path, ahead] if ahead else path
     fetches = _fetches(machine, planned)
     run = _Run(machine)
     for at, abstract in enumerate(planned):
         if abstract.move.act == Act.STEP:
             run.take_out_flushed(abstract)
-        for host, line in fetches[at]:
-            run.fetch(host, line)
+        for fetch in fetches[at]:
+            run.fetch(fetch)
         if at < len(path):
             run.do(abstract.move)
+    if ahead is None and not machine.ended(run.state):
+        run.look_in_vain()
     return tuple(run.moves), run.state
 
 
-def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, list[tuple[int, int]]]:
-    """Before which move: (host, line). At the latest when the next version is made."""
-    fetches: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+class _Fetch(NamedTuple):
+    host: int
+    line: int
+    looks: bool  # the next move looks at the line, and so fetches it if it is absent
+
+
+def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, list[_Fetch]]:
+    """Before which move what is fetched: when the line is looked at or, if that is before, the next version is made."""
+    fetches: defaultdict[int, list[_Fetch]] = defaultdict(list)
     made: defaultdict[int, list[int]] = defaultdict(list)  # of each line: the moves that made its versions
     for at, abstract in enumerate(path):
         if abstract.age >= 0:
             when = made[abstract.line][-abstract.age] if abstract.age else at
-            fetches[when].append((machine.program.threads[abstract.who].host, abstract.line))
+            fetches[when].append(_Fetch(machine.program.threads[abstract.who].host, abstract.line, when == at))
         if abstract.made:
             made[abstract.line].append(at)
     return fetches
@@ -82,12 +91,17 @@ class _Run:
         self.state = self.machine.apply(self.state, move)
         self.moves.append(move)
 
-    def fetch(self, host: int, line: int) -> None:
-        cached = self.state.caches[host][line]
-        if cached is not None and not cached.dirty:
-            self.do(Move(Act.DROP, host, line))
-        if self.state.caches[host][line] is None:
-            self.do(Move(Act.PREFETCH, host, line))
+    def fetch(self, fetch: _Fetch) -> None:
+        if self.state.caches[fetch.host][fetch.line] is not None:
+            self.do(Move(Act.DROP, fetch.host, fetch.line))
+        if not fetch.looks:
+            self.do(Move(Act.PREFETCH, fetch.host, fetch.line))
+
+    def look_in_vain(self) -> None:
+        for _ in range(2 * len(self.state.nodes)):  # a wait flushes its line, which leaves
+            for move in self.machine.enabled(self.state):
+                if move.act in (Act.AGAIN, Act.DROPPED) and move in self.machine.enabled(self.state):
+                    self.do(move)
 
     def take_out_flushed(self, abstract: Abstract) -> None:
         """A reduced execution does so in the step that waits for it: a fence, of all lines or of one."""

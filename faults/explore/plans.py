@@ -88,13 +88,17 @@ def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> Place | Non
 
 
 def compile_plans(plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> PlanProgram:
-    """Raises ArgumentError for plans that are too large to be a program, or no calls on one ring."""
+    """No further than to a call that is wrong even in order. Raises ArgumentError for plans that are too large to be a
+    program, or no calls on one ring."""
     if not plans or any(plan.layout != plans[0].layout for plan in plans):
         raise ArgumentError("calls that follow each other are one plan or more, all with the same layout")
     ranks = plans[0].layout.ranks
     if hosts is not None and (len(hosts) != ranks or min(hosts) < 0):
         raise ArgumentError(f"hosts are given as {ranks} numbers, one for each rank, not {list(hosts)}")
-    return _Compiler(plans, hosts or range(ranks)).compiled()
+    compiled = _Compiler(plans, hosts or range(ranks)).compiled()
+    if compiled.trouble is not None and compiled.trouble.call < len(plans) - 1:
+        return compile_plans(plans[: compiled.trouble.call + 1], hosts)
+    return compiled
 
 
 class _Compiler:

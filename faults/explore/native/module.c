@@ -238,15 +238,17 @@ static bool read_nodes(search *s, int t) {
     for (uint16_t k = 0; self->straight; k++) {
         if (!fill(s, self, k))
             return false;
-        const node *n = &self->nodes[k];
-        if (n->what == 0)
+        const node n = self->nodes[k]; /* a copy: the next one may move it */
+        if (n.what == 0)
             return true;
-        if (n->what == CRASH)
+        if (n.what == CRASH)
             s->straight = false;
-        if (n->what != FENCE && n->what < RECORD)
-            self->last[n->line] = (uint16_t)(k + 1);
-        if (!find_next(s, self, k, 0) || (n->what == LOAD ? self->nodes[k].seen_next[0] : self->nodes[k].next) != k + 1)
-            return PyErr_Occurred() ? false : REFUSE("thread %d is not straight at node %d", t, k);
+        if (n.what != FENCE && n.what < RECORD)
+            self->last[n.line] = (uint16_t)(k + 1);
+        if (!find_next(s, self, k, 0))
+            return false;
+        if ((n.what == LOAD ? self->nodes[k].seen_next[0] : self->nodes[k].next) != k + 1)
+            return REFUSE("thread %d is not straight at node %d", t, k);
     }
     s->straight = false;
     return fill(s, self, 0);

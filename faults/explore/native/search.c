@@ -180,7 +180,7 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
     if (two_moves(n->what) && !(s->current[t] & 1))
         return begin(s, t, n);
     uint16_t line = n->line;
-    bool loads = n->what == LOAD;
+    bool loads = n->what == LOAD, waits = n->what == WAIT; /* n is not to be used when the thread has proceeded */
     uint16_t *into = loads && n->reg >= 0 ? &s->next[s->at_registers + n->reg] : NULL;
     if (loads && n->expect >= 0 && s->w.lazy && s->checked_reads) { /* whatever it sees is right */
         if (into != NULL)
@@ -195,7 +195,7 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
     if (s->lines[line].trouble != NO_TROUBLE)
         return fail(s, s->lines[line].trouble);
     if (count == 0)
-        return n->what != WAIT || wait_again(s, t, n);
+        return !waits || wait_again(s, t, n);
     memcpy(found, known, (size_t)count * sizeof *found);
     int obliging = found[0].age == COPY ? 0 : count - 1; /* the oldest copy: another one takes a prefetch */
     for (int k = 0; k < count; k++) {
@@ -203,7 +203,7 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
         s->next[s->at_lines + line] = found[k].state;
         if (into != NULL)
             *into = found[k].seen;
-        bool obliged = n->what == WAIT && s->w.lazy ? found[k].age <= 0 && found[k].age != COPY : k == obliging;
+        bool obliged = waits && s->w.lazy ? found[k].age <= 0 && found[k].age != COPY : k == obliging;
         if (!proceed(s, t, at, found[k].seen, line) || !arrive(s, STORE, t, line, found[k].age, obliged))
             return false;
     }

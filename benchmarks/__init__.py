@@ -1,0 +1,1 @@
+"""Measurements beside other tools: not installed, run from a checkout."""
