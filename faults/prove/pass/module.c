@@ -231,6 +231,8 @@ static bool taken_in(held *h, pass *p, const program *shape, const arguments *a)
     return true;
 }
 
+static bool interrupted(void) { return PyErr_CheckSignals() < 0; }
+
 /* Whether the pass came to an end; an exception otherwise. */
 static bool decided(held *h, pass *p, const program *shape, const arguments *a) {
     switch (setjmp(p->stop)) {
@@ -240,6 +242,7 @@ static bool decided(held *h, pass *p, const program *shape, const arguments *a) 
         pass_run(p);
         return true;
     case STOPPED: return true;
+    case INTERRUPTED: return false; /* with the exception that a signal's handler raised */
     default: PyErr_NoMemory(); return false;
     }
 }
@@ -258,7 +261,7 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     shape.slot_card_bytes = slot_card, shape.doorbells_offset = doorbells, shape.slot_doorbell_bytes = slot_doorbell;
     shape.data_offset = data, shape.heap_offset = heap;
-    p.ranks = shape.ranks, p.obliges = obliges;
+    p.ranks = shape.ranks, p.obliges = obliges, p.interrupted = interrupted;
     if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1)
         return PyErr_Format(PyExc_ValueError, "a layout of 1 to %d ranks on 1 to %d cards", 1 << 16, MAX_CARDS);
     if (decided(&h, &p, &shape, &a)) result = told(&p);

@@ -3,6 +3,7 @@
 #include "pass.h"
 
 enum { INPUT, OUTPUT }; /* of a part's buffers */
+enum { LOOKS_AFTER = 1 << 14 }; /* instructions: whether Ctrl-C was pressed */
 
 /* --- one instruction ------------------------------------------------------------------------------------------- */
 
@@ -76,7 +77,8 @@ static bool advance(step *s, program *part, int32_t stream) {
             break;
         }
         execute(s, r, at ? r - 1 : NULL);
-        part->position[stream]++, p->instructions++, moved = true;
+        part->position[stream]++, moved = true;
+        if (++p->instructions % LOOKS_AFTER == 0 && p->interrupted()) longjmp(p->stop, INTERRUPTED);
     }
     return moved;
 }

@@ -179,10 +179,11 @@ typedef struct {
     enum verdict verdict;
     enum reason reason;
     finding found;
-    jmp_buf stop; /* longjmp: with STOPPED when decided, OUT_OF_MEMORY */
+    jmp_buf stop; /* longjmp: with STOPPED when decided, OUT_OF_MEMORY, INTERRUPTED */
+    bool (*interrupted)(void);
 } pass;
 
-enum { STOPPED = 1, OUT_OF_MEMORY };
+enum { STOPPED = 1, OUT_OF_MEMORY, INTERRUPTED };
 
 /* clock.c */
 void *room_for(pass *p, void *array, int *room, int needed, size_t each);
