@@ -11,6 +11,8 @@ NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", 
 NATIVE += ("module", "operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
 NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "place", "python", "shadow")
 NATIVE_HEADERS += ("through",)
+SEARCH = ("line", "module", "reduce", "rows", "search", "table")
+PROVER = ("bells", "clock", "lines", "module", "pass", "rules", "touch", "values")
 
 
 def paths(folder: str, names: tuple[str, ...], suffix: str) -> list[str]:
@@ -47,12 +49,12 @@ setup(
         extension("collectives._limits", ["collectives/_limits.c"], []),
         extension(
             "faults.explore._search",
-            paths("faults/explore/native", ("line", "module", "reduce", "rows", "search", "table"), "c"),
+            paths("faults/explore/native", SEARCH, "c"),
             paths("faults/explore/native", ("line", "rows", "search", "table"), "h"),
         ),
         extension(
             "faults.prove._pass",
-            paths("faults/prove/pass", ("clock", "lines", "module", "pass", "rules", "values"), "c")
+            paths("faults/prove/pass", PROVER, "c")
             + paths("cxlemu/native", ("check", "place"), "c"),
             ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("core", "place"), "h")],
             include=("cxlemu/native",),
