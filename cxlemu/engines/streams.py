@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cxlemu.errors import DeadlineError, MismatchError
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
 from cxlemu.plan import Call, Frame, Instruction, Layout, RankPart
 
 
@@ -58,6 +58,11 @@ class Running:
     def deadline(self, blocked: list[Blocked], waited_s: float) -> DeadlineError:
         waits_for = ", and for ".join(map(self.describe, blocked))
         return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
+
+    def damaged(self, doorbell: int) -> IntegrityError:
+        """The doorbell shows what nobody rings."""
+        layout = self.binding.layout
+        return IntegrityError(layout.owner(doorbell), layout.doorbell_address(doorbell, self.binding.epoch)[0])
 
     def mismatch(self, doorbell: int) -> MismatchError:
         """The doorbell's owner rang it for this epoch, but not in this call."""

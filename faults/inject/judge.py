@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cxlemu.errors import CancelledError, PeerLostError, RankDiedError, RevokedError, RunError
-from cxlemu.world.context import World
 from cxlemu.world.outcome import Outcome
 from faults.inject.acts import Killed
 from faults.inject.engine import Happened
@@ -81,13 +80,19 @@ def became(outcome: Outcome[int]) -> dict[int, Became]:
     return dict(sorted(ends.items()))
 
 
-def judge(script: Script, world: World, ranks: Sequence[dict[int, Became]], happened: Sequence[Happened]) -> Report:
-    """The worst of what the survivors show."""
+def judge(
+    script: Script,
+    hosts: Sequence[int],
+    ranks: Sequence[dict[int, Became]],
+    happened: Sequence[Happened],
+    deadline_s: float,
+) -> Report:
+    """The worst of what the survivors show. ``hosts``: of each rank."""
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if fault.kind in ("kill", "restart", "crash")}
-    hosts = {world.hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
-    dead |= {rank for rank in range(world.ranks) if world.hosts[rank] in hosts}
-    allowed = {error for fault, each in come for error in _may_be_told(fault, each, world.deadline_s)}
+    crashed = {hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
+    dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
+    allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
     checksum = any(FAULTS[fault.kind].duty is Duty.CHECKSUM or fault.instructions for fault, _ in come)
     found: list[tuple[Verdict, str]] = [(Verdict.SURVIVED, "")]
     for number, one in enumerate(ranks):

@@ -17,7 +17,7 @@ from pydantic import Field
 from collectives import oracle
 from collectives.bench import Case
 from collectives.builder import ZERO_COPY
-from collectives.catalog import recipe
+from collectives.catalog import check, recipe
 from collectives.communicator import Communicator
 from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
@@ -45,6 +45,7 @@ from faults.script import Script
 CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
 CALLS_AFTER = SLOTS_MIN
+START_S = 30.0  # that real processes have to meet in, before anything happens
 Launch = Literal["turns", "threads", "processes"]
 
 
@@ -93,11 +94,13 @@ class Scenario(Model):
 
     def world(self) -> World:
         memory = self.script.memory() if self.backend == "emulated" else MemorySpec(self.backend)
-        return World(self.ranks, _topology(self.config, self.ranks), memory, self.deadline_s, self.launch)
+        patience_s = self.deadline_s if self.launch == "turns" else max(self.deadline_s, START_S)
+        return World(self.ranks, _topology(self.config, self.ranks), memory, patience_s, self.launch)
 
 
 def run(scenario: Scenario) -> Report:
     """Run it and judge. Raises ConfigError and ArgumentError for what cannot be run, and nothing else."""
+    check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
     if scenario.launch == "turns" and (scenario.engine != "reference" or scenario.backend != "emulated"):
         raise ArgumentError(
@@ -116,7 +119,7 @@ def _run_in(scenario: Scenario, world: World, pool: Pool) -> Report:
     if scenario.restarts and happened:
         again = scenario.model_copy(update={"script": Script(seed=scenario.script.seed)})
         ends.append(_live(again, world, pool, []))
-    return judge(scenario.script, world, [became(end) for end in ends], happened)
+    return judge(scenario.script, world.hosts, [became(end) for end in ends], happened, scenario.deadline_s)
 
 
 def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]) -> Outcome[int]:
@@ -139,7 +142,9 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
         memory = memory.native
     injected = Injected(engine, context, memory, scenario.script, add)
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
-    with Communicator.world(context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, engine=injected) as comm:
+    with Communicator.world(
+        context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, deadline_s=scenario.deadline_s, engine=injected
+    ) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
         lent = lent_room(comm, case)
         injected.arm()
