@@ -11,7 +11,15 @@ from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.engines import reference
-from cxlemu.errors import ArgumentError, CancelledError, DeadlineError, LinkDownError, PeerLostError, PoisonError
+from cxlemu.errors import (
+    ArgumentError,
+    CancelledError,
+    DeadlineError,
+    IntegrityError,
+    LinkDownError,
+    PeerLostError,
+    PoisonError,
+)
 from cxlemu.memory.cache import CardCache
 from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word, is_damaged
@@ -97,9 +105,14 @@ def test_after_a_restart_all_ranks_begin_again_in_the_same_pool() -> None:
 
 def test_a_link_that_comes_back_loses_data_that_only_a_checksum_could_tell() -> None:
     """Down for the fence alone: the doorbell that follows arrives, the data before it did not."""
-    report = run(scenario("all_gather", script("link_down", 1, FENCE, instructions=1)))
+    faults = script("link_down", 1, FENCE, instructions=1)
+    report = run(scenario("all_gather", faults))
     assert report.verdict is Verdict.UNPROTECTED
     assert [b.end for b in report.ranks[0].values()] == [End.WRONG, End.RIGHT, End.WRONG]
+    report = run(scenario("all_gather", faults, integrity="crc32c"))
+    assert report.verdict is DETECTED
+    assert [type(b.error) for b in report.ranks[0].values()] == [IntegrityError] * 3
+    assert {b.error.rank for b in report.ranks[0].values() if isinstance(b.error, IntegrityError)} == {1}
 
 
 def test_a_flipped_bit_of_data_is_wrong_data() -> None:
@@ -107,6 +120,8 @@ def test_a_flipped_bit_of_data_is_wrong_data() -> None:
     report = run(scenario("all_gather", script("flip_payload", 2, WAIT + 1, bit=5)))
     assert report.verdict is Verdict.UNPROTECTED
     assert [b.wrong for b in report.ranks[0].values()].count(1) >= 1
+    report = run(scenario("all_gather", script("flip_payload", 2, WAIT + 2, bit=5), integrity="crc32c"))
+    assert report.verdict is DETECTED and isinstance(report.ranks[0][2].error, IntegrityError)
 
 
 @pytest.mark.parametrize("variant", ["aggregate", "line"])

@@ -12,7 +12,7 @@ from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.kernels import KERNELS
+from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
@@ -86,7 +86,7 @@ class NativeEngine:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
             if status == DAMAGED:
-                raise running.damaged(found[0][2])
+                raise running.damaged_doorbell(found[0][2])
             if status == KERNEL:
                 _compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])
@@ -168,4 +168,7 @@ def _compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)
     inputs = [buffers[o.id][o.offset : o.offset + size] for o, size in zip((i.a, i.b, i.c), sizes, strict=False)]
-    KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    try:
+        KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    except ChecksumError:
+        raise running.damaged(stream, at) from None

@@ -106,7 +106,7 @@ class Runner(Streams):
         line = self.memory.poll(*self.doorbell_at(doorbell, wanted))
         shows, owner = line.word >> TAG_BITS, layout.owner(doorbell)
         if is_damaged(line.word):
-            raise self.damaged(doorbell)
+            raise self.damaged_doorbell(doorbell)
         if shows < wanted:
             return Blocked("", 0, i, doorbell, owner, wanted, shows), b""
         # done doorbells outlive calls, so only published ones say which call rang them

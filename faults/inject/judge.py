@@ -86,20 +86,24 @@ def judge(
     ranks: Sequence[dict[int, Became]],
     happened: Sequence[Happened],
     deadline_s: float,
+    *,
+    protected: bool = False,
 ) -> Report:
-    """The worst of what the survivors show. ``hosts``: of each rank."""
+    """The worst of what the survivors show. ``hosts``: of each rank. ``protected``: a checksum covers the payload."""
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if fault.kind in ("kill", "restart", "crash")}
     crashed = {hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
     dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
     allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
-    checksum = any(FAULTS[fault.kind].duty is Duty.CHECKSUM or fault.instructions for fault, _ in come)
+    silent = any(FAULTS[fault.kind].duty is Duty.CHECKSUM or fault.instructions for fault, _ in come)
     found: list[tuple[Verdict, str]] = [(Verdict.SURVIVED, "")]
     for number, one in enumerate(ranks):
         for rank, end in one.items():
             if number == 0 and rank in dead:
                 continue
-            verdict = _verdict(end, tuple(allowed) if number == 0 else (), dead, checksum and number == 0)
+            verdict = _verdict(
+                end, tuple(allowed) if number == 0 else (), dead, silent and not protected and number == 0
+            )
             found.append((verdict, f"rank {rank}{' after the restart' * number}: {end}"))
     verdict, why = max(found, key=lambda each: list(Verdict).index(each[0]))
     return Report(verdict, tuple(ranks), tuple(happened), "" if verdict.ok else why)
@@ -113,9 +117,9 @@ def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[t
     return kind.errors
 
 
-def _verdict(end: Became, allowed: tuple[type[RunError], ...], dead: set[int], checksum: bool) -> Verdict:
+def _verdict(end: Became, allowed: tuple[type[RunError], ...], dead: set[int], unprotected: bool) -> Verdict:
     if end.end == End.WRONG:
-        return Verdict.UNPROTECTED if checksum else Verdict.SILENTLY_WRONG
+        return Verdict.UNPROTECTED if unprotected else Verdict.SILENTLY_WRONG
     if end.end == End.HUNG:
         return Verdict.HUNG
     if end.end == End.RIGHT:

@@ -22,6 +22,7 @@ from collectives.communicator import Communicator
 from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
 from collectives.measure import arrays, lent_room, perform
+from collectives.recipes import Recipe, with_checksums
 from cxlemu.engines import engine_for
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.errors import ArgumentError
@@ -62,6 +63,7 @@ class Scenario(Model):
     engine: str = Field(default="reference", description="reference or native")
     launch: Launch = Field(default="turns", description="turns, threads or processes")
     backend: Kind = Field(default="emulated", description="emulated or shm")
+    integrity: Literal["crc32c"] | None = Field(default=None, description="crc32c: checksums travel with doorbells")
     config: str = Field(default="", description="a topology; absent: each rank on a host, and two cards")
     deadline_s: Annotated[float, Field(gt=0, le=600)] = Field(default=1.0, description="for any one wait")
     script: Script = Field(default=Script(), description="what happens")
@@ -83,6 +85,16 @@ class Scenario(Model):
     def in_place(self) -> bool:
         """Whether the result replaces the input, as that of a broadcast always does."""
         return self.collective == "broadcast"
+
+    @property
+    def chosen(self) -> Recipe:
+        found = recipe(self.collective, self.variant)
+        return with_checksums(found) if self.integrity else found
+
+    @property
+    def protected(self) -> bool:
+        """Whether a checksum covers the payload."""
+        return self.chosen.style.checked
 
     @property
     def calls(self) -> int:
@@ -119,7 +131,8 @@ def _run_in(scenario: Scenario, world: World, pool: Pool) -> Report:
     if scenario.restarts and happened:
         again = scenario.model_copy(update={"script": Script(seed=scenario.script.seed)})
         ends.append(_live(again, world, pool, []))
-    return judge(scenario.script, world.hosts, [became(end) for end in ends], happened, scenario.deadline_s)
+    ranks = [became(end) for end in ends]
+    return judge(scenario.script, world.hosts, ranks, happened, scenario.deadline_s, protected=scenario.protected)
 
 
 def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]) -> Outcome[int]:
@@ -143,7 +156,12 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
     injected = Injected(engine, context, memory, scenario.script, add)
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
     with Communicator.world(
-        context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, deadline_s=scenario.deadline_s, engine=injected
+        context,
+        region_bytes=REGION_BYTES,
+        heap_bytes=heap_bytes,
+        deadline_s=scenario.deadline_s,
+        engine=injected,
+        integrity=scenario.integrity,
     ) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
         lent = lent_room(comm, case)
