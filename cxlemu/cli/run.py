@@ -215,10 +215,10 @@ def command(
     check_integrity(integrity)
     memory = MemorySpec(backend, None if off else seed, devices=devices, pool=pool)
     check_engine(engine)
-    place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     faults = None if script_file is None else FaultScript.load(script_file, how=how, adversary=adversary)
     if faults is not None:
         memory = faults.memory(memory)
+    place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
     setup = Setup(
