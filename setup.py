@@ -54,8 +54,7 @@ setup(
         ),
         extension(
             "faults.prove._pass",
-            paths("faults/prove/pass", PROVER, "c")
-            + paths("cxlemu/native", ("check", "place"), "c"),
+            paths("faults/prove/pass", PROVER, "c") + paths("cxlemu/native", ("check", "place"), "c"),
             ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("core", "place"), "h")],
             include=("cxlemu/native",),
         ),

@@ -20,7 +20,7 @@ from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
 
 DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED = range(6)  # enum status in native/core.h
-STOPPED = 9
+STOPPED, DAMAGED = 9, 10
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256
@@ -85,6 +85,8 @@ class NativeEngine:
         while status != DONE:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
+            if status == DAMAGED:
+                raise running.damaged_doorbell(found[0][2])
             if status == KERNEL:
                 _compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])

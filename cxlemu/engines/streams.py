@@ -60,6 +60,11 @@ class Running:
         waits_for = ", and for ".join(map(self.describe, blocked))
         return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
 
+    def damaged_doorbell(self, doorbell: int) -> IntegrityError:
+        """The doorbell shows what nobody rings."""
+        layout = self.binding.layout
+        return IntegrityError(layout.owner(doorbell), layout.doorbell_address(doorbell, self.binding.epoch)[0])
+
     def mismatch(self, doorbell: int) -> MismatchError:
         """The doorbell's owner rang it for this epoch, but not in this call."""
         layout = self.binding.layout

@@ -58,7 +58,7 @@ class Call:
 
     def tag(self) -> int:
         """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
-        doorbell word, so that ranks which did not call the same notice, but for 1 in 65,536, at the latest when one
+        doorbell word, so that ranks which did not call the same notice, but for 1 in 32,768, at the latest when one
         next waits for the other. ``in_place`` is not in it: one rank may call in place and its peer not.
         """
         text = "|".join(str(getattr(self, f.name)) for f in fields(self) if f.name != "in_place")
