@@ -74,6 +74,7 @@ class Sweep:
     seed: int = DEFAULT_SEED
     region_bytes: int = REGION_BYTES
     engine: str = "native"
+    integrity: str | None = None
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""

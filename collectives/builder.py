@@ -10,6 +10,14 @@ builder turns each word into the instructions that make it right on a pool witho
 How it does so is a Style: where blocks lie, how many chunks they are cut into, and whether publishing and retrieving
 are streams of their own. So one page of an algorithm gives all variants.
 
+With checksums, for links that may lose what is written without a word, it is instead
+
+    publish    wait until the slot is free, WRITE, FLUSH, FENCE, COMPUTE the checksum of the source, SIGNAL_DATA it
+    retrieve   WAIT_DATA, INVALIDATE, READ, COMPUTE and compare
+    fold       the same for every peer, then REDUCE_LOCAL in rank order
+
+so that flag and checksum arrive together or not at all. The line style needs none: its payload is in that line.
+
 Zero copy is a style, too: a block that is part of the input is published where it lies in the heap. Its plan still says
 WRITE: that brings a private array to the pool, and is nothing at all for an array that lives there, whose user's stores
 were the same stores. What is lent so must not change while peers read it: a call returns when all of them are done.
@@ -24,6 +32,7 @@ from typing import NamedTuple
 
 from collectives import contracts
 from collectives.placement import place
+from cxlemu.checksums import CHECKSUM_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import (
@@ -35,6 +44,7 @@ from cxlemu.plan import (
     Frame,
     Group,
     Instruction,
+    Kernel,
     Kind,
     Layout,
     Op,
@@ -49,6 +59,10 @@ from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
+# Where checksums lie in scratch memory, a line each: what each stream computes last, and what came with a doorbell.
+CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}
+CAME_AT = 2 * LINE_BYTES
+CHECKSUMS_BYTES = 3 * LINE_BYTES
 ROUNDS_MAX = 1 << 16
 
 
@@ -62,6 +76,7 @@ class Style:
     overlap: bool = False  # publishing and retrieving are streams of their own
     line: bool = False  # payload inside the doorbell's line, nothing in data slots
     heap: bool = False  # zero copy: the input is published where it lies in the heap
+    checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
 
 
 NAIVE = Style("naive", interleaved=False)
@@ -113,6 +128,7 @@ class Builder:
     _groups: list[Group] = field(init=False)
     _rounds: int = field(init=False, default=0)
     _events: int = field(init=False, default=0)
+    _kernels: dict[Kernel, int] = field(init=False, default_factory=dict)
     _scratch_bytes: int = field(init=False, default=0)
     _areas: Areas = field(init=False)
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
@@ -122,6 +138,7 @@ class Builder:
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.style.overlap else ("main",)
         self._streams = {name: [] for name in names}
+        self._scratch_bytes = CHECKSUMS_BYTES if self.style.checked else 0
         self._groups = [Group(self.layout.done(0), self.ranks, 1)]
 
     # --- what an algorithm asks -------------------------------------------------------------------------------
@@ -184,10 +201,13 @@ class Builder:
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
             self._entered = ""
-            yield [
+            chunks = [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
             ]
+            for chunk in chunks:
+                self.part(chunk, chunk.nbytes)
+            yield chunks
             self._leave(seq)
             self._rounds += 1
         if self._lends:  # the user may change it as soon as the call returns
@@ -271,6 +291,13 @@ class Builder:
 
     # --- words ------------------------------------------------------------------------------------------------
 
+    def part(self, chunk: Chunk, nbytes: int) -> Chunk:
+        """The first bytes of a chunk. All ranks ask for all ranks' parts, as the table of checksums has them all."""
+        if self.style.checked and nbytes:
+            for name in ("crc32c", "crc32c_check"):
+                self._kernels.setdefault(Kernel(name, (nbytes,)), len(self._kernels))
+        return chunk._replace(nbytes=nbytes)
+
     def copy(self, dst: Operand, src: Operand, nbytes: int) -> None:
         """Local to local; nothing where both are the same memory (in place)."""
         if nbytes and self._resolve(dst) != self._resolve(src):
@@ -294,8 +321,7 @@ class Builder:
         if self.style.line:
             self._take_lines(dst, chunk, peer, block)
         else:
-            area = self._await_chunk(chunk, peer, block)
-            self._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
+            self._read(dst, chunk, peer, block)
 
     def fold(
         self,
@@ -316,13 +342,16 @@ class Builder:
             elif self.style.line:
                 sources.append(self._scratch(chunk.nbytes, row=peer + 1))
                 self._take_lines(sources[-1], chunk, peer, block)
+            elif self.style.checked:
+                sources.append(self._scratch(chunk.nbytes, row=peer + 1))
+                self._read(sources[-1], chunk, peer, block)
             else:
                 sources.append(self._area(chunk, peer, block))
         if self.style.heap and republish is not None and self._in_slot(republish) and chunk.seq >= self.layout.slots:
             self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
         self._reduce(dst, chunk, sources, block, republish)
         if republish is not None:
-            self._push("retrieve", chunk, dst, republish, written=self._in_slot(republish))
+            self._push("retrieve", chunk, dst, republish, written=self._reduces_into(republish))
 
     def meet(self) -> None:
         """Nobody goes on before everybody is here."""
@@ -397,13 +426,36 @@ class Builder:
             self._emit(stream, Op.WRITE, dst=area, a=src, nbytes=chunk.nbytes)
         self._emit(stream, Op.FLUSH, a=area, nbytes=chunk.nbytes)
         self._emit(stream, Op.FENCE)
-        self._emit(stream, Op.SIGNAL, arg=self._doorbell(chunk, self.rank, block), value=chunk.seq)
+        doorbell = self._doorbell(chunk, self.rank, block)
+        if not self.style.checked:
+            self._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
+            return
+        checksum = Operand(Kind.BUFFER, SCRATCH, 0, CHECKSUM_AT[stream])
+        self._checksum(stream, "crc32c", checksum, chunk, [src])
+        self._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=checksum, nbytes=CHECKSUM_BYTES)
 
     def _await_chunk(self, chunk: Chunk, peer: int, block: int) -> Operand:
-        area = self._area(chunk, peer, block)
-        self._emit("retrieve", Op.WAIT, arg=self._doorbell(chunk, peer, block), value=chunk.seq)
+        area, doorbell = self._area(chunk, peer, block), self._doorbell(chunk, peer, block)
+        if self.style.checked:
+            came = Operand(Kind.BUFFER, SCRATCH, 0, CAME_AT)
+            self._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=came, nbytes=CHECKSUM_BYTES)
+        else:
+            self._emit("retrieve", Op.WAIT, arg=doorbell, value=chunk.seq)
         self._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
         return area
+
+    def _read(self, dst: Operand, chunk: Chunk, peer: int, block: int) -> None:
+        area = self._await_chunk(chunk, peer, block)
+        self._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
+        if self.style.checked:
+            computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, at) for at in (CHECKSUM_AT["retrieve"], CAME_AT))
+            self._checksum("retrieve", "crc32c_check", computed, chunk, [dst, came])
+
+    def _checksum(self, stream: str, kernel: str, dst: Operand, chunk: Chunk, sources: list[Operand]) -> None:
+        number = self._kernels.get(Kernel(kernel, (chunk.nbytes,)))
+        if number is None:
+            raise ArgumentError(f"{self.call}: with checksums a part of a chunk is made by the builder's part()")
+        self._emit(stream, Op.COMPUTE, arg=number, nbytes=CHECKSUM_BYTES, dst=dst, sources=sources)
 
     def _take_lines(self, dst: Operand, chunk: Chunk, peer: int, block: int) -> None:
         for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES)):
@@ -413,7 +465,7 @@ class Builder:
 
     def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
         """Fold from the left, accumulating in scratch: in place, ``dst`` may be an operand of a later step."""
-        op = Op.REDUCE_LOCAL if self.style.line else Op.REDUCE
+        op = Op.REDUCE_LOCAL if self.style.line or self.style.checked else Op.REDUCE
         todo = list(enumerate(sources))
         accumulator: list[Operand] = []
         while todo:
@@ -437,12 +489,16 @@ class Builder:
             accumulator = [target]
 
     def _republished(self, chunk: Chunk, block: int | None) -> Operand:
-        return self._area(chunk, self.rank, block) if block is not None and self._in_slot(block) else NOTHING
+        return self._area(chunk, self.rank, block) if block is not None and self._reduces_into(block) else NOTHING
+
+    def _reduces_into(self, block: int) -> bool:
+        """Whether the fold itself stores its result to the slot."""
+        return self._in_slot(block) and not self.style.checked
 
     def _scratch(self, nbytes: int, row: int = 0) -> Operand:
-        stride = round_up(nbytes, LINE_BYTES)
-        self._scratch_bytes = max(self._scratch_bytes, (row + 1) * stride)
-        return Operand(Kind.BUFFER, SCRATCH, 0, row * stride)
+        first, stride = CHECKSUMS_BYTES if self.style.checked else 0, round_up(nbytes, LINE_BYTES)
+        self._scratch_bytes = max(self._scratch_bytes, first + (row + 1) * stride)
+        return Operand(Kind.BUFFER, SCRATCH, 0, first + row * stride)
 
     def _record(self) -> int | None:
         """An event that follows all of the publish stream so far; with one stream, program order says as much."""
@@ -466,7 +522,12 @@ class Builder:
         return (buffer.inside, buffer.at + operand.offset) if buffer.inside else (buffer.name, operand.offset)
 
     def finish(self) -> tuple[Frame, RankPart]:
-        streams = tuple(Stream(name, encode(instructions)) for name, instructions in self._streams.items())
+        kernels = sorted(self._kernels)  # ranks met them in other orders
+        place = {self._kernels[kernel]: number for number, kernel in enumerate(kernels)}
+        streams = tuple(
+            Stream(name, encode([i._replace(arg=place[i.arg]) if i.op == Op.COMPUTE else i for i in instructions]))
+            for name, instructions in self._streams.items()
+        )
         buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
-        frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups))
+        frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups), tuple(kernels))
         return frame, RankPart(self.rank, buffers, streams, self._events)

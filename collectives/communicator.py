@@ -36,11 +36,12 @@ from collectives.heap import SymmetricHeap, lines
 from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
-from collectives.recipes import Recipe
+from collectives.recipes import Recipe, with_checksums
 from collectives.shrink import Agreement, Roster
 from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
 from cxlemu import _native
+from cxlemu.checksums import check_integrity
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine, Obstacles
@@ -81,6 +82,7 @@ class Communicator(Verbs):
         engine: Engine,
         lane: Lane,
         deadline_s: float,
+        integrity: str | None,
     ) -> None:
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
@@ -94,6 +96,7 @@ class Communicator(Verbs):
         self._engine = engine
         self._lane = lane
         self._deadline_s = deadline_s
+        self._integrity = integrity
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         self._ring = _native.Ring(
@@ -141,14 +144,20 @@ class Communicator(Verbs):
         heap_bytes: int | None = None,
         deadline_s: float | None = None,
         engine: str | Engine = "native",
+        integrity: str | None = None,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
 
-        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours. A communicator gets
-        half of the room that the pool has left, for its ring, its heap and its children. Collective: every rank makes
-        the same communicators in the same order.
+        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours.
+        ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
+        doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
+        doorbell is a deadline.
+
+        A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
+        Collective: every rank makes the same communicators in the same order.
         """
+        check_integrity(integrity)
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)
         cards, interleave = len(pool.cards), pool.interleave_bytes
@@ -167,6 +176,7 @@ class Communicator(Verbs):
             else engine,
             lane=Lane(),
             deadline_s=deadline_s,
+            integrity=integrity,
         )
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
         if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(comm._engine, NativeEngine):
@@ -239,6 +249,7 @@ class Communicator(Verbs):
             engine=self._engine,
             lane=self._lane,
             deadline_s=self._deadline_s,
+            integrity=self._integrity,
         )
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
@@ -281,7 +292,7 @@ class Communicator(Verbs):
         auto = variant == "auto"
         if auto:
             variant = choose(collective, nbytes, self.size).variant
-        chosen = recipe(collective, variant) if isinstance(variant, str) else variant
+        chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
@@ -309,6 +320,12 @@ class Communicator(Verbs):
         self._check_usable()  # once more for an asynchronous call, when its turn has come
         return operation.run()
 
+    def _recipe(self, collective: str, variant: str) -> Recipe:
+        return self._checked(recipe(collective, variant))
+
+    def _checked(self, chosen: Recipe) -> Recipe:
+        return chosen if self._integrity is None else with_checksums(chosen)
+
     def _lending(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
         """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
         call, heap = bound.call, None
@@ -319,7 +336,7 @@ class Communicator(Verbs):
             variant = choose(call.collective, call.nbytes, self.size, in_pool=heap is not None).variant
             if variant != ZERO_COPY.name:
                 return chosen, bound
-            chosen = recipe(call.collective, variant)
+            chosen = self._recipe(call.collective, variant)
         elif heap is None or heap.input % DTYPES[call.dtype].itemsize:
             why = refusal or "x must be an array that comm.pool made, or whole elements of one"
             raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")
@@ -379,6 +396,7 @@ class Communicator(Verbs):
         for card, offset, nbytes in self.layout.own_doorbells(self.rank):
             memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, self._base + offset, nbytes)
+            self._context.session.beat()  # peers may be waiting for this rank to be done
         memory.fence()
 
     def close(self) -> None:

@@ -47,7 +47,9 @@ def run_sweep(context: RankContext, sweep: Sweep) -> int:
     Under a launcher, where only rank 0 is heard, it speaks for all.
     """
     with (
-        Communicator.world(context, region_bytes=sweep.region_bytes, engine=sweep.engine) as comm,
+        Communicator.world(
+            context, region_bytes=sweep.region_bytes, engine=sweep.engine, integrity=sweep.integrity
+        ) as comm,
         Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK) as control,
     ):
         if context.rank == 0:

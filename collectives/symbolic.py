@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 from collectives.contracts import Piece, postcondition
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
 from cxlemu.errors import ContractError
+from cxlemu.kernels import KERNELS
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, Plan, RankPart
 
 # One contribution, or a fold that was made apart before it was folded in (another order of rounding).
@@ -173,6 +174,8 @@ class SymbolicRank(Streams):
                 self.events.add(i.arg)
             case Op.AWAIT:
                 return None if i.arg in self.events else Blocked("", 0, i)
+            case Op.COMPUTE if KERNELS[self.frame.kernels[i.arg].name].checks:
+                self.put(i.dst, [Symbol(i.nbytes, None)])
             case Op.COMPUTE:
                 raise ContractError(f"[{self.call}] computes: its result is no fold of contributions")
             case Op.FLUSH | Op.FENCE | Op.INVALIDATE:

@@ -85,7 +85,7 @@ FAULTS: dict[str, FaultKind] = {
     "link_down": FaultKind(
         "the host's loads fail and its stores vanish silently",
         Duty.DETECT,
-        (LinkDownError, *_SILENT),
+        (LinkDownError, IntegrityError, *_SILENT),
         may=("instructions",),  # up again after so many; then lost lines are for a checksum to find
         emulated=True,
     ),

@@ -223,7 +223,7 @@ class Case(NamedTuple):
             lines = where[BASE : BASE + LAYOUT.data_offset].view("<u8")[::8]
             for k in range(len(lines)):
                 other = int(rng.integers(4) == 0)
-                lines[k] = doorbell_word(int(rng.integers(0, self.epoch + 4)), CALL.tag() ^ other)
+                lines[k] = doorbell_word(int(rng.integers(0, self.epoch + 4)), CALL.tag() ^ other << 1)
         return cards
 
     def running(self) -> Running:

@@ -45,24 +45,30 @@ from cxlemu.world.outcome import Outcome
 
 LAPTOP = Topology.load("laptop")
 PATIENT_S = 30.0  # for ranks that come up slowly
-NOTICE_S = 0.8  # until a dead rank is noticed
+NOTICE_S = 1.5  # until a dead rank is noticed; a living one may have to wait as long for a core
 
 Program = Callable[[Communicator], Any]
 
 
 def together(
-    program: Program, ranks: int, *, how: Any = "threads", spec: MemorySpec | None = None, topology: Any = LAPTOP
+    program: Program,
+    ranks: int,
+    *,
+    how: Any = "threads",
+    spec: MemorySpec | None = None,
+    topology: Any = LAPTOP,
+    deadline_s: float = NOTICE_S,
 ) -> Outcome[Any]:
     """What became of every rank, where those that died stop nobody."""
-    main = partial(_main, program=program)
+    main = partial(_main, program=program, deadline_s=deadline_s)
     topology = topology if spec is None or spec.kind != "dax" else None
     return launch_survivors(
         main, ranks=ranks, topology=topology, memory=spec or MemorySpec(), how=how, deadline_s=PATIENT_S
     )
 
 
-def _main(context: RankContext, program: Program) -> Any:
-    return program(Communicator.world(context, deadline_s=NOTICE_S))
+def _main(context: RankContext, program: Program, deadline_s: float) -> Any:
+    return program(Communicator.world(context, deadline_s=deadline_s))
 
 
 def die() -> None:
@@ -480,7 +486,7 @@ def test_revoke_stops_those_who_wait_and_those_who_call_later() -> None:
         smaller = comm.shrink()
         return str(caught.value).partition(";")[0], caught.value.reported_by, sums(smaller, 2)
 
-    results = together(program, 3).results
+    results = together(program, 3, deadline_s=PATIENT_S).results
     assert results[0] == ("this communicator is revoked since: rank 0 revoked it", None, [6, 6])
     assert results[1] == results[2] == ("rank 0 revoked this communicator", 0, [6, 6])
 
@@ -494,9 +500,9 @@ def test_a_communicator_can_shrink_again_and_again_without_a_loss(kind: Any) -> 
             found.append((comm.size, sums(comm, 3)))
         return found
 
-    assert together(program, 3, spec=MemorySpec(kind), topology="six-cards").results == dict.fromkeys(
-        range(3), [(3, [6, 6, 6])] * 4
-    )
+    assert together(
+        program, 3, spec=MemorySpec(kind), topology="six-cards", deadline_s=PATIENT_S
+    ).results == dict.fromkeys(range(3), [(3, [6, 6, 6])] * 4)
 
 
 def test_calls_under_way_end_and_their_errors_are_dropped() -> None:
@@ -522,7 +528,13 @@ def test_a_split_communicator_shrinks_by_itself() -> None:
         return half.members, sums(half, 1), sums(comm, 1)
 
     even, odd = ((0, 2, 4), [9], [15]), ((1, 3), [6], [15])
-    assert together(program, 5, topology="six-cards").results == {0: even, 1: odd, 2: even, 3: odd, 4: even}
+    assert together(program, 5, topology="six-cards", deadline_s=PATIENT_S).results == {
+        0: even,
+        1: odd,
+        2: even,
+        3: odd,
+        4: even,
+    }
 
 
 # --- launching ------------------------------------------------------------------------------------------------------

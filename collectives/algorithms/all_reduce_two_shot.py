@@ -21,7 +21,7 @@ def all_reduce_two_shot(b: Builder) -> None:
     def in_slice(rank: int, chunk: Chunk) -> Chunk:
         """What of this chunk lies in a rank's slice: the last slices may be short or empty."""
         nbytes = min(stride * (rank + 1), b.nbytes) - (stride * rank + chunk.offset)
-        return chunk._replace(nbytes=max(0, min(chunk.nbytes, nbytes)))
+        return b.part(chunk, max(0, min(chunk.nbytes, nbytes)))
 
     result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
     for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True):

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,7 +79,7 @@ def sweep_command(
 ) -> None:
     """Put a fault before every instruction of every rank, one a run, and judge how every rank ends.
 
-    Calls go on until the ring has come round. Without arguments: all collectives in all variants, and the kinds of faults that
+    Calls go on until the ring has come round. Without arguments: all collectives in all variants, and the faults that
     hardware and hosts have. Exit code 1 when a rank hangs, returns wrong bytes or raises a wrong error.
 
     \b
@@ -146,7 +147,7 @@ def _table(rows: list[Row]) -> Table:
         counts["not\nreached"] = lambda row: row.unreached
     for verdict in Verdict:
         if verdict is not Verdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
-            counts[verdict.value.replace(" ", "\n")] = lambda row, verdict=verdict: row.verdicts[verdict]  # type: ignore[misc]
+            counts[verdict.value.replace(" ", "\n")] = partial(_count, verdict)
     table = Table(box=None, header_style="bold")
     for name in ("collective", "variant", "fault"):
         table.add_column(name, no_wrap=True)
@@ -155,6 +156,10 @@ def _table(rows: list[Row]) -> Table:
     for row in rows:
         table.add_row(row.collective, row.variant, row.fault, *(str(count(row)) for count in counts.values()))
     return table
+
+
+def _count(verdict: Verdict, row: Row) -> int:
+    return row.verdicts[verdict]
 
 
 def _document(rows: list[Row], findings: list[Result], seconds: float, template: Scenario) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class Report:
     def _header(self) -> list[tuple[str, str]]:
         setup, sweep = self._setup, self._sweep
         checked = "every result checked bit by bit" if sweep.check else "not checked"
+        checked += f", {sweep.integrity} with every doorbell" if sweep.integrity else ""
         return [
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
@@ -187,6 +188,7 @@ class Report:
             "seed": self._sweep.seed,
             "launch": self._setup.launch,
             "engine": self._setup.engine,
+            "integrity": self._sweep.integrity,
             "rows": [asdict(row) for row in self._rows],
             "wrong": self.wrong if self._sweep.check else None,
             "seconds": seconds,

@@ -12,7 +12,7 @@ from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.kernels import KERNELS
+from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
@@ -20,7 +20,7 @@ from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
 
 DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED = range(6)  # enum status in native/core.h
-STOPPED = 9
+STOPPED, DAMAGED = 9, 10
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256
@@ -85,6 +85,8 @@ class NativeEngine:
         while status != DONE:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
+            if status == DAMAGED:
+                raise running.damaged_doorbell(found[0][2])
             if status == KERNEL:
                 _compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])
@@ -166,4 +168,7 @@ def _compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)
     inputs = [buffers[o.id][o.offset : o.offset + size] for o, size in zip((i.a, i.b, i.c), sizes, strict=False)]
-    KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    try:
+        KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    except ChecksumError:
+        raise running.damaged(stream, at) from None

@@ -18,7 +18,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand
-from cxlemu.plan.layout import TAG_BITS, TAG_MASK, doorbell_word
+from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
 from cxlemu.reduction import fold
 
 
@@ -105,10 +105,13 @@ class Runner(Streams):
         layout, wanted = self.binding.layout, self.binding.epoch + i.value
         line = self.memory.poll(*self.doorbell_at(doorbell, wanted))
         shows, owner = line.word >> TAG_BITS, layout.owner(doorbell)
+        if is_damaged(line.word):
+            raise self.damaged_doorbell(doorbell)
         if shows < wanted:
             return Blocked("", 0, i, doorbell, owner, wanted, shows), b""
         # done doorbells outlive calls, so only published ones say which call rang them
-        if shows == wanted and doorbell < layout.published_count and line.word & TAG_MASK != self.binding.tag:
+        rung = doorbell_word(wanted, self.binding.tag)
+        if shows == wanted and doorbell < layout.published_count and line.word != rung:
             raise self.mismatch(doorbell)
         return None, line.payload
 

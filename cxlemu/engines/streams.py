@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cxlemu.errors import DeadlineError, MismatchError
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
+from cxlemu.kernels import ChecksumError
 from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
 
 
@@ -59,6 +60,11 @@ class Running:
         waits_for = ", and for ".join(map(self.describe, blocked))
         return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
 
+    def damaged_doorbell(self, doorbell: int) -> IntegrityError:
+        """The doorbell shows what nobody rings."""
+        layout = self.binding.layout
+        return IntegrityError(layout.owner(doorbell), layout.doorbell_address(doorbell, self.binding.epoch)[0])
+
     def mismatch(self, doorbell: int) -> MismatchError:
         """The doorbell's owner rang it for this epoch, but not in this call."""
         layout = self.binding.layout
@@ -67,6 +73,13 @@ class Running:
             f"{layout.doorbell_name(doorbell)} in another call or after others: all ranks must call the same "
             f"collectives with the same arguments"
         )
+
+    def damaged(self, stream: int, at: int) -> IntegrityError:
+        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say."""
+        before = self.part.streams[stream].instructions[:at]
+        rung, read = (next(i for i in reversed(before) if i.op == op) for op in (Op.WAIT_DATA, Op.READ))
+        card, _ = self.frame.regions[read.a.id].map.locate(read.a.offset)
+        return IntegrityError(self.binding.layout.owner(rung.arg), card)
 
 
 # Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
@@ -102,7 +115,10 @@ class Streams(Running, ABC):
         if self.stops and self._stop(stream, at):
             self.position[stream] += 1
             return None
-        blocked = self.execute(self.part.streams[stream].instructions[at])
+        try:
+            blocked = self.execute(self.part.streams[stream].instructions[at])
+        except ChecksumError:
+            raise self.damaged(stream, at) from None
         if blocked is not None:
             return blocked._replace(stream=self.part.streams[stream].name, at=at)
         self.position[stream] += 1

@@ -86,7 +86,7 @@ typedef struct {
     uint8_t *events;
 } program;
 
-enum status { DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, LINK_DOWN, CARD_LOST, POISONED, STOPPED };
+enum status { DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, LINK_DOWN, CARD_LOST, POISONED, STOPPED, DAMAGED };
 
 /* Where a stream stands: what it waits for, or what ended the run. doorbell is -1 for an event of the rank's own. */
 typedef struct {
@@ -102,7 +102,7 @@ bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *a
 void program_begin(program *p, int64_t epoch, uint16_t tag);
 
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
- * of them), a doorbell was rung by another call (MISMATCH), a COMPUTE is due (KERNEL), an emulated host's cache cannot be
+ * of them), a doorbell was rung by another call (MISMATCH) or shows what nobody rings (DAMAGED), a COMPUTE is due (KERNEL), an emulated host's cache cannot be
  * had (HELD), there is no memory for what an emulated host has posted (EXHAUSTED), or a load from an emulated pool fails
  * (LINK_DOWN, CARD_LOST, POISONED: the shadow says where), or a stream has come to its stop (STOPPED): found[0] says where.
  * spins: looks at doorbells before the core is given away. */

@@ -98,7 +98,7 @@ static void ring(const program *p, const record *r) {
         int64_t run = r->nbytes;
         memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
     }
-    atomic_store_explicit((_Atomic uint64_t *)line, (uint64_t)epoch << TAG_BITS | p->tag, memory_order_release);
+    atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);
     if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
 
@@ -119,8 +119,9 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
     }
     const int64_t shows = (int64_t)(word >> TAG_BITS);
     const int32_t rank = doorbell - published_count(p);
+    if (__builtin_parityll(word)) return DAMAGED;
     if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
-    if (shows > wanted || (shows == wanted && (rank >= 0 || (uint16_t)word == p->tag))) {
+    if (shows > wanted || (shows == wanted && (rank >= 0 || word == doorbell_word(p, wanted)))) {
         if (nbytes) memcpy(payload, line + 8, (size_t)nbytes);
         return DONE;
     }

@@ -39,6 +39,12 @@ static inline place doorbell_place(const program *p, int32_t doorbell, int64_t e
     return (place){number % p->card_count, at + (int64_t)(number / p->card_count) * LINE_BYTES};
 }
 
+/* What a doorbell is rung with in this call. */
+static inline uint64_t doorbell_word(const program *p, int64_t epoch) {
+    const uint64_t word = (uint64_t)epoch << TAG_BITS | (p->tag & ~1u);
+    return word | (uint64_t)__builtin_parityll(word);
+}
+
 /* Where the granules of a region's operand begin on every card. */
 static inline int64_t granules_at(const program *p, const operand *o) {
     const region *r = &p->regions[o->id];

@@ -83,7 +83,7 @@ static enum status reduce(program *p, const record *r) {
 static enum status ring(const program *p, const record *r) {
     const int64_t epoch = p->epoch + r->value;
     const uint8_t *payload = r->op == SIGNAL_DATA ? local(p, &r->a) : NULL;
-    return shadow_signal(p->through, doorbell_place(p, r->arg, epoch), (uint64_t)epoch << TAG_BITS | p->tag, payload,
+    return shadow_signal(p->through, doorbell_place(p, r->arg, epoch), doorbell_word(p, epoch), payload,
                          payload ? r->nbytes : 0);
 }
 

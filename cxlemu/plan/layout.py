@@ -21,7 +21,8 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.rounding import round_down, round_up
 
 # A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things
-# notice. 48 bits of epoch last for 200 days of one round every 64 ns.
+# notice. Its lowest bit makes the number of ones even: no single bit can flip unseen. 48 bits of epoch last for 200
+# days of one round every 64 ns.
 TAG_BITS = 16
 TAG_MASK = (1 << TAG_BITS) - 1
 EPOCH_MAX = (1 << (64 - TAG_BITS)) - 1
@@ -30,7 +31,13 @@ DATA_ALIGN_BYTES = 4096
 
 
 def doorbell_word(epoch: int, tag: int) -> int:
-    return epoch << TAG_BITS | tag
+    word = epoch << TAG_BITS | tag & ~1
+    return word | word.bit_count() & 1
+
+
+def is_damaged(word: int) -> bool:
+    """Whether nobody rings a doorbell with this word."""
+    return word.bit_count() & 1 == 1
 
 
 @dataclass(frozen=True, slots=True)

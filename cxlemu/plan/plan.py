@@ -58,7 +58,7 @@ class Call:
 
     def tag(self) -> int:
         """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
-        doorbell word, so that ranks which did not call the same notice, but for 1 in 65,536, at the latest when one
+        doorbell word, so that ranks which did not call the same notice, but for 1 in 32,768, at the latest when one
         next waits for the other. ``in_place`` is not in it: one rank may call in place and its peer not.
         """
         text = "|".join(str(getattr(self, f.name)) for f in fields(self) if f.name != "in_place")
@@ -116,7 +116,7 @@ class Group:
         return range(self.first, self.first + self.count * self.stride, self.stride)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Kernel:
     """A named local kernel and its integer parameters, such as ("gemm", (m, n, k))."""
 

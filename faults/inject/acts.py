@@ -159,7 +159,11 @@ def _slow(injection: Injection, number: int, fault: Fault, start: Place) -> None
             injection.context.session.clock.sleep(delay_s)
         return False
 
-    _once(lambda *_: injection.happened(number, sum(seconds)), injection, number, fault, start)
+    def begin() -> bool:
+        injection.happened(number, sum(seconds))
+        return False
+
+    injection.at(start, begin)
     for where, delay_s in zip(later, seconds, strict=True):
         injection.at(where, partial(act, delay_s))
 

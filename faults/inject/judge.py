@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cxlemu.errors import CancelledError, PeerLostError, RankDiedError, RevokedError, RunError
-from cxlemu.world.context import World
 from cxlemu.world.outcome import Outcome
 from faults.inject.acts import Killed
 from faults.inject.engine import Happened
@@ -81,20 +80,30 @@ def became(outcome: Outcome[int]) -> dict[int, Became]:
     return dict(sorted(ends.items()))
 
 
-def judge(script: Script, world: World, ranks: Sequence[dict[int, Became]], happened: Sequence[Happened]) -> Report:
-    """The worst of what the survivors show."""
+def judge(
+    script: Script,
+    hosts: Sequence[int],
+    ranks: Sequence[dict[int, Became]],
+    happened: Sequence[Happened],
+    deadline_s: float,
+    *,
+    protected: bool = False,
+) -> Report:
+    """The worst of what the survivors show. ``hosts``: of each rank. ``protected``: a checksum covers the payload."""
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if fault.kind in ("kill", "restart", "crash")}
-    hosts = {world.hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
-    dead |= {rank for rank in range(world.ranks) if world.hosts[rank] in hosts}
-    allowed = {error for fault, each in come for error in _may_be_told(fault, each, world.deadline_s)}
-    checksum = any(FAULTS[fault.kind].duty is Duty.CHECKSUM or fault.instructions for fault, _ in come)
+    crashed = {hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
+    dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
+    allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
+    silent = any(FAULTS[fault.kind].duty is Duty.CHECKSUM or fault.instructions for fault, _ in come)
     found: list[tuple[Verdict, str]] = [(Verdict.SURVIVED, "")]
     for number, one in enumerate(ranks):
         for rank, end in one.items():
             if number == 0 and rank in dead:
                 continue
-            verdict = _verdict(end, tuple(allowed) if number == 0 else (), dead, checksum and number == 0)
+            verdict = _verdict(
+                end, tuple(allowed) if number == 0 else (), dead, silent and not protected and number == 0
+            )
             found.append((verdict, f"rank {rank}{' after the restart' * number}: {end}"))
     verdict, why = max(found, key=lambda each: list(Verdict).index(each[0]))
     return Report(verdict, tuple(ranks), tuple(happened), "" if verdict.ok else why)
@@ -108,9 +117,9 @@ def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[t
     return kind.errors
 
 
-def _verdict(end: Became, allowed: tuple[type[RunError], ...], dead: set[int], checksum: bool) -> Verdict:
+def _verdict(end: Became, allowed: tuple[type[RunError], ...], dead: set[int], unprotected: bool) -> Verdict:
     if end.end == End.WRONG:
-        return Verdict.UNPROTECTED if checksum else Verdict.SILENTLY_WRONG
+        return Verdict.UNPROTECTED if unprotected else Verdict.SILENTLY_WRONG
     if end.end == End.HUNG:
         return Verdict.HUNG
     if end.end == End.RIGHT:

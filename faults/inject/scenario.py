@@ -17,11 +17,12 @@ from pydantic import Field
 from collectives import oracle
 from collectives.bench import Case
 from collectives.builder import ZERO_COPY
-from collectives.catalog import recipe
+from collectives.catalog import check, recipe
 from collectives.communicator import Communicator
 from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
 from collectives.measure import arrays, lent_room, perform
+from collectives.recipes import Recipe, with_checksums
 from cxlemu.engines import engine_for
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.errors import ArgumentError
@@ -45,6 +46,7 @@ from faults.script import Script
 CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
 CALLS_AFTER = SLOTS_MIN
+START_S = 30.0  # that real processes have to meet in, before anything happens
 Launch = Literal["turns", "threads", "processes"]
 
 
@@ -61,6 +63,7 @@ class Scenario(Model):
     engine: str = Field(default="reference", description="reference or native")
     launch: Launch = Field(default="turns", description="turns, threads or processes")
     backend: Kind = Field(default="emulated", description="emulated or shm")
+    integrity: Literal["crc32c"] | None = Field(default=None, description="crc32c: checksums travel with doorbells")
     config: str | Topology = Field(default="", description="a topology; absent: each rank on a host, and two cards")
     deadline_s: Annotated[float, Field(gt=0, le=600)] = Field(default=1.0, description="for any one wait")
     script: Script = Field(default=Script(), description="what happens")
@@ -84,6 +87,16 @@ class Scenario(Model):
         return self.collective == "broadcast"
 
     @property
+    def chosen(self) -> Recipe:
+        found = recipe(self.collective, self.variant)
+        return with_checksums(found) if self.integrity else found
+
+    @property
+    def protected(self) -> bool:
+        """Whether a checksum covers the payload."""
+        return self.chosen.style.checked
+
+    @property
     def calls(self) -> int:
         return max((fault.when.call for fault in self.script.faults), default=0) + 1 + CALLS_AFTER
 
@@ -93,11 +106,13 @@ class Scenario(Model):
 
     def world(self) -> World:
         memory = self.script.memory() if self.backend == "emulated" else MemorySpec(self.backend)
-        return World(self.ranks, _topology(self.config, self.ranks), memory, self.deadline_s, self.launch)
+        patience_s = self.deadline_s if self.launch == "turns" else max(self.deadline_s, START_S)
+        return World(self.ranks, _topology(self.config, self.ranks), memory, patience_s, self.launch)
 
 
 def run(scenario: Scenario) -> Report:
     """Run it and judge. Raises ConfigError and ArgumentError for what cannot be run, and nothing else."""
+    check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
     if scenario.launch == "turns" and (scenario.engine != "reference" or scenario.backend != "emulated"):
         raise ArgumentError(
@@ -116,7 +131,8 @@ def _run_in(scenario: Scenario, world: World, pool: Pool) -> Report:
     if scenario.restarts and happened:
         again = scenario.model_copy(update={"script": Script(seed=scenario.script.seed)})
         ends.append(_live(again, world, pool, []))
-    return judge(scenario.script, world, [became(end) for end in ends], happened)
+    ranks = [became(end) for end in ends]
+    return judge(scenario.script, world.hosts, ranks, happened, scenario.deadline_s, protected=scenario.protected)
 
 
 def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]) -> Outcome[int]:
@@ -144,7 +160,14 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
     """All calls on one rank; how many elements were wrong."""
     injected = injected_into(context, scenario.engine, scenario.script)
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
-    with Communicator.world(context, region_bytes=REGION_BYTES, heap_bytes=heap_bytes, engine=injected) as comm:
+    with Communicator.world(
+        context,
+        region_bytes=REGION_BYTES,
+        heap_bytes=heap_bytes,
+        deadline_s=scenario.deadline_s,
+        engine=injected,
+        integrity=scenario.integrity,
+    ) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
         lent = lent_room(comm, case)
         injected.arm()

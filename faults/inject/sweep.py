@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from collectives.catalog import build, recipe, variants
+from collectives.catalog import build, variants
 from collectives.contracts import COLLECTIVES, contract_of
 from collectives.layouts import world_layout
 from cxlemu.plan import InHeap
@@ -39,7 +39,7 @@ def _variants(collective: str, variant: str) -> list[str]:
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
     """The scenario with one fault of each kind before each instruction of each rank, in its first call."""
     layout = world_layout(base.world().topology, base.ranks, region_bytes=REGION_BYTES)
-    chosen = recipe(base.collective, base.variant)
+    chosen = base.chosen
     call = replace(base.call, in_place=base.in_place)
     plan = build(chosen, layout, replace(call, heap=InHeap(0)) if chosen.style.heap else call)
     for kind in kinds:
