@@ -32,7 +32,7 @@ def litmus(name: str) -> Litmus:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_outcome_is_as_expected(file: Path) -> None:
     test = read(file)
-    result = run(test, BUDGET, "reference")
+    result = run(test, BUDGET, "native")
     assert test.name == file.stem
     assert result.complete
     assert [e.condition.text for e in test.expectations if result.verdict_of(e) != Verdict.OK] == []

@@ -126,7 +126,8 @@ def _line(result: Result) -> Text:
         said.append(result.exploration.finding.text if result.exploration.finding else "no execution seen that hangs")
     if not result.complete:
         said.append(result.exploration.reason)
-    counted = f"{len(result.outcomes()):3} outcomes {result.exploration.states:9} states"
+    outcomes = len(result.outcomes())
+    counted = f"{outcomes:3} {'outcome' if outcomes == 1 else 'outcomes':8} {result.exploration.states:9} states"
     return Text.assemble(
         (f"{result.verdict.value:9}", STYLES[result.verdict]), f" {result.litmus.name:24} {counted}  ", "; ".join(said)
     )
@@ -172,7 +173,7 @@ def _row(result: Result) -> dict[str, Any]:
                 "condition": e.condition.text,
                 "expected": "allowed" if e.allowed else "forbidden",
                 "verdict": result.verdict_of(e).value,
-                "witness": to_json(result.witness(e.condition) or ()),
+                "witness": None if (witness := result.witness(e.condition)) is None else to_json(witness),
             }
             for e in result.litmus.expectations
         ],

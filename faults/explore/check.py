@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from faults.explore import core
+from faults.explore.automaton import RankThread
 from faults.explore.partial import bounded, sampled
-from faults.explore.programs import Protocol, RankThread
+from faults.explore.programs import Protocol
 from faults.explore.result import Budget, Exploration, Finding, Kind
-from faults.explore.search import explore
+from faults.explore.search import explore, shown_barest
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
 from faults.machine.schedule import Schedule
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
-ENGINES = ("reference",)
+ENGINES = ("native", "reference")  # the search in C; the definition itself
+
+
+def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
+    """Every execution, by the engine that was asked for."""
+    if engine == "reference":
+        found = explore(machine, budget, past_hangs=past_hangs)
+    else:
+        found = core.explore(machine, budget, past_hangs=past_hangs)
+        if _is_livelock(found):  # whether a loop reads an old copy for ever, only a search that follows copies can tell
+            found = core.explore(machine, budget, past_hangs=past_hangs, lazy=False)
+    if _is_livelock(found):
+        finding, schedule = shown_barest(machine, found.schedule)
+        return replace(found, finding=finding, schedule=schedule)
+    return found
+
+
+def _is_livelock(found: Exploration) -> bool:
+    return found.finding is not None and found.finding.kind == Kind.LIVELOCK
 
 
 def check(
@@ -29,7 +49,7 @@ def check(
     """``machine`` runs the protocol's program. ``runs`` and ``seed`` are for random strategies."""
     match strategy:
         case Exhaustive():
-            found = explore(machine, budget)
+            found = exhaustive(machine, budget, engine)
         case Preemptions() | Delays():
             found = bounded(machine, strategy, budget)
         case RandomWalk() | PCT():

@@ -14,10 +14,11 @@ from faults.explore.result import Budget, Exploration, Finding, Kind, Outcome
 from faults.machine.program import Do
 from faults.machine.schedule import VOLUNTARY, Move, Schedule
 from faults.machine.state import State
-from faults.machine.steps import Machine
+from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
 UNLESS_TOLD = Budget()
+STATES_TO_SHOW = 10_000
 
 
 def explore(
@@ -68,15 +69,14 @@ class _Search:
         return self.result(Verdict.OK)
 
     def endless(self) -> State | None:
-        """A state from which threads and arrivals alone reach no end: the first with the fewest threads left."""
+        """The first state from which threads and arrivals alone reach no end."""
         reaching, waiting = set(self.ended), list(self.ended)
         while waiting:
             for before in self.fairly[waiting.pop()]:
                 if before not in reaching:
                     reaching.add(before)
                     waiting.append(before)
-        never = [state for state in self.came if state not in reaching]
-        return min(never, key=lambda state: len(running(self.machine, state)), default=None)
+        return next((state for state in self.came if state not in reaching), None)
 
     def spent(self) -> str:
         if len(self.came) > self.budget.states:
@@ -140,3 +140,19 @@ def stuck(machine: Machine, state: State) -> Finding:
     if is_stuck(machine.enabled(state)):
         return Finding(Kind.DEADLOCK, left[0], f"{who} cannot go on, and nothing is under way")
     return Finding(Kind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")
+
+
+def shown_barest(machine: Machine, schedule: Schedule) -> tuple[Finding, Schedule]:
+    """A livelock, followed until as few threads as can be are left: those that go round and round."""
+    start = replay(machine, schedule)[-1]
+    came: dict[State, Schedule] = {start: ()}
+    waiting = deque(came)
+    while waiting and len(came) < STATES_TO_SHOW:
+        state = waiting.popleft()
+        for move in machine.enabled(state):
+            after = machine.apply(state, move)
+            if move.act not in VOLUNTARY and after not in came:
+                came[after] = (*came[state], move)
+                waiting.append(after)
+    barest = min(came, key=lambda state: len(running(machine, state)) or len(state.nodes) + 1)
+    return stuck(machine, barest), (*schedule, *came[barest])

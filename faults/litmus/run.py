@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from faults.explore.check import exhaustive
 from faults.explore.result import Budget, Exploration
-from faults.explore.search import explore
 from faults.litmus.condition import Condition
 from faults.litmus.language import Expectation, Litmus
 from faults.machine.schedule import Schedule
@@ -58,4 +58,4 @@ class Result:
 
 
 def run(litmus: Litmus, budget: Budget, engine: str) -> Result:
-    return Result(litmus, explore(Machine(litmus.program), budget, past_hangs=True))
+    return Result(litmus, exhaustive(Machine(litmus.program), budget, engine, past_hangs=True))

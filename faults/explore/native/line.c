@@ -84,7 +84,7 @@ static int look(const world *w, const line_state *s, int host, choice *out) {
     const cached_line *c = &s->host[host];
     int n = 0;
     if (c->presence != ABSENT) {
-        out[n] = (choice){.dropping = c->dropping, .age = COPY};
+        out[n] = (choice){.dropping = c->dropping, .age = c->presence == DIRTY ? OWN : COPY};
         memcpy(out[n++].data, c->data, sizeof(content));
         if (!w->lazy || c->presence == DIRTY)
             return n;

@@ -92,11 +92,11 @@ typedef struct {
 
 typedef struct {
     line_state state;
-    uint8_t seen;  /* the value's number, of LOAD, PEEK and WAIT */
-    int8_t age;    /* lazy: of the version that was chosen, 0 the newest; COPY: the copy that was seen before */
+    uint8_t seen; /* the value's number, of LOAD, PEEK and WAIT */
+    int8_t age;   /* lazy: of the version that was chosen, 0 the newest; or where else the line came from */
 } line_result;
 
-enum { COPY = -1, NO_CHOICE = -2 };
+enum { COPY = -1 /* that was seen before */, NO_CHOICE = -2 /* the last write-back */, OWN = -3 /* dirty */ };
 enum { TOO_MUCH = -1 }; /* instead of a number of results: more versions, write-backs or stores than there is room for */
 
 /* The states that the action leads to, none where it is not possible. `out` has room for CHOICES_MAX. */

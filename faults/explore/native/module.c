@@ -252,6 +252,23 @@ static bool read_nodes(search *s, int t) {
     return fill(s, self, 0);
 }
 
+/* Moves of threads that meet in a register cannot change places. */
+static bool registers_are_private(const search *s) {
+    int owner[REGISTERS_MAX];
+    memset(owner, -1, sizeof owner);
+    for (int t = 0; t < s->thread_count; t++)
+        for (uint32_t k = 0; k < s->threads[t].node_count; k++) {
+            const node *n = &s->threads[t].nodes[k];
+            int used = n->what == LOAD ? n->reg : n->source;
+            if (n->what == 0 || used < 0)
+                continue;
+            if (owner[used] >= 0 && owner[used] != t)
+                return false;
+            owner[used] = t;
+        }
+    return true;
+}
+
 static bool begin_rows(search *s, const outside *o) {
     s->at_lines = s->thread_count;
     s->at_registers = s->at_lines + s->line_count;
@@ -409,7 +426,7 @@ static PyObject *py_explore(PyObject *self, PyObject *args) {
     o->event_count = events;
     enum stopped stopped = IN_TROUBLE;
     bool ready = prepare(s, o, threads, words);
-    if (ready && ample && s->straight) {
+    if (ready && ample && s->straight && registers_are_private(s)) {
         s->reduction = reduction_begin(s);
         ready = s->reduction != NULL || PyErr_NoMemory() != NULL;
     }

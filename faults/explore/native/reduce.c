@@ -249,9 +249,9 @@ static bool wait_first(search *s, const node *n, const place *p) {
 /* Evicted before, a dirty line would show its payload under the old flag. Where flags only rise and are only waited for,
  * who sees that may as well see the new one. */
 static bool signal_first(const search *s, const node *n, const place *p) {
-    bool flag = (s->reduction->steady[n->line] & s->reduction->unread[n->line]) >> n->word & 1;
-    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && !p->nt && !s->reduction->fences;
-    return p->quiet && alone && (!p->dirty || flag);
+    bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
+    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && (!p->near || rises) && !p->nt && !s->reduction->fences;
+    return p->quiet && alone && (!p->dirty || (rises && unread));
 }
 
 static bool goes_first(search *s, int t, const node *n) {

@@ -197,12 +197,13 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
     if (count == 0)
         return n->what != WAIT || wait_again(s, t, n);
     memcpy(found, known, (size_t)count * sizeof *found);
+    int obliging = found[0].age == COPY ? 0 : count - 1; /* the oldest copy: another one takes a prefetch */
     for (int k = 0; k < count; k++) {
         memcpy(s->next, s->current, s->states.width * sizeof *s->next);
         s->next[s->at_lines + line] = found[k].state;
         if (into != NULL)
             *into = found[k].seen;
-        bool obliged = found[0].age == COPY ? k == 0 : k == count - 1; /* the oldest copy there can be */
+        bool obliged = n->what == WAIT && s->w.lazy ? found[k].age <= 0 && found[k].age != COPY : k == obliging;
         if (!proceed(s, t, at, found[k].seen, line) || !arrive(s, STORE, t, line, found[k].age, obliged))
             return false;
     }
