@@ -31,7 +31,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
     assert len(IN_CI) == 3
     assert len(BLOCKS) >= 6
     shown = ("quickstart.py", "zero_copy.py", "my_all_reduce.py", "handover.yaml", "protocols/early_ready.py")
-    assert [name for name, _ in FILES] == [f"examples/{name}" for name in shown]
+    assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, "test_my_all_reduce.py")]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:60])

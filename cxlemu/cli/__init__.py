@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
     "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
     "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),
+    "prove": ("cxlemu.cli.prove", "Prove plans right in every execution, or say why not."),
     "mutate": ("cxlemu.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
     "faults": ("cxlemu.cli.faults", "Break things on purpose, and judge what becomes of it."),
     "replay": ("cxlemu.cli.replay", "Reproduce the failure that a token describes."),

@@ -24,8 +24,7 @@ from faults.prove.proof import DEADLOCK, RULES, Place
     UNREAD,
     UNLANDED,
     NOT_DONE,
-    USER,
-) = range(14)
+) = range(13)
 
 # {line}: which line, {rank}: who is wronged, {by}: who else is involved; by rule and detail, or by detail alone.
 _SENTENCES: dict[tuple[str, int] | int, str] = {
@@ -70,10 +69,13 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
     UNLANDED: "rank {rank}'s store to {line} may not have landed when all ranks have said that they are done with it",
     ("exit", NOT_DONE): "rank {rank} does not say that it is done with a round of {line}",
     ("reuse", NOT_DONE): "rank {rank} stores to {line} without having waited until {by} was done with the round before",
-    USER: "rank {rank} may still be reading {line} when the call has returned to the user whose array it is",
     ("barrier", PLAIN): "rank {rank} may leave the barrier before {by} has come",
     (DEADLOCK, PLAIN): "rank {rank} waits for what never happens",
 }
+
+
+# A call has returned, and so the user whose array was lent may store to it.
+_USER = "rank {rank} may still be reading {line} when {by}'s call has returned, whose user may store there at once"
 
 
 def sentence(plans: Sequence[Plan], rule: str, detail: int, at: Place, by: Place | None, card: int, line: int) -> str:
@@ -81,6 +83,8 @@ def sentence(plans: Sequence[Plan], rule: str, detail: int, at: Place, by: Place
     key = (rule, detail)
     words = _SENTENCES[key if key in _SENTENCES else detail]
     layout = plans[at.call].layout
+    if rule == "order" and by is not None and not _is_instruction(plans, by):
+        words = _USER
     told = words.format(rank=at.rank, by=_other(by, at), line=_line(layout, rule, card, line))
     return f"{told} ({_instruction(plans, at)})"
 
@@ -106,12 +110,17 @@ def _line(layout: Layout, rule: str, card: int, line: int) -> str:
     return f"line {within // LINE_BYTES} of slot {slot} on card {card}"
 
 
+def _is_instruction(plans: Sequence[Plan], place: Place) -> bool:
+    """Or else something that the user does before or after the call."""
+    streams = plans[place.call].part(place.rank).streams
+    return place.stream < len(streams) and 0 <= place.at < len(streams[place.stream].records)
+
+
 def _instruction(plans: Sequence[Plan], at: Place) -> str:
-    plan = plans[at.call]
-    streams = plan.part(at.rank).streams
-    if not 0 <= at.at < (len(streams[at.stream].records) if at.stream < len(streams) else 0):
+    if not _is_instruction(plans, at):
         return f"call {at.call}, {'before its first' if at.at < 0 else 'after its last'} instruction"
-    stream = streams[at.stream]
+    plan = plans[at.call]
+    stream = plan.part(at.rank).streams[at.stream]
     what = text(stream.instructions[at.at], plan, at.rank)
     return f"call {at.call}, stream {stream.name}, instruction {at.at}: {what}"
 

@@ -24,6 +24,7 @@ from faults.prove.proof import Proof
 from faults.verdict import Verdict
 
 Rooted = Callable[[int], Plan]  # the same call of another root
+ALL_ROOTS_RANKS = 8  # of larger worlds the first, second, middle and last root: what differs is where blocks lie
 Progress = Callable[[int, int], None]  # sequences done, of how many
 
 
@@ -59,27 +60,26 @@ def prove(
 
 
 def _sequences(plan: Plan, rooted: Rooted | None) -> Iterator[list[Plan]]:
-    yield _laps(plan, rooted)
-    if plan.ranks > 1:
-        yield from _between(plan)
-
-
-def _laps(plan: Plan, rooted: Rooted | None) -> list[Plan]:
-    """The ring wraps twice, and where there are roots, each meets every slot."""
-    slots = plan.layout.slots
     contract = COLLECTIVES.get(plan.call.collective)
-    if rooted is None or contract is None or not contract.rooted:
-        return [plan] * max(2, _calls(plan, 2 * slots + 1))
-    roots = [plan if root == plan.call.root else rooted(root) for root in range(plan.ranks)]
-    return [roots[call % plan.ranks] for call in range(lcm(plan.ranks, slots) + slots)]
+    if rooted is not None and contract is not None and contract.rooted:
+        yield _rotating(plan, rooted)
+    yield _among_others(plan) if plan.ranks > 1 else [plan] * 2
 
 
-def _between(plan: Plan) -> Iterator[list[Plan]]:
-    """Between broadcasts that fill slots, and between broadcasts that fill doorbell lines, of two roots."""
+def _rotating(plan: Plan, rooted: Rooted) -> list[Plan]:
+    """Each root meets every slot, and what other roots left there."""
     slots, ranks = plan.layout.slots, plan.ranks
-    for variant in ("naive", "line"):
-        first, last = (filling(plan.layout, variant, root) for root in (0, ranks - 1))
-        yield [first] * slots + [plan] * _calls(plan, slots + 1) + [last] * slots
+    roots = sorted({0, 1, ranks // 2, ranks - 1, plan.call.root}) if ranks > ALL_ROOTS_RANKS else list(range(ranks))
+    plans = [plan if root == plan.call.root else rooted(root) for root in roots]
+    count = lcm(len(plans), slots) + slots
+    return [plans[call % len(plans)] for call in range(max(_calls(plan, count), len(plans) + 1))]
+
+
+def _among_others(plan: Plan) -> list[Plan]:
+    """After broadcasts that fill slots, until the ring has wrapped; and between those that fill doorbell lines."""
+    slots, last = plan.layout.slots, plan.ranks - 1
+    data, lines, others = (filling(plan.layout, *which) for which in (("naive", 0), ("line", last), ("naive", last)))
+    return [data] * slots + [plan] * _calls(plan, slots + 1) + [lines] * slots + [plan] + [others] * slots
 
 
 def _calls(plan: Plan, rounds: int) -> int:

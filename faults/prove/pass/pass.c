@@ -122,12 +122,14 @@ static void await_fence(pass *p, int32_t rank, drain *d) {
     p->open[rank][p->opens[rank]++] = drain_keep(d);
 }
 
-/* The host's stores to the line that came before are on their way; a stream's first flush after a store is enough. */
+/* The host's stores to the line that came before are on their way, unless they are known to have arrived; a stream's
+ * first flush after a store is enough. */
 static void drain_cell(step *s, cell *c, drain *d) {
     for (stored *w = c->write; w < c->write + c->writes; w++) {
         if (w->nt || s->p->host[w->at.stream] != d->host || !before(w->at, &s->now)) continue;
         bool known = false;
-        for (int k = 0; k < w->drains && !known; k++) known = w->by[k]->from.self.stream == s->stream;
+        for (int k = 0; k < w->drains && !known; k++)
+            known = w->by[k]->from.self.stream == s->stream || fenced(w->by[k], &s->now);
         if (known) continue;
         if (w->drains == DRAINS_MAX) undecided(s->p, TOO_MANY_DRAINS, s->now.self);
         w->by[w->drains++] = drain_keep(d);
@@ -418,7 +420,12 @@ static void end_call(pass *p, int32_t rank) {
         check_contract(p, rank, output, base, whole->contract[rank], whole->contract_words[rank]);
     }
     if (whole->meets) check_barrier(p, rank);
-    check_lent(p, rank);
+    if (p->obliges && p->strip[rank][2]) { /* whatever arrays were lent: the user may store to them */
+        const int64_t *strip = p->strip[rank];
+        p->now[rank * p->per_rank]++;
+        s.now = now(p, s.stream);
+        access_pool(&s, (int32_t)strip[0], strip[1], strip[1] + strip[2], STORE, NULL);
+    }
     user_stores(p, rank);
     p->begun[rank] = false, p->call[rank]++;
 }

@@ -28,7 +28,7 @@ typedef struct {
     event self;
 } point;
 
-enum { FENCES_MAX = 4, DRAINS_MAX = 3 };
+enum { FENCES_MAX = 4, DRAINS_MAX = 4 };
 
 /* A FLUSH, an INVALIDATE or the posting of non-temporal stores, and the fences that completed it. */
 typedef struct {
@@ -117,7 +117,7 @@ enum rule {
 /* Which sentence tells it. */
 enum detail {
     PLAIN, UNWRITTEN, UNORDERED_WRITE, OVERWRITES, NEVER_FLUSHED, NEVER_FENCED, NOT_TOLD, NEVER_DROPPED, DROPPED_EARLY,
-    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE, USER
+    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE
 };
 
 enum verdict { PROVED, VIOLATED, UNDECIDED };
@@ -229,7 +229,6 @@ void check_payload_store(pass *p, const touch *a, const bell *b, int64_t line);
 void check_payload_load(pass *p, const touch *a, const bell *b, const ring *satisfied, int64_t line);
 void check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part);
 void check_exit(pass *p, int32_t call);
-void check_lent(pass *p, int32_t rank);
 void check_barrier(pass *p, int32_t rank);
 bell *done_bell(const pass *p, int32_t rank);
 bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch);

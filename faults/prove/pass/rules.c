@@ -57,7 +57,8 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
         if (d->host != p->host[q->self.stream]) continue;
         const bool timely = landed(p, w, &d->from), complete = fenced(d, q);
         if (timely && complete) return NO_RULE;
-        if (before(d->from.self, q)) *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
+        const bool in_this_call = before(d->from.self, q) && d->from.self.at > p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
+        if (in_this_call) *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
     }
     return FRESH;
 }
@@ -213,15 +214,15 @@ void check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part) {
     p->ready[stream] = epoch;
 }
 
-static void settled(pass *p, const point *q, int detail, int32_t card, int64_t begin, int64_t end) {
+static void settled(pass *p, const point *q, int32_t card, int64_t begin, int64_t end) {
     if (begin == end) return;
     const range r = open_range(p, &p->cards[card], begin, end);
     for (int k = r.at; k < r.end; k++) {
         const segment *s = &p->cards[card].segment[k];
         for (const cell *c = s->cell; c < s->cell + s->cells; c++) {
             for (const event *e = c->reader; e < c->reader + c->readers; e++)
-                if (!before(*e, q)) violated(p, EXIT, detail, *e, nobody, card, s->first);
-            for (const stored *w = c->write; w < c->write + c->writes && detail == UNREAD; w++)
+                if (!before(*e, q)) violated(p, EXIT, UNREAD, *e, nobody, card, s->first);
+            for (const stored *w = c->write; w < c->write + c->writes; w++)
                 if (!before(w->at, q) || !landed(p, w, q)) violated(p, EXIT, UNLANDED, w->at, nobody, card, s->first);
         }
     }
@@ -237,7 +238,7 @@ static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
         if (knows[r->at.self.stream] < r->at.self.at) knows[r->at.self.stream] = r->at.self.at;
     }
     const int64_t slot = epoch % part->slots, begin = part->data_offset + slot * part->slot_card_bytes;
-    for (int32_t card = 0; card < part->card_count; card++) settled(p, q, UNREAD, card, begin, begin + part->slot_card_bytes);
+    for (int32_t card = 0; card < part->card_count; card++) settled(p, q, card, begin, begin + part->slot_card_bytes);
     for (int32_t k = 0; k < published_count(part); k++) {
         const bell *b = &p->bells[slot * published_count(part) + k];
         for (const event *e = b->reader; e < b->reader + b->readers; e++)
@@ -256,13 +257,6 @@ void check_exit(pass *p, int32_t call) {
         memset(q.known->at, 0, (size_t)p->streams * sizeof q.known->at[0]);
         round_over(p, part, epoch, &q);
     }
-}
-
-/* exit, for arrays in the heap: their user may store to them as soon as the call returns. */
-void check_lent(pass *p, int32_t rank) {
-    const int64_t *strip = p->strip[rank];
-    const point q = now(p, (uint32_t)(rank * p->per_rank));
-    if (p->obliges && !off(p, EXIT)) settled(p, &q, USER, (int32_t)strip[0], strip[1], strip[1] + strip[2]);
 }
 
 /* barrier: nobody leaves before everybody came. */
