@@ -12,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of, without
 
+from collectives.builder import Builder
 from collectives.catalog import build, recipe, variants
+from collectives.recipes import algorithm, recipes_of
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan, encode
 from faults.lending import lent_if_zero_copy, with_heap
 from faults.orders import in_random_nature
 from faults.places import data_lines
 from faults.prove import Proof, prove, prove_calls
 from faults.prove.cases import prove_case
+from faults.prove.rounds import shortened
 from faults.verdict import Verdict
 from faults.witness import Kind
 from faults.witness import Program as Execution
@@ -172,3 +175,37 @@ def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
     if prove_calls(calls).verdict is Verdict.OK:
         order = in_random_nature(data.draw(st.integers(0, 1000)), range(2), data_lines(calls), 0.4)
         assert Execution.of(calls).run(order).kind is Kind.NOTHING
+
+
+# --- rounds that repeat -------------------------------------------------------------------------------------------
+
+
+def test_calls_of_many_rounds_are_proved_by_fewer_alike() -> None:
+    """Of every variant that takes rounds; the longer call, looked at as a whole, is right as well."""
+    for collective, variant in SHIPPED:
+        if collective == "barrier" or variant == "zero_copy":
+            continue
+        own, layout = recipe(collective, variant), layout_of(2)
+        plan = build(own, layout, call_of(collective, variant, 2, 100_000))
+        proof = prove_case(own, layout, plan.call)
+        assert right(proof) and proof.rounds_alike > 0
+        shorter, less = shortened(own, layout, plan.call)
+        assert (build(own, layout, shorter).rounds, less) == (plan.rounds - less, proof.rounds_alike)
+        assert right(prove_calls([plan], obliges=True))
+
+
+def test_an_algorithm_that_differs_in_one_round_is_not_shortened() -> None:
+    @algorithm("broadcast", variants=("all",))
+    def odd(b: Builder) -> None:
+        for chunks in b.rounds(b.nbytes, writers=[b.root], spread="cards"):
+            for chunk in chunks[::-1] if chunks[0].seq == 3 else chunks:
+                if b.is_root:
+                    b.copy(b.output(chunk.offset), b.input(chunk.offset), chunk.nbytes)
+                    b.publish(chunk, b.input(chunk.offset))
+                else:
+                    b.retrieve(b.output(chunk.offset), chunk, b.root)
+
+    [own], layout = recipes_of(odd), layout_of(2)
+    call = call_of("broadcast", "all", 2, 100_000)
+    assert shortened(own, layout, call) == (call, 0)
+    assert right(prove_case(own, layout, call))

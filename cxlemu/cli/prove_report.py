@@ -75,7 +75,8 @@ class ProveReport:
         self._bar.advance(self._task)
         call, style = case.call, STYLES[proof.verdict]
         columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
-        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}"), style)
+        alike = f"  and {proof.rounds_alike} rounds alike" if proof.rounds_alike else ""
+        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}") + alike, style)
         if proof.reason:
             self._print(f"  {proof.reason}", style)
         if row.shown is not None:
@@ -135,6 +136,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "in_place": row.case.in_place,
         "verdict": proof.verdict.value,
         "instructions": proof.instructions,
+        "rounds_alike": proof.rounds_alike,
         "seconds": row.seconds,
         "reason": proof.reason,
     }

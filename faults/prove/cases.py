@@ -11,6 +11,7 @@ from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_up
 from faults.prove.proof import Proof
+from faults.prove.rounds import shortened
 from faults.prove.sequences import Progress, prove
 
 
@@ -18,11 +19,12 @@ def prove_case(recipe: Recipe, layout: Layout, call: Call, *, progress: Progress
     """Whether the call is right on a ring of this layout, of every root. Raises ArgumentError where there is none."""
     if recipe.style.heap and call.heap is None:
         call, layout = _lent(call, layout)
+    call, alike = shortened(recipe, layout, call)
 
     def of_root(root: int) -> Plan:
         return build(recipe, layout, replace(call, root=root))
 
-    return prove(of_root(call.root), rooted=of_root, progress=progress)
+    return replace(prove(of_root(call.root), rooted=of_root, progress=progress), rounds_alike=alike)
 
 
 def _lent(call: Call, layout: Layout) -> tuple[Call, Layout]:

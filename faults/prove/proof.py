@@ -63,7 +63,8 @@ class Violation:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """``instructions`` were looked at. ``reason``: of a violation its sentence, of unknown what the prover cannot do.
-    ``calls``: those that it is about; a violation counts them from 0.
+    ``calls``: those that it is about; a violation counts them from 0. ``rounds_alike``: so many more rounds of the call
+    were not looked at, because they repeat those that were (rounds.py says why that is enough).
     """
 
     verdict: Verdict
@@ -72,6 +73,7 @@ class Proof:
     instructions: int
     seconds: float
     calls: tuple[Plan, ...] = field(default=(), repr=False, compare=False)
+    rounds_alike: int = 0
 
 
 def mask_of(without: Collection[str]) -> int:

@@ -1,0 +1,119 @@
+"""Calls of so many rounds that proving them all would take too long: fewer of the same rounds tell as much.
+
+A block is cut into rounds, each of which does what the one before did, a slot further. Rounds share nothing but slots,
+and those only with rounds a whole number of laps away. What a round finds there is what the round a lap before left,
+whatever came earlier: whoever stores has waited until all were done with that one (rule reuse), and then it was over
+and in the pool (rule exit). So a call of rounds that repeat is right if one of more than two laps of them is. That they
+repeat is checked on that call: with one round more, every stream of every rank has one round more, equal to its
+neighbour but for the round's number, and is otherwise the same. That this goes on however many rounds there are is
+taken from the builder's loop, and so from algorithms that we ship only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from collectives.builder import Builder, Chunk
+from collectives.catalog import build
+from collectives.recipes import Recipe
+from cxlemu.plan import Call, Kind, Layout, Op, Plan
+from cxlemu.plan.instructions import OPERAND_FIELDS, Records
+
+_NUMBERED = (Op.SIGNAL, Op.WAIT, Op.WAIT_ALL, Op.SIGNAL_DATA, Op.WAIT_DATA)
+
+
+@dataclass
+class _Counting(Builder):
+    """Builds nothing: notes into how many bytes a round each loop is cut."""
+
+    loops: list[tuple[int, int]] = field(default_factory=list)  # (bytes, of these in a round)
+
+    def rounds(
+        self, nbytes: int, *, writers: list[int] | None = None, blocks: int = 1, spread: str, answered: bool = False
+    ) -> Iterator[list[Chunk]]:
+        if nbytes:
+            writers = list(range(self.ranks)) if writers is None else writers
+            self.loops.append((nbytes, self._plan_areas(nbytes, writers, blocks, spread)[0]))
+        return iter(())
+
+
+def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
+    builder = _Counting(call, layout, recipe.style, call.root)
+    recipe.algorithm(builder)
+    return builder.loops
+
+
+def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
+    """The call of fewer rounds that tells as much, and how many rounds it has less: 0, and the same call, if none does.
+
+    Raises ArgumentError for an impossible call.
+    """
+    if recipe.source or recipe.style.heap or call.ranks == 1:
+        return call, 0
+    loops = _loops(recipe, layout, call)
+    enough = 2 * layout.slots + 3
+    if len(loops) != 1 or -(-loops[0][0] // loops[0][1]) <= 2 * enough:
+        return call, 0
+    [(nbytes, piece)] = loops
+    less = -(-nbytes // piece) - enough
+    for share in (piece, piece * call.ranks):  # a loop goes over a block, or over a rank's slice of it
+        fewer = replace(call, nbytes=call.nbytes - less * share)
+        if fewer.nbytes > 0 and _loops(recipe, layout, fewer) == [(nbytes - less * piece, piece)]:
+            more = replace(fewer, nbytes=fewer.nbytes + share)
+            if _one_round_more(build(recipe, layout, more), build(recipe, layout, fewer), enough // 2):
+                return fewer, less
+    return call, 0
+
+
+# --- rounds that repeat -------------------------------------------------------------------------------------------
+
+
+def _one_round_more(longer: Plan, shorter: Plan, after: int) -> bool:
+    """Whether the longer plan differs in nothing but one more round after this one, equal to it."""
+    if longer.frame.regions != shorter.frame.regions or longer.rounds != shorter.rounds + 1:
+        return False
+    for more, fewer in zip(longer.parts, shorter.parts, strict=True):
+        events = more.events - fewer.events
+        for long, short in zip(more.streams, fewer.streams, strict=True):
+            if not _repeats(long.records, short.records, after, events, shorter.layout.slots):
+                return False
+    return True
+
+
+def _repeats(long: Records, short: Records, after: int, events: int, slots: int) -> bool:
+    cut, size = int(np.searchsorted(_rounds(short, slots), after, side="right")), len(long) - len(short)
+    if size < 0 or size > cut:
+        return False
+    head, added, tail = np.split(long, [cut, cut + size])
+    return (
+        _plain(head, 0, 0) == _plain(short[:cut], 0, 0)
+        and _plain(added, 1, events) == _plain(long[cut - size : cut], 0, 0)
+        and _plain(tail, 1, events) == _plain(short[cut:], 0, 0)
+    )
+
+
+def _rounds(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The round that each record belongs to: the last one that was named so far."""
+    named = np.where(np.isin(records["op"], _NUMBERED), records["value"], -1)
+    named += np.where(records["op"] == Op.WAIT_ALL, slots, 0)  # of the round that used the slot before
+    for name in OPERAND_FIELDS:
+        operand = records[name]
+        named = np.maximum(named, np.where(operand["kind"] == Kind.REGION, operand["seq"], -1))
+    rounds: np.ndarray[tuple[int], np.dtype[np.int64]] = np.maximum.accumulate(named)
+    return rounds
+
+
+def _plain(records: Records, earlier: int, events: int) -> bytes:
+    """The records so many rounds and events earlier, wherever they lie in local memory."""
+    plain = records.copy()
+    plain["value"] -= np.where(np.isin(plain["op"], _NUMBERED), earlier, 0)
+    plain["arg"] -= np.where(np.isin(plain["op"], (Op.RECORD, Op.AWAIT)), events, 0).astype(np.int32)
+    for name in OPERAND_FIELDS:
+        operand = plain[name]
+        operand["seq"] -= np.where(operand["kind"] == Kind.REGION, earlier, 0).astype(np.int32)
+        operand["offset"] = np.where(operand["kind"] == Kind.BUFFER, 0, operand["offset"])
+    plain["nbytes"] = np.where(plain["op"] == Op.COPY, 0, plain["nbytes"])  # a rank's own block, all at once
+    return plain.tobytes()
