@@ -1,6 +1,6 @@
 """Tokens of what provers and mutation testing show: calls on one ring, a mistake in some of them, and a schedule.
 
-    print(f"cxlemu replay {token_of(plans, shown, mutated=plan, mutant='1.0.3:delete')}")
+    print(token_of(plans, shown, mutated=plan, mutant="1.0.3:delete").command())
 
 The token holds calls, layout, mistake and schedule. Plans are built anew from them, and a replay says if they changed.
 """
@@ -28,7 +28,7 @@ from faults.token import Token
 from faults.witness import Kind, Program, Shown
 
 KIND = "calls"
-CALLS_MAX, CARD_BYTES_MAX = 1000, 1 << 26
+CALLS_MAX, CARD_BYTES_MAX, POOL_BYTES_MAX = 1000, 1 << 28, 1 << 30
 
 Ranks = Annotated[int, Field(ge=1, le=64)]
 Small = Annotated[int, Field(ge=0, le=4096)]
@@ -122,7 +122,7 @@ def replay(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
         place = ".".join(map(str, error.errors()[0]["loc"]))[:80]
         raise TokenError(f"this token is of another version, or no execution: {place}") from None
     layout = Layout(**parsed.ring.model_dump())
-    if layout.extent_bytes * layout.cards > 2 * CARD_BYTES_MAX:
+    if layout.extent_bytes * layout.cards > POOL_BYTES_MAX:
         raise TokenError(
             f"this token's pool has {layout.extent_bytes * layout.cards} bytes, which no such failure needs"
         )

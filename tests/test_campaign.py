@@ -173,7 +173,7 @@ def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     assert result.counts == {"right": 7, "worker died": 1}
     (finding,) = result.findings
     assert finding.first.script.seed == 3
-    assert parse(finding.token).body["case"] == finding.first.plain()
+    assert parse(str(finding.token)).body["case"] == finding.first.plain()
 
 
 # --- the command ---------------------------------------------------------------------------------------------

@@ -98,3 +98,31 @@ def test_mutate_prints_the_command() -> None:
     (word,) = [line.split()[-1] for line in result.output.splitlines() if line.startswith("again: cxlemu replay ")]
     assert parse(word).kind == "calls"
     assert cxlemu("replay", word).exit_code == 1
+
+
+OWN = """
+from collectives.recipes import algorithm
+
+@algorithm("broadcast")
+def mine(b):
+    for chunks in b.rounds(b.nbytes, blocks=1, spread="cards"):
+        for chunk in chunks:
+            if b.rank == b.root:
+                b.publish(chunk, b.input(chunk.offset), block=0)
+                b.copy(b.output(chunk.offset), b.input(chunk.offset), chunk.nbytes)
+            elif b.rank == (b.root + 1) % b.ranks:  # and nobody else
+                b.retrieve(b.output(chunk.offset), chunk, b.root, block=0)
+"""
+
+
+def test_a_violation_that_the_prover_finds_has_a_token(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    own = f"{tmp_path / 'own.py'}:mine"
+    result = cxlemu("prove", "--algorithm", own, "-n", 3, "-b", 600)
+    assert result.exit_code == 1, result.output
+    (command,) = [line.split("again: ")[1] for line in result.output.splitlines() if "again: " in line]
+    assert command.endswith(f" --algorithm {own}")
+    again = cxlemu(*command.split()[1:])
+    assert again.exit_code == 1, again.output
+    assert "fails again, exactly as recorded: wrong bytes" in again.output
+    assert cxlemu("replay", command.split()[2]).exit_code == 2  # executes nothing that a token names

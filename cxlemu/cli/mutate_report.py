@@ -131,7 +131,7 @@ def print_one(case: Case, judgement: Judgement) -> None:
     lines += [judgement.reason] if judgement.reason else []
     if judgement.shown is not None:
         lines += [f"{judgement.shown.kind.value}: {judgement.shown.detail}"]
-        lines += [f"again: cxlemu replay {_token(case, judgement)}"]
+        lines += [f"again: {_token(case, judgement).command()}"]
         lines += [f"schedule: {json.dumps(to_json(judgement.shown.schedule), separators=(',', ':'))}"]
     for line in lines:
         out.print(line, markup=False)
