@@ -8,6 +8,7 @@ before it no byte of the output was right, except where the output is the input 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,12 @@ from collectives.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.oracle import Array
 from collectives.recipes import Recipe
+from cxlemu.engines import Engine
 from cxlemu.plan import DTYPES, Layout
 from cxlemu.world import RankContext
 
 CONTROL_BYTES_PER_RANK = 32 << 10
+EngineMaker = Callable[[RankContext, str], Engine]  # from the name of an engine
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,14 @@ class Finished:
     measured: Measured
 
 
-def run_sweep(context: RankContext, sweep: Sweep) -> int:
+def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = None) -> int:
     """All cases, on one rank: emits Opened, then Finished for each; returns how many elements were wrong.
 
-    Under a launcher, where only rank 0 is heard, it speaks for all.
+    Under a launcher, where only rank 0 is heard, it speaks for all. ``engine`` makes another one than `sweep.engine`.
     """
+    made = sweep.engine if engine is None else engine(context, sweep.engine)
     with (
-        Communicator.world(
-            context, region_bytes=sweep.region_bytes, engine=sweep.engine, integrity=sweep.integrity
-        ) as comm,
+        Communicator.world(context, region_bytes=sweep.region_bytes, engine=made, integrity=sweep.integrity) as comm,
         Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK) as control,
     ):
         if context.rank == 0:

@@ -19,7 +19,7 @@ from cxlemu.world.machine import DEFAULT_TOPOLOGY, machine
 from cxlemu.world.outcome import Outcome
 from faults.inject.engine import Happened
 from faults.inject.judge import became, judge
-from faults.inject.scenario import injected_into
+from faults.inject.ordinary import injected
 from faults.model import FAULTS, Duty
 from faults.script import Fault, Script
 
@@ -105,9 +105,9 @@ class _Rank:
         if not self.script.faults:
             with Communicator.world(context, engine=self.engine) as comm:
                 return self.main(comm)
-        injected = injected_into(context, self.engine, self.script)
-        with Communicator.world(context, engine=injected) as comm:
-            injected.arm()
+        engine = injected(context, self.engine, self.script)
+        with Communicator.world(context, engine=engine) as comm:
+            engine.arm()
             return self.main(comm)
 
 

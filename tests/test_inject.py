@@ -295,3 +295,35 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(words: list[str], sentence: str) -> None:
     result = CliRunner().invoke(main, ["faults", "sweep", *words])
     assert result.exit_code == 2 and sentence in result.output
+
+
+# --- ordinary runs -------------------------------------------------------------------------------------------------
+
+
+def test_a_script_happens_to_an_ordinary_run(tmp_path: Path) -> None:
+    file = tmp_path / "script.yaml"
+    words = ["run", "all_reduce", "-n", "3", "-e", "32", "--variant", "aggregate", "--launch", "threads"]
+    file.write_text(script("stall", 1, 3, call=2, seconds=0.05).dump())
+    result = CliRunner().invoke(main, [*words, "--faults", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "fault: stall at rank 1, call 2, instruction 3, seconds 0.05" in result.output
+    file.write_text(script("lose_card", 1, 3, call=2).dump())
+    result = CliRunner().invoke(main, [*words, "--faults", str(file)])
+    assert result.exit_code == 1 and "is lost" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "faults[0].rank is 7, but ranks are numbered 0 to 2"),
+        (["--launch", "env"], "--faults does not go with --launch env"),
+        (["--adversary", "3"], "which has an adversary of its own"),
+        (["--backend", "shm"], "faults[0].rank is 7"),
+    ],
+)
+def test_a_script_that_does_not_fit_the_run_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    file = tmp_path / "script.yaml"
+    file.write_text("adversary: {}\n" + script("poison", 7).dump().replace("seed: 0\n", ""))
+    given = {"RANK": "0", "WORLD_SIZE": "3"}
+    result = CliRunner().invoke(main, ["run", "-n", "3", "--faults", str(file), *words], env=given)
+    assert result.exit_code == 2 and sentence in result.output, result.output

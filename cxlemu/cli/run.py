@@ -17,6 +17,7 @@ from collectives.measure import run_sweep
 from cxlemu.backends import BACKENDS
 from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.run_faults import FaultScript
 from cxlemu.cli.run_report import Report, Setup
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
@@ -109,6 +110,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     metavar="SEED|off",
     help=f"Evicts, prefetches and delays lines at random; off: none leaves by itself.  [default: {DEFAULT_SEED}]",
 )
+@click.option("--faults", "script_file", type=click.Path(path_type=Path), help="Let the faults of this script happen.")
 @click.option("--engine", type=click.Choice(ENGINES), default="native", show_default=True)
 @click.option(
     "--integrity",
@@ -162,6 +164,7 @@ def command(
     devices: tuple[str, ...],
     pool: UUID | None,
     adversary: str | None,
+    script_file: Path | None,
     engine: str,
     integrity: str | None,
     how: Literal["processes", "threads", "env"],
@@ -183,6 +186,7 @@ def command(
       cxlemu run broadcast --variant every --root all --adversary 7 -v
       cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
       cxlemu run all_gather --launch threads --json result.json
+      cxlemu run all_reduce -n 3 -e 4K --faults examples/disturbed.yaml
       mpirun -np 3 cxlemu run --launch env
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
     """
@@ -211,6 +215,9 @@ def command(
     check_integrity(integrity)
     memory = MemorySpec(backend, None if off else seed, devices=devices, pool=pool)
     check_engine(engine)
+    faults = None if script_file is None else FaultScript.load(script_file, how=how, adversary=adversary)
+    if faults is not None:
+        memory = faults.memory(memory)
     place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
@@ -225,8 +232,10 @@ def command(
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
     world_layout(topology, setup.ranks, region_bytes=region_bytes)  # refuses what cannot work before anything is made
+    if faults is not None:
+        faults.check(ranks=setup.ranks, backend=backend)
     with report:
-        wrong = _run(setup, sweep, report, how, deadline_s)
+        wrong = _run(setup, sweep, report, how, deadline_s, faults)
     ctx.exit(1 if wrong or report.wrong else 0)
 
 
@@ -236,6 +245,7 @@ def _run(
     report: Report,
     how: Literal["processes", "threads", "env"],
     deadline_s: float,
+    faults: FaultScript | None,
 ) -> int:
     """How many elements were wrong on the ranks of this process."""
     topology, memory = setup.topology, setup.memory
@@ -244,13 +254,13 @@ def _run(
             return run_sweep(context, sweep)
     return sum(
         launch(
-            partial(run_sweep, sweep=sweep),
+            partial(run_sweep, sweep=sweep, engine=None if faults is None else faults.engine),
             ranks=setup.ranks,
             topology=topology,
             memory=memory,
             how=how,
             deadline_s=deadline_s,
-            on_message=report,
+            on_message=report if faults is None else faults.listening(report),
         )
     )
 

@@ -10,7 +10,7 @@ show only then. Launched in "turns" a scenario is deterministic and takes millis
 from __future__ import annotations
 
 from functools import cached_property, lru_cache, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -23,8 +23,6 @@ from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
 from collectives.measure import arrays, lent_room, perform
 from collectives.recipes import Recipe, with_checksums
-from cxlemu.engines import engine_for
-from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
 from cxlemu.plan import Call
@@ -37,9 +35,9 @@ from cxlemu.world.outcome import Outcome
 from cxlemu.world.processes import run_processes
 from cxlemu.world.stops import stops_exit
 from cxlemu.world.threads import run_threads
-from faults.inject.acts import add
-from faults.inject.engine import Happened, Injected
+from faults.inject.engine import Happened
 from faults.inject.judge import Report, became, judge
+from faults.inject.ordinary import injected
 from faults.inject.turns import private_pool, run_in_turns
 from faults.script import Script
 
@@ -145,32 +143,21 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
     return launch(main, world, pool, on_message)
 
 
-def injected_into(context: RankContext, engine: str, script: Script) -> Injected:
-    """An engine for a communicator of this rank, to which the script happens once it is armed."""
-    inner = engine_for(engine, context.backend, context.memory, context.pool.cards)
-    memory: Any = context.memory
-    if isinstance(inner, ReferenceEngine):
-        inner = ReferenceEngine(context.memory, context.session.clock)
-    elif context.backend.name == "emulated":
-        memory = memory.native
-    return Injected(inner, context, memory, script, add)
-
-
 def _rank(context: RankContext, scenario: Scenario) -> int:
     """All calls on one rank; how many elements were wrong."""
-    injected = injected_into(context, scenario.engine, scenario.script)
+    engine = injected(context, scenario.engine, scenario.script)
     heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
     with Communicator.world(
         context,
         region_bytes=REGION_BYTES,
         heap_bytes=heap_bytes,
         deadline_s=scenario.deadline_s,
-        engine=injected,
+        engine=engine,
         integrity=scenario.integrity,
     ) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
         lent = lent_room(comm, case)
-        injected.arm()
+        engine.arm()
         for serial in range(scenario.calls):
             x = oracle.inputs(case.call, comm.rank, scenario.script.seed, serial)
             right = oracle.expected(case.call, comm.rank, scenario.script.seed, serial)
