@@ -22,6 +22,7 @@ HEADERS = (
 )
 SEARCH_NAMES = ("line", "module", "reduce", "rows", "search", "table")
 SEARCH_HEADERS = ("line", "rows", "search", "table")
+PROVER_NAMES = ("bells", "clock", "lines", "module", "pass", "rules", "touch", "values")
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 setup(
@@ -36,7 +37,7 @@ setup(
         ),
         Extension(
             "faults.prove._pass",
-            sources=[f"faults/prove/pass/{name}.c" for name in ("clock", "lines", "module", "pass", "rules", "values")]
+            sources=[f"faults/prove/pass/{name}.c" for name in PROVER_NAMES]
             + [f"cxlemu/native/{name}.c" for name in ("check", "place")],
             depends=["faults/prove/pass/pass.h", "cxlemu/native/core.h", "cxlemu/native/place.h"],
             include_dirs=["cxlemu/native"],

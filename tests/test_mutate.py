@@ -226,6 +226,20 @@ def test_an_await_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(j.fate, is_needless(judge.plan, j)) for j in found] == [(Fate.EQUIVALENT, True)] * 2
 
 
+def test_a_signal_that_only_lets_others_go_on_sooner_is_not_needless() -> None:
+    """In a ring of one slot the signal of the next round says as much, but only when that is published, too."""
+    judge = Trial(Case("all_reduce", "zero_copy", 2, rounds=2))
+    judgement = judge.judge(Mutant.parse("0.0.3:delete"))
+    assert judgement.instruction == "SIGNAL" and judgement.fate is Fate.EQUIVALENT
+    assert not is_needless(judge.plan, judgement)
+
+
+def test_who_retrieves_nothing_says_once_that_it_is_done() -> None:
+    plan = plan_of(Case("gather", "all", 2, rounds=2))
+    [retrieve] = [stream for stream in plan.part(1).streams if stream.name == "retrieve"]
+    assert [(i.op, i.arg, i.value) for i in retrieve.instructions] == [(Op.SIGNAL, plan.layout.done(1), 1)]
+
+
 def test_who_publishes_what_nobody_retrieves_must_wait_for_it_before_saying_done() -> None:
     plan = foreign(gossip, "gather")
     assert prove(plan).verdict is Verdict.OK

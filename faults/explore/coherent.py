@@ -43,7 +43,9 @@ class Trouble:
         run = _Settled(machine)
         for place in self.order:
             run.between_calls(origins)
-            thread = thread_of[place.rank, place.stream]
+            thread = thread_of.get((place.rank, place.stream))
+            if thread is None:  # a stream that does nothing in the pool
+                continue
             while (node := run.state.nodes[thread]) < len(origins[thread]) and origins[thread][node] == place:
                 run.step(thread)
         return self.finding, tuple(run.moves)

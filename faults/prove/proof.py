@@ -9,7 +9,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
 from faults.verdict import Verdict
 
-# Each rule of docs/memory-model.md that can be switched off, in the order of enum rule in pass/pass.h.
+# The rules of docs/memory-model.md, in the order of enum rule in pass/pass.h; each can be switched off.
 RULES = (
     "order",  # the write that a read must see comes before it, and all others before that write or after the read
     "landed",  # ... has been flushed, and fenced by the rank that flushed it

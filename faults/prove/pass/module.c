@@ -75,7 +75,8 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
     for (int k = 0; k < count; k++) {
         const lodging *l = &lies[k];
         part->buffer_bytes[k] = sizes[k], whole->lodging[rank][k] = *l;
-        const bool in_pool = l->card >= 0 && l->card < part->card_count && l->offset >= 0 && sizes[k] <= extent_bytes && l->offset <= extent_bytes - sizes[k];
+        bool in_pool = l->card >= 0 && l->card < part->card_count && l->offset >= 0;
+        in_pool = in_pool && sizes[k] <= extent_bytes && l->offset <= extent_bytes - sizes[k];
         if (l->root < 0 || l->root >= count || l->at < 0 || l->at > INT64_MAX / 2 || (l->card >= 0 && !in_pool)) {
             PyErr_SetString(PyExc_ValueError, "a buffer lies outside of what there is");
             return false;
@@ -216,7 +217,9 @@ static bool taken_in(held *h, pass *p, const program *shape, const arguments *a)
         }
     for (int32_t k = 0; k < p->ranks; k++) {
         const int64_t *s = p->strip[k];
-        if (s[0] < 0 || s[0] >= shape->card_count || s[1] < 0 || s[1] % LINE_BYTES || s[2] < 0 || s[2] > a->extent_bytes || s[1] > a->extent_bytes - s[2]) {
+        bool fits = s[0] >= 0 && s[0] < shape->card_count && s[1] >= 0 && s[1] % LINE_BYTES == 0 && s[2] >= 0;
+        fits = fits && s[2] <= a->extent_bytes && s[1] <= a->extent_bytes - s[2];
+        if (!fits) {
             PyErr_SetString(PyExc_ValueError, "a strip lies outside of the heap");
             return false;
         }

@@ -2,8 +2,9 @@
  * their waits allow. What holds in this order with these clocks holds in every order.
  *
  *   clock.c  what a stream knows of the others        lines.c  which writes, readers and flushes a line has seen
- *   rules.c  one function a rule                      pass.c   the instructions, one after another
- *   values.c what bytes are made of                    module.c the binding */
+ *   rules.c  one function a rule                      values.c what bytes are made of
+ *   touch.c  what an instruction does to memory        bells.c  ... to doorbells
+ *   pass.c   the instructions, one after another       module.c the binding */
 #ifndef CXLEMU_PASS_H
 #define CXLEMU_PASS_H
 
@@ -230,9 +231,6 @@ void check_payload_load(pass *p, const touch *a, const bell *b, const ring *sati
 void check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part);
 void check_exit(pass *p, int32_t call);
 void check_barrier(pass *p, int32_t rank);
-bell *done_bell(const pass *p, int32_t rank);
-bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch);
-const ring *first_ring(const bell *b, int64_t value); /* that satisfies; NULL: none, or forgotten */
 
 /* values.c */
 void contents_begin(pass *p, contents *c);
@@ -241,6 +239,38 @@ void contents_move(pass *p, contents *to, int64_t at, const contents *from, int6
 void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor);
 int32_t input_term(pass *p, int32_t call, int32_t rank);
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words);
+
+/* Where an instruction is: a stream of a rank in a call. */
+typedef struct {
+    pass *p;
+    const program *part;
+    const lodging *lodging;
+    uint32_t stream;
+    int32_t rank;
+    point now;
+} step;
+
+enum access_kind { LOAD, STORE, STORE_NT };
+
+/* touch.c */
+void access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_kind kind, drain *posted);
+void access_buffer(step *s, int buffer, int64_t offset, int64_t nbytes, enum access_kind kind);
+void access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind kind, drain *posted);
+contents *local_contents(const step *s, int buffer, int64_t offset, int64_t *at);
+void fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes);
+void put(step *s, const operand *o, const contents *from, int64_t begin, int64_t nbytes);
+void compute(step *s, const record *r);
+void await_fence(pass *p, int32_t rank, drain *d);
+void flush(step *s, const record *r);
+void fence(step *s);
+
+/* bells.c */
+bell *done_bell(const pass *p, int32_t rank);
+bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch);
+const ring *first_ring(const bell *b, int64_t value); /* that satisfies; NULL: none, or forgotten */
+void ring_bell(step *s, const record *r, const record *previous);
+bool hears(step *s, const record *r);
+void take_payload(step *s, const record *r);
 
 /* pass.c */
 void pass_run(pass *p);

@@ -57,8 +57,9 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
         if (d->host != p->host[q->self.stream]) continue;
         const bool timely = landed(p, w, &d->from), complete = fenced(d, q);
         if (timely && complete) return NO_RULE;
-        const bool in_this_call = before(d->from.self, q) && d->from.self.at > p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
-        if (in_this_call) *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
+        const uint32_t began = p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
+        if (before(d->from.self, q) && d->from.self.at > began) /* in this call */
+            *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
     }
     return FRESH;
 }
@@ -241,8 +242,9 @@ static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
     for (int32_t card = 0; card < part->card_count; card++) settled(p, q, card, begin, begin + part->slot_card_bytes);
     for (int32_t k = 0; k < published_count(part); k++) {
         const bell *b = &p->bells[slot * published_count(part) + k];
+        const place at = doorbell_place(part, k, epoch);
         for (const event *e = b->reader; e < b->reader + b->readers; e++)
-            if (!before(*e, q)) violated(p, EXIT, UNREAD, *e, nobody, doorbell_place(part, k, epoch).card, doorbell_place(part, k, epoch).offset / LINE_BYTES);
+            if (!before(*e, q)) violated(p, EXIT, UNREAD, *e, nobody, at.card, at.offset / LINE_BYTES);
     }
 }
 

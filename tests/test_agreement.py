@@ -1,0 +1,37 @@
+"""The prover and the explorer agree on plans and on all of their mutants. `scripts/agree` has all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from faults.mutate import agreement
+from faults.mutate.agreement import opinions
+from faults.mutate.cases import Case
+from faults.prove import prove_calls
+from faults.verdict import Verdict
+
+CASES = [
+    (Case("all_gather", "all", 2), 1),
+    (Case("broadcast", "naive", 2), 2),
+    (Case("broadcast", "all", 3), 1),
+    (Case("all_reduce", "line", 2), 2),
+    (Case("scatter", "zero_copy", 2), 1),
+    (Case("barrier", "line", 3), 2),
+]
+
+
+@pytest.mark.parametrize(("case", "calls"), CASES, ids=str)
+def test_they_agree_on_a_plan_and_on_all_of_its_mutants(case: Case, calls: int) -> None:
+    found = list(opinions(case, calls))
+    assert [one for one in found if not one.agree] == []
+    counted = Counter(one.prover for one in found)
+    assert found[0].prover is Verdict.OK and counted[Verdict.VIOLATION] > 5 and counted[Verdict.OK] > 3
+
+
+@pytest.mark.parametrize("rule", ["fresh", "landed", "order"])
+def test_a_prover_without_one_of_its_rules_is_contradicted(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "prove_calls", lambda plans: prove_calls(plans, without={rule}))
+    contradicted = [one for one in opinions(Case("gather", "naive", 2, rounds=2)) if not one.agree]
+    assert {(one.prover, one.explorer) for one in contradicted} == {(Verdict.OK, Verdict.VIOLATION)}
