@@ -11,7 +11,7 @@ from cxlemu.errors import TokenError
 from faults.token import Token
 
 # The kind of a token -> the module with ``replay(body, algorithm) -> Replayed`` for it, imported when needed.
-KINDS = {"case": "faults.campaign.replay"}
+KINDS = {"case": "faults.campaign.replay", "calls": "faults.shown"}
 
 
 @dataclass(frozen=True)

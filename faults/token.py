@@ -15,6 +15,7 @@ import binascii
 import json
 import platform
 import re
+import shlex
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,10 @@ class Token:
         if len(word) > TOKEN_CHARS_MAX:
             raise TokenError(f"this failure's token would have {len(word)} characters, {TOKEN_CHARS_MAX} are the most")
         return word
+
+    def command(self, algorithm: str | None = None) -> str:
+        """What reproduces it. ``algorithm``: where somebody's own lies on this machine, ``FILE.py:function``."""
+        return f"cxlemu replay {self}" + (f" --algorithm {shlex.quote(algorithm)}" if algorithm else "")
 
     def differences(self) -> list[str]:
         """How the versions it was made with differ from those here, as sentences' ends."""

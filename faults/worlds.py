@@ -13,8 +13,8 @@ from collectives.communicator import Communicator
 from cxlemu.errors import ArgumentError, RankFailures
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
-from cxlemu.world import RankContext, launch, launch_survivors
-from cxlemu.world.context import World
+from cxlemu.world import launch, launch_survivors
+from cxlemu.world.context import RankContext
 from cxlemu.world.machine import DEFAULT_TOPOLOGY, machine
 from cxlemu.world.outcome import Outcome
 from faults.inject.engine import Happened
@@ -78,10 +78,10 @@ class TestWorld:
         if self.owes == "survive" and ended.failures:
             failures = RankFailures(ended.failures)
             raise failures from next(iter(failures.failures.values()))
-        world = World(self.ranks, machine(self.config, self.memory), self.memory, self.deadline_s, self.how)
+        hosts = machine(self.config, self.memory).place(self.ranks)
         ends: Outcome[int] = Outcome(self.ranks, self.deadline_s)
         ends.results, ends.failures = dict.fromkeys(ended.results, 0), ended.failures
-        report = judge(self.script, world, [became(ends)], happened)
+        report = judge(self.script, hosts, [became(ends)], happened, self.deadline_s)
         if not report.ok:
             raise NotHandled(f"{report.verdict.value}: {report.why}")
         everyone: dict[int, Any] = ended.failures | ended.results

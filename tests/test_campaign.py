@@ -122,6 +122,15 @@ def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> N
     assert [judge(case) for case in cases] == [judge(Case.parse(case.plain()).check()) for case in cases]
 
 
+def test_checksums_find_what_nothing_else_can() -> None:
+    pytest.importorskip("google_crc32c", reason="pip install 'cxlemu[integrity]'")
+    flips = TURNS.model_copy(update={"kinds": ("flip_payload",)})
+    bare = Runner(flips.sweep(6), threads, 2, budget_s=120).run()
+    checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=120).run()
+    assert bare.counts["unprotected"] and not bare.findings
+    assert checked.counts["detected"] and not checked.counts["unprotected"] and not checked.findings
+
+
 def test_faults_that_have_nothing_to_do_with_it_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A world that goes wrong whenever its second rank crashes, in a script of four faults."""
     faults = [
@@ -164,7 +173,7 @@ def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     assert result.counts == {"right": 7, "worker died": 1}
     (finding,) = result.findings
     assert finding.first.script.seed == 3
-    assert parse(finding.token).body["case"] == finding.first.plain()
+    assert parse(str(finding.token)).body["case"] == finding.first.plain()
 
 
 # --- the command ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from cxlemu.checksums import INTEGRITIES
 from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.campaign_report import Screen
 from cxlemu.cli.outputs import check_output, write_output
@@ -74,6 +75,7 @@ class Numbers(Words):
 @click.option("--engine", "engines", type=Words(), help="native, reference; of threads and processes.")
 @click.option("--script", "scripts", multiple=True, metavar="FILE", help="A fault script; may be repeated.")
 @click.option("--kinds", type=Words(), help="Faults that each seed places, one at a time; nature is none.")
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Checksums, with which flipped bits are noticed.")
 @click.option("--mutant", help="A mistake in every plan, RANK.STREAM.AT:KIND: whether the campaign finds it.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Workers.  [default: this machine's cores]")
 @click.option("--executor", type=click.Choice(NAMES), default="processes", show_default=True)

@@ -16,8 +16,10 @@ from cxlemu import __version__
 from cxlemu.cli.json_file import write_json
 from faults.mutate.cases import Case
 from faults.mutate.sweep import Row
-from faults.mutate.trial import Fate, Judgement
+from faults.mutate.trial import Fate, Judgement, Trial
 from faults.schedule import to_json
+from faults.shown import token_of
+from faults.token import Token
 
 COLUMNS = ("mutants", "killed", "confirmed", "equivalent", "survived")
 SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has all
@@ -116,6 +118,12 @@ def _judgement(judgement: Judgement) -> dict[str, Any]:
     }
 
 
+def _token(case: Case, judgement: Judgement) -> Token:
+    assert judgement.shown is not None
+    trial, mutant = Trial(case), judgement.mutant
+    return token_of(trial.program(mutant.rank).plans, judgement.shown, mutated=trial.plan, mutant=str(mutant))
+
+
 def print_one(case: Case, judgement: Judgement) -> None:
     """All that is known of one mutant."""
     out = Console(highlight=False, soft_wrap=True)
@@ -123,6 +131,7 @@ def print_one(case: Case, judgement: Judgement) -> None:
     lines += [judgement.reason] if judgement.reason else []
     if judgement.shown is not None:
         lines += [f"{judgement.shown.kind.value}: {judgement.shown.detail}"]
+        lines += [f"again: {_token(case, judgement).command()}"]
         lines += [f"schedule: {json.dumps(to_json(judgement.shown.schedule), separators=(',', ':'))}"]
     for line in lines:
         out.print(line, markup=False)

@@ -83,7 +83,7 @@ def command(
         for name in variant.split(",")
         for case in _sweep(named, sizes, name, algorithm, in_place).cases(count)
     ]
-    with ProveReport(len(asked), json_file) as report:
+    with ProveReport(len(asked), json_file, algorithm) as report:
         for layout, case in asked:
             call = replace(case.call, in_place=case.in_place)
             recipe = own or catalog.recipe(call.collective, call.algorithm)

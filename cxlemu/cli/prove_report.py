@@ -17,6 +17,7 @@ from cxlemu.cli.schedule_table import console
 from cxlemu.units import format_bytes
 from faults.prove.proof import Proof
 from faults.schedule import to_json
+from faults.shown import token_of
 from faults.verdict import Verdict
 from faults.witness import Shown, witness
 
@@ -35,8 +36,9 @@ class Row(NamedTuple):
 class ProveReport:
     """Lines are printed as proofs are done; the rest, and the JSON file, when all are or something failed."""
 
-    def __init__(self, proofs: int, json_file: Path | None) -> None:
-        self._proofs, self._json_file = proofs, json_file
+    def __init__(self, proofs: int, json_file: Path | None, algorithm: str | None = None) -> None:
+        """``algorithm`` is the FILE.py:function that is proved, where it is not ours."""
+        self._proofs, self._json_file, self._algorithm = proofs, json_file, algorithm
         self._rows: list[Row] = []
         self._began = self._row_began = time.monotonic()
         self._out = console()
@@ -81,6 +83,8 @@ class ProveReport:
             self._print(f"  {proof.reason}", style)
         if row.shown is not None:
             self._print(f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
+            own = self._algorithm
+            self._print(f"  again: {token_of(proof.calls, row.shown, algorithm=own).command(own)}", style)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from collectives import catalog, oracle
 from collectives.recipes import Recipe
+from cxlemu.checksums import check_integrity
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call
 from cxlemu.topology import Topology
@@ -48,6 +49,7 @@ class Case(Model):
     calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="how many calls")
     launch: Launch = Field(default="lockstep", description="how ranks run")
     engine: Literal["reference", "native"] = Field(default="reference", description="what executes plans")
+    integrity: Literal["crc32c"] | None = Field(default=None, description="checksums that travel with doorbells")
     config: Name | Topology | None = Field(
         default=None,
         description="a shipped topology's name, or all of one; absent: two cards, and a host for each rank",
@@ -100,8 +102,11 @@ class Case(Model):
             )
         if self.launch in ("lockstep", "turns") and self.engine != "reference":
             raise ArgumentError(f"ranks in {self.launch} run on the reference engine: it alone makes single steps")
-        if self.launch == "lockstep" and self.script.faults:
-            raise ArgumentError("in lockstep nothing happens but nature: faults need turns, threads or processes")
+        if self.launch == "lockstep" and (self.script.faults or self.integrity):
+            raise ArgumentError(
+                "in lockstep nothing happens but nature: faults and checksums need turns, threads or processes"
+            )
+        check_integrity(self.integrity)
         if self.launch == "lockstep" and self.topology and len(set(self.topology.place(self.ranks))) < self.ranks:
             raise ArgumentError(
                 f"ranks in lockstep are each on a host of its own, but {self.topology.name} has too few for "
@@ -122,6 +127,7 @@ class Case(Model):
             root=self.root,
             engine=self.engine,
             launch=self.launch if self.launch != "lockstep" else "turns",
+            integrity=self.integrity,
             config=self.topology or "",
             script=self.script,
         )
@@ -147,6 +153,7 @@ class Case(Model):
         words += [self.dtype, *([self.op] if self.op != "none" else []), *([f"root {self.root}"] if self.root else [])]
         words += [f"{self.calls} call{'s' * (self.calls != 1)}"] if self.launch == "lockstep" else []
         words += [self.launch, *([self.engine] if self.launch in ("threads", "processes") else [])]
+        words += [self.integrity] if self.integrity else []
         words += [f"mutant {self.mutant}"] if self.mutant else []
         words += [f"seed {self.script.seed}"] if self.moves is None else [f"{len(self.moves)} moves, then round robin"]
         return ", ".join([" ".join(words), *map(str, self.script.faults)])

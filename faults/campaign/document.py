@@ -38,7 +38,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "case": finding.smallest.plain(),
         "tried": finding.tried,
         "fully_shrunk": finding.shrunk,
-        "token": finding.token,
+        "token": str(finding.token),
         "replay": finding.command,
     }
 

@@ -19,6 +19,7 @@ from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Instruction, Kind, Layout, Op, Plan
 from cxlemu.plan.text import text
 from faults.campaign.story import Event, Held, Signalled, Story
+from faults.campaign.svg import svg
 from faults.lockstep import Lockstep
 from faults.orders import Order, replay
 from faults.schedule import Move, Step
@@ -182,6 +183,12 @@ def story(execution: Execution, wrong: WrongRead) -> Story:
     teller = _Teller(execution, wrong)
     _Watch(execution, execution.program, teller.see).run(execution.world(replay(execution.moves)))
     return teller.story()
+
+
+def drawn(execution: Execution) -> str | None:
+    """The picture of its first wrong read; None where nothing was read wrong."""
+    wrong = wrong_read(execution)
+    return None if wrong is None else svg(story(execution, wrong))
 
 
 class _Teller:

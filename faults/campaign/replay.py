@@ -8,8 +8,7 @@ from typing import Any
 from cxlemu.errors import ArgumentError, TokenError
 from faults.campaign.case import Case, digest
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.record import story, wrong_read
-from faults.campaign.svg import svg
+from faults.campaign.record import drawn
 from faults.replay import Replayed
 
 
@@ -45,6 +44,4 @@ def picture(case: Case) -> str | None:
     """An SVG of the line that was read wrong; None where none was, or ranks are not in lockstep."""
     if case.launch != "lockstep":
         return None
-    execution = executed(case)
-    wrong = wrong_read(execution)
-    return None if wrong is None else svg(story(execution, wrong))
+    return drawn(executed(case))

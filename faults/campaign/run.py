@@ -7,7 +7,6 @@ which a worker dies again is a finding like any other.
 
 from __future__ import annotations
 
-import shlex
 import time
 import traceback
 from collections import Counter, deque
@@ -47,13 +46,12 @@ class Finding:
 
     @property
     def command(self) -> str:
-        """What reproduces it, on this machine; elsewhere the algorithm may lie somewhere else."""
-        own = self.smallest.algorithm
-        return f"cxlemu replay {self.token}" + (f" --algorithm {shlex.quote(own)}" if own else "")
+        """What reproduces it, here; elsewhere the algorithm may lie somewhere else."""
+        return self.token.command(self.smallest.algorithm)
 
     @property
-    def token(self) -> str:
-        return str(Token(SCENARIO, {"case": self.smallest.plain(), "found": self.judgement.plain()}))
+    def token(self) -> Token:
+        return Token(SCENARIO, {"case": self.smallest.plain(), "found": self.judgement.plain()})
 
 
 @dataclass

@@ -117,6 +117,8 @@ def _changes(case: Case) -> Iterator[dict[str, object]]:
         yield {"op": "sum"}
     if case.dtype != "u8":
         yield {"dtype": "u8"}
+    if case.integrity is not None:
+        yield {"integrity": None}
     if case.config is not None:
         yield {"config": None}
 

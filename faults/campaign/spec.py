@@ -75,6 +75,7 @@ class Spec(Model):
     kinds: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
         default=(NATURE, *FAULTS), description="of faults that the seed places; nature: none but what caches do"
     )
+    integrity: Literal["crc32c"] | None = Field(default=None, description="checksums, where faults are")
     mutant: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="a mistake to be found")
 
     @classmethod
@@ -121,7 +122,8 @@ class Spec(Model):
                 mutant=self.mutant,
             )
             for launch, engine in self._runs(shape):
-                yield shape.model_copy(update={"launch": launch, "engine": engine}).check()
+                integrity = self.integrity if launch != "lockstep" else None
+                yield shape.model_copy(update={"launch": launch, "engine": engine, "integrity": integrity}).check()
 
     def _runs(self, shape: Case) -> Iterator[tuple[Launch, str]]:
         topology = shape.topology
