@@ -31,7 +31,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
     assert len(IN_CI) == 3
     assert len(BLOCKS) >= 6
     assert [name for name, _ in FILES] == [
-        f"examples/{name}.py" for name in ("quickstart", "zero_copy", "my_all_reduce")
+        f"examples/{name}.py" for name in ("quickstart", "survive", "zero_copy", "my_all_reduce")
     ]
 
 
