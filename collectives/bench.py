@@ -169,8 +169,8 @@ class Measured:
     """
 
     rank: int
-    entered_ns: tuple[int, ...]
-    left_ns: tuple[int, ...]
+    entered_ns: Sequence[int]
+    left_ns: Sequence[int]
     wrong: int
     first_wrong: WrongElement | None
 

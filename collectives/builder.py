@@ -122,6 +122,7 @@ class Builder:
     layout: Layout
     style: Style
     rank: int
+    foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
     _streams: dict[str, list[Instruction]] = field(init=False)
     _regions: list[Region] = field(init=False, default_factory=list)
     _groups: list[Group] = field(init=False)
@@ -272,10 +273,21 @@ class Builder:
             self._entered = stream
 
     def _leave(self, seq: int) -> None:
-        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced)."""
-        if self._entered == "publish":
+        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced).
+
+        What this rank publishes beside that need not be waited for where a peer retrieves it, before that peer's own
+        "done": a slot is used again only when all are done.
+        """
+        if self._entered == "publish" and self.foreign:
             self._order(self._record())
-        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
+        self._say_done(seq)
+
+    def _say_done(self, seq: int) -> None:
+        """Where nothing was accessed since the round before, this says it for both."""
+        before, done = self._streams["retrieve" if self.style.overlap else "main"], self.layout.done(self.rank)
+        if before and (before[-1].op, before[-1].arg) == (Op.SIGNAL, done):
+            before.pop()
+        self._emit("retrieve", Op.SIGNAL, arg=done, value=seq)
 
     # --- words ------------------------------------------------------------------------------------------------
 
@@ -346,7 +358,7 @@ class Builder:
         self._groups.append(Group(0, self.ranks, self.layout.doorbells_per_rank))
         self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
         self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
-        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=self._rounds)
+        self._say_done(self._rounds)
         self._rounds += 1
 
     # --- how words become instructions ------------------------------------------------------------------------

@@ -120,7 +120,6 @@ class Communicator(Verbs):
             room_bytes=heirs_room,
             deadline_s=deadline_s,
         )
-        self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
         self._clear_doorbells()
         self.pool = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
         self._remembered = self._calls = _native.Calls(self._call, self.pool.memory)
@@ -144,15 +143,16 @@ class Communicator(Verbs):
         region_bytes: int = REGION_BYTES,
         heap_bytes: int | None = None,
         deadline_s: float | None = None,
-        engine: str = "native",
+        engine: str | Engine = "native",
         integrity: str | None = None,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
 
-        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C. ``integrity="crc32c"`` is for links that may
-        lose what is written without a word: a checksum travels with every doorbell, and where what is read does not
-        fit it an IntegrityError is raised. What is lost together with its doorbell is a deadline.
+        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours.
+        ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
+        doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
+        doorbell is a deadline.
 
         A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
         Collective: every rank makes the same communicators in the same order.
@@ -164,12 +164,16 @@ class Communicator(Verbs):
         layout = layout_in(
             arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
         )
+        if isinstance(engine, str):
+            engine = engine_for(engine, context.backend, context.memory, pool.cards)
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
             layout=layout,
             arena=arena,
-            engine=engine_for(engine, context.backend, context.memory, pool.cards),
+            engine=engine_for(engine, context.backend, context.memory, pool.cards)
+            if isinstance(engine, str)
+            else engine,
             lane=Lane(),
             deadline_s=deadline_s,
             integrity=integrity,
@@ -296,7 +300,7 @@ class Communicator(Verbs):
         bound = bind(call, self.rank, x, out)
         if chosen.style.heap or (auto and self.pool.in_use):
             chosen, bound = self._lending(chosen, bound, lent, auto)
-        plan, digest = self._plan(chosen, bound.call)
+        plan, digest = _plan_of(chosen, self.layout, bound.call, self.rank)
         part = plan.part(self.rank)
         if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
             self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
@@ -386,15 +390,6 @@ class Communicator(Verbs):
         binding = Binding(self.layout, self._base, epoch, tag)
         return Running(planned.call, planned.frame, planned.part, binding)
 
-    def _build(self, chosen: Recipe, call: Call) -> tuple[Plan, int]:
-        """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
-
-        Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
-        """
-        plan = build(chosen, self.layout, call)
-        rules.check(plan, None if chosen.source else [self.rank])
-        return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
-
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
         memory = self._context.memory
@@ -417,6 +412,17 @@ class Communicator(Verbs):
     ) -> None:
         if error is None:
             self.close()
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
+
+    Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
+    """
+    plan = build(chosen, layout, call)
+    rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
 
 
 def _as_i64(number: int) -> int:

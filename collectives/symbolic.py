@@ -221,10 +221,11 @@ def verify(plan: Plan, *, rank_order: bool = True) -> None:
     run_in_turn(ranks)
     for rank, part in zip(ranks, plan.parts, strict=True):
         for piece in postcondition(call, part.rank):
-            _compare(plan, rank, part, piece, rank_order)
+            compare(plan, rank, part, piece, rank_order=rank_order)
 
 
-def _compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, rank_order: bool) -> None:
+def compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, *, rank_order: bool = True) -> None:
+    """Raises ContractError where a piece of the rank's output is not what it must be."""
     at = 0
     for symbol in rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes):
         expected = Fold(tuple((source, offset + at) for source, offset in piece.contributions), piece.divisor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -44,7 +43,7 @@ class Watcher:
             text = f"{call.collective} {call.nbytes} {call.dtype}"
             self.context.session.report(self.comm, self.call, running.binding.tag, text)
             self._told = True
-        now = time.monotonic()
+        now = self.context.session.clock.now()
         if now - self._looked < LOOK_S and waited_s <= self.deadline_s:
             return
         self._looked = now

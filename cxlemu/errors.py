@@ -6,7 +6,8 @@
     │   ├── ArgumentError          a call or a flag: wrong shape, dtype, rank, size
     │   ├── PlanError              a plan that breaks a rule: rank, stream, instruction, rule
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
-    │   └── PoolError              a pool, card or superblock that is absent, foreign or damaged
+    │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
+    │   └── TokenError             a replay token that is damaged, foreign or too large
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   └── PeerLostError      ... because a peer went silent
@@ -59,6 +60,10 @@ class PlanFileError(InputError):
 
 
 class PoolError(InputError):
+    pass
+
+
+class TokenError(InputError):
     pass
 
 

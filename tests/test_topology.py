@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -71,13 +72,40 @@ def test_shipped_topologies_say_what_they_are_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_figure_of_a_shipped_topology_has_a_standing(name: str) -> None:
-    """A number without source or assumption beside it would be a number out of nowhere."""
-    lines = shipped_configs()[name].read_text().split("emulation:")[0].splitlines()
-    figures = [line for line in lines if not line.lstrip().startswith("#") and any(
-        key in line for key in ("count:", "_ns:", "_per_s:", "_bytes:", "ranks_per_host:")
-    )]  # fmt: skip
-    assert len(figures) >= 14
-    assert [line for line in figures if "# source: " not in line and "# assumed: " not in line] == []
+    """A number without source or assumption would be a number out of nowhere."""
+    topology = Topology.load(name)
+    assert topology.bare_figures() == []
+    assert len(topology.standings) >= 30
+    assert topology.standings["hosts", "memory", "latency_ns"] == ("source", "CCCL, local DRAM load")
+
+
+def test_a_figure_without_a_standing_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    shipped = shipped_configs()["laptop"].read_text()
+    file.write_text(shipped.replace('{value: 214, source: "CCCL, local DRAM load"}', "214"))
+    result = cxlemu("topology", "check", str(file))
+    assert result.exit_code == 0
+    assert "without source, fitted or assumed: hosts.memory.latency_ns\n" in result.output
+    assert Topology.load(file).hosts == Topology.load("laptop").hosts
+
+
+@pytest.mark.parametrize(
+    ("standing", "message"),
+    [
+        ("{value: 214}", ":11: hosts.memory.latency_ns should be {value: ..."),
+        ("{value: 214, source: a, assumed: b}", ":11: hosts.memory.latency_ns should be {value: ..."),
+        ("{value: 214, guessed: a}", ":11: hosts.memory.latency_ns should be {value: ..."),
+        ('{value: 214, source: ""}', ":11: hosts.memory.latency_ns.source is '' but should be one line of text"),
+        ("{value: 214, source: 7}", ":11: hosts.memory.latency_ns.source is 7 but should be one line of text"),
+        ("{value: x, source: a}", ":11: hosts.memory.latency_ns is 'x' but should be a valid integer"),
+        ("{source: a}", ":11: hosts.memory.latency_ns is {'source': 'a'} but should be a valid integer"),
+    ],
+)
+def test_a_standing_that_says_nothing_is_refused(standing: str, message: str) -> None:
+    shipped = shipped_configs()["laptop"].read_text()
+    raw = shipped.replace('{value: 214, source: "CCCL, local DRAM load"}', standing).encode()
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Topology.parse(raw, "mine.yaml")
 
 
 def test_titan2_loads_in_the_published_time() -> None:
@@ -208,7 +236,7 @@ def test_bars_join_the_boxes_they_end_at(tmp_path: Path) -> None:
 
 def test_show_as_json_loads_again() -> None:
     shown = json.loads(cxlemu("topology", "show", "laptop", "--json").output)
-    assert shown["hosts"]["count"] == 2
+    assert shown["hosts"]["count"] == {"value": 2, "assumed": "the fewest that share a pool"}
     assert Topology.parse(json.dumps(shown).encode(), "shown.json") == Topology.load("laptop")
 
 

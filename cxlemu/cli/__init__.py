@@ -16,7 +16,14 @@ from cxlemu.errors import CxlemuError
 # verb -> (module, one line of help). The module holds a click command named `command`.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
+    "simulate": ("cxlemu.cli.simulate", "What collectives would cost on a modelled fabric."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
+    "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
+    "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),
+    "prove": ("cxlemu.cli.prove", "Prove plans right in every execution, or say why not."),
+    "mutate": ("cxlemu.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
+    "faults": ("cxlemu.cli.faults", "Break things on purpose, and judge what becomes of it."),
+    "replay": ("cxlemu.cli.replay", "Reproduce the failure that a token describes."),
     "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
     "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),

@@ -16,7 +16,8 @@ from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
 from cxlemu.backends import BACKENDS
 from cxlemu.checksums import INTEGRITIES, check_integrity
-from cxlemu.cli.run_report import Report, Setup, check_json_file
+from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.run_report import Report, Setup
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
@@ -185,8 +186,7 @@ def command(
       mpirun -np 3 cxlemu run --launch env
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
     """
-    if json_file is not None:
-        check_json_file(json_file)  # before --algorithm executes anything
+    check_json_file(json_file)  # before --algorithm executes anything
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     off = adversary == "off" or (adversary is None and backend != "emulated")

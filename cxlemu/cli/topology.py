@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator
+
 import click
 from rich import box
 from rich.console import Console
@@ -11,6 +15,9 @@ from rich.text import Text
 from cxlemu.cli.drawing import ASCII, drawing
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology, shipped_configs
+from cxlemu.topology.document import dotted
+from cxlemu.topology.fields import listed
+from cxlemu.topology.standing import KINDS
 from cxlemu.units import format_bytes
 
 
@@ -47,7 +54,8 @@ def list_() -> None:
 def check(files: tuple[str, ...]) -> None:
     """Check topology files: exit code 0 if all are right, 2 if one is not.
 
-    Every wrong file is named with key, line and what would be right.
+    Every wrong file is named with key, line and what would be right. A file that says how its values came about
+    (source, fitted, assumed) is told which of them do not.
 
     \b
     Examples:
@@ -64,13 +72,17 @@ def check(files: tuple[str, ...]) -> None:
                 click.echo(f"cxlemu: {wrong[-2]}", err=True)
         else:
             click.echo(f"{file}: ok, {_summary(topology)}")
+            for line in _standings(topology):
+                click.echo(f"  {line}")
     if wrong:
         raise wrong[-1]
 
 
 @command.command()
 @click.argument("config", metavar="CONFIG")
-@click.option("--json", "as_json", is_flag=True, help="Print every value, defaults included, as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print every value, defaults included, with its standing, as JSON."
+)
 def show(config: str, as_json: bool) -> None:
     """Draw a topology: hosts on top, cards below, then every figure.
 
@@ -83,7 +95,7 @@ def show(config: str, as_json: bool) -> None:
     """
     topology = Topology.load(config)
     if as_json:
-        click.echo(topology.model_dump_json(indent=2))
+        click.echo(json.dumps(topology.document(), indent=2))
         return
     console = Console()
     console.print(Text(topology.name, style="bold"))
@@ -91,7 +103,7 @@ def show(config: str, as_json: bool) -> None:
     console.print()
     for line in drawing(topology, console.width):
         console.print(Text(line.translate(ASCII) if console.options.ascii_only else line), no_wrap=True)
-    for table in (_parts(topology), _links(topology), _spaces(topology)):
+    for table in (_parts(topology), _costs(topology), _links(topology), _spaces(topology)):
         console.print()
         console.print(table)
     console.print()
@@ -104,10 +116,19 @@ def _summary(topology: Topology) -> str:
     return f"{hosts} host{'s' * (hosts > 1)}, {cards} card{'s' * (cards > 1)}, {format_bytes(room)}"
 
 
+def _standings(topology: Topology) -> Iterator[str]:
+    """How its values came about, if the file says so, and those that do not say."""
+    kinds = Counter(standing.kind for standing in topology.standings.values())
+    if kinds:
+        yield ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind])
+    if kinds and (bare := topology.bare_figures()):
+        yield f"without source, fitted or assumed: {listed(map(dotted, bare))}"
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
-        right = column.endswith(("GB/s", "ns")) or column in {"size", "hosts", "cards", "granule"}
+        right = column.endswith(("GB/s", "ns")) or column in {"size", "hosts", "cards", "granule", "value"}
         table.add_column(column, justify="right" if right else "left", no_wrap=column != "description")
     return table
 
@@ -124,6 +145,14 @@ def _parts(topology: Topology) -> Table:
         speeds = (group.read_gbytes_per_s, group.write_gbytes_per_s, group.total_gbytes_per_s)
         figures = (str(group.latency_ns), *(f"{speed:g}" for speed in speeds))
         table.add_row(f"{group.count} x card{node}", format_bytes(group.capacity_bytes), *figures)
+    return table
+
+
+def _costs(topology: Topology) -> Table:
+    table = _table("cost of each rank", "value", "standing")
+    for name, cost in topology.costs.model_dump(exclude_none=True).items():
+        standing = topology.standings.get(("costs", name))
+        table.add_row(name, f"{cost:g}", standing.kind if standing else "")
     return table
 
 

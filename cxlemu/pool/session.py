@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import ArgumentError, MismatchError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.board import Board
@@ -28,6 +29,7 @@ class Session(Membership):
         deadline_s: float,
         host: int = 0,
         wait: Wait = backoff,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> Session:
         """Meet all ``ranks`` in the session area at ``session_offset`` of card 0.
 
@@ -48,6 +50,7 @@ class Session(Membership):
             host=host,
             fingerprint=fingerprint.ljust(FINGERPRINT_BYTES, b"\0"),
             wait=wait,
+            clock=clock,
         )
         if rank == 0:
             session.gather(deadline_s)

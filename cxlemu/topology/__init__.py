@@ -1,16 +1,18 @@
 """What the emulated machine is made of: hosts, cards, switches, links and spaces, from a YAML file.
 
-``document`` reads untrusted YAML and remembers lines, ``fields`` and ``parts`` say what may stand in it, ``checks``
-what the parts must be to each other, ``fabric`` finds routes, ``shipped`` the files that come with cxlemu.
+``document`` reads untrusted YAML and remembers lines, ``standing`` takes out how figures came about, ``fields``
+and ``parts`` say what may stand in it, ``checks`` what the parts must be to each other, ``fabric`` finds routes,
+``shipped`` the files that come with cxlemu.
 """
 
 from cxlemu.topology.fabric import Fabric, Route
-from cxlemu.topology.fields import Cards, Emulation, Hosts, Link, LocalMemory, Space, Switch
+from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, LocalMemory, Space, Switch
 from cxlemu.topology.model import Topology
 from cxlemu.topology.shipped import shipped_configs
 
 __all__ = [
     "Cards",
+    "Costs",
     "Emulation",
     "Fabric",
     "Hosts",

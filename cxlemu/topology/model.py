@@ -4,20 +4,42 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import PrivateAttr, model_validator
 
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology.checks import defects
 from cxlemu.topology.document import Document, Key, shown
-from cxlemu.topology.fields import Misplaced, listed
+from cxlemu.topology.fields import listed, validated
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_configs
+from cxlemu.topology.standing import Standings, figures, take_standings, with_standings
 
 
 class Topology(Parts):
     """The whole machine. Immutable; equal where the files say the same."""
+
+    _standings: Standings = PrivateAttr(default_factory=dict)
+
+    @property
+    def standings(self) -> Standings:
+        """How its figures came about, by their keys in the file."""
+        return self._standings
+
+    def bare_figures(self) -> list[Key]:
+        """Those that have no standing."""
+        return [key for key in figures(self._plain()) if key not in self._standings]
+
+    def document(self) -> dict[str, Any]:
+        """Every value that there is, defaults included, with its standing: as a file says it."""
+        return with_standings(self._plain(), self._standings)
+
+    def _plain(self) -> dict[str, Any]:
+        data = self.model_dump(mode="json", exclude_none=True)
+        if len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._standings):
+            (data["cards"],) = data["cards"]  # one group, written without the list around it
+        return data
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Topology:
@@ -44,14 +66,10 @@ class Topology(Parts):
 
     @classmethod
     def _from_document(cls, document: Document) -> Topology:
-        try:
-            return cls.model_validate(document.data)
-        except ValidationError as error:
-            found = [_defect(details) for details in error.errors()]
-        above = {key[:end] for key, _ in found for end in range(len(key))}  # defects there only follow
-        first = [defect for defect in found if defect[0] not in above]
-        key, text = min(first, key=lambda defect: document.place(defect[0]))
-        raise document.error(key, text)
+        data, standings = take_standings(document)
+        topology = validated(cls, document, data)
+        topology._standings = standings
+        return topology
 
     @model_validator(mode="after")
     def _is_one_machine(self) -> Topology:
@@ -94,16 +112,3 @@ class Topology(Parts):
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def _defect(details: ErrorDetails) -> tuple[Key, str]:
-    """A pydantic error as (key, rest of a sentence that begins with the key)."""
-    key: Key = details["loc"]
-    cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, Misplaced):
-        return (*key, *cause.key), cause.text
-    if isinstance(cause, ArgumentError):
-        return key, str(cause)
-    message = details["msg"]
-    should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
-    return key, f"is {shown(details['input'])} but {should}"

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from cxlemu.errors import ArgumentError
 from cxlemu.topology.fabric import Fabric
-from cxlemu.topology.fields import Cards, Emulation, Hosts, Link, Model, Name, Space, Switch
+from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Model, Name, Space, Switch
 
 
 def _as_groups(cards: Any) -> Any:
@@ -25,6 +25,7 @@ class Parts(Model):
     cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
         description="one group of equal cards, or a list of groups"
     )
+    costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
     switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
         default=(), description="the switches between hosts and cards"
     )

@@ -1,0 +1,229 @@
+"""Calls of collectives on the modelled fabric: rings as large as modelled cards allow, speeds as nccl-tests has them.
+
+A real pool has room for whole messages, so a ring's slot takes all of a call; only messages that the cards cannot hold
+four times over go in several rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collectives import catalog, contracts, oracle, sizes
+from collectives.bench import AUTO, Case, WrongElement, load_algorithm
+from collectives.choose import Choice, choose
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
+from cxlemu.engines.reference import Runner
+from cxlemu.engines.streams import Binding
+from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, replay, simulate
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.plan.layout import DATA_ALIGN_BYTES
+from cxlemu.rounding import round_down, round_up
+from cxlemu.timing import CostModel
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+
+CHECKED_BYTES_MAX = 1 << 28  # of all cards and buffers together, where results are checked
+CHECKED_INSTRUCTIONS_MAX = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One row. ``wrong``: elements on all ranks, None where no data was moved. Utilization is of the whole time."""
+
+    collective: str
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    time_us: float
+    algbw_gbytes_per_s: float
+    busbw_gbytes_per_s: float
+    busiest_card: str
+    busiest_card_utilization: float
+    busiest_link: str
+    busiest_link_utilization: float
+    busiest_engine: str
+    busiest_engine_utilization: float
+    exposed_wait_us: float  # of the rank that waits longest, a call
+    queue_us: float  # how much longer than alone transfers took, in the mean
+    wrong: int | None
+    first_wrong: str | None
+    variant: str
+    chosen_by: str  # "auto" or "user"
+    reason: str
+    instructions: int
+    rounds: int
+
+
+def virtual_layout(topology: Topology, call: Call) -> Layout:
+    """A ring in which a round takes all of the call, where the cards have room for it.
+
+    Raises ArgumentError where they have not even room for doorbells and a line for each rank.
+    """
+    cards, ranks = len(topology.cards_of(topology.pool_space)), call.ranks
+    granule = topology.interleave_bytes
+    doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks)
+    bare = Layout(ranks, cards, SLOTS_MIN, 0, doorbells, granule)
+    blocks = ranks if COLLECTIVES[call.collective].input_blocks == "ranks" else 1
+    # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
+    area = blocks * round_up(call.nbytes, LINE_BYTES) + round_up(-(-call.nbytes // ranks), LINE_BYTES)
+    area += (ranks + 1) * LINE_BYTES
+    sharers, least_cards = -(-ranks // cards), max(1, cards // ranks)
+    in_ranges = -(-area // least_cards) * sharers
+    over_all = (area + (cards + 1) * granule) * ranks // cards
+    heap_rank_bytes = round_up(contracts.buffers(call, call.root)[0].nbytes, DATA_ALIGN_BYTES) if call.heap else 0
+    room = min(topology.card(card).capacity_bytes for card in topology.cards_of(topology.pool_space))
+    most = (room - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
+    wanted = round_up(max(in_ranges, over_all) + sharers * granule, granule)
+    slot_card_bytes = min(wanted, round_down(most, granule))
+    if slot_card_bytes * cards < ranks * LINE_BYTES:
+        raise ArgumentError(
+            f"cards of {format_bytes(room)} have no room for the doorbells and data of {ranks} ranks: "
+            f"give the topology larger cards or more of them"
+        )
+    return replace(bare, slot_card_bytes=slot_card_bytes, heap_card_bytes=sharers * heap_rank_bytes)
+
+
+def planned(topology: Topology, case: Case, algorithm: str | None = None) -> tuple[Plan, Choice]:
+    """The plan of a case, and why this variant. Raises ArgumentError for a case that is not possible."""
+    call = replace(case.call, in_place=case.in_place)
+    choice = Choice(call.algorithm, "")
+    if algorithm is not None:
+        recipe = load_algorithm(algorithm)
+    else:
+        if call.algorithm == AUTO:
+            choice = choose(call.collective, call.nbytes, call.ranks)
+        recipe = catalog.recipe(call.collective, choice.variant)
+    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
+    return catalog.build(recipe, virtual_layout(topology, call), call), choice
+
+
+def simulate_case(
+    topology: Topology,
+    case: Case,
+    *,
+    algorithm: str | None = None,
+    calls: int = 1,
+    check: bool = False,
+    seed: int = 1,
+    log_max: int = 0,
+) -> tuple[Simulated, VirtualRun]:
+    """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
+
+    ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every result is compared
+    with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that
+    is too large for either, and as ``planned``.
+    """
+    plan, choice = planned(topology, case, algorithm)
+    if check:
+        _check_size(plan)
+    if log_max and (instructions := calls * sum(part.instruction_count for part in plan.parts)) > log_max:
+        raise ArgumentError(
+            f"[{plan.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
+        )
+    run = simulate(CostModel.of(topology, plan.ranks), [VirtualCall(plan)] * calls, log=bool(log_max) or check)
+    wrong, first_wrong = _wrong(case, plan, run, seed) if check else (None, None)
+    time_ns = max(run.time_ns, 1) / calls
+    algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
+    used = {kind: _used(run, kind) for kind in ("card", "link", "engine")}
+    copies = sum(use.uses for use in run.uses if use.resource.kind == "engine")
+    queue_ns = sum(total.queue_ns for total in run.ops.values())
+    row = Simulated(
+        collective=case.call.collective,
+        size_bytes=case.size_bytes,
+        count=case.count,
+        dtype=case.call.dtype,
+        redop=case.call.redop,
+        root=case.root,
+        time_us=time_ns / 1e3,
+        algbw_gbytes_per_s=algbw,
+        busbw_gbytes_per_s=sizes.busbw_gbytes_per_s(case.call.collective, plan.ranks, algbw),
+        busiest_card=used["card"][0],
+        busiest_card_utilization=used["card"][1],
+        busiest_link=used["link"][0],
+        busiest_link_utilization=used["link"][1],
+        busiest_engine=used["engine"][0],
+        busiest_engine_utilization=used["engine"][1],
+        exposed_wait_us=int(run.exposed_wait_ns.max()) / calls / 1e3,
+        queue_us=queue_ns / copies / 1e3 if copies else 0.0,
+        wrong=wrong,
+        first_wrong=first_wrong,
+        variant=choice.variant,
+        chosen_by="auto" if case.call.algorithm == AUTO else "user",
+        reason=choice.reason,
+        instructions=run.instructions,
+        rounds=plan.rounds,
+    )
+    return row, run
+
+
+def _used(run: VirtualRun, kind: str) -> tuple[str, float]:
+    use: Use | None = run.busiest(kind)
+    return ("", 0.0) if use is None else (use.resource.name, use.busy_ns / max(run.time_ns, 1))
+
+
+def _check_size(plan: Plan) -> None:
+    layout = plan.layout
+    nbytes = layout.cards * layout.extent_bytes
+    nbytes += sum(buffer.nbytes for part in plan.parts for buffer in part.buffers)
+    instructions = sum(part.instruction_count for part in plan.parts)
+    if nbytes > CHECKED_BYTES_MAX or instructions > CHECKED_INSTRUCTIONS_MAX:
+        raise ArgumentError(
+            f"[{plan.call}] is too large to be checked on real bytes: {format_bytes(nbytes)} and {instructions} "
+            f"instructions, where {format_bytes(CHECKED_BYTES_MAX)} and {CHECKED_INSTRUCTIONS_MAX} are the most"
+        )
+
+
+def _wrong(case: Case, plan: Plan, run: VirtualRun, seed: int) -> tuple[int, str | None]:
+    """Execute the run's instructions in its order on real bytes; how many elements are wrong, and the first of them."""
+    layout, hosts = plan.layout, run.model.hosts
+    cards = [np.zeros(layout.extent_bytes, np.uint8) for _ in range(layout.cards)]
+    caches = {host: HostCache.private(cards) for host in hosts}
+    memory = MemorySpec(seed=seed)
+    memories = [memory.open(cards, host_cache=caches[host], host=host, rank=rank) for rank, host in enumerate(hosts)]
+    runners: list[list[Runner]] = []
+    epoch = 1
+    for serial in range(len(run.calls)):
+        binding = Binding(layout, 0, epoch, plan.call.tag())
+        runners.append([])
+        for rank in range(plan.ranks):
+            buffers = _buffers(plan, rank, oracle.inputs(plan.call, rank, seed, serial))
+            runners[-1].append(
+                Runner(plan.call, plan.frame, plan.part(rank), binding, memory=memories[rank], buffers=buffers)
+            )
+        epoch += plan.rounds
+    replay(run, runners)
+    wrong, first = 0, None
+    for serial, call in enumerate(runners):
+        for rank, runner in enumerate(call):
+            right = oracle.expected(plan.call, rank, seed, serial)
+            if right is None:
+                continue
+            got = runner.buffers[1].view(right.dtype)
+            places = oracle.wrong_elements(got, right)
+            wrong += places.size
+            if places.size and first is None:
+                at = int(places[0])
+                bits = (int(a.reshape(-1).view(f"u{right.dtype.itemsize}")[at]) for a in (got, right))
+                first = f"rank {rank}, {WrongElement(serial, at, *bits).describe(case.call.dtype)}"
+    return wrong, first
+
+
+def _buffers(plan: Plan, rank: int, x: np.ndarray | None) -> list[np.ndarray]:
+    """Input, output and scratch of one rank, as the plan's table says; what is not input begins as poison."""
+    arrays = [np.full(buffer.nbytes, 0xA5, np.uint8) for buffer in plan.part(rank).buffers]
+    source, target, _ = plan.part(rank).buffers
+    if source.inside:
+        arrays[0] = arrays[1][source.at : source.at + source.nbytes]
+    if target.inside:
+        arrays[1] = arrays[0][target.at : target.at + target.nbytes]
+    if x is not None:
+        arrays[0][:] = x.reshape(-1).view(np.uint8)
+    return arrays

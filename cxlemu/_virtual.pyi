@@ -1,0 +1,38 @@
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py say
+
+class Simulation:
+    def __init__(
+        self,
+        rates: Table,
+        routes: Table,
+        route_of: Table,
+        card_latency_ns: Table,
+        host_of: Table,
+        costs: Table,
+        first_read: int,
+        first_write: int,
+        first_total: int,
+        first_to: int,
+        first_from: int,
+        first_both: int,
+    ) -> None: ...
+    def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: int, epochs: int, /) -> int: ...
+    def call(
+        self,
+        comm: int,
+        epoch: int,
+        rounds: int,
+        regions: Table,
+        groups: Table,
+        streams: list[Sequence[Table]],
+        events: list[int],
+        /,
+    ) -> int: ...
+    def run(self, turns: Table, first_turn: Table, logs: bool, /) -> tuple[int, int, int, int]: ...
+    def blocked(self) -> list[tuple[int, int, int, int]]: ...
+    def seen(self) -> dict[str, Any]: ...

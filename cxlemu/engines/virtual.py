@@ -1,0 +1,210 @@
+"""The virtual engine: plans as discrete events on a modelled fabric, for thousands of ranks, in virtual time.
+
+What everything costs says timing.py; the events are in C (cxlemu/virtual). Time is in integer nanoseconds and events
+are in a total order: of time, then rank and stream. So the same calls give the same run, to the bit.
+
+    run = simulate(CostModel.of(topology, ranks), [VirtualCall(plan)])
+
+Ranks go from call to call without meeting, as they do in life. With a log, the instructions are kept in the order in
+which they were executed; `replay` executes them once more on real bytes, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu import _virtual
+from cxlemu.engines.streams import Streams
+from cxlemu.errors import ArgumentError, DeadlineError, PlanError
+from cxlemu.plan import Layout, Op, Plan
+from cxlemu.plan.instructions import Records
+from cxlemu.plan.plan import group_table, region_table
+from cxlemu.timing import CostModel, Resource
+
+OVER, DEADLOCK, BAD_RECORD, TOO_LONG = range(4)  # enum outcome in virtual/virtual.h
+
+RESOURCE_DTYPE = np.dtype(
+    [(n, "<i8") for n in ("rate", "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "a", "b", "c")]
+)
+OP_DTYPE = np.dtype([("count", "<i8"), ("ns", "<i8"), ("queue_ns", "<i8")])
+EXECUTED_DTYPE = np.dtype(
+    [("begin_ns", "<i8"), ("end_ns", "<i8"), ("queue_ns", "<i8")]
+    + [(name, "<i4") for name in ("rank", "call", "stream", "at")]
+)
+RESERVED_DTYPE = np.dtype(
+    [("begin_ns", "<i8"), ("end_ns", "<i8"), ("bytes", "<i8"), ("resource", "<i4"), ("rank", "<i4")]
+)
+
+
+@dataclass(frozen=True)
+class VirtualCall:
+    """One call. ``members``: the world's ranks that make it, in the order of the plan's (default: all).
+
+    Calls of the same members with the same layout share a ring, as those of one communicator do.
+    """
+
+    plan: Plan
+    members: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one resource did. ``queue_ns``: how long transfers stood before it, all together."""
+
+    resource: Resource
+    uses: int
+    bytes: int
+    busy_ns: int
+    queue_ns: int
+
+
+@dataclass(frozen=True)
+class OpTotal:
+    """All instructions of a kind. ``queue_ns``: how much longer than alone their transfers took."""
+
+    count: int
+    ns: int
+    queue_ns: int
+
+
+@dataclass(frozen=True)
+class VirtualRun:
+    """What happened. ``begin_ns`` and ``end_ns``: of each call, of each of its members."""
+
+    model: CostModel
+    calls: tuple[VirtualCall, ...]
+    begin_ns: tuple[NDArray[np.int64], ...]
+    end_ns: tuple[NDArray[np.int64], ...]
+    exposed_wait_ns: NDArray[np.int64]  # of each rank: when none of its streams did anything but wait for peers
+    ops: dict[Op, OpTotal]
+    instructions: int
+    executed: Records  # rows of EXECUTED_DTYPE, in the order of execution; none without a log
+    reserved: Records  # rows of RESERVED_DTYPE
+    _resources: Records
+
+    @property
+    def time_ns(self) -> int:
+        """From the first rank's begin to the last one's end."""
+        return max((int(ends.max()) for ends in self.end_ns), default=0)
+
+    def call_ns(self, call: int) -> int:
+        return int(self.end_ns[call].max() - self.begin_ns[call].min())
+
+    @cached_property
+    def uses(self) -> list[Use]:
+        """Of every resource that was used."""
+        columns = ("uses", "bytes", "busy_ns", "queue_ns")
+        rows = zip(self.model.resources, self._resources[list(columns)].tolist(), strict=True)
+        return [Use(resource, *row) for resource, row in rows if row[0]]
+
+    def busiest(self, kind: str) -> Use | None:
+        """Of this kind, the resource that was busy longest; the first of equals."""
+        return max((use for use in self.uses if use.resource.kind == kind), key=lambda use: use.busy_ns, default=None)
+
+
+def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False) -> VirtualRun:
+    """Run calls one after another. With ``log`` every instruction and reservation is kept.
+
+    Raises PlanError for a record that names what is not there or has no cost, DeadlineError for a deadlock,
+    ArgumentError for calls that do not fit the model or take too long.
+    """
+    ranks = len(model.hosts)
+    core = _virtual.Simulation(
+        rates=model.rates(),
+        routes=model.routes,
+        route_of=model.route_of,
+        card_latency_ns=model.card_latency_ns,
+        host_of=np.array(model.hosts, np.int32),
+        costs=model.costs(),
+        **{f"first_{which}": first for which, first in model.first.items()},
+    )
+    members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
+    _add_calls(core, model, calls, members)
+    turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for number, its in enumerate(members):
+        for member, rank in enumerate(its):
+            turns[rank].append((number, member))
+    flat = np.array([turn for mine in turns for turn in mine], np.int32).reshape(-1, 2)
+    firsts = np.cumsum([0, *map(len, turns)], dtype=np.int32)
+    outcome, rank, stream, at = core.run(flat, firsts, log)
+    if outcome == DEADLOCK:
+        raise _deadlock(core)
+    if outcome == TOO_LONG:
+        raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
+    if outcome == BAD_RECORD:
+        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+    seen = core.seen()
+    ends = [[np.frombuffer(table, np.int64) for table in call] for call in seen["calls"]]
+    totals = np.frombuffer(seen["ops"], OP_DTYPE)
+    return VirtualRun(
+        model,
+        tuple(calls),
+        tuple(begin for begin, _ in ends),
+        tuple(end for _, end in ends),
+        np.frombuffer(seen["exposed"], np.int64),
+        {op: OpTotal(*totals[op].tolist()) for op in Op if totals[op]["count"]},
+        seen["steps"],
+        np.frombuffer(seen["log"], EXECUTED_DTYPE),
+        np.frombuffer(seen["reserved"], RESERVED_DTYPE),
+        np.frombuffer(seen["resources"], RESOURCE_DTYPE),
+    )
+
+
+def _add_calls(
+    core: _virtual.Simulation, model: CostModel, calls: Sequence[VirtualCall], members: Sequence[tuple[int, ...]]
+) -> None:
+    rings = [(call.plan.layout, its) for call, its in zip(calls, members, strict=True)]
+    rounds: dict[tuple[Layout, tuple[int, ...]], int] = {}
+    for call, ring in zip(calls, rings, strict=True):
+        rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
+    numbers, epochs = {}, dict.fromkeys(rounds, 1)
+    for ring, total in rounds.items():
+        layout, its = ring
+        if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
+            raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
+        if layout.cards > len(model.cards):
+            raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
+        numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards, total)
+    for call, ring in zip(calls, rings, strict=True):
+        frame = call.plan.frame
+        if frame.kernels:
+            raise PlanError(f"{call.plan.call}: its kernels ({frame.kernels[0].name}) have no cost in this model")
+        parts = call.plan.parts
+        core.call(
+            numbers[ring],
+            epochs[ring],
+            frame.rounds,
+            region_table(frame.regions),
+            group_table(frame.groups),
+            [[stream.records for stream in part.streams] for part in parts],
+            [part.events for part in parts],
+        )
+        epochs[ring] += frame.rounds
+
+
+def _deadlock(core: _virtual.Simulation) -> DeadlineError:
+    waits = [
+        f"rank {rank} at record {at} of stream {stream} for " + ("its own event" if bell < 0 else f"doorbell {bell}")
+        for rank, stream, at, bell in core.blocked()
+    ]
+    more = f" and {len(waits) - 8} more" if len(waits) > 8 else ""
+    return DeadlineError(f"deadlock: waiting are {'; '.join(waits[:8])}{more}")
+
+
+def replay(run: VirtualRun, runners: Sequence[Sequence[Streams]]) -> None:
+    """Execute what was logged on real bytes: ``runners[call][member]``, each step in the order of the run.
+
+    Raises DeadlineError where an instruction could not be executed when the run says that it was.
+    """
+    its = [call.members or range(len(run.model.hosts)) for call in run.calls]
+    member = [{rank: number for number, rank in enumerate(ranks)} for ranks in its]
+    for row in run.executed[["rank", "call", "stream"]].tolist():
+        rank, call, stream = row
+        blocked = runners[call][member[call][rank]].step(stream)
+        if blocked is not None:
+            raise DeadlineError(f"the run executes {blocked.stream}:{blocked.at} of rank {rank} before it may be")

@@ -1,0 +1,104 @@
+"""What a virtual run did, as events on tracks, and as a file that Perfetto (ui.perfetto.dev) and Chrome open.
+
+A track is a rank's stream, a copy engine, a card or a link. Slices of one track never overlap: a stream executes one
+instruction at a time, and a resource carries one transfer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from cxlemu.engines.virtual import VirtualRun
+from cxlemu.plan import Instruction, Op
+from cxlemu.units import format_bytes
+
+GROUPS = ("ranks", "engines", "cards", "links")  # Perfetto's processes, from top to bottom
+
+
+class Event(NamedTuple):
+    """One slice. ``group`` is one of GROUPS; ``arguments`` are what a viewer shows beside it."""
+
+    group: str
+    track: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    arguments: dict[str, int | str]
+
+
+def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[Event]:
+    """All that a logged run did, ``start_ns`` later, so that runs can follow each other in one trace."""
+    ranks = range(len(run.model.hosts))
+    members = [{rank: at for at, rank in enumerate(call.members or ranks)} for call in run.calls]
+    for begin_ns, end_ns, queue_ns, rank, call, stream, at in run.executed.tolist():
+        plan = run.calls[call].plan
+        its = plan.part(members[call][rank]).streams[stream]
+        instruction = its.instructions[at]
+        track = f"rank{rank} {its.name}"
+        arguments: dict[str, int | str] = {"call": str(plan.call), "at": at} | _arguments(instruction)
+        if queue_ns:
+            arguments["queue_ns"] = queue_ns
+        name = instruction.op.name + (f" {format_bytes(instruction.nbytes)}" if instruction.nbytes else "")
+        yield Event("ranks", track, name, start_ns + begin_ns, start_ns + end_ns, arguments)
+    for begin_ns, end_ns, nbytes, number, rank in run.reserved.tolist():
+        resource = run.model.resources[number]
+        yield Event(
+            f"{resource.kind}s",
+            resource.name,
+            f"rank{rank} {format_bytes(nbytes)}",
+            start_ns + begin_ns,
+            start_ns + end_ns,
+            {"bytes": nbytes, "rank": rank},
+        )
+
+
+def _arguments(instruction: Instruction) -> dict[str, int | str]:
+    if instruction.op in (Op.SIGNAL, Op.WAIT, Op.SIGNAL_DATA, Op.WAIT_DATA):
+        return {"doorbell": instruction.arg, "round": instruction.value}
+    if instruction.op == Op.WAIT_ALL:
+        return {"group": instruction.arg, "round": instruction.value}
+    return {"bytes": instruction.nbytes} if instruction.nbytes else {}
+
+
+def perfetto(found: Iterable[Event]) -> bytes:
+    """Chrome's trace event format, as JSON: a process for each group, a thread for each track, in order of name."""
+    slices = sorted(found, key=lambda e: (GROUPS.index(e.group), _natural(e.track), e.begin_ns, e.end_ns))
+    tracks: dict[tuple[str, str], int] = {}
+    for event in slices:
+        tracks.setdefault((event.group, event.track), len(tracks) + 1)
+    rows: list[dict[str, Any]] = []
+    for pid, group in enumerate(GROUPS, 1):
+        if any(group == its for its, _ in tracks):
+            rows.append(_named("process_name", pid, 0, group))
+            rows.append({"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}})
+    for (group, track), tid in tracks.items():
+        pid = GROUPS.index(group) + 1
+        rows.append(_named("thread_name", pid, tid, track))
+        rows.append({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}})
+    for event in slices:
+        rows.append(
+            {
+                "ph": "X",
+                "name": event.name,
+                "cat": event.group,
+                "pid": GROUPS.index(event.group) + 1,
+                "tid": tracks[event.group, event.track],
+                "ts": event.begin_ns / 1000,  # microseconds
+                "dur": (event.end_ns - event.begin_ns) / 1000,
+                "args": event.arguments,
+            }
+        )
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    return f'{{"displayTimeUnit":"ns","traceEvents":[\n{lines}\n]}}\n'.encode()
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """rank2 before rank10."""
+    words = "".join(c if c.isdigit() else f"\0{c}\0" for c in text).replace("\0\0", "").split("\0")
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in words if word]

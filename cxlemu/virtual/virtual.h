@@ -1,0 +1,177 @@
+/* The virtual engine: plans as discrete events in integer nanoseconds. What a resource is and what each instruction
+ * costs, timing.py says; this file says how the events lie in memory. Records are read in place. */
+#ifndef CXLEMU_VIRTUAL_H
+#define CXLEMU_VIRTUAL_H
+
+#include "../native/core.h"
+
+#define NEVER INT64_MAX
+#define LONGEST_NS (1LL << 60)
+#define LARGEST_BYTES (1LL << 41) /* of one instruction */
+enum { MAX_HOPS = 32, NOBODY = 0 };
+
+/* Something that one transfer at a time uses, in the order of requests. */
+typedef struct {
+    int64_t rate; /* bytes in a millisecond; 0: never in the way */
+    int64_t free_ns;
+    int64_t uses, bytes, busy_ns, queue_ns; /* statistics; queue_ns: how long transfers stood before it */
+    int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
+} resource;
+
+/* Resource `first + by_host * host + by_card * card` on the way between a host and a card. */
+typedef struct {
+    int32_t first, by_host, by_card;
+} hop;
+
+typedef struct {
+    hop to_pool[MAX_HOPS], from_pool[MAX_HOPS]; /* each in the direction of the data, without engines and cards */
+    int64_t hops, latency_ns; /* one way */
+} route;
+
+typedef struct {
+    int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
+    int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
+} costs;
+
+_Static_assert(sizeof(hop) == 12, "hop differs from HOP_DTYPE");
+_Static_assert(sizeof(route) == 2 * MAX_HOPS * 12 + 16, "route differs from ROUTE_DTYPE");
+_Static_assert(sizeof(costs) == 80, "costs differs from COSTS_DTYPE");
+
+/* Waiters are lists linked through `link`. */
+static inline int32_t stream_waits(int64_t id) { return (int32_t)id + 1; }
+static inline int32_t gate_waits(int32_t number) { return -number - 1; }
+
+typedef struct {
+    int64_t ns, epoch;
+    int32_t waiters, pad;
+} bell; /* a published doorbell in one slot: when which epoch came to be seen there */
+
+typedef struct {
+    int64_t ns; /* the latest of the doorbells looked at so far */
+    int32_t group, next, waiters, link;
+    int64_t epoch;
+    bool open;
+    int32_t call;
+} gate; /* what WAIT_ALL waits for: one for each group and epoch, shared by all who wait */
+
+typedef struct {
+    int32_t ranks, slots, doorbells_per_rank, cards;
+    int64_t epochs; /* all that its calls take */
+    bell *published; /* [slot][doorbell] */
+    int64_t *done; /* [rank][epoch]: when the done doorbell came to show it */
+    int64_t *done_shows;
+    int32_t *done_waiters;
+} communicator;
+
+typedef struct {
+    const record *records;
+    int64_t length;
+} program_stream;
+
+typedef struct {
+    int32_t comm, members, group_count, region_count;
+    int64_t epoch, rounds;
+    const region *regions;
+    const group *groups;
+    int64_t first_gate;
+    const program_stream *streams; /* [member][MAX_STREAMS] */
+    const int32_t *events; /* how many each member has */
+    int64_t *begin_ns, *end_ns; /* of each member */
+} virtual_call;
+
+typedef struct {
+    const record *records;
+    int64_t length, at, now, began, queue_ns, wanted;
+    int32_t phase, link, rank, doorbell;
+} stream;
+
+typedef struct {
+    int64_t ns;
+    int32_t waiters;
+} event;
+
+typedef struct {
+    int32_t host, call, member, turn, live; /* turn: of its calls, which; live: streams that have not ended */
+    int32_t event_room;
+    event *events;
+    int64_t landed_ns, covered_ns, busy_ns, exposed_ns;
+} rank_state;
+
+typedef struct {
+    int64_t ns;
+    int64_t id;
+} due;
+
+typedef struct {
+    int64_t begin_ns, end_ns, queue_ns;
+    int32_t rank, call, stream, at;
+} executed; /* an instruction, in the order of execution */
+
+typedef struct {
+    int64_t begin_ns, end_ns, bytes;
+    int32_t resource, rank;
+} reserved;
+
+typedef struct {
+    int64_t count, ns, queue_ns;
+} op_total;
+
+typedef struct {
+    /* the model */
+    resource *resources;
+    const route *routes;
+    const int32_t *route_of; /* [host][card] */
+    const int64_t *card_latency_ns;
+    int32_t resource_count, route_count, hosts, cards, rank_count;
+    int32_t first_read, first_write, first_total; /* + card: resources */
+    int32_t first_to, first_from, first_both; /* + rank */
+    costs cost;
+    /* the program */
+    communicator *comms;
+    virtual_call *calls;
+    gate *gates;
+    int64_t comm_count, call_count, gate_count;
+    const int32_t *turns, *first_turn; /* of each rank: (call, member) from first_turn[rank] on */
+    /* the state */
+    rank_state *ranks;
+    stream *streams; /* [rank][MAX_STREAMS] */
+    due *heap;
+    int32_t *woken; /* by the instruction that is being executed: they are put on the heap after it */
+    int64_t heap_length, woken_length, transfers, steps;
+    /* what was seen */
+    op_total ops[OP_END];
+    executed *log;
+    reserved *log_reserved;
+    int64_t log_room, log_length, reserved_room, reserved_length;
+    bool logs, out_of_memory;
+} simulation;
+
+enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY };
+
+/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there. */
+enum outcome simulation_run(simulation *v, int64_t *where);
+
+/* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
+ * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there. */
+int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, bool to_pool,
+                 int64_t now, int64_t *alone_ns, int64_t *way_ns);
+
+/* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
+void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room);
+
+static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
+    return rate ? (int64_t)(((__int128)nbytes * 1000000 + rate - 1) / rate) : 0;
+}
+
+static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline const route *route_to(const simulation *v, int32_t host, int32_t card) {
+    return &v->routes[v->route_of[(int64_t)host * v->cards + card]];
+}
+
+/* A request's way and its answer's; a load waits for the card, too. */
+static inline int64_t round_trip_ns(const simulation *v, int32_t host, int32_t card, bool is_write) {
+    return 2 * route_to(v, host, card)->latency_ns + (is_write ? 0 : v->card_latency_ns[card]);
+}
+
+#endif
