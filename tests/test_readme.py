@@ -30,7 +30,14 @@ MPI_ENVIRONMENT = {
 def test_the_readme_has_what_this_test_looks_for() -> None:
     assert len(IN_CI) == 3
     assert len(BLOCKS) >= 6
-    shown = ("quickstart.py", "zero_copy.py", "my_all_reduce.py", "handover.yaml", "protocols/early_ready.py")
+    shown = (
+        "quickstart.py",
+        "survive.py",
+        "zero_copy.py",
+        "my_all_reduce.py",
+        "handover.yaml",
+        "protocols/early_ready.py",
+    )
     assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, "test_my_all_reduce.py")]
 
 

@@ -347,6 +347,13 @@ def test_the_same_ranks_can_agree_again_and_again() -> None:
     assert sorted(set(places)) == places
 
 
+def test_an_agreement_of_before_is_none_now() -> None:
+    leader, follower = agreements(2)
+    reach_all([leader, follower])
+    votes = follower.board.votes()
+    assert votes[0].stage == Stage.READY and follower._closed_by(0, votes) is None
+
+
 def test_a_rank_whose_peers_neither_join_nor_die_goes_on_alone() -> None:
     ranks = agreements(2)
     over = threading.Event()
@@ -496,7 +503,9 @@ def test_a_communicator_can_shrink_again_and_again_without_a_loss(kind: Any) -> 
     def program(comm: Communicator) -> list[tuple[int, list[int]]]:
         found = []
         for _ in range(4):
-            comm = comm.shrink()
+            old, comm = comm, comm.shrink()
+            with pytest.raises(RevokedError):
+                old.barrier()
             found.append((comm.size, sums(comm, 3)))
         return found
 
