@@ -88,11 +88,11 @@ class InSimpy:
         return links + ends if to_pool else ends[::-1] + links, int(route["latency_ns"])
 
     def take(self, number: int, asked_ns: int, nbytes: int) -> tuple[int, int]:
-        rate = self.model.resources[number].gbytes_per_s
-        if rate is None:
+        resource = self.model.resources[number]
+        if resource.gbytes_per_s is None:
             return asked_ns, asked_ns
         start = max(asked_ns, self.free_ns[number])
-        self.free_ns[number] = start + duration_ns(nbytes, rate)
+        self.free_ns[number] = start + resource.kept_ns(nbytes)
         return start, self.free_ns[number]
 
     def transfer(self, rank: int, operand: Any, nbytes: int, to_pool: bool) -> tuple[int, int]:
@@ -106,8 +106,7 @@ class InSimpy:
         for number in resources:
             here, there = self.take(number, here, nbytes)
             end = max(end, there)
-        rate = self.model.resources[engine].gbytes_per_s
-        end = max(end, (began if to_pool else here) + duration_ns(nbytes, rate))
+        end = max(end, (began if to_pool else here) + self.model.resources[engine].kept_ns(nbytes))
         self.free_ns[engine] = end
         return end, 2 * latency_ns + (0 if to_pool else int(self.model.card_latency_ns[piece.card]))
 

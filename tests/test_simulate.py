@@ -83,7 +83,7 @@ def test_a_slot_takes_the_whole_call_where_cards_have_room() -> None:
     for collective, variant in VARIANTS:
         if variant == "line":
             continue
-        for ranks in (2, 3, 4, 6, 7, 12):
+        for ranks in (3, 4, 7):
             plan, _ = planned(Topology.load("twelve-hosts"), case_of(collective, variant, ranks=ranks, nbytes=5 << 20))
             assert plan.rounds == 1, (collective, variant, ranks)
     tight = TITAN.model_copy(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from collectives import catalog
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.errors import ArgumentError, DeadlineError, PlanError
+from cxlemu.errors import ArgumentError, ConfigError, DeadlineError, PlanError
 from cxlemu.plan import NOTHING, Call, Group, Instruction, Kind, Layout, Op, Operand, Region
-from cxlemu.timing import CostModel, bytes_per_ms, duration_ns
+from cxlemu.timing import CostModel, Resource, bytes_per_ms, duration_ns
 from tests.fabric_helpers import (
     FENCE,
     LOAD_NS,
@@ -206,6 +208,34 @@ def test_two_levels_of_switches_share_what_joins_them() -> None:
     assert used(run)["trunk from the pool"][:2] == (ranks * MB, ranks * ns(MB, 12))
 
 
+@pytest.mark.parametrize(("flit", "payload"), [(68, 64), (640, 628), (272, 256), (1, 1)])
+def test_a_link_carries_whole_flits_and_takes_its_time_for_each_message(flit: int, payload: int) -> None:
+    """InfiniBand's messages, NVLink's and UALink's flits: a link that is slower than anything else."""
+    up = f", message_ns: 700, flit_bytes: {flit}, flit_payload_bytes: {payload}"
+    each = 700 + ns(-(-MB // payload) * flit, 12)
+    run = simulated(fabric(1, 1, host_link=12, up=up), [[[write(0, MB)] * 3]])
+    assert run.time_ns == 3 * each
+    assert used(run)["up host0 to the pool"][:2] == (3 * MB, 3 * each)
+    assert (
+        ends(simulated(fabric(2, 2, host_link=12, up=up), [[[read(rank, MB)]] for rank in range(2)]))
+        == [each + LOAD_NS] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (", flit_bytes: 68", "links[0].flit_payload_bytes is missing: how much of a flit's 68 bytes is payload"),
+        (", flit_payload_bytes: 64", "links[0].flit_bytes is missing"),
+        (", flit_bytes: 64, flit_payload_bytes: 68", "links[0].flit_payload_bytes is 68 but should be 64 at most"),
+        (", message_ns: -1", "links[0].message_ns is -1 but should be greater than or equal to 0"),
+    ],
+)
+def test_flits_that_carry_no_payload_are_refused(more: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        fabric(1, 1, up=more)
+
+
 def test_interleaved_bytes_move_at_once() -> None:
     granule, cards = 4096, 4
     spread = (Region(0, cards, granule, 0, 0, 1 << 30),)
@@ -309,6 +339,8 @@ def test_durations_are_whole_nanoseconds_rounded_up() -> None:
     assert bytes_per_ms(22.5) == 22_500_000
     assert [duration_ns(n, 22.5) for n in (0, 1, 22, 23, 45)] == [0, 1, 1, 2, 2]
     assert duration_ns(1 << 40, None) == 0
+    link = Resource("link", "link", 12, 700, 68, 64)
+    assert [link.kept_ns(n) for n in (1, 64, 65)] == [706, 706, 712]
 
 
 def test_first_come_first_served_is_close_to_fair_sharing_where_starts_are_staggered() -> None:
