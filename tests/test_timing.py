@@ -96,6 +96,14 @@ def test_directions_of_a_rank_are_apart_unless_they_share() -> None:
     assert ends(run) == [ns(MB, 30) + ns(MB, 20) + LOAD_NS]
 
 
+def test_a_copy_engine_is_held_until_its_transfer_is_over() -> None:
+    """Though the slow card alone is what takes the first one so long."""
+    topology = fabric(1, 2, card_link=5, **ENGINES)
+    run = simulated(topology, [[[write(0, MB)], [write(1, MB)]]])
+    assert run.time_ns == 2 * ns(MB, 5)
+    assert used(run)["up host0 to the pool"] == (2 * MB, 2 * ns(MB, 63), 0)  # which was free long before
+
+
 def test_copies_of_one_stream_pass_one_after_another() -> None:
     run = simulated(
         fabric(1, 2, copy_ns=5000, call_ns=20_000, **ENGINES), [[[write(0, MB), write(1, MB), write(0, MB)]]]
@@ -152,9 +160,38 @@ def test_a_chain_is_bound_by_latency() -> None:
 
 
 def test_who_comes_late_looks_once() -> None:
-    late = [Instruction(Op.COPY, nbytes=10_000, dst=Operand(Kind.BUFFER), a=Operand(Kind.BUFFER)), wait(0)]
-    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [[[signal(0)]], [late]])
+    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [[[signal(0)]], [[busy(10_000), wait(0)]]])
     assert ends(run) == [0, 10_000 + LOOK_NS]
+
+
+def busy(nbytes: int) -> Instruction:
+    return Instruction(Op.COPY, nbytes=nbytes, dst=Operand(Kind.BUFFER), a=Operand(Kind.BUFFER))
+
+
+def test_a_group_is_there_when_its_last_doorbell_is() -> None:
+    everyone = Instruction(Op.WAIT_ALL, arg=0)
+    topology = fabric(3, 2, local_copy_gbytes_per_s=1)
+    for late in range(2):
+        ranks = [[[busy(5000 if rank == late else 10), signal(8 * rank)]] for rank in range(2)]
+        run = simulated(topology, [*ranks, [[everyone]]], groups=(Group(0, 2, 8),))
+        assert ends(run)[2] == 5000 + WAY_NS + LOOK_NS
+
+
+def test_who_waits_for_a_later_round_sleeps_through_earlier_ones() -> None:
+    done = 2 * 8  # done[0], which shows round after round
+    rings = [[busy(10), signal(done, 0), busy(5000), signal(done, 1)]]  # the other rank waits before any is rung
+    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [rings, [[wait(done, 1)]]], rounds=2)
+    assert ends(run)[1] == 5010 + WAY_NS + LOOK_NS
+    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [rings, [[wait(done, 0)]]], rounds=2)
+    assert ends(run)[1] == 10 + WAY_NS + LOOK_NS
+
+
+def test_a_wait_is_exposed_only_while_no_other_stream_is_busy() -> None:
+    topology = fabric(2, 1, local_copy_gbytes_per_s=1)
+    streams = [[busy(3000)], [busy(1000), wait(8)]]
+    run = simulated(topology, [streams, [[busy(4000), signal(8)]]])
+    assert ends(run)[0] == 4000 + WAY_NS + LOOK_NS
+    assert run.exposed_wait_ns.tolist() == [1000 + WAY_NS + LOOK_NS, 0]
 
 
 def test_a_barrier_scans_a_group() -> None:
