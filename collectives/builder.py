@@ -25,13 +25,16 @@ were the same stores. What is lent so must not change while peers read it: a cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from collectives import contracts
 from collectives.placement import place
+from collectives.rows import Ints, concatenated, folded, operands, repeated
 from cxlemu.checksums import CHECKSUM_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -53,8 +56,8 @@ from cxlemu.plan import (
     RedOp,
     Region,
     Stream,
-    encode,
 )
+from cxlemu.plan.instructions import Records
 from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
@@ -64,6 +67,7 @@ CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}
 CAME_AT = 2 * LINE_BYTES
 CHECKSUMS_BYTES = 3 * LINE_BYTES
 ROUNDS_MAX = 1 << 16
+FOLDED_AT_ONCE = 16  # ranks from which on a fold's records are made as columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class Builder:
     style: Style
     rank: int
     foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
-    _streams: dict[str, list[Instruction]] = field(init=False)
+    _streams: dict[str, list[Instruction | Records]] = field(init=False)
     _regions: list[Region] = field(init=False, default_factory=list)
     _groups: list[Group] = field(init=False)
     _rounds: int = field(init=False, default=0)
@@ -163,6 +167,11 @@ class Builder:
     def peers(self) -> list[int]:
         """Everyone else, the next rank first: staggered starts, so that not all turn to the same card at once."""
         return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+
+    @property
+    def each_peer(self) -> Ints:
+        """The same, for words that take many at once."""
+        return (self.rank + np.arange(1, self.ranks)) % self.ranks
 
     def input(self, offset: int = 0) -> Operand:
         return Operand(Kind.BUFFER, INPUT, 0, offset)
@@ -285,7 +294,8 @@ class Builder:
     def _say_done(self, seq: int) -> None:
         """Where nothing was accessed since the round before, this says it for both."""
         before, done = self._streams["retrieve" if self.style.overlap else "main"], self.layout.done(self.rank)
-        if before and (before[-1].op, before[-1].arg) == (Op.SIGNAL, done):
+        last = before[-1] if before else None
+        if isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, done):
             before.pop()
         self._emit("retrieve", Op.SIGNAL, arg=done, value=seq)
 
@@ -315,6 +325,44 @@ class Builder:
         self._push("publish", chunk, src, block, written=False)
         return self._record() if overwritten and self.call.in_place else None
 
+    def publish_each(self, chunk: Chunk, at: Ints, *, blocks: Ints, nbytes: Ints | None = None) -> None:
+        """``publish`` for many blocks, one after another: of the input from ``at`` on, ``nbytes`` of each (default: the
+        chunk's). Blocks of no bytes are left out.
+        """
+        sizes = np.full(len(blocks), chunk.nbytes) if nbytes is None else nbytes
+        at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
+        if not len(blocks):
+            return
+        if self._one_by_one:
+            for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
+                self.publish(self.part(chunk, size), self.input(start), block=block)
+            return
+        self._enter(chunk.seq, "publish")
+        rows = self._rows("publish", len(blocks), lambda: self._push("publish", chunk, self.input(), 0, written=False))
+        write, flush, _, signal = (rows[:, column] for column in range(4))
+        write["dst"]["offset"] = flush["a"]["offset"] = blocks * self._areas.block_bytes + chunk.slot_offset
+        write["a"]["offset"] = at
+        write["nbytes"] = flush["nbytes"] = sizes
+        signal["arg"] += (blocks * self._areas.doorbells_per_block).astype(np.int32)
+
+    def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, *, block: int = 0, nbytes: Ints | None = None) -> None:
+        """``retrieve`` from many peers, one after another: into the output from ``at`` on. As ``publish_each``."""
+        sizes = np.full(len(peers), chunk.nbytes) if nbytes is None else nbytes
+        at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
+        if not len(peers):
+            return
+        if self._one_by_one:
+            for start, peer, size in zip(at.tolist(), peers.tolist(), sizes.tolist(), strict=True):
+                self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
+            return
+        first = int(peers[0])
+        rows = self._rows("retrieve", len(peers), lambda: self.retrieve(self.output(), chunk, first, block=block))
+        wait, drop, read = (rows[:, column] for column in range(3))
+        wait["arg"] += ((peers - first) * self.layout.doorbells_per_rank).astype(np.int32)
+        drop["a"]["id"] = read["a"]["id"] = self._regions_of(peers)
+        read["dst"]["offset"] = at
+        drop["nbytes"] = read["nbytes"] = sizes
+
     def retrieve(self, dst: Operand, chunk: Chunk, peer: int, *, block: int = 0, after: int | None = None) -> None:
         """Get a chunk of one of a peer's blocks."""
         self._order(after)
@@ -335,6 +383,9 @@ class Builder:
     ) -> None:
         """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block."""
         self._order(after)
+        if self.ranks >= FOLDED_AT_ONCE and not self._one_by_one:
+            self._fold_at_once(dst, chunk, own, block, republish)
+            return
         sources = []
         for peer in range(self.ranks):
             if peer == self.rank:
@@ -384,6 +435,23 @@ class Builder:
         self._streams[stream if self.style.overlap else "main"].append(
             Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands)
         )
+
+    def _rows(self, stream: str, times: int, emit: Callable[[], None]) -> Records:
+        """What ``emit`` would add to the stream, so many times, to be filled in where they differ."""
+        its = self._streams[stream if self.style.overlap else "main"]
+        before = len(its)
+        emit()
+        rows = repeated([i for i in its[before:] if isinstance(i, Instruction)], times)
+        its[before:] = [rows]
+        return rows
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Words about many peers are as many words: what they become has no fixed number of instructions."""
+        return self.style.line or self.style.heap or self.style.checked
+
+    def _regions_of(self, writers: Ints) -> Ints:
+        return np.array([self._areas.region_of[writer] for writer in writers.tolist()], np.int64)
 
     def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         areas = self._areas
@@ -488,6 +556,31 @@ class Builder:
             )
             accumulator = [target]
 
+    def _fold_at_once(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
+        """As fold and _reduce, for sources in slots."""
+        everyone = np.arange(self.ranks)
+        at = np.full(self.ranks, block * self._areas.block_bytes + chunk.slot_offset)
+        sources = operands(Kind.REGION, self._regions_of(everyone), chunk.seq, at)
+        sources[self.rank] = own
+        divide = self.call.redop == "avg"
+        last = Instruction(
+            Op.REDUCE,
+            DTYPE_NAMES.index(self.call.dtype),
+            RedOp[self.call.redop.upper()],
+            Flag.DIVIDE if divide else 0,
+            self.ranks if divide else 0,
+            nbytes=chunk.nbytes,
+            dst=dst,
+            dst2=self._republished(chunk, republish),
+        )
+        wait = Instruction(Op.WAIT, value=chunk.seq, nbytes=chunk.nbytes)
+        doorbells = everyone * self.layout.doorbells_per_rank + self._doorbell(chunk, 0, block)
+        accumulator = self._scratch(chunk.nbytes)
+        stream = self._streams["retrieve" if self.style.overlap else "main"]
+        stream.append(folded(sources, wait, doorbells, last, accumulator, self.rank))
+        if republish is not None:
+            self._push("retrieve", chunk, dst, republish, written=True)
+
     def _republished(self, chunk: Chunk, block: int | None) -> Operand:
         return self._area(chunk, self.rank, block) if block is not None and self._reduces_into(block) else NOTHING
 
@@ -525,9 +618,15 @@ class Builder:
         kernels = sorted(self._kernels)  # ranks met them in other orders
         place = {self._kernels[kernel]: number for number, kernel in enumerate(kernels)}
         streams = tuple(
-            Stream(name, encode([i._replace(arg=place[i.arg]) if i.op == Op.COMPUTE else i for i in instructions]))
-            for name, instructions in self._streams.items()
+            Stream(name, concatenated(_renumbered(item, place) for item in items))
+            for name, items in self._streams.items()
         )
         buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
         frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups), tuple(kernels))
         return frame, RankPart(self.rank, buffers, streams, self._events)
+
+
+def _renumbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
+    if isinstance(item, Instruction) and item.op == Op.COMPUTE:
+        return item._replace(arg=place[item.arg])
+    return item

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from cxlemu.address import rank_cards
 from cxlemu.errors import ArgumentError
@@ -16,6 +17,7 @@ from cxlemu.plan import Layout, Region
 from cxlemu.rounding import round_down, round_up
 
 
+@lru_cache(64)  # the same for all ranks, and a region for each of them
 def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str) -> tuple[tuple[Region, ...], int]:
     """Areas for ``writers`` ranks of ``blocks`` blocks each: their regions, and how much of a block fits in a slot.
 

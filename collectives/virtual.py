@@ -6,6 +6,7 @@ four times over go in several rounds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,15 +22,18 @@ from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, replay, simulat
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.plan import DTYPES, Call, InHeap, Layout, Plan
+from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
+SPLIT = "split"  # the name of an all-reduce in two levels
 CHECKED_BYTES_MAX = 1 << 28  # of all cards and buffers together, where results are checked
 CHECKED_INSTRUCTIONS_MAX = 200_000
+RECORDS_BYTES_MAX = 6 << 30  # of one simulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,49 @@ def planned(topology: Topology, case: Case, algorithm: str | None = None) -> tup
     return catalog.build(recipe, virtual_layout(topology, call), call), choice
 
 
+def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
+    """An all-reduce in two levels: reduce-scatter in groups of consecutive ranks, all-reduce of each slice across the
+    groups, all-gather in the groups; what ``comm.split`` and three calls do.
+
+    Plans are the same for all groups and made once, so that memory grows with ranks, not with their square. Raises
+    ArgumentError for anything but an all_reduce of ranks that come in such groups.
+    """
+    call, ranks = case.call, case.call.ranks
+    if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):
+        raise ArgumentError(f"--split is for all_reduce without a variant, not for {call.collective} {call.algorithm}")
+    if group < 2 or ranks % group or ranks // group < 2:
+        raise ArgumentError(
+            f"{ranks} ranks do not come in groups of {group}: give a divisor, such as {_divisor(ranks)}"
+        )
+    itemsize = DTYPES[call.dtype].itemsize
+    slice_bytes = -(-call.nbytes // (group * itemsize)) * itemsize
+    steps = {
+        "reduce_scatter": replace(call, collective="reduce_scatter", ranks=group, nbytes=slice_bytes, algorithm=AUTO),
+        "all_reduce": replace(call, ranks=ranks // group, nbytes=slice_bytes, algorithm=AUTO),
+        "all_gather": replace(
+            call, collective="all_gather", ranks=group, nbytes=slice_bytes, redop="none", algorithm=AUTO
+        ),
+    }
+    inside = [tuple(range(first, first + group)) for first in range(0, ranks, group)]
+    across = [tuple(range(member, ranks, group)) for member in range(group)]
+    found = []
+    for name, step in steps.items():
+        plan, _ = planned(topology, Case(step, in_place=False))
+        found += [VirtualCall(plan, members) for members in (across if name == "all_reduce" else inside)]
+    return found
+
+
+def _divisor(ranks: int) -> int:
+    """Of those that are groups, the one nearest to a square."""
+    return min((d for d in range(2, ranks) if ranks % d == 0), key=lambda d: abs(d - ranks // d), default=ranks)
+
+
 def simulate_case(
     topology: Topology,
     case: Case,
     *,
     algorithm: str | None = None,
+    split: int | None = None,
     calls: int = 1,
     check: bool = False,
     seed: int = 1,
@@ -117,18 +159,27 @@ def simulate_case(
 ) -> tuple[Simulated, VirtualRun]:
     """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
 
-    ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every result is compared
-    with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that
-    is too large for either, and as ``planned``.
+    ``split``: in groups of so many ranks, see ``split_calls``. ``check``: the same run moves real bytes through caches
+    that nothing keeps coherent, and every result is compared with NumPy's. ``log_max``: log the run, which has so many
+    instructions at most. Raises ArgumentError for a case that is too large for memory, either, and as ``planned``.
     """
-    plan, choice = planned(topology, case, algorithm)
+    if split is None:
+        plan, choice = planned(topology, case, algorithm)
+        program = [VirtualCall(plan)]
+    else:
+        program = split_calls(topology, case, split)
+        plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
+    _check_memory(program)
     if check:
+        if split is not None:
+            raise ArgumentError("--check does not go with --split: its calls are of communicators split off")
         _check_size(plan)
-    if log_max and (instructions := calls * sum(part.instruction_count for part in plan.parts)) > log_max:
+    program *= calls
+    if log_max and (instructions := sum(_instructions(call.plan) for call in program)) > log_max:
         raise ArgumentError(
-            f"[{plan.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
+            f"[{case.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
         )
-    run = simulate(CostModel.of(topology, plan.ranks), [VirtualCall(plan)] * calls, log=bool(log_max) or check)
+    run = simulate(CostModel.of(topology, case.call.ranks), program, log=bool(log_max) or check)
     wrong, first_wrong = _wrong(case, plan, run, seed) if check else (None, None)
     time_ns = max(run.time_ns, 1) / calls
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
@@ -144,7 +195,7 @@ def simulate_case(
         root=case.root,
         time_us=time_ns / 1e3,
         algbw_gbytes_per_s=algbw,
-        busbw_gbytes_per_s=sizes.busbw_gbytes_per_s(case.call.collective, plan.ranks, algbw),
+        busbw_gbytes_per_s=sizes.busbw_gbytes_per_s(case.call.collective, case.call.ranks, algbw),
         busiest_card=used["card"][0],
         busiest_card_utilization=used["card"][1],
         busiest_link=used["link"][0],
@@ -159,7 +210,7 @@ def simulate_case(
         chosen_by="auto" if case.call.algorithm == AUTO else "user",
         reason=choice.reason,
         instructions=run.instructions,
-        rounds=plan.rounds,
+        rounds=sum(its.rounds for its in dict.fromkeys(call.plan for call in program)),
     )
     return row, run
 
@@ -169,11 +220,27 @@ def _used(run: VirtualRun, kind: str) -> tuple[str, float]:
     return ("", 0.0) if use is None else (use.resource.name, use.busy_ns / max(run.time_ns, 1))
 
 
+def _instructions(plan: Plan) -> int:
+    return sum(part.instruction_count for part in plan.parts)
+
+
+def _check_memory(program: Sequence[VirtualCall]) -> None:
+    """Ranks of one plan have about as many instructions each; those of the first say what all will take."""
+    for call in program:
+        nbytes = call.plan.part(call.plan.call.root).instruction_count * call.plan.ranks * RECORD_DTYPE.itemsize
+        if nbytes > RECORDS_BYTES_MAX:
+            raise ArgumentError(
+                f"[{call.plan.call}]: instructions of {call.plan.ranks} ranks take some {format_bytes(nbytes)}, "
+                f"{format_bytes(RECORDS_BYTES_MAX)} are the most: take fewer ranks or, for an all_reduce, --split "
+                f"{_divisor(call.plan.ranks)}"
+            )
+
+
 def _check_size(plan: Plan) -> None:
     layout = plan.layout
     nbytes = layout.cards * layout.extent_bytes
     nbytes += sum(buffer.nbytes for part in plan.parts for buffer in part.buffers)
-    instructions = sum(part.instruction_count for part in plan.parts)
+    instructions = _instructions(plan)
     if nbytes > CHECKED_BYTES_MAX or instructions > CHECKED_INSTRUCTIONS_MAX:
         raise ArgumentError(
             f"[{plan.call}] is too large to be checked on real bytes: {format_bytes(nbytes)} and {instructions} "

@@ -8,7 +8,7 @@ Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py 
 class Simulation:
     def __init__(
         self,
-        rates: Table,
+        paces: Table,
         routes: Table,
         route_of: Table,
         card_latency_ns: Table,

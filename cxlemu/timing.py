@@ -6,15 +6,17 @@ A transfer between a rank and the pool uses, in the direction of its data:
     from the pool    card (both directions) -> card's reads -> card's link -> ... -> host's link -> copy engine
 
 Each is a resource: a rate, and one transfer at a time in the order of requests. A transfer begins at a resource when
-it has begun at the one before and the resource is free, keeps it for bytes / rate, and is over when the slowest is.
-The copy engine is held until then; all others only for their own time, as queues before links and cards take in what
-comes. Bytes that are spread over several cards move at once: what their ways share carries their sum.
+it has begun at the one before and the resource is free, keeps it for bytes / rate, and is over when the slowest is. A
+link carries whole flits, of which payload is a part, and is kept for `message_ns` more; so the links of InfiniBand,
+NVLink and UALink are links like others. The copy engine is held until the transfer is over; all others only for their
+own time, as queues before links and cards take in what comes. Bytes that are spread over several cards move at once:
+what their ways share carries their sum.
 
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
 block. Who waits for a doorbell sees it a look (a load, and the cost of observing) after it came, or after he turned
 to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
-each other but through its engines. Not modelled: packet headers, refresh, caches of hosts, a phase of polling,
+each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
 doorbells' bytes.
 """
 
@@ -39,16 +41,27 @@ COST_FIELDS = (
     *("call_ns", "copy_ns", "flush_line_ns", "invalidate_line_ns", "fence_ns"),
     *("doorbell_ring_ns", "doorbell_observe_ns", "doorbell_scan_ns", "local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
 )
+PACE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
+PACE_DTYPE = np.dtype([(name, "<i8") for name in PACE_FIELDS])
 COSTS_DTYPE = np.dtype([(name, "<i8") for name in COST_FIELDS])
 
 
 class Resource(NamedTuple):
-    """``kind``: "engine", "link" or "card"; ``of``: its rank, host or card. Without a rate it is never in the way."""
+    """``kind`` is "engine", "link" or "card". Without a rate it is never in the way."""
 
     name: str
     kind: str
-    of: int
     gbytes_per_s: float | None
+    message_ns: int = 0
+    flit_bytes: int = 1
+    payload_bytes: int = 1
+
+    def kept_ns(self, nbytes: int) -> int:
+        """How long a transfer of so many bytes keeps it."""
+        if self.gbytes_per_s is None:
+            return 0
+        flits = -(-nbytes // self.payload_bytes)
+        return self.message_ns + duration_ns(flits * self.flit_bytes, self.gbytes_per_s)
 
 
 def bytes_per_ms(gbytes_per_s: float | None) -> int:
@@ -91,13 +104,13 @@ class CostModel:
         ):
             first[which] = len(resources)
             words = {"to": "to the pool", "from": "from the pool", "both": "both ways"}[which]
-            resources += [Resource(f"rank{rank} {words}", "engine", rank, rate) for rank in range(ranks)]
+            resources += [Resource(f"rank{rank} {words}", "engine", rate) for rank in range(ranks)]
         for which in ("read", "write", "total"):
             first[which] = len(resources)
             for card in cards:
                 rate = getattr(topology.card(card), f"{which}_gbytes_per_s")
                 words = {"read": "reads", "write": "writes", "total": "both ways"}[which]
-                resources.append(Resource(f"card{card} {words}", "card", card, rate))
+                resources.append(Resource(f"card{card} {words}", "card", rate))
         ways = _Ways(topology, cards, resources)
         fabric = topology.fabric()
         route_of = np.empty((topology.host_count, len(cards)), np.int32)
@@ -115,8 +128,10 @@ class CostModel:
         row = [bytes_per_ms(values[n]) if n.endswith("_per_s") else values[n] or 0 for n in COST_FIELDS]
         return np.array([tuple(row)], COSTS_DTYPE)
 
-    def rates(self) -> NDArray[np.int64]:
-        return np.array([bytes_per_ms(resource.gbytes_per_s) for resource in self.resources], np.int64)
+    def paces(self) -> Records:
+        """A row of PACE_DTYPE for each resource."""
+        rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
+        return np.array(rows, PACE_DTYPE)
 
 
 class _Ways:
@@ -137,7 +152,10 @@ class _Ways:
                 words = [f"host{host}"] * by_host + [f"card{card}"] * by_card
                 name = " ".join([link.name, *words])
                 for way in ("to the pool", "from the pool"):
-                    resources.append(Resource(f"{name} {way}", "link", -1, link.gbytes_per_s))
+                    flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
+                    resources.append(
+                        Resource(f"{name} {way}", "link", link.gbytes_per_s, link.message_ns or 0, flit, payload)
+                    )
         each = 2 * (self._cards if by_card else 1)
         return first, each if by_host else 0, 2 if by_card else 0
 

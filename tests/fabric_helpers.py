@@ -43,9 +43,10 @@ def fabric(
     host_link: float = 63,
     card_link: float = 31.5,
     trunk: float | None = None,
+    up: str = "",
     **costs: float,
 ) -> Topology:
-    """Hosts and cards around one switch, or around two with a ``trunk`` between them."""
+    """Hosts and cards around one switch, or two with a ``trunk`` between them. ``up``: more of the hosts' links."""
     far = "spine" if trunk else "leaf"
     lines = (
         ["costs:"] + [f"  {name}: {value if isinstance(value, int) else f'{value:f}'}" for name, value in costs.items()]
@@ -53,7 +54,7 @@ def fabric(
         else []
     )
     links = f"""
-  - {{name: up, ends: [hosts, leaf], gbytes_per_s: {host_link}, latency_ns: 20}}
+  - {{name: up, ends: [hosts, leaf], gbytes_per_s: {host_link}, latency_ns: 20{up}}}
   - {{name: down, ends: [cards, {far}], gbytes_per_s: {card_link}, latency_ns: 20}}"""
     if trunk:
         links += f"\n  - {{name: trunk, ends: [leaf, spine], gbytes_per_s: {trunk}, latency_ns: 30}}"

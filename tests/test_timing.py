@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from collectives import catalog
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.errors import ArgumentError, DeadlineError, PlanError
+from cxlemu.errors import ArgumentError, ConfigError, DeadlineError, PlanError
 from cxlemu.plan import NOTHING, Call, Group, Instruction, Kind, Layout, Op, Operand, Region
-from cxlemu.timing import CostModel, bytes_per_ms, duration_ns
+from cxlemu.timing import CostModel, Resource, bytes_per_ms, duration_ns
 from tests.fabric_helpers import (
     FENCE,
     LOAD_NS,
@@ -94,6 +96,14 @@ def test_directions_of_a_rank_are_apart_unless_they_share() -> None:
     assert ends(run) == [ns(MB, 30) + ns(MB, 20) + LOAD_NS]
 
 
+def test_a_copy_engine_is_held_until_its_transfer_is_over() -> None:
+    """Though the slow card alone is what takes the first one so long."""
+    topology = fabric(1, 2, card_link=5, **ENGINES)
+    run = simulated(topology, [[[write(0, MB)], [write(1, MB)]]])
+    assert run.time_ns == 2 * ns(MB, 5)
+    assert used(run)["up host0 to the pool"] == (2 * MB, 2 * ns(MB, 63), 0)  # which was free long before
+
+
 def test_copies_of_one_stream_pass_one_after_another() -> None:
     run = simulated(
         fabric(1, 2, copy_ns=5000, call_ns=20_000, **ENGINES), [[[write(0, MB), write(1, MB), write(0, MB)]]]
@@ -150,9 +160,38 @@ def test_a_chain_is_bound_by_latency() -> None:
 
 
 def test_who_comes_late_looks_once() -> None:
-    late = [Instruction(Op.COPY, nbytes=10_000, dst=Operand(Kind.BUFFER), a=Operand(Kind.BUFFER)), wait(0)]
-    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [[[signal(0)]], [late]])
+    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [[[signal(0)]], [[busy(10_000), wait(0)]]])
     assert ends(run) == [0, 10_000 + LOOK_NS]
+
+
+def busy(nbytes: int) -> Instruction:
+    return Instruction(Op.COPY, nbytes=nbytes, dst=Operand(Kind.BUFFER), a=Operand(Kind.BUFFER))
+
+
+def test_a_group_is_there_when_its_last_doorbell_is() -> None:
+    everyone = Instruction(Op.WAIT_ALL, arg=0)
+    topology = fabric(3, 2, local_copy_gbytes_per_s=1)
+    for late in range(2):
+        ranks = [[[busy(5000 if rank == late else 10), signal(8 * rank)]] for rank in range(2)]
+        run = simulated(topology, [*ranks, [[everyone]]], groups=(Group(0, 2, 8),))
+        assert ends(run)[2] == 5000 + WAY_NS + LOOK_NS
+
+
+def test_who_waits_for_a_later_round_sleeps_through_earlier_ones() -> None:
+    done = 2 * 8  # done[0], which shows round after round
+    rings = [[busy(10), signal(done, 0), busy(5000), signal(done, 1)]]  # the other rank waits before any is rung
+    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [rings, [[wait(done, 1)]]], rounds=2)
+    assert ends(run)[1] == 5010 + WAY_NS + LOOK_NS
+    run = simulated(fabric(2, 1, local_copy_gbytes_per_s=1), [rings, [[wait(done, 0)]]], rounds=2)
+    assert ends(run)[1] == 10 + WAY_NS + LOOK_NS
+
+
+def test_a_wait_is_exposed_only_while_no_other_stream_is_busy() -> None:
+    topology = fabric(2, 1, local_copy_gbytes_per_s=1)
+    streams = [[busy(3000)], [busy(1000), wait(8)]]
+    run = simulated(topology, [streams, [[busy(4000), signal(8)]]])
+    assert ends(run)[0] == 4000 + WAY_NS + LOOK_NS
+    assert run.exposed_wait_ns.tolist() == [1000 + WAY_NS + LOOK_NS, 0]
 
 
 def test_a_barrier_scans_a_group() -> None:
@@ -204,6 +243,34 @@ def test_two_levels_of_switches_share_what_joins_them() -> None:
     run = simulated(fabric(ranks, ranks, trunk=12), [[[read(rank, MB)]] for rank in range(ranks)])
     assert ends(run) == [(rank + 1) * ns(MB, 12) + 2 * far + 378 for rank in range(ranks)]
     assert used(run)["trunk from the pool"][:2] == (ranks * MB, ranks * ns(MB, 12))
+
+
+@pytest.mark.parametrize(("flit", "payload"), [(68, 64), (640, 628), (272, 256), (1, 1)])
+def test_a_link_carries_whole_flits_and_takes_its_time_for_each_message(flit: int, payload: int) -> None:
+    """InfiniBand's messages, NVLink's and UALink's flits: a link that is slower than anything else."""
+    up = f", message_ns: 700, flit_bytes: {flit}, flit_payload_bytes: {payload}"
+    each = 700 + ns(-(-MB // payload) * flit, 12)
+    run = simulated(fabric(1, 1, host_link=12, up=up), [[[write(0, MB)] * 3]])
+    assert run.time_ns == 3 * each
+    assert used(run)["up host0 to the pool"][:2] == (3 * MB, 3 * each)
+    assert (
+        ends(simulated(fabric(2, 2, host_link=12, up=up), [[[read(rank, MB)]] for rank in range(2)]))
+        == [each + LOAD_NS] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (", flit_bytes: 68", "links[0].flit_payload_bytes is missing: how much of a flit's 68 bytes is payload"),
+        (", flit_payload_bytes: 64", "links[0].flit_bytes is missing"),
+        (", flit_bytes: 64, flit_payload_bytes: 68", "links[0].flit_payload_bytes is 68 but should be 64 at most"),
+        (", message_ns: -1", "links[0].message_ns is -1 but should be greater than or equal to 0"),
+    ],
+)
+def test_flits_that_carry_no_payload_are_refused(more: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        fabric(1, 1, up=more)
 
 
 def test_interleaved_bytes_move_at_once() -> None:
@@ -309,6 +376,8 @@ def test_durations_are_whole_nanoseconds_rounded_up() -> None:
     assert bytes_per_ms(22.5) == 22_500_000
     assert [duration_ns(n, 22.5) for n in (0, 1, 22, 23, 45)] == [0, 1, 1, 2, 2]
     assert duration_ns(1 << 40, None) == 0
+    link = Resource("link", "link", 12, 700, 68, 64)
+    assert [link.kept_ns(n) for n in (1, 64, 65)] == [706, 706, 712]
 
 
 def test_first_come_first_served_is_close_to_fair_sharing_where_starts_are_staggered() -> None:

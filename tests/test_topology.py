@@ -22,6 +22,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "one-host-four-ranks": (1, 4, 2, 8 << 20),
     "six-cards": (4, 1, 6, 32 << 20),
     "titan2-6xcz120": (3, 1, 6, 32 << 20),
+    "thousand-hosts": (1024, 1, 64, 32 << 20),
     "twelve-hosts": (12, 1, 6, 32 << 20),
 }
 

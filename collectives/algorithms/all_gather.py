@@ -15,5 +15,4 @@ def all_gather(b: Builder) -> None:
         for chunk in chunks:
             b.publish(chunk, b.input(chunk.offset))
         for chunk in chunks:
-            for peer in b.peers:
-                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
+            b.retrieve_each(b.each_peer * b.nbytes + chunk.offset, chunk, b.each_peer)

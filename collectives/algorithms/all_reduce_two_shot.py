@@ -9,8 +9,11 @@ place: rank k overwrites slice j after j has published its result, and so has re
 Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, Gropp, IJHPCA 2005) over a pool.
 """
 
+import numpy as np
+
 from collectives.builder import Builder, Chunk
 from collectives.recipes import algorithm
+from collectives.rows import Ints
 from cxlemu.memory.protocol import LINE_BYTES
 
 
@@ -18,23 +21,18 @@ from cxlemu.memory.protocol import LINE_BYTES
 def all_reduce_two_shot(b: Builder) -> None:
     stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
 
-    def in_slice(rank: int, chunk: Chunk) -> Chunk:
-        """What of this chunk lies in a rank's slice: the last slices may be short or empty."""
-        nbytes = min(stride * (rank + 1), b.nbytes) - (stride * rank + chunk.offset)
-        return b.part(chunk, max(0, min(chunk.nbytes, nbytes)))
+    def in_slice(ranks: Ints, chunk: Chunk) -> Ints:
+        """What of this chunk lies in these ranks' slices: the last slices may be short or empty."""
+        return np.clip(np.minimum(stride * (ranks + 1), b.nbytes) - (stride * ranks + chunk.offset), 0, chunk.nbytes)
 
+    peers, own = b.each_peer, b.rank * stride
     result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
     for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True):
         for chunk in chunks:
-            for peer in b.peers:
-                if in_slice(peer, chunk).nbytes:
-                    b.publish(in_slice(peer, chunk), b.input(peer * stride + chunk.offset), block=peer)
-        own = b.rank * stride
+            b.publish_each(chunk, peers * stride + chunk.offset, blocks=peers, nbytes=in_slice(peers, chunk))
         for chunk in chunks:
-            if in_slice(b.rank, chunk).nbytes:
-                at = own + chunk.offset
-                b.fold(b.output(at), in_slice(b.rank, chunk), b.input(at), block=b.rank, republish=result)
+            mine, at = b.part(chunk, int(in_slice(np.array([b.rank]), chunk)[0])), own + chunk.offset
+            if mine.nbytes:
+                b.fold(b.output(at), mine, b.input(at), block=b.rank, republish=result)
         for chunk in chunks:
-            for peer in b.peers:
-                if in_slice(peer, chunk).nbytes:
-                    b.retrieve(b.output(peer * stride + chunk.offset), in_slice(peer, chunk), peer, block=result)
+            b.retrieve_each(peers * stride + chunk.offset, chunk, peers, block=result, nbytes=in_slice(peers, chunk))

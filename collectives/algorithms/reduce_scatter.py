@@ -12,7 +12,6 @@ from collectives.recipes import algorithm
 def reduce_scatter(b: Builder) -> None:
     for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
         for chunk in chunks:
-            for peer in b.peers:
-                b.publish(chunk, b.input(peer * b.nbytes + chunk.offset), block=peer)
+            b.publish_each(chunk, b.each_peer * b.nbytes + chunk.offset, blocks=b.each_peer)
         for chunk in chunks:
             b.fold(b.output(chunk.offset), chunk, b.input(b.rank * b.nbytes + chunk.offset), block=b.rank)

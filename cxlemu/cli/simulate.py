@@ -55,6 +55,7 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 @click.option(
     "--iters", type=click.IntRange(1, 1000), metavar="N", default=1, show_default=True, help="Calls in a row."
 )
+@click.option("--split", type=click.IntRange(2), metavar="N", help="all_reduce in two levels, in groups of N ranks.")
 @click.option("--check", is_flag=True, help="Move real bytes, too, and compare every result with NumPy's.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
@@ -75,6 +76,7 @@ def command(
     variant: str,
     algorithm: str | None,
     iters: int,
+    split: int | None,
     check: bool,
     json_file: Path | None,
     trace_file: Path | None,
@@ -91,6 +93,7 @@ def command(
       cxlemu simulate all_gather -c titan2-6xcz120 -b 1M -e 1G
       cxlemu simulate all_reduce -n 12 -c twelve-hosts -b 64M --variant every -v
       cxlemu simulate broadcast -b 1M --check --trace broadcast.json
+      cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
       cxlemu simulate --json all.json
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
@@ -128,6 +131,7 @@ def command(
             topology,
             case,
             algorithm=algorithm,
+            split=split,
             calls=iters,
             check=check,
             seed=DEFAULT_SEED,

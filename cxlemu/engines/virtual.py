@@ -24,13 +24,12 @@ from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import group_table, region_table
-from cxlemu.timing import CostModel, Resource
+from cxlemu.timing import PACE_FIELDS, CostModel, Resource
 
 OVER, DEADLOCK, BAD_RECORD, TOO_LONG = range(4)  # enum outcome in virtual/virtual.h
 
-RESOURCE_DTYPE = np.dtype(
-    [(n, "<i8") for n in ("rate", "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "a", "b", "c")]
-)
+RESOURCE_FIELDS = (*PACE_FIELDS, "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "transfer", "load", "start_ns")
+RESOURCE_DTYPE = np.dtype([(name, "<i8") for name in RESOURCE_FIELDS])
 OP_DTYPE = np.dtype([("count", "<i8"), ("ns", "<i8"), ("queue_ns", "<i8")])
 EXECUTED_DTYPE = np.dtype(
     [("begin_ns", "<i8"), ("end_ns", "<i8"), ("queue_ns", "<i8")]
@@ -115,7 +114,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     """
     ranks = len(model.hosts)
     core = _virtual.Simulation(
-        rates=model.rates(),
+        paces=model.paces(),
         routes=model.routes,
         route_of=model.route_of,
         card_latency_ns=model.card_latency_ns,

@@ -134,6 +134,24 @@ class Link(Model):
     )
     gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
     latency_ns: Nanoseconds = Field(description="one way, in ns")
+    message_ns: Nanoseconds | None = Field(default=None, description="each message keeps it so much longer, in ns")
+    flit_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        default=None, description="what the link really carries at a time, for example 68"
+    )
+    flit_payload_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        default=None, description="how much of that is payload, for example 64"
+    )
+
+    @model_validator(mode="after")
+    def _flits_carry_payload(self) -> Link:
+        flit, payload = self.flit_bytes, self.flit_payload_bytes
+        if flit is None and payload is not None:
+            raise Misplaced(("flit_bytes",), "is missing: a flit's size and its payload are given together, or neither")
+        if flit is not None and payload is None:
+            raise Misplaced(("flit_payload_bytes",), f"is missing: how much of a flit's {flit} bytes is payload")
+        if flit is not None and payload is not None and payload > flit:
+            raise Misplaced(("flit_payload_bytes",), f"is {payload} but should be {flit} at most, the flit's size")
+        return self
 
 
 class Costs(Model):

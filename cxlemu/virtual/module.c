@@ -44,18 +44,18 @@ static int refuse(const char *what) {
 static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
 
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"rates", "routes", "route_of", "card_latency_ns", "host_of", "costs", "first_read", "first_write",
+    static char *names[] = {"paces", "routes", "route_of", "card_latency_ns", "host_of", "costs", "first_read", "first_write",
                             "first_total", "first_to", "first_from", "first_both", NULL};
-    PyObject *rates, *routes, *route_of, *latencies, *host_of, *given;
+    PyObject *paces, *routes, *route_of, *latencies, *host_of, *given;
     simulation *v = &self->v;
     int64_t resources, route_count, pairs, cards, ranks, cost_rows;
     if (self->kept) return refuse("a Simulation is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiiiiii", names, &rates, &routes, &route_of, &latencies, &host_of, &given,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiiiiii", names, &paces, &routes, &route_of, &latencies, &host_of, &given,
                                      &v->first_read, &v->first_write, &v->first_total, &v->first_to, &v->first_from,
                                      &v->first_both))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
-    const int64_t *rate = keep(self, rates, sizeof *rate, &resources);
+    const pace *rate = keep(self, paces, sizeof *rate, &resources);
     v->routes = rate ? keep(self, routes, sizeof(route), &route_count) : NULL;
     v->route_of = v->routes ? keep(self, route_of, sizeof(int32_t), &pairs) : NULL;
     v->card_latency_ns = v->route_of ? keep(self, latencies, sizeof(int64_t), &cards) : NULL;
@@ -70,6 +70,9 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     bool right = fits(v->first_read, cards, resources) && fits(v->first_write, cards, resources) &&
                  fits(v->first_total, cards, resources) && fits(v->first_to, ranks, resources) &&
                  fits(v->first_from, ranks, resources) && fits(v->first_both, ranks, resources);
+    for (int64_t k = 0; k < resources; k++)
+        right = right && rate[k].rate >= 0 && rate[k].message_ns >= 0 && rate[k].payload_bytes >= 1 && rate[k].flit_bytes >= 1 &&
+                rate[k].flit_bytes <= 65536;
     for (int64_t k = 0; k < pairs; k++) right = right && v->route_of[k] >= 0 && v->route_of[k] < route_count;
     for (int64_t k = 0; k < ranks; k++) right = right && hosts[k] >= 0 && hosts[k] < v->hosts;
     for (int64_t k = 0; k < route_count && right; k++) {
@@ -88,7 +91,7 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     v->heap = zeros(ranks * MAX_STREAMS, sizeof(due));
     v->woken = zeros(ranks * MAX_STREAMS, sizeof(int32_t));
     if (!v->resources || !v->ranks || !v->streams || !v->heap || !v->woken) return -1;
-    for (int64_t k = 0; k < resources; k++) v->resources[k].rate = rate[k];
+    for (int64_t k = 0; k < resources; k++) v->resources[k].pace = rate[k];
     for (int64_t k = 0; k < ranks; k++) v->ranks[k].host = hosts[k];
     return 0;
 }

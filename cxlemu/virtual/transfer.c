@@ -43,8 +43,8 @@ static void note(simulation *v, const resource *r, int32_t rank, int64_t begin_n
 
 /* From when it is asked for. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
 static int64_t take(simulation *v, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns, int64_t *alone_ns) {
-    if (!r->rate) return asked_ns;
-    const int64_t needs = bytes_ns(nbytes, r->rate), start = later(asked_ns, r->free_ns);
+    if (!r->pace.rate) return asked_ns;
+    const int64_t needs = kept_ns(nbytes, &r->pace), start = later(asked_ns, r->free_ns);
     r->free_ns = start + needs;
     r->uses++, r->bytes += nbytes, r->busy_ns += needs, r->queue_ns += start - asked_ns;
     *end_ns = later(*end_ns, r->free_ns), *alone_ns = later(*alone_ns, needs);
@@ -77,7 +77,7 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
     const region *whole = &call->regions[o->id];
     if (nbytes == 0) return now;
     resource *engine = &v->resources[(to_pool ? v->first_to : v->first_from) + rank], *both = &v->resources[v->first_both + rank];
-    const int64_t began = later(now, engine->rate ? engine->free_ns : 0);
+    const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
     start = take(v, both, rank, start, nbytes, &end, alone_ns);
@@ -106,8 +106,8 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
         last_start = later(last_start, here);
         *way_ns = later(*way_ns, round_trip_ns(v, host, cards[k], to_pool));
     }
-    if (engine->rate) {
-        const int64_t needs = bytes_ns(nbytes, engine->rate);
+    if (engine->pace.rate) {
+        const int64_t needs = kept_ns(nbytes, &engine->pace);
         end = later(end, (to_pool ? began : last_start) + needs);
         engine->queue_ns += began - now, engine->busy_ns += end - began, engine->bytes += nbytes, engine->uses++;
         engine->free_ns = end, *alone_ns = later(*alone_ns, needs);

@@ -10,9 +10,15 @@
 #define LARGEST_BYTES (1LL << 41) /* of one instruction */
 enum { MAX_HOPS = 32, NOBODY = 0 };
 
+/* Of a resource: bytes in a millisecond, 0 where it is never in the way; how much longer it is kept for each transfer; and
+ * how many bytes it carries for so many of payload, in whole flits. */
+typedef struct {
+    int64_t rate, message_ns, flit_bytes, payload_bytes;
+} pace;
+
 /* Something that one transfer at a time uses, in the order of requests. */
 typedef struct {
-    int64_t rate; /* bytes in a millisecond; 0: never in the way */
+    pace pace;
     int64_t free_ns;
     int64_t uses, bytes, busy_ns, queue_ns; /* statistics; queue_ns: how long transfers stood before it */
     int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
@@ -33,6 +39,7 @@ typedef struct {
     int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
 } costs;
 
+_Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
 _Static_assert(sizeof(hop) == 12, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 12 + 16, "route differs from ROUTE_DTYPE");
 _Static_assert(sizeof(costs) == 80, "costs differs from COSTS_DTYPE");
@@ -159,8 +166,18 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
 /* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
 void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room);
 
+/* Rounded up; what is too long for a run is not too long for the type. */
 static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
-    return rate ? (int64_t)(((__int128)nbytes * 1000000 + rate - 1) / rate) : 0;
+    if (!rate) return 0;
+    if (nbytes < INT64_MAX / 1000000 - rate) return (nbytes * 1000000 + rate - 1) / rate;
+    const __int128 ns = ((__int128)nbytes * 1000000 + rate - 1) / rate;
+    return ns > 2 * LONGEST_NS ? 2 * LONGEST_NS : (int64_t)ns;
+}
+
+/* How long a transfer keeps a resource. */
+static inline int64_t kept_ns(int64_t nbytes, const pace *p) {
+    const int64_t flits = p->payload_bytes == 1 ? nbytes : (nbytes + p->payload_bytes - 1) / p->payload_bytes;
+    return p->message_ns + bytes_ns(flits * p->flit_bytes, p->rate);
 }
 
 static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
