@@ -37,9 +37,17 @@ def load_algorithm(spec: str) -> Recipe:
     the decorator is missing, or the file fails.
     """
     function, file, name = userfile.load(spec, "--algorithm")
+    found = own_recipe(function, name, spec)
+    if found is None:
+        raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
+    return found
+
+
+def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
+    """That of a user's own algorithm, loaded from ``spec``; None for what is not decorated with ``@algorithm``."""
     found = recipes_of(function)
     if not found:
-        raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
+        return None
     style = found[0].style if len(found) == 1 else ALL
     return replace(found[0], name=name, style=replace(style, name=name), source=spec)
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxlemu import userfile
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
-from faults.explore.check import ENGINES, check, rerun
+from faults.explore.check import ENGINES, follow, judge_ends, search
 from faults.explore.partial import bounded
+from faults.explore.plans import compile_plans
 from faults.explore.programs import (
     Crash,
     Fence,
@@ -36,12 +38,21 @@ from faults.explore.programs import (
 )
 from faults.explore.result import Budget, Exploration, Kind
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, parse
-from faults.machine.schedule import Act, Move, from_json, from_token, to_json, to_token
+from faults.machine.program import Do, Step, Straight
+from faults.machine.schedule import Act, Move, Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "protocols"
 BUDGET = Budget(states=1_000_000, seconds=60)
+
+
+def check(tested: Protocol, machine: Machine, *how: Any, **options: Any) -> Exploration:
+    return judge_ends(tested, machine, search(machine, *how, **options))
+
+
+def rerun(tested: Protocol, machine: Machine, schedule: Schedule) -> Exploration:
+    return judge_ends(tested, machine, follow(machine, schedule, BUDGET))
 
 
 @protocol("data", "flag")
@@ -188,7 +199,7 @@ def test_a_finding_says_what_the_assertion_says(tested: Protocol, kind: Kind, sa
     assert found.finding is not None
     assert (found.verdict, found.finding.kind) == (Verdict.VIOLATION, kind)
     assert found.finding.text.startswith(says)
-    again = rerun(tested, machine, found.schedule, BUDGET)
+    again = rerun(tested, machine, found.schedule)
     assert (again.finding, again.schedule) == (found.finding, found.schedule)
 
 
@@ -207,7 +218,7 @@ def explored(tested: Protocol, ranks: int = 2) -> Exploration:
     native, reference = (check(tested, machine, Exhaustive(), BUDGET, engine=engine) for engine in ENGINES)
     assert (native.verdict, native.finding) == (reference.verdict, reference.finding)
     for found in (native, reference) if native.finding else ():
-        assert rerun(tested, machine, found.schedule, BUDGET).finding == found.finding
+        assert rerun(tested, machine, found.schedule).finding == found.finding
     assert native.outcomes.keys() == reference.outcomes.keys()
     return native
 
@@ -236,7 +247,7 @@ def test_a_loop_that_only_an_eviction_ends_is_a_livelock() -> None:
     assert kind_of(found) == Kind.LIVELOCK
     assert found.finding is not None
     assert found.finding.text == "rank 1 can go on for ever and reach no end"
-    assert rerun(spins, Machine(spins.program(2)), found.schedule, BUDGET).finding == found.finding
+    assert rerun(spins, Machine(spins.program(2)), found.schedule).finding == found.finding
 
 
 def test_a_loop_that_reads_its_own_cache_is_a_livelock() -> None:
@@ -288,7 +299,7 @@ def test_each_strategy_finds_what_is_wrong_and_its_schedule_replays(strategy: st
     found = check(unfenced, machine, parse(strategy), BUDGET, seed=1)
     assert found.finding is not None
     assert found.finding.text == "rank 1: got 0"
-    assert rerun(unfenced, machine, found.schedule, BUDGET).finding == found.finding
+    assert rerun(unfenced, machine, found.schedule).finding == found.finding
 
 
 @pytest.mark.parametrize("strategy", ["preemption:2", "delay:2", "pct:3", "random"])
@@ -335,6 +346,7 @@ moves = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(moves).map(tuple))
 def test_a_schedule_is_the_same_after_json_and_as_a_token(schedule: tuple[Move, ...]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
@@ -499,6 +511,46 @@ def test_json_holds_the_schedule_that_replays(tmp_path: Path) -> None:
     assert document["finding"]["text"] in again.output
 
 
+def test_a_collective_is_searched_whole(tmp_path: Path) -> None:
+    said = tmp_path / "said.json"
+    done = cxlemu("explore", "all_reduce", "-n", 3, "--variant", "two_shot", "--calls", 2, "--json", said)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("all_reduce two_shot of 192 B, 2 calls, 3 ranks: ok, in every execution\n")
+    assert json.loads(said.read_text())["states"] > 1000
+
+
+def test_an_algorithm_of_ones_own_is_searched_too() -> None:
+    own = f"{EXAMPLES.parent / 'my_all_reduce.py'}:my_all_reduce"
+    done = cxlemu("explore", own, "-n", 3)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("all_reduce my_all_reduce of 192 B, 3 ranks: ok, in every execution\n")
+    assert "has none" in cxlemu("explore", own, "--variant", "all").output
+
+
+def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the machine's fence waited for nothing."""
+
+    def weak(plans: Any) -> Any:
+        compiled = compile_plans(plans)
+        threads = [
+            replace(thread, steps=tuple(Step(Do.RECORD, 63) if s.do == Do.FENCE else s for s in thread.steps))
+            for thread in compiled.program.threads
+            if isinstance(thread, Straight)
+        ]
+        return replace(compiled, program=replace(compiled.program, threads=tuple(threads)))
+
+    monkeypatch.setattr("cxlemu.cli.explore_target.compile_plans", weak)
+    command = ["explore", "all_gather", "-b", "64", "--variant", "naive"]
+    broken = cxlemu(*command)
+    assert broken.exit_code == 1, broken.output
+    first, *_, last = broken.output.splitlines()
+    assert first.startswith("all_gather naive of 32 B, 2 ranks: unexpected: ")
+    assert "stream" in first
+    again = last.split()
+    assert again[2:7] == ["explore", "all_gather", "--ranks", "2", "--bytes=64"]
+    assert cxlemu(*again[2:]).output.splitlines()[0] == first
+
+
 def test_exit_codes() -> None:
     target = f"{EXAMPLES / 'shared_line.py'}:fixed"
     assert cxlemu("explore", target).exit_code == 0
@@ -511,11 +563,15 @@ def test_exit_codes() -> None:
     [
         (["nowhere.py:f"], "explore nowhere.py:f: there is no file nowhere.py"),
         (["nowhere"], "explore takes FILE.py:function, not 'nowhere'"),
-        (["FILE:nothing"], "there is no 'nothing' decorated with @protocol in the file"),
+        (["FILE:nothing"], "shared_line.py has no 'nothing' decorated with @protocol or @algorithm"),
         (["FILE:fixed", "--strategy", "luck"], "--strategy 'luck' is not one of exhaustive, preemption:K"),
         (["FILE:fixed", "--replay", "zzz"], "a schedule's token is a word such as s0s0l0.1s1"),
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
         (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
+        (["FILE:fixed", "--calls", "2"], "--bytes, --variant and --calls go with a collective"),
+        (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
+        (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
+        (["all_gather", "--variant", "zero_copy"], "make x with comm.pool.empty"),
         (["FILE:fixed", "-n", "9"], "9 is not in the range 1<=x<=8"),
         (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
     ],

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from cxlemu import userfile
+from cxlemu.cli.explore_target import Calls, target
 from cxlemu.cli.json_file import check_json_file, read_json, write_json
 from cxlemu.cli.schedule_table import console, schedule_table
 from cxlemu.errors import ArgumentError
-from faults.explore.check import ENGINES, check, rerun
-from faults.explore.programs import RANKS_MAX, Protocol
+from cxlemu.units import BytesParam
+from faults.explore.check import ENGINES, follow, search
+from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Budget, Exploration
 from faults.explore.strategies import parse
 from faults.machine.schedule import Schedule, from_json, from_token, to_json, to_token
@@ -22,8 +23,17 @@ from faults.verdict import Verdict
 
 
 @click.command()
-@click.argument("program", metavar="FILE.py:PROTOCOL")
+@click.argument("program", metavar="FILE.py:FUNCTION|COLLECTIVE")
 @click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True, help="One a host.")
+@click.option(
+    "-b",
+    "--bytes",
+    "total_bytes",
+    type=BytesParam(),
+    help="Size of a collective, as in nccl-tests.  [default: a line a rank]",
+)
+@click.option("--variant", help="Of a collective.  [default: auto]")
+@click.option("--calls", type=click.IntRange(1, 16), help="Of a collective, one after the other.  [default: 1]")
 @click.option(
     "--strategy",
     default="exhaustive",
@@ -44,6 +54,9 @@ def command(
     ctx: click.Context,
     program: str,
     ranks: int,
+    total_bytes: int | None,
+    variant: str | None,
+    calls: int | None,
     strategy: str,
     engine: str,
     runs: int,
@@ -53,16 +66,21 @@ def command(
     replay: str | None,
     json_file: Path | None,
 ) -> None:
-    """Search every execution of a protocol: a Python generator decorated with @protocol, one a rank. Executes the file.
+    """Search every execution of a protocol or an algorithm of your own, or of a collective.
 
-    Found are failed assertions, deadlocks, loops that never end, and ends that `final` does not accept; each is shown
-    as the execution that leads there, with the token that replays it.
+    A protocol is a Python generator for each rank, decorated with @protocol; an algorithm is decorated with @algorithm.
+
+    The file is executed. Found are failed assertions, deadlocks, loops that never end, ends that `final` does not
+    accept, and reads of a collective that could see anything but what they must; each is shown as the execution that
+    leads there, with the token that replays it.
 
     \b
     Examples:
       cxlemu explore examples/protocols/ring_queue.py:fixed
       cxlemu explore examples/protocols/ring_queue.py:broken --replay s0s0s1
       cxlemu explore my_lock.py:lock -n 3 --strategy preemption:2 --budget-s 20
+      cxlemu explore examples/my_all_reduce.py:my_all_reduce -n 3
+      cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
 
     \b
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.
@@ -70,16 +88,19 @@ def command(
     chosen, budget = parse(strategy), Budget(budget_states, budget_s)
     check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
-    found, _, name = userfile.load(program, "explore")
-    if not isinstance(found, Protocol):
-        raise ArgumentError(f"explore {program}: there is no {name!r} decorated with @protocol in the file")
-    machine = Machine(found.program(ranks))
-    if schedule is None:
-        result = check(found, machine, chosen, budget, engine=engine, runs=runs, seed=seed)
+    searched = target(program, ranks, Calls(total_bytes, variant, calls))
+    if searched.known is not None:
+        result = searched.known
+    elif schedule is not None:
+        result = searched.judge(follow(searched.machine, schedule, budget))
     else:
-        result = rerun(found, machine, schedule, budget)
-    _print(machine, result, f"{found.name}, {ranks} rank{'s' * (ranks > 1)}", program, ranks)
-    write_json(json_file, _document(machine, result, program, ranks, strategy))
+        result = searched.judge(search(searched.machine, chosen, budget, engine=engine, runs=runs, seed=seed))
+    again = ["cxlemu", "explore", program, "--ranks", str(ranks)]
+    again += [f"--bytes={total_bytes}"] if total_bytes else []
+    again += [f"--variant={variant}"] if variant else []
+    again += [f"--calls={calls}"] if calls else []
+    _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again)
+    write_json(json_file, _document(searched.machine, result, program, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
 
 
@@ -97,7 +118,7 @@ def _schedule(text: str) -> Schedule:
     raise ArgumentError(f"--replay {text}: the file has no schedule; give what `cxlemu explore --json` wrote")
 
 
-def _print(machine: Machine, result: Exploration, what: str, program: str, ranks: int) -> None:
+def _print(machine: Machine, result: Exploration, what: str, again: list[str]) -> None:
     out = console()
     if result.finding is not None:
         out.print(f"{what}: {result.finding.kind}: {result.finding.text}", style="bold red", markup=False)
@@ -109,8 +130,7 @@ def _print(machine: Machine, result: Exploration, what: str, program: str, ranks
     out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")
     if result.schedule:
         out.print(schedule_table(machine, result.schedule))
-        again = ["cxlemu", "explore", program, "--ranks", str(ranks), "--replay", to_token(result.schedule)]
-        out.print(f"again: {shlex.join(again)}", markup=False)
+        out.print(f"again: {shlex.join([*again, '--replay', to_token(result.schedule)])}", markup=False)
 
 
 def _document(machine: Machine, result: Exploration, program: str, ranks: int, strategy: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One protocol, searched by the strategy that was asked for; then what should hold in the end."""
+"""A program, searched by the strategy that was asked for; then what should hold in the end of a protocol."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def _is_livelock(found: Exploration) -> bool:
     return found.finding is not None and found.finding.kind == Kind.LIVELOCK
 
 
-def check(
-    protocol: Protocol,
+def search(
     machine: Machine,
     strategy: Strategy,
     budget: Budget,
@@ -46,28 +45,29 @@ def check(
     runs: int = 1000,
     seed: int = 0,
 ) -> Exploration:
-    """``machine`` runs the protocol's program. ``runs`` and ``seed`` are for random strategies."""
+    """By any strategy. ``engine`` is for the exhaustive one, ``runs`` and ``seed`` are for random ones."""
     match strategy:
         case Exhaustive():
-            found = exhaustive(machine, budget, engine)
+            return exhaustive(machine, budget, engine)
         case Preemptions() | Delays():
-            found = bounded(machine, strategy, budget)
+            return bounded(machine, strategy, budget)
         case RandomWalk() | PCT():
-            found = sampled(machine, strategy, budget, runs=runs, seed=seed)
-    return found if found.finding else judge_ends(protocol, machine, found)
+            return sampled(machine, strategy, budget, runs=runs, seed=seed)
 
 
-def rerun(protocol: Protocol, machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
-    """One execution, and all that can follow it. Raises ArgumentError where the program cannot do it."""
-    found = judge_ends(protocol, machine, explore(machine, budget, start=replay(machine, schedule)[-1]))
+def follow(machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
+    """One execution, and all that can come after it. Raises ArgumentError where the program cannot do it."""
+    found = explore(machine, budget, start=replay(machine, schedule)[-1])
     outcomes = {outcome: (*schedule, *rest) for outcome, rest in found.outcomes.items()}
-    return replace(found, outcomes=outcomes, schedule=(*schedule, *found.schedule))
+    return replace(found, outcomes=outcomes, schedule=(*schedule, *found.schedule) if found.finding else ())
 
 
 def judge_ends(protocol: Protocol, machine: Machine, found: Exploration) -> Exploration:
-    """The same with the first outcome, if any, at which ``final`` raises."""
+    """The same, or if nothing is wrong before, the first outcome at which the protocol's ``final`` raises."""
+    if found.finding is not None or protocol.final is None:
+        return found
     names = [word.name for word in machine.program.words]
-    for outcome, schedule in found.outcomes.items() if protocol.final else ():
+    for outcome, schedule in found.outcomes.items():
         results = [
             thread.result(end) if end >= 0 and isinstance(thread, RankThread) else None
             for thread, end in zip(machine.program.threads, outcome.ends, strict=True)
