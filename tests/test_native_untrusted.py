@@ -20,7 +20,7 @@ from test_native import examples
 from collectives.catalog import build, recipe
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING
-from cxlemu.engines.native import DONE, IDLE, KERNEL
+from cxlemu.engines.native import DONE, IDLE, KERNEL, STOPPED
 from cxlemu.memory import AdversaryRates, HostCache, host_segment_bytes
 from cxlemu.memory.adversary import Adversary
 from cxlemu.memory.native import NativeShadowMemory
@@ -367,6 +367,22 @@ COPY = encode([Instruction(Op.COPY, dst=Operand(Kind.BUFFER, 1), a=Operand(Kind.
 
 def copying() -> _native.Program:
     return _native.Program(**arguments(streams=[COPY], buffer_bytes=[8, 8]))
+
+
+def test_a_program_stops_only_before_records_that_are_to_come() -> None:
+    program = copying()
+    with pytest.raises(RuntimeError, match="there is no such record to come"):
+        program.stop(0, 0)  # no call was started
+    data, out = np.arange(8, dtype=np.uint8), np.zeros(8, np.uint8)
+    program.start(1, 1, data, out)
+    for stream, at in ((-1, 0), (1, 0), (0, -1), (0, 2), (2**40, 0)):
+        with pytest.raises(RuntimeError, match="there is no such record to come"):
+            program.stop(stream, at)
+    program.stop(0, 0)
+    status, found = program.advance(0, 0)
+    assert (status, found[0][:2], out.any()) == (STOPPED, (0, 0), False)
+    program.stop(0, 1)
+    assert program.advance(0, 0) == (DONE, []) and out.tolist() == data.tolist()
 
 
 def test_a_call_that_could_not_begin_cannot_go_on() -> None:

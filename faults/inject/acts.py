@@ -123,12 +123,8 @@ def _late_doorbell(injection: Injection, number: int, fault: Fault, start: Place
         i = injection.instruction(other)
         if i.op == injection.instruction(where).op and i.arg == injection.instruction(where).arg:
             injection.at(other, arrive)
-    injection.while_waiting.append(lambda: void(arrive()))
-    injection.at_end.append(lambda: void(arrive()))
-
-
-def void(_: object) -> None:
-    pass
+    injection.while_waiting.append(arrive)
+    injection.at_end.append(arrive)
 
 
 # --- ranks and hosts -----------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ class Injection:
     running: Running
     buffers: list[Bytes]
     acts: dict[Place, list[Act]] = field(default_factory=dict)
-    while_waiting: list[Callable[[], None]] = field(default_factory=list)
-    at_end: list[Callable[[], None]] = field(default_factory=list)
+    while_waiting: list[Callable[[], object]] = field(default_factory=list)
+    at_end: list[Callable[[], object]] = field(default_factory=list)
 
     def at(self, where: Place, act: Act) -> None:
         self.acts.setdefault(where, []).append(act)

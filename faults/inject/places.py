@@ -8,7 +8,6 @@ from cxlemu.engines.streams import Running
 from cxlemu.memory.cache import lines_of
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Instruction, Kind, Op
-from faults.script import Place
 
 RINGS = (Op.SIGNAL, Op.SIGNAL_DATA)
 _LOOKS = (*RINGS, Op.WAIT, Op.WAIT_DATA)
@@ -55,9 +54,3 @@ def bells(running: Running, i: Instruction) -> list[Span]:
 def touched(running: Running, i: Instruction) -> list[Span]:
     """Everything in the pool that it is about."""
     return data(running, i) + bells(running, i)
-
-
-def from_here_on(running: Running, start: Place) -> list[tuple[int, Instruction]]:
-    """The stream's instructions from a place on, with where they stand."""
-    instructions = running.part.streams[start.stream].instructions
-    return list(enumerate(instructions))[start.at :]
