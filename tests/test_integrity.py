@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
-from lockstep import Lockstep, lent, with_heap
 
 from collectives.builder import LINE, Builder
 from collectives.catalog import build, recipe, variants
@@ -27,6 +26,8 @@ from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Call, Layout, Op, Plan, rules
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from faults.lending import lent, with_heap
+from faults.lockstep import Lockstep
 
 LAPTOP = Topology.load("laptop")
 RANKS = 3
@@ -72,7 +73,7 @@ class Faulty:
 def faulty_world(flips: int = -1) -> tuple[Lockstep, list[Faulty], list[int]]:
     world, reads = Lockstep(LAYOUT), list[int]()
     faulty = [Faulty(memory, reads, flips) for memory in world.memories]
-    world.memories = list(faulty)
+    world._reached = list(faulty)
     return world, faulty, reads
 
 
