@@ -73,7 +73,7 @@ class Faulty:
 def faulty_world(flips: int = -1) -> tuple[Lockstep, list[Faulty], list[int]]:
     world, reads = Lockstep(LAYOUT), list[int]()
     faulty = [Faulty(memory, reads, flips) for memory in world.memories]
-    world.memories = list(faulty)
+    world._reached = list(faulty)
     return world, faulty, reads
 
 
