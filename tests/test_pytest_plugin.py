@@ -147,7 +147,7 @@ def test_a_world_leaves_nothing_in_shared_memory(pytester: pytest.Pytester) -> N
 FAULTS = """
 import numpy as np
 import pytest
-from cxlemu.errors import PeerLostError, PoisonError, RankFailures
+from cxlemu.errors import PeerLostError
 from faults.worlds import NotHandled
 
 def main(comm):
@@ -193,14 +193,14 @@ def test_it(cxl_world):
 
 
 def test_a_script_lies_beside_the_test(pytester: pytest.Pytester) -> None:
-    pytester.makefile(".yaml", poison="faults: [{kind: poison, rank: 2, when: {instruction: 7}}]")
+    pytester.makefile(".yaml", lost="faults: [{kind: kill, rank: 2, when: {instruction: 1}}]")
     passes(
         pytester,
         """
-@pytest.mark.cxl_faults("poison.yaml")
+@pytest.mark.cxl_faults("lost.yaml")
 def test_it(cxl_world):
     ends = cxl_world(ranks=3, deadline_s=1).run(main)
-    assert any(isinstance(end, PoisonError) for end in ends)
+    assert [isinstance(end, PeerLostError) for end in ends] == [True, True, False]
 """,
     )
 
