@@ -149,6 +149,15 @@ def test_every_collective_runs_by_default() -> None:
     assert result.output.endswith("# 8 results, not checked\n")
 
 
+def test_every_variant_runs_and_line_only_where_it_makes_sense() -> None:
+    def variants(size: str) -> list[str]:
+        result = cxlemu("simulate", "all_gather", "-b", size, "--variant", "every", "-n", "2")
+        return [line.split()[-1] for line in result.output.splitlines() if line.startswith(" ")]
+
+    assert variants("128K") == catalog.variants("all_gather")
+    assert variants("256K") == [name for name in catalog.variants("all_gather") if name != "line"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
