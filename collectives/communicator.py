@@ -300,7 +300,7 @@ class Communicator(Verbs):
         bound = bind(call, self.rank, x, out)
         if chosen.style.heap or (auto and self.pool.in_use):
             chosen, bound = self._lending(chosen, bound, lent, auto)
-        plan, digest = _plan_of(chosen, self.layout, bound.call, self.rank)
+        plan, digest = self._plan(chosen, bound.call)
         part = plan.part(self.rank)
         if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
             self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
@@ -389,6 +389,9 @@ class Communicator(Verbs):
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
         binding = Binding(self.layout, self._base, epoch, tag)
         return Running(planned.call, planned.frame, planned.part, binding)
+
+    def _plan(self, chosen: Recipe, call: Call) -> tuple[Plan, int]:
+        return _plan_of(chosen, self.layout, call, self.rank)
 
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
