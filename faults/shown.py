@@ -19,7 +19,8 @@ from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.topology.fields import Model
 from faults.campaign.case import digest
-from faults.campaign.record import Execution, drawn
+from faults.campaign.record import Execution
+from faults.campaign.tell import drawn
 from faults.mutate.mutants import Mutant, apply
 from faults.orders import replay as replayed
 from faults.replay import Replayed

@@ -22,10 +22,11 @@ from cxlemu.cli import main
 from faults.campaign.case import Case
 from faults.campaign.executors import processes
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.record import story, wrong_read
+from faults.campaign.record import wrong_read
 from faults.campaign.run import Judged, Runner, judged
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
+from faults.campaign.tell import story
 from faults.token import Token, parse
 
 ROOT = Path(__file__).parent.parent

@@ -169,7 +169,7 @@ def test_a_crash_is_noticed_by_every_survivor(pytester: pytest.Pytester) -> None
 @pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}})
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_it(cxl_world, engine):
-    first, dead, last = cxl_world(ranks=3, engine=engine, deadline_s=1).run(main)
+    first, dead, last = cxl_world(ranks=3, engine=engine).run(main)
     assert isinstance(first, PeerLostError) and isinstance(last, PeerLostError)
     assert not isinstance(dead, Exception)
 """,
@@ -199,7 +199,7 @@ def test_a_script_lies_beside_the_test(pytester: pytest.Pytester) -> None:
         """
 @pytest.mark.cxl_faults("lost.yaml")
 def test_it(cxl_world):
-    ends = cxl_world(ranks=3, deadline_s=1).run(main)
+    ends = cxl_world(ranks=3).run(main)
     assert [isinstance(end, PeerLostError) for end in ends] == [True, True, False]
 """,
     )
@@ -211,7 +211,7 @@ def test_a_fault_that_is_not_survived_fails_the_test_that_owes_it(pytester: pyte
         """
 @pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}}, owes="survive")
 def test_it(cxl_world):
-    cxl_world(ranks=3, deadline_s=1).run(main)
+    cxl_world(ranks=3).run(main)
 """,
         failed=1,
     )
@@ -232,7 +232,7 @@ def wrong(comm):
 @pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}})
 def test_it(cxl_world):
     with pytest.raises(NotHandled, match="wrong error: rank [02]: KeyError"):
-        cxl_world(ranks=3, deadline_s=1).run(wrong)
+        cxl_world(ranks=3).run(wrong)
 """,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from cxlemu.errors import ArgumentError, TokenError
 from faults.campaign.case import Case, digest
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.record import drawn
+from faults.campaign.tell import drawn
 from faults.replay import Replayed
 
 

@@ -1,6 +1,6 @@
 """The story of one line: what every host did to it, and what its cache and the pool held after each step.
 
-Data only: `faults/campaign/record.py` takes it from an execution, `faults/campaign/svg.py` draws it.
+Data only: `faults/campaign/tell.py` takes it from an execution, `faults/campaign/svg.py` draws it.
 """
 
 from __future__ import annotations
