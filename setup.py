@@ -5,33 +5,57 @@ import os
 import numpy
 from setuptools import Extension, setup
 
-NAMES = ("adversary", "cache", "calls", "check", "executor", "fold", "hostlock", "lines", "lines_module", "module")
-NAMES += ("operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
-HEADERS = ("adversary", "cache", "core", "hostlock", "lines", "modules", "place", "python", "shadow", "through")
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
+
+NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
+NATIVE += ("module", "operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
+NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "place", "python", "shadow")
+NATIVE_HEADERS += ("through",)
+
+
+def paths(folder: str, names: tuple[str, ...], suffix: str) -> list[str]:
+    return [f"{folder}/{name}.{suffix}" for name in names]
+
+
+def extension(
+    name: str, sources: list[str], depends: list[str], flags: tuple[str, ...] = (), include: tuple[str, ...] = ()
+) -> Extension:
+    return Extension(
+        name,
+        sources=sources,
+        depends=depends,
+        include_dirs=list(include),
+        # CI adds warnings as errors, and the sanitizers.
+        extra_compile_args=[*FLAGS, *flags, *os.environ.get("CXLEMU_CFLAGS", "").split()],
+        extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+    )
+
 
 setup(
     ext_modules=[
-        Extension(
+        extension(
             "cxlemu._native",
-            sources=[f"cxlemu/native/{name}.c" for name in NAMES],
-            depends=[f"cxlemu/native/{name}.h" for name in HEADERS],
-            # CI adds warnings as errors, and the sanitizers.
-            extra_compile_args=[*FLAGS, "-isystem", numpy.get_include(), *os.environ.get("CXLEMU_CFLAGS", "").split()],
-            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+            paths("cxlemu/native", NATIVE, "c"),
+            paths("cxlemu/native", NATIVE_HEADERS, "h"),
+            ("-isystem", numpy.get_include()),
         ),
-        Extension(
+        extension(
             "cxlemu._virtual",
-            sources=[f"cxlemu/virtual/{name}.c" for name in ("engine", "module", "transfer")],
-            depends=["cxlemu/virtual/virtual.h", "cxlemu/native/core.h"],
-            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
-            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+            paths("cxlemu/virtual", ("engine", "module", "transfer"), "c"),
+            ["cxlemu/virtual/virtual.h", "cxlemu/native/core.h"],
         ),
-        Extension(
-            "collectives._limits",
-            sources=["collectives/_limits.c"],
-            extra_compile_args=FLAGS + os.environ.get("CXLEMU_CFLAGS", "").split(),
-            extra_link_args=os.environ.get("CXLEMU_LDFLAGS", "").split(),
+        extension("collectives._limits", ["collectives/_limits.c"], []),
+        extension(
+            "faults.explore._search",
+            paths("faults/explore/native", ("line", "module", "reduce", "rows", "search", "table"), "c"),
+            paths("faults/explore/native", ("line", "rows", "search", "table"), "h"),
+        ),
+        extension(
+            "faults.prove._pass",
+            paths("faults/prove/pass", ("clock", "lines", "module", "pass", "rules", "values"), "c")
+            + paths("cxlemu/native", ("check", "place"), "c"),
+            ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("core", "place"), "h")],
+            include=("cxlemu/native",),
         ),
     ]
 )

@@ -74,6 +74,7 @@ class Sweep:
     seed: int = DEFAULT_SEED
     region_bytes: int = REGION_BYTES
     engine: str = "native"
+    integrity: str | None = None
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
@@ -168,8 +169,8 @@ class Measured:
     """
 
     rank: int
-    entered_ns: tuple[int, ...]
-    left_ns: tuple[int, ...]
+    entered_ns: Sequence[int]
+    left_ns: Sequence[int]
     wrong: int
     first_wrong: WrongElement | None
 

@@ -10,6 +10,14 @@ builder turns each word into the instructions that make it right on a pool witho
 How it does so is a Style: where blocks lie, how many chunks they are cut into, and whether publishing and retrieving
 are streams of their own. So one page of an algorithm gives all variants.
 
+With checksums, for links that may lose what is written without a word, it is instead
+
+    publish    wait until the slot is free, WRITE, FLUSH, FENCE, COMPUTE the checksum of the source, SIGNAL_DATA it
+    retrieve   WAIT_DATA, INVALIDATE, READ, COMPUTE and compare
+    fold       the same for every peer, then REDUCE_LOCAL in rank order
+
+so that flag and checksum arrive together or not at all. The line style needs none: its payload is in that line.
+
 Zero copy is a style, too: a block that is part of the input is published where it lies in the heap. Its plan still says
 WRITE: that brings a private array to the pool, and is nothing at all for an array that lives there, whose user's stores
 were the same stores. What is lent so must not change while peers read it: a call returns when all of them are done.
@@ -27,6 +35,7 @@ import numpy as np
 from collectives import contracts
 from collectives.placement import place
 from collectives.rows import Ints, concatenated, folded, operands, repeated
+from cxlemu.checksums import CHECKSUM_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import (
@@ -38,6 +47,7 @@ from cxlemu.plan import (
     Frame,
     Group,
     Instruction,
+    Kernel,
     Kind,
     Layout,
     Op,
@@ -52,6 +62,10 @@ from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
+# Where checksums lie in scratch memory, a line each: what each stream computes last, and what came with a doorbell.
+CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}
+CAME_AT = 2 * LINE_BYTES
+CHECKSUMS_BYTES = 3 * LINE_BYTES
 ROUNDS_MAX = 1 << 16
 FOLDED_AT_ONCE = 16  # ranks from which on a fold's records are made as columns
 
@@ -66,6 +80,7 @@ class Style:
     overlap: bool = False  # publishing and retrieving are streams of their own
     line: bool = False  # payload inside the doorbell's line, nothing in data slots
     heap: bool = False  # zero copy: the input is published where it lies in the heap
+    checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
 
 
 NAIVE = Style("naive", interleaved=False)
@@ -111,11 +126,13 @@ class Builder:
     layout: Layout
     style: Style
     rank: int
+    foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
     _streams: dict[str, list[Instruction | Records]] = field(init=False)
     _regions: list[Region] = field(init=False, default_factory=list)
     _groups: list[Group] = field(init=False)
     _rounds: int = field(init=False, default=0)
     _events: int = field(init=False, default=0)
+    _kernels: dict[Kernel, int] = field(init=False, default_factory=dict)
     _scratch_bytes: int = field(init=False, default=0)
     _areas: Areas = field(init=False)
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
@@ -125,6 +142,7 @@ class Builder:
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.style.overlap else ("main",)
         self._streams = {name: [] for name in names}
+        self._scratch_bytes = CHECKSUMS_BYTES if self.style.checked else 0
         self._groups = [Group(self.layout.done(0), self.ranks, 1)]
 
     # --- what an algorithm asks -------------------------------------------------------------------------------
@@ -192,10 +210,13 @@ class Builder:
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
             self._entered = ""
-            yield [
+            chunks = [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
             ]
+            for chunk in chunks:
+                self.part(chunk, chunk.nbytes)
+            yield chunks
             self._leave(seq)
             self._rounds += 1
         if self._lends:  # the user may change it as soon as the call returns
@@ -261,12 +282,31 @@ class Builder:
             self._entered = stream
 
     def _leave(self, seq: int) -> None:
-        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced)."""
-        if self._entered == "publish":
+        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced).
+
+        What this rank publishes beside that need not be waited for where a peer retrieves it, before that peer's own
+        "done": a slot is used again only when all are done.
+        """
+        if self._entered == "publish" and self.foreign:
             self._order(self._record())
-        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=seq)
+        self._say_done(seq)
+
+    def _say_done(self, seq: int) -> None:
+        """Where nothing was accessed since the round before, this says it for both."""
+        before, done = self._streams["retrieve" if self.style.overlap else "main"], self.layout.done(self.rank)
+        last = before[-1] if before else None
+        if isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, done):
+            before.pop()
+        self._emit("retrieve", Op.SIGNAL, arg=done, value=seq)
 
     # --- words ------------------------------------------------------------------------------------------------
+
+    def part(self, chunk: Chunk, nbytes: int) -> Chunk:
+        """The first bytes of a chunk. All ranks ask for all ranks' parts, as the table of checksums has them all."""
+        if self.style.checked and nbytes:
+            for name in ("crc32c", "crc32c_check"):
+                self._kernels.setdefault(Kernel(name, (nbytes,)), len(self._kernels))
+        return chunk._replace(nbytes=nbytes)
 
     def copy(self, dst: Operand, src: Operand, nbytes: int) -> None:
         """Local to local; nothing where both are the same memory (in place)."""
@@ -293,9 +333,9 @@ class Builder:
         at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
         if not len(blocks):
             return
-        if self.style.line or self.style.heap:
+        if not self._at_once:
             for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
-                self.publish(chunk._replace(nbytes=size), self.input(start), block=block)
+                self.publish(self.part(chunk, size), self.input(start), block=block)
             return
         self._enter(chunk.seq, "publish")
         rows = self._rows("publish", len(blocks), lambda: self._push("publish", chunk, self.input(), 0, written=False))
@@ -311,9 +351,9 @@ class Builder:
         at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
         if not len(peers):
             return
-        if self.style.line or self.style.heap:
+        if not self._at_once:
             for start, peer, size in zip(at.tolist(), peers.tolist(), sizes.tolist(), strict=True):
-                self.retrieve(self.output(start), chunk._replace(nbytes=size), peer, block=block)
+                self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
             return
         first = int(peers[0])
         rows = self._rows("retrieve", len(peers), lambda: self.retrieve(self.output(), chunk, first, block=block))
@@ -329,8 +369,7 @@ class Builder:
         if self.style.line:
             self._take_lines(dst, chunk, peer, block)
         else:
-            area = self._await_chunk(chunk, peer, block)
-            self._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
+            self._read(dst, chunk, peer, block)
 
     def fold(
         self,
@@ -344,7 +383,7 @@ class Builder:
     ) -> None:
         """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block."""
         self._order(after)
-        if self.ranks >= FOLDED_AT_ONCE and not self.style.line and not self.style.heap:
+        if self.ranks >= FOLDED_AT_ONCE and self._at_once:
             self._fold_at_once(dst, chunk, own, block, republish)
             return
         sources = []
@@ -354,20 +393,23 @@ class Builder:
             elif self.style.line:
                 sources.append(self._scratch(chunk.nbytes, row=peer + 1))
                 self._take_lines(sources[-1], chunk, peer, block)
+            elif self.style.checked:
+                sources.append(self._scratch(chunk.nbytes, row=peer + 1))
+                self._read(sources[-1], chunk, peer, block)
             else:
                 sources.append(self._area(chunk, peer, block))
         if self.style.heap and republish is not None and self._in_slot(republish) and chunk.seq >= self.layout.slots:
             self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
         self._reduce(dst, chunk, sources, block, republish)
         if republish is not None:
-            self._push("retrieve", chunk, dst, republish, written=self._in_slot(republish))
+            self._push("retrieve", chunk, dst, republish, written=self._reduces_into(republish))
 
     def meet(self) -> None:
         """Nobody goes on before everybody is here."""
         self._groups.append(Group(0, self.ranks, self.layout.doorbells_per_rank))
         self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
         self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
-        self._emit("retrieve", Op.SIGNAL, arg=self.layout.done(self.rank), value=self._rounds)
+        self._say_done(self._rounds)
         self._rounds += 1
 
     # --- how words become instructions ------------------------------------------------------------------------
@@ -393,6 +435,11 @@ class Builder:
         self._streams[stream if self.style.overlap else "main"].append(
             Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands)
         )
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether words for many peers are made as columns: of what is written to slots and read from there."""
+        return not (self.style.line or self.style.heap or self.style.checked)
 
     def _rows(self, stream: str, times: int, emit: Callable[[], None]) -> Records:
         """What ``emit`` would add to the stream, so many times, to be filled in where they differ."""
@@ -447,13 +494,36 @@ class Builder:
             self._emit(stream, Op.WRITE, dst=area, a=src, nbytes=chunk.nbytes)
         self._emit(stream, Op.FLUSH, a=area, nbytes=chunk.nbytes)
         self._emit(stream, Op.FENCE)
-        self._emit(stream, Op.SIGNAL, arg=self._doorbell(chunk, self.rank, block), value=chunk.seq)
+        doorbell = self._doorbell(chunk, self.rank, block)
+        if not self.style.checked:
+            self._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
+            return
+        checksum = Operand(Kind.BUFFER, SCRATCH, 0, CHECKSUM_AT[stream])
+        self._checksum(stream, "crc32c", checksum, chunk, [src])
+        self._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=checksum, nbytes=CHECKSUM_BYTES)
 
     def _await_chunk(self, chunk: Chunk, peer: int, block: int) -> Operand:
-        area = self._area(chunk, peer, block)
-        self._emit("retrieve", Op.WAIT, arg=self._doorbell(chunk, peer, block), value=chunk.seq)
+        area, doorbell = self._area(chunk, peer, block), self._doorbell(chunk, peer, block)
+        if self.style.checked:
+            came = Operand(Kind.BUFFER, SCRATCH, 0, CAME_AT)
+            self._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=came, nbytes=CHECKSUM_BYTES)
+        else:
+            self._emit("retrieve", Op.WAIT, arg=doorbell, value=chunk.seq)
         self._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
         return area
+
+    def _read(self, dst: Operand, chunk: Chunk, peer: int, block: int) -> None:
+        area = self._await_chunk(chunk, peer, block)
+        self._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
+        if self.style.checked:
+            computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, at) for at in (CHECKSUM_AT["retrieve"], CAME_AT))
+            self._checksum("retrieve", "crc32c_check", computed, chunk, [dst, came])
+
+    def _checksum(self, stream: str, kernel: str, dst: Operand, chunk: Chunk, sources: list[Operand]) -> None:
+        number = self._kernels.get(Kernel(kernel, (chunk.nbytes,)))
+        if number is None:
+            raise ArgumentError(f"{self.call}: with checksums a part of a chunk is made by the builder's part()")
+        self._emit(stream, Op.COMPUTE, arg=number, nbytes=CHECKSUM_BYTES, dst=dst, sources=sources)
 
     def _take_lines(self, dst: Operand, chunk: Chunk, peer: int, block: int) -> None:
         for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES)):
@@ -463,7 +533,7 @@ class Builder:
 
     def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
         """Fold from the left, accumulating in scratch: in place, ``dst`` may be an operand of a later step."""
-        op = Op.REDUCE_LOCAL if self.style.line else Op.REDUCE
+        op = Op.REDUCE_LOCAL if self.style.line or self.style.checked else Op.REDUCE
         todo = list(enumerate(sources))
         accumulator: list[Operand] = []
         while todo:
@@ -512,12 +582,16 @@ class Builder:
             self._push("retrieve", chunk, dst, republish, written=True)
 
     def _republished(self, chunk: Chunk, block: int | None) -> Operand:
-        return self._area(chunk, self.rank, block) if block is not None and self._in_slot(block) else NOTHING
+        return self._area(chunk, self.rank, block) if block is not None and self._reduces_into(block) else NOTHING
+
+    def _reduces_into(self, block: int) -> bool:
+        """Whether the fold itself stores its result to the slot."""
+        return self._in_slot(block) and not self.style.checked
 
     def _scratch(self, nbytes: int, row: int = 0) -> Operand:
-        stride = round_up(nbytes, LINE_BYTES)
-        self._scratch_bytes = max(self._scratch_bytes, (row + 1) * stride)
-        return Operand(Kind.BUFFER, SCRATCH, 0, row * stride)
+        first, stride = CHECKSUMS_BYTES if self.style.checked else 0, round_up(nbytes, LINE_BYTES)
+        self._scratch_bytes = max(self._scratch_bytes, first + (row + 1) * stride)
+        return Operand(Kind.BUFFER, SCRATCH, 0, first + row * stride)
 
     def _record(self) -> int | None:
         """An event that follows all of the publish stream so far; with one stream, program order says as much."""
@@ -540,8 +614,20 @@ class Builder:
         buffer = self._buffers[operand.id]
         return (buffer.inside, buffer.at + operand.offset) if buffer.inside else (buffer.name, operand.offset)
 
+    @staticmethod
+    def _numbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
+        """With a kernel's number in the table; no row that stands for many instructions is a COMPUTE."""
+        if isinstance(item, Instruction) and item.op == Op.COMPUTE:
+            return item._replace(arg=place[item.arg])
+        return item
+
     def finish(self) -> tuple[Frame, RankPart]:
-        streams = tuple(Stream(name, concatenated(instructions)) for name, instructions in self._streams.items())
+        kernels = sorted(self._kernels)  # ranks met them in other orders
+        place = {self._kernels[kernel]: number for number, kernel in enumerate(kernels)}
+        streams = tuple(
+            Stream(name, concatenated(self._numbered(item, place) for item in items))
+            for name, items in self._streams.items()
+        )
         buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
-        frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups))
+        frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups), tuple(kernels))
         return frame, RankPart(self.rank, buffers, streams, self._events)

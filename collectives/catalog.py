@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 from collectives.algorithms import SHIPPED
 from collectives.builder import ALL, Builder
 from collectives.contracts import contract_of
 from collectives.recipes import Recipe, recipes_of
+from cxlemu import userfile
 from cxlemu.errors import ArgumentError, CxlemuError
 from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 
@@ -37,25 +36,8 @@ def load_algorithm(spec: str) -> Recipe:
     It runs in its own name's style, or chunked and overlapped. Raises ArgumentError when the file, the function or
     the decorator is missing, or the file fails.
     """
-    file, _, name = spec.rpartition(":")
-    path = Path(file)
-    if not file or not name:
-        raise ArgumentError(f"--algorithm takes FILE.py:function, not {spec!r}")
-    try:
-        exists = path.is_file()
-    except OSError as error:  # the name is too long, or in a directory that is closed to us
-        raise ArgumentError(f"--algorithm {spec}: the file cannot be read: {error.strerror}") from error
-    if not exists:
-        raise ArgumentError(f"--algorithm {spec}: there is no file {file}")
-    module_spec = importlib.util.spec_from_file_location(f"user_algorithm_{path.stem}", path)
-    if module_spec is None or module_spec.loader is None:
-        raise ArgumentError(f"--algorithm {spec}: {file} is not a Python file")
-    module = importlib.util.module_from_spec(module_spec)
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        raise ArgumentError(f"--algorithm {spec}: {file} fails with {type(error).__name__}: {error}") from error
-    found = recipes_of(getattr(module, name, None))
+    function, file, name = userfile.load(spec, "--algorithm")
+    found = recipes_of(function)
     if not found:
         raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
     style = found[0].style if len(found) == 1 else ALL
@@ -71,7 +53,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        builder = Builder(call, layout, recipe.style, rank)
+        builder = Builder(call, layout, recipe.style, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
         elif recipe.source:

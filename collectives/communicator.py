@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import operator
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -26,28 +26,32 @@ from typing import Self
 
 import numpy as np
 
+from collectives import revocation
 from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
 from collectives.builder import ZERO_COPY
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
 from collectives.contracts import NEVER_LENT_IN_PLACE
 from collectives.heap import SymmetricHeap, lines
-from collectives.layouts import REGION_BYTES, child_room, layout_in, world_share
+from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
-from collectives.recipes import Recipe
+from collectives.recipes import Recipe, with_checksums
+from collectives.shrink import Agreement, Roster
 from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
 from cxlemu import _native
+from cxlemu.checksums import check_integrity
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
-from cxlemu.errors import ArgumentError, PeerLostError, RunError
+from cxlemu.errors import ArgumentError, PeerLostError, RevokedError, RunError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.pool.board import board_bytes
 from cxlemu.world import RankContext
 
 PLANS_KEPT = 256
@@ -60,8 +64,12 @@ class Communicator(Verbs):
     which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run in the
     order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError when
     ranks call different things, at the latest in the next call in which one waits for the other; PeerLostError or
-    DeadlineError when a peer does not come. After the last three the communicator is revoked: every later call
-    raises at once.
+    DeadlineError when a peer does not come; a FaultError when the pool's hardware fails.
+
+    After any of these but the first the communicator is revoked: every later call raises RevokedError at once. The
+    other ranks are told, and raise the same error as soon as they wait in a call of it, be it a later one: its
+    ``reported_by`` is the rank that found out, and its ``ranks``, ``card`` and so on say what that one saw. Then
+    `shrink` makes a communicator of the survivors.
     """
 
     def __init__(
@@ -74,11 +82,13 @@ class Communicator(Verbs):
         engine: Engine,
         lane: Lane,
         deadline_s: float,
+        integrity: str | None,
     ) -> None:
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
         self.layout = layout
+        self._board = context.session.board(arena.take(board_bytes(self.size)).at, self.size)
         ring = arena.take(self.layout.extent_bytes)
         self._base = ring.at
         self._arena = arena
@@ -86,6 +96,7 @@ class Communicator(Verbs):
         self._engine = engine
         self._lane = lane
         self._deadline_s = deadline_s
+        self._integrity = integrity
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         self._ring = _native.Ring(
@@ -99,8 +110,16 @@ class Communicator(Verbs):
             turn=self._turn,
         )
         # Rings never overlap, so where one begins is a name that all members agree on.
-        self._watch = Watcher(context, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
-        self._plan = lru_cache(maxsize=PLANS_KEPT)(self._build)
+        self._watch = Watcher(context, self._board, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
+        self._agreement = Agreement(
+            context.session,
+            self._board,
+            self.rank,
+            members,
+            arena,
+            room_bytes=heirs_room,
+            deadline_s=deadline_s,
+        )
         self._clear_doorbells()
         self.pool = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
         self._remembered = self._calls = _native.Calls(self._call, self.pool.memory)
@@ -124,29 +143,40 @@ class Communicator(Verbs):
         region_bytes: int = REGION_BYTES,
         heap_bytes: int | None = None,
         deadline_s: float | None = None,
-        engine: str = "native",
+        engine: str | Engine = "native",
+        integrity: str | None = None,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
 
-        ``engine`` is one of `cxlemu.engines.ENGINES`: "native" runs in C. A communicator gets half of the room that
-        the pool has left, for its ring, its heap and its children. Collective: every rank makes the same communicators
-        in the same order.
+        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours.
+        ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
+        doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
+        doorbell is a deadline.
+
+        A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
+        Collective: every rank makes the same communicators in the same order.
         """
+        check_integrity(integrity)
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)
         cards, interleave = len(pool.cards), pool.interleave_bytes
         layout = layout_in(
             arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
         )
+        if isinstance(engine, str):
+            engine = engine_for(engine, context.backend, context.memory, pool.cards)
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
             layout=layout,
             arena=arena,
-            engine=engine_for(engine, context.backend, context.memory, pool.cards),
+            engine=engine_for(engine, context.backend, context.memory, pool.cards)
+            if isinstance(engine, str)
+            else engine,
             lane=Lane(),
             deadline_s=deadline_s,
+            integrity=integrity,
         )
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
         if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(comm._engine, NativeEngine):
@@ -177,17 +207,50 @@ class Communicator(Verbs):
         for its_color in sorted(groups):
             arena = self._arena.take(room)
             if color == its_color:
-                child = Communicator(
-                    self._context,
-                    members=tuple(self.members[rank] for _, rank in sorted(groups[its_color])),
-                    layout=layouts[its_color],
-                    arena=arena,
-                    engine=self._engine,
-                    lane=self._lane,
-                    deadline_s=self._deadline_s,
-                )
+                child = self._child([rank for _, rank in sorted(groups[its_color])], layouts[its_color], arena)
         self.barrier()  # nobody rings before all doorbells are cleared
         return child
+
+    def revoke(self) -> None:
+        """Give this communicator up: no rank can call anything of it any more, as MPIX_Comm_revoke.
+
+        Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective.
+        """
+        if self._revoked is None:
+            self._give_up(RevokedError(f"rank {self.rank} revoked it"))
+
+    def shrink(self) -> Communicator:
+        """A communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink; this one is revoked.
+
+        Collective over the survivors: whoever does not come within a deadline is taken for dead. It has room of its
+        own, where no late write of a dead rank lands. Calls under way are waited for, and their errors dropped. Raises
+        ExcludedError when the others took this rank for dead, DeadlineError when they are not to be had, and
+        ArgumentError when the pool has no room left.
+        """
+        self.revoke()
+        self._lane.abandon()
+        lost = self._revoked.ranks if isinstance(self._revoked, PeerLostError) else ()
+        return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
+
+    def _renewed(self, roster: Roster) -> Communicator:
+        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        ranks, room = roster.ranks, roster.room
+        layout = layout_in(room.nbytes // 2, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
+        return self._child(ranks, layout, room)
+
+    def _child(self, ranks: Sequence[int], layout: Layout, arena: Arena) -> Communicator:
+        """Of these ranks of this one."""
+        return Communicator(
+            self._context,
+            members=tuple(self.members[rank] for rank in ranks),
+            layout=layout,
+            arena=arena,
+            engine=self._engine,
+            lane=self._lane,
+            deadline_s=self._deadline_s,
+            integrity=self._integrity,
+        )
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
         """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `pool` made."""
@@ -229,7 +292,7 @@ class Communicator(Verbs):
         auto = variant == "auto"
         if auto:
             variant = choose(collective, nbytes, self.size).variant
-        chosen = recipe(collective, variant) if isinstance(variant, str) else variant
+        chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
@@ -237,7 +300,7 @@ class Communicator(Verbs):
         bound = bind(call, self.rank, x, out)
         if chosen.style.heap or (auto and self.pool.in_use):
             chosen, bound = self._lending(chosen, bound, lent, auto)
-        plan, digest = self._plan(chosen, bound.call)
+        plan, digest = _plan_of(chosen, self.layout, bound.call, self.rank)
         part = plan.part(self.rank)
         if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
             self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
@@ -257,6 +320,12 @@ class Communicator(Verbs):
         self._check_usable()  # once more for an asynchronous call, when its turn has come
         return operation.run()
 
+    def _recipe(self, collective: str, variant: str) -> Recipe:
+        return self._checked(recipe(collective, variant))
+
+    def _checked(self, chosen: Recipe) -> Recipe:
+        return chosen if self._integrity is None else with_checksums(chosen)
+
     def _lending(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
         """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
         call, heap = bound.call, None
@@ -267,7 +336,7 @@ class Communicator(Verbs):
             variant = choose(call.collective, call.nbytes, self.size, in_pool=heap is not None).variant
             if variant != ZERO_COPY.name:
                 return chosen, bound
-            chosen = recipe(call.collective, variant)
+            chosen = self._recipe(call.collective, variant)
         elif heap is None or heap.input % DTYPES[call.dtype].itemsize:
             why = refusal or "x must be an array that comm.pool made, or whole elements of one"
             raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")
@@ -275,7 +344,7 @@ class Communicator(Verbs):
 
     def _check_usable(self) -> None:
         if self._revoked is not None:
-            raise RunError(f"this communicator is revoked since: {self._revoked}") from self._revoked
+            raise RevokedError(f"this communicator is revoked since: {self._revoked}") from self._revoked
 
     def _step(self, planned: Planned) -> None:
         """A whole call by an engine that is no more than `Engine`."""
@@ -309,24 +378,17 @@ class Communicator(Verbs):
             yield running
         except BaseException as error:  # also Ctrl-C
             name = f"{type(error).__name__} in [{planned.call}]"
-            self._revoked = error if isinstance(error, RunError) else RunError(name)
-            self._ring.revoked = 1
-            if isinstance(error, PeerLostError):
-                self._watch.report_lost(tag, error.ranks)
+            self._give_up(error if isinstance(error, RunError) else RunError(name))
             raise
+
+    def _give_up(self, error: RunError) -> None:
+        self._revoked = self._revoked or error
+        self._ring.revoked = 1
+        revocation.tell(self._board, self._context.session, self.rank, error)
 
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
         binding = Binding(self.layout, self._base, epoch, tag)
         return Running(planned.call, planned.frame, planned.part, binding)
-
-    def _build(self, chosen: Recipe, call: Call) -> tuple[Plan, int]:
-        """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
-
-        Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
-        """
-        plan = build(chosen, self.layout, call)
-        rules.check(plan, None if chosen.source else [self.rank])
-        return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
 
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
@@ -334,6 +396,7 @@ class Communicator(Verbs):
         for card, offset, nbytes in self.layout.own_doorbells(self.rank):
             memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, self._base + offset, nbytes)
+            self._context.session.beat()  # peers may be waiting for this rank to be done
         memory.fence()
 
     def close(self) -> None:
@@ -349,6 +412,17 @@ class Communicator(Verbs):
     ) -> None:
         if error is None:
             self.close()
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
+
+    Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
+    """
+    plan = build(chosen, layout, call)
+    rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
 
 
 def _as_i64(number: int) -> int:

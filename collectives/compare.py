@@ -31,6 +31,7 @@ MIN_BYTES, MAX_BYTES, STEP_FACTOR = 8, 64 << 20, 4
 ITEM_BYTES = 4  # float32
 PAGE_BYTES = 2 << 20
 BANDWIDTH_BYTES = 64 << 20
+HEAP_SLACK_BYTES = 1 << 20
 
 
 def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
@@ -117,6 +118,7 @@ def started(
     *,
     largest: Sequence[Call],
     config: str,
+    single_copy: bool,
     deadline_s: float,
     on_start: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Comparison]:
@@ -134,19 +136,23 @@ def started(
                 stack.push(attempt.pop_all())
             groups[name] = group
 
-        begin(OURS, lambda group: _start_ours(group, config, deadline_s))
+        begin(OURS, lambda group: _start_ours(group, largest, config, deadline_s))
         for peer in found:
             if isinstance(peer, Peer):
                 try:
-                    begin(peer.name, lambda group, peer=peer: peer.start(group, deadline_s=deadline_s))  # type: ignore[misc]
+                    begin(
+                        peer.name,
+                        lambda group, peer=peer: peer.start(group, single_copy=single_copy, deadline_s=deadline_s),  # type: ignore[misc]
+                    )
                 except CxlemuError as error:
                     absent.append(Absent(peer.name, str(error)))
         begin(LIMIT, lambda group: _start_limit(group, largest, deadline_s))
         yield Comparison(ranks, groups, absent)
 
 
-def _start_ours(group: Group, config: str, deadline_s: float) -> None:
-    arguments = (group.socket_path, str(group.ranks), config, str(deadline_s))
+def _start_ours(group: Group, calls: Sequence[Call], config: str, deadline_s: float) -> None:
+    heap_bytes = HEAP_SLACK_BYTES + max(sum(buffer.nbytes for buffer in buffers(call, call.root)) for call in calls)
+    arguments = (group.socket_path, str(group.ranks), config, str(deadline_s), str(heap_bytes))
     group.start([Program(worker_arguments(sys.executable, "ours", *arguments))])
 
 

@@ -116,7 +116,7 @@ def _rank_main(context: RankContext, named: list[str]) -> None:
         ours = Ours(comm)
         for name in named:
             collective, _, nbytes = name.partition(":")
-            _, prepared = ours.prepare(_command(collective, int(nbytes), comm.rank))
+            prepared = ours.prepare(_command(collective, int(nbytes), comm.rank))
             for path, each in prepared.items():
                 _count(comm.rank, each.call, f"{name}:{path}")
         if comm.rank == 0:
@@ -128,6 +128,7 @@ def _command(collective: str, nbytes: int, rank: int) -> dict[str, Any]:
     source, target = buffers(Call(collective, "auto", RANKS, nbytes, "f32", in_place=in_place), rank)
     return {
         "collective": collective,
+        "ranks": RANKS,
         "root": 0,
         "input_bytes": source.nbytes,
         "output_bytes": target.nbytes,

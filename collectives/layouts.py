@@ -9,6 +9,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.pool.board import board_bytes
 from cxlemu.pool.superblock import data_offset
 from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
@@ -63,10 +64,13 @@ def layout_in(
     region_bytes: int = REGION_BYTES,
     heap_bytes: int | None = None,
 ) -> Layout:
-    """A ring and a heap in ``room_bytes`` of every card. ``heap_bytes``: each rank's (default: a quarter of the room).
+    """A ring and a heap in ``room_bytes`` of every card, beside a board.
+
+    ``heap_bytes`` is each rank's (default: a quarter of the room).
 
     Raises ArgumentError when they do not fit.
     """
+    room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
     ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes)
     sharers = -(-ranks // cards)
     if heap_bytes is None:
@@ -96,6 +100,13 @@ def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
     together, but no more than eight times what the parent's ring and heap take each. That leaves enough to their own
     children."""
     return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
+
+
+def heirs_room(left_bytes: int) -> int:
+    """Room for the communicator of those who survive one that has so much left: three quarters, should another be
+    needed because one of them dies meanwhile. Its ring and heap get half of that (`layout_in`), so that it can shrink
+    in turn."""
+    return round_down(left_bytes // 4 * 3, ARENA_ALIGN_BYTES)
 
 
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:

@@ -8,6 +8,7 @@ before it no byte of the output was right, except where the output is the input 
 from __future__ import annotations
 
 import time
+from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +48,9 @@ def run_sweep(context: RankContext, sweep: Sweep) -> int:
     Under a launcher, where only rank 0 is heard, it speaks for all.
     """
     with (
-        Communicator.world(context, region_bytes=sweep.region_bytes, engine=sweep.engine) as comm,
+        Communicator.world(
+            context, region_bytes=sweep.region_bytes, engine=sweep.engine, integrity=sweep.integrity
+        ) as comm,
         Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK) as control,
     ):
         if context.rank == 0:
@@ -62,33 +65,35 @@ def run_sweep(context: RankContext, sweep: Sweep) -> int:
 
 
 def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> Measured:
-    entered, left, wrong = [], [], 0
+    entered, left = (
+        array("q", bytes(8 * sweep.iterations)) for _ in range(2)
+    )  # a million calls are no million objects
+    wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    lent = _lent(comm, case)
+    lent = lent_room(comm, case)
     for number in range(calls):
         serial = index * calls + number
         x = oracle.inputs(case.call, comm.rank, sweep.seed, serial)
         right = oracle.expected(case.call, comm.rank, sweep.seed, serial) if sweep.check else None
-        x, out = _buffers(case, comm.rank, x, right, lent)
+        x, out = arrays(case, comm.rank, x, right, lent)
         if number >= sweep.warmup:
             control.barrier()
         before_ns = time.monotonic_ns()
-        _call(comm, case, x, out, sweep.algorithm)
+        perform(comm, case, x, out, sweep.algorithm)
         after_ns = time.monotonic_ns()
         if number >= sweep.warmup:
-            entered.append(before_ns)
-            left.append(after_ns)
+            entered[number - sweep.warmup], left[number - sweep.warmup] = before_ns, after_ns
         if right is not None and out is not None:
             places = oracle.wrong_elements(out, right)
             wrong += places.size
             if places.size and first_wrong is None:
                 at = int(places[0])
                 first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
-    return Measured(comm.rank, tuple(entered), tuple(left), wrong, first_wrong)
+    return Measured(comm.rank, entered, left, wrong, first_wrong)
 
 
-def _lent(comm: Communicator, case: Case) -> Array | None:
+def lent_room(comm: Communicator, case: Case) -> Array | None:
     """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
     if case.call.algorithm != ZERO_COPY.name:
         return None
@@ -96,7 +101,7 @@ def _lent(comm: Communicator, case: Case) -> Array | None:
     return comm.pool.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
 
 
-def _buffers(
+def arrays(
     case: Case, rank: int, x: Array | None, right: Array | None, lent: Array | None
 ) -> tuple[Array | None, Array | None]:
     """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
@@ -124,7 +129,8 @@ def _buffers(
     return flat.view(dtype), out.view(dtype)
 
 
-def _call(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
+def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
+    """Make the call on arrays that `arrays` gave."""
     call, contract = case.call, COLLECTIVES[case.call.collective]
     if not contract.moves_data:
         comm.barrier()
@@ -163,6 +169,6 @@ def _as_numbers(measured: Measured) -> Array:
 
 def _from_numbers(rank: int, row: Array) -> Measured:
     numbers = row.view(np.uint64).tolist()
-    wrong, place, times = numbers[0], numbers[1:5], tuple(numbers[5:])
+    wrong, place, times = numbers[0], numbers[1:5], array("q", numbers[5:])
     half = len(times) // 2
     return Measured(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)

@@ -25,6 +25,11 @@ class Handle(Generic[T]):
             raise result
         return self._future.result()
 
+    def settle(self) -> None:
+        """Wait for the end of the call, however it ends."""
+        self._future.exception()
+        self.observed = True
+
     def done(self) -> bool:
         return self._future.done()
 
@@ -54,6 +59,12 @@ class Lane:
         self._open = [other for other in self._open if not other.observed]
         self._open.append(handle)
         return handle
+
+    def abandon(self) -> None:
+        """Wait for what is under way on communicators that were given up, whose errors say no more than that."""
+        handles, self._open = self._open, []
+        for handle in handles:
+            handle.settle()
 
     def drain(self) -> None:
         """Wait for what is under way. Raises the error of a call that nobody waited for."""

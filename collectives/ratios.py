@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from collectives import limits, sizes
@@ -25,6 +26,7 @@ class Row:
     rewritten: bool
     ours_us: float
     handle_us: float | None
+    pool_us: float | None  # a handle, on arrays that live in the pool; None where they have no room
     peers_us: dict[str, float]
     limit_us: float
     best_peer: str | None
@@ -87,6 +89,7 @@ def row(
         rewritten=rewritten,
         ours_us=ours_us,
         handle_us=us.get(Lane(OURS, "handle")),
+        pool_us=us.get(Lane(OURS, "pool")),
         peers_us=peers_us,
         limit_us=bound_us,
         best_peer=best,
@@ -109,6 +112,7 @@ class Mean(NamedTuple):
     rows: int
     to_best_peer: float | None
     handle_to_best_peer: float | None
+    pool_to_best_peer: float | None
     to_limit: float | None
 
 
@@ -119,9 +123,10 @@ def means(rows: Sequence[Row]) -> list[Mean]:
         for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
             chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]
             if chosen:
-                handles = [
-                    row.handle_us / row.peers_us[row.best_peer] for row in chosen if row.handle_us and row.best_peer
-                ]
+                handles, pools = (
+                    [us / row.peers_us[row.best_peer] for row in chosen if (us := of(row)) and row.best_peer]
+                    for of in (attrgetter("handle_us"), attrgetter("pool_us"))
+                )
                 found.append(
                     Mean(
                         name,
@@ -129,6 +134,7 @@ def means(rows: Sequence[Row]) -> list[Mean]:
                         len(chosen),
                         _mean([row.ratio_to_best_peer for row in chosen]),
                         _mean(handles),
+                        _mean(pools),
                         _mean([row.ratio_to_limit for row in chosen]),
                     )
                 )

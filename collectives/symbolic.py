@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 from collectives.contracts import Piece, postcondition
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
 from cxlemu.errors import ContractError
+from cxlemu.kernels import KERNELS
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, Plan, RankPart
 
 # One contribution, or a fold that was made apart before it was folded in (another order of rounding).
@@ -173,6 +174,8 @@ class SymbolicRank(Streams):
                 self.events.add(i.arg)
             case Op.AWAIT:
                 return None if i.arg in self.events else Blocked("", 0, i)
+            case Op.COMPUTE if KERNELS[self.frame.kernels[i.arg].name].checks:
+                self.put(i.dst, [Symbol(i.nbytes, None)])
             case Op.COMPUTE:
                 raise ContractError(f"[{self.call}] computes: its result is no fold of contributions")
             case Op.FLUSH | Op.FENCE | Op.INVALIDATE:
@@ -218,10 +221,11 @@ def verify(plan: Plan, *, rank_order: bool = True) -> None:
     run_in_turn(ranks)
     for rank, part in zip(ranks, plan.parts, strict=True):
         for piece in postcondition(call, part.rank):
-            _compare(plan, rank, part, piece, rank_order)
+            compare(plan, rank, part, piece, rank_order=rank_order)
 
 
-def _compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, rank_order: bool) -> None:
+def compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, *, rank_order: bool = True) -> None:
+    """Raises ContractError where a piece of the rank's output is not what it must be."""
     at = 0
     for symbol in rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes):
         expected = Fold(tuple((source, offset + at) for source, offset in piece.contributions), piece.divisor)

@@ -1,18 +1,18 @@
-"""What a rank does while it waits: shows that it is alive, and looks whether its peers are and call the same."""
+"""What a rank does while it waits: shows that it is alive, and looks whether its peers are, and do the same."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from collectives import revocation
 from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, name_ranks
+from cxlemu.pool.board import Board
 from cxlemu.pool.session_lines import Status
 from cxlemu.world import RankContext
 
 LOOK_S = 0.05
-LOST = "lost"  # a status that begins so names the world ranks that a failed rank lost
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Watcher:
     """Looks after the peers of one communicator; the engine calls it again and again while nothing progresses."""
 
     context: RankContext
+    board: Board
     comm: int
     members: tuple[int, ...]  # world ranks
     deadline_s: float
@@ -34,20 +35,15 @@ class Watcher:
         self._told = False
         self._gone = frozenset()
 
-    def report_lost(self, tag: int, ranks: Iterable[int]) -> None:
-        """Tell the peers whom this rank lost (three at most: a status is short), so that they blame the same."""
-        lost = " ".join(str(self.members[rank]) for rank in sorted(ranks)[:3])
-        self.context.session.report(self.comm, self.call, tag, f"{LOST} {lost}")
-
     def __call__(self, running: Running, blocked: list[Blocked], waited_s: float) -> None:
-        """Raises MismatchError or PeerLostError when a peer will not come any more."""
+        """Raises MismatchError or PeerLostError when a peer will not come any more, and what a peer gave up for."""
         self.context.check()
         if not self._told:
             call = running.call
             text = f"{call.collective} {call.nbytes} {call.dtype}"
             self.context.session.report(self.comm, self.call, running.binding.tag, text)
             self._told = True
-        now = time.monotonic()
+        now = self.context.session.clock.now()
         if now - self._looked < LOOK_S and waited_s <= self.deadline_s:
             return
         self._looked = now
@@ -61,8 +57,13 @@ class Watcher:
         waits = f"rank {running.part.rank} waits in [{running.call}] for {waits_for}"
         # What a peer rang before it left may not have been seen at the last look: believe the second one.
         gone = frozenset(session.departed(self.members[b.owner] for b in blocked if b.owner >= 0))
+        if (notice := revocation.told(self.board)) is not None:
+            error = revocation.as_error(*notice, waits)
+            if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
+                raise _left(error.ranks, waits)  # this rank has seen it, too
+            raise error
         if lost := gone & self._gone:
-            raise self._lost(lost, waits)
+            raise _left(self._ranks(lost), waits)
         self._gone = gone
         silent = session.silent(peers, older_than_s=self.deadline_s / 2)
         if silent and waited_s > self.deadline_s:
@@ -73,24 +74,16 @@ class Watcher:
     def _compare(self, running: Running, peer: int, status: Status) -> None:
         """A peer in the same call of this communicator must have called the same."""
         same_call = (status.comm, status.call) == (self.comm, self.call)
-        if same_call and status.tag != running.binding.tag and not status.text.startswith(LOST):
+        if same_call and status.tag != running.binding.tag:
             raise MismatchError(
                 f"call {self.call} of this communicator is [{running.call}] on rank {running.part.rank} but "
                 f"[{status.text} ...] on rank {self.members.index(peer)}, or an earlier call differed: all ranks must "
                 f"call the same collectives with the same arguments"
             )
 
-    def _lost(self, gone: Iterable[int], waits: str) -> PeerLostError:
-        """Whom to blame for ranks that left: themselves, or whom they lost themselves."""
-        blamed: set[int] = set()
-        for member in gone:
-            status = self.context.session.peek(member)
-            word, *numbers = status.text.split() if status is not None and status.text else [""]
-            named = {int(number) for number in numbers if number.isdecimal()} & set(self.members)
-            blamed |= named if word == LOST and named else {member}
-        left, ranks = self._ranks(gone), self._ranks(blamed)
-        after = "" if blamed <= set(gone) else f" after losing {name_ranks(ranks)}"
-        return PeerLostError(f"{name_ranks(left)} left{after}; {waits}", ranks)
-
     def _ranks(self, members: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.members.index(member) for member in members))
+
+
+def _left(ranks: tuple[int, ...], waits: str) -> PeerLostError:
+    return PeerLostError(f"{name_ranks(ranks)} left; {waits}", ranks)

@@ -6,10 +6,18 @@
     │   ├── ArgumentError          a call or a flag: wrong shape, dtype, rank, size
     │   ├── PlanError              a plan that breaks a rule: rank, stream, instruction, rule
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
-    │   └── PoolError              a pool, card or superblock that is absent, foreign or damaged
+    │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
+    │   └── TokenError             a replay token that is damaged, foreign or too large
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   └── PeerLostError      ... because a peer went silent
+        ├── FaultError             the hardware failed
+        │   ├── PoisonError          ... a line that reads as an error
+        │   ├── CardLostError        ... a card that is gone
+        │   ├── LinkDownError        ... a host that reaches the pool no more
+        │   └── IntegrityError       ... bytes that arrived are not those that were sent
+        ├── RevokedError           the communicator was given up, by this rank or by another one
+        ├── ExcludedError          the others went on without this rank, which they took for dead
         ├── MismatchError          ranks called different collectives or with different arguments
         ├── ContractError          a plan does not compute what its collective promises
         ├── CancelledError         stopped from outside: Ctrl-C, or another rank failed long ago
@@ -22,6 +30,7 @@ Bad input raises, findings are verdicts, bugs assert.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 
 class CxlemuError(Exception):
@@ -54,8 +63,15 @@ class PoolError(InputError):
     pass
 
 
+class TokenError(InputError):
+    pass
+
+
 class RunError(CxlemuError):
+    """``reported_by`` is the rank that found it, None where that is the one that raises this."""
+
     exit_code = 1
+    reported_by: int | None = None
 
 
 class DeadlineError(RunError, TimeoutError):
@@ -69,8 +85,58 @@ class PeerLostError(DeadlineError):
         super().__init__(message)
         self.ranks = ranks
 
-    def __reduce__(self) -> tuple[type[PeerLostError], tuple[str, tuple[int, ...]]]:
-        return type(self), (str(self), self.ranks)
+
+class RevokedError(RunError):
+    pass
+
+
+class ExcludedError(RunError):
+    pass
+
+
+class FaultError(RunError):
+    """Hardware failed."""
+
+    def __init__(self, what: str, *where: int, reported_by: int | None = None) -> None:
+        super().__init__(what if reported_by is None else f"{what}, as rank {reported_by} reports")
+        self.where = where  # the arguments of the class, so that errors travel as a few numbers
+        self.reported_by = reported_by
+
+    def __reduce__(self) -> tuple[partial[FaultError], tuple[int, ...]]:
+        return partial(type(self), reported_by=self.reported_by), self.where
+
+
+class PoisonError(FaultError):
+    """The line at ``offset`` of ``card`` reads as an error until it is overwritten or cleared."""
+
+    def __init__(self, card: int, offset: int, *, reported_by: int | None = None) -> None:
+        super().__init__(f"card {card} is poisoned at byte {offset}", card, offset, reported_by=reported_by)
+        self.card, self.offset = card, offset
+
+
+class CardLostError(FaultError):
+    """Nothing can be read from ``card`` any more, and what was on it is gone."""
+
+    def __init__(self, card: int, *, reported_by: int | None = None) -> None:
+        super().__init__(f"card {card} is lost", card, reported_by=reported_by)
+        self.card = card
+
+
+class LinkDownError(FaultError):
+    """The link of ``host`` to the pool is down: it reads nothing, and what it wrote may be lost."""
+
+    def __init__(self, host: int, *, reported_by: int | None = None) -> None:
+        super().__init__(f"the link of host {host} is down", host, reported_by=reported_by)
+        self.host = host
+
+
+class IntegrityError(FaultError):
+    """What ``rank`` published is not what arrived: a checksum does not fit. ``card`` is where the bytes begin."""
+
+    def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
+        what = f"what rank {rank} published from card {card} on did not arrive as it was sent"
+        super().__init__(what, rank, card, reported_by=reported_by)
+        self.rank, self.card = rank, card
 
 
 class MismatchError(RunError):
@@ -104,7 +170,9 @@ def _consequence(error: BaseException) -> int:
     """Ranks that stop because another one failed raise these; one that died had nobody to wait for."""
     if isinstance(error, CancelledError):
         return 2
-    return 1 if isinstance(error, DeadlineError) else 0
+    if isinstance(error, RunError) and error.reported_by is not None:
+        return 1
+    return 1 if isinstance(error, DeadlineError | RevokedError | ExcludedError) else 0
 
 
 def _told(error: BaseException) -> str:

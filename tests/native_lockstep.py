@@ -1,7 +1,7 @@
 """Both engines in one thread: ranks run as far as they can, in an order that a seed decides, the same for both.
 
-lockstep.py interleaves single instructions, which the native engine cannot. Cards are allocated to the byte, so that an
-address sanitizer sees any access beside them.
+faults/lockstep.py interleaves single instructions, which the native engine cannot. Cards are allocated to the byte, so
+that an address sanitizer sees any access beside them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lockstep import fresh_buffers
 
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
@@ -30,6 +29,7 @@ from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Layout, Plan
+from faults.lockstep import fresh_buffers
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.aligned_alloc.argtypes, _LIBC.aligned_alloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p

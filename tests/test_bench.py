@@ -22,7 +22,7 @@ from collectives import compare, limits, ratios
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.peers import find, worker
 from collectives.peers.group import Group, Program, worker_arguments
-from collectives.peers.worker import Buffers, Repeated
+from collectives.peers.worker import Repeated
 from collectives.ratios import LIMIT, OURS, Lane, Row, Samples, Timing
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
@@ -160,13 +160,13 @@ class Alone:
     def __init__(self, *, wrong: bool = False) -> None:
         self._wrong = wrong
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Repeated]]:
+    def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
         if command["collective"] != "all_reduce":
             raise NotImplementedError("there is only all_reduce")
         x, out = buffers = worker.allocate(command)
         assert x is not None and out is not None
         last = -1 if self._wrong else None
-        return buffers, {"call": Repeated(lambda: np.copyto(out[:last], x[:last]), x)}
+        return {"call": Repeated(lambda: np.copyto(out[:last], x[:last]), buffers)}
 
     def barrier(self) -> None:
         pass
@@ -285,6 +285,25 @@ def test_a_launcher_is_known_by_what_it_says(tmp_path: Path) -> None:
     assert launcher(find.MPIS["mpich"]) == str(tmp_path / "mpirun")
 
 
+@pytest.mark.parametrize("name", find.NAMES)
+def test_only_mpi_is_told_to_copy_twice(name: str) -> None:
+    peer = find.Peer(name, "python", "mpirun")
+    environments = []
+
+    class Started:
+        ranks, socket_path, folder = 1, "socket", Path()
+
+        def start(self, programs: Any) -> None:
+            environments.append([program.environment for program in programs])
+
+    for single_copy in (True, False):
+        peer.start(Started(), single_copy=single_copy, deadline_s=1.0)  # type: ignore[arg-type]
+    [allowed], [forbidden] = environments
+    expected = dict(find.MPIS[name].two_copies) if name in find.MPIS else {}
+    assert dict(forbidden) == {**allowed, **expected}
+    assert not expected.keys() & allowed.keys()
+
+
 # --- the command
 
 
@@ -309,7 +328,7 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path) -> None:
         assert row["ranks"] == 2
         assert row["peers_us"] == {}
         assert row["ratio_to_best_peer"] is None
-        assert row["ours_us"] > 0 and row["limit_us"] > 0
+        assert row["ours_us"] > 0 and row["limit_us"] > 0 and row["pool_us"] > 0
         assert row["ratio_to_limit"] == pytest.approx(row["ours_us"] / row["limit_us"])
         assert row["wrong"] == {OURS: 0, LIMIT: 0}
 
@@ -340,7 +359,14 @@ def test_a_plot_is_a_png(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     from cxlemu.cli.bench_plot import draw
 
-    taken = samples(cxlemu_call=[2.0], cxlemu_handle=[1.0], openmpi_call=[4.0], limit_moves=[0.5], limit_line=[0.4])
+    taken = samples(
+        cxlemu_call=[2.0],
+        cxlemu_handle=[1.0],
+        cxlemu_pool=[0.9],
+        openmpi_call=[4.0],
+        limit_moves=[0.5],
+        limit_line=[0.4],
+    )
     rows = [ratios.row(all_reduce(nbytes), taken, False, {}, {}) for nbytes in (8, 1024)]
     draw(rows, tmp_path / "b.png", title="test")
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")

@@ -13,25 +13,17 @@ import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lockstep import (
-    Lockstep,
-    Schedule,
-    in_random_order,
-    lent,
-    may_be_in_place,
-    readers_first,
-    round_robin,
-    slow,
-    with_heap,
-    writers_first,
-)
 
 from collectives.catalog import build, recipe, variants
+from collectives.recipes import with_checksums
 from collectives.symbolic import verify
 from cxlemu.errors import ContractError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
+from faults.lending import lent, may_be_in_place, with_heap
+from faults.lockstep import Lockstep
+from faults.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
@@ -42,7 +34,7 @@ class World(NamedTuple):
     layout: Layout
     hosts: tuple[int, ...]
     memory: MemorySpec
-    schedule: Schedule
+    order: Order
 
 
 @st.composite
@@ -58,10 +50,10 @@ def worlds(draw: st.DrawFn) -> World:
     memory = draw(
         st.sampled_from([MemorySpec("shm"), MemorySpec(), MemorySpec(seed=seed), MemorySpec(seed=seed, rates=WILD)])
     )
-    schedule = draw(
+    order = draw(
         st.sampled_from([in_random_order(seed), round_robin(), writers_first(), readers_first(), slow(seed % ranks)])
     )
-    return World(layout, tuple(rank // ranks_per_host for rank in range(ranks)), memory, schedule)
+    return World(layout, tuple(rank // ranks_per_host for rank in range(ranks)), memory, order)
 
 
 def plans(layout: Layout, collectives: tuple[str, ...] = COLLECTIVES) -> st.SearchStrategy[Plan]:
@@ -88,6 +80,7 @@ def plan_of(
     in_place = in_place and may_be_in_place(collective, variant.name)
     if variant.style.overlap:
         variant = replace(variant, style=replace(variant.style, chunks=chance.randint(1, 5)))
+    variant = with_checksums(variant) if chance.random() < 0.3 else variant
     if collective == "barrier":
         nbytes = 0
     redop = op if collective in REDUCTIONS else "none"
@@ -116,7 +109,7 @@ def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject)
     program = [data.draw(strategy) for strategy in (one_of, any_of, one_of)]
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
     inputs = [inputs_of(plan.call, rng) for plan in program]
-    lockstep = Lockstep(world.layout, hosts=world.hosts, memory=world.memory, schedule=world.schedule)
+    lockstep = Lockstep(world.layout, hosts=world.hosts, memory=world.memory, order=world.order)
     outputs = lockstep.calls(list(zip(program, inputs, strict=True)))
     for plan, given_bytes, got in zip(program, inputs, outputs, strict=True):
         wanted = expected(plan.call, given_bytes)
@@ -154,7 +147,8 @@ def test_every_plan_keeps_its_contract_on_symbols(collective: str) -> None:
                     call = Call(collective, variant, ranks, nbytes, "f32", redop, root, in_place)
                     for one in [lent(call), lent(call, output=True)] if variant == "zero_copy" else [call]:
                         if not in_place or may_be_in_place(collective, variant):
-                            verify(build(recipe(collective, variant), layout, one))
+                            chosen = recipe(collective, variant)
+                            verify(build(with_checksums(chosen) if ranks % 2 else chosen, layout, one))
 
 
 MUTANT_LAYOUT = Layout(3, 2, 2, 1024, 8, 256)

@@ -17,7 +17,6 @@ import pytest
 from expected import COLLECTIVES, OPS, input_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lockstep import with_heap
 from native_lockstep import InTurns, NativeLockstep, ReferenceInTurns, card, outcome
 from test_collectives import plan_of
 
@@ -54,6 +53,7 @@ from cxlemu.plan import (
     encode,
 )
 from cxlemu.plan.layout import doorbell_word
+from faults.lending import with_heap
 
 # Under a sanitizer all is slower, and a share of the examples is enough: see scripts/sanitize.
 PERCENT = int(os.environ.get("CXLEMU_EXAMPLES_PERCENT", "100"))

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lockstep import lent_if_zero_copy, may_be_in_place
 
 from collectives.catalog import build, recipe, variants
 from collectives.contracts import COLLECTIVES
@@ -34,6 +33,7 @@ from cxlemu.plan import (
     encode,
 )
 from cxlemu.plan.rules import RULES, check, findings
+from faults.lending import lent_if_zero_copy, may_be_in_place
 
 LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=4, interleave_bytes=256)
 FRAME = Frame(

@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 # The two install commands and the virtual machines are run by .ci/run, in a fresh virtual environment.
 IN_CI = re.findall(r"<!-- command: \w+ -->\s*```sh\n.+?```", README, re.DOTALL)
 BLOCKS = [block for block in re.findall(r"```sh\n(.+?)```", README, re.DOTALL) if "venv" not in block]
-FILES = re.findall(r"<!-- file: (\S+) -->\s*```python\n(.*?)```", README, re.DOTALL)
+FILES = re.findall(r"<!-- file: (\S+) -->\s*```(?:python|yaml)\n(.*?)```", README, re.DOTALL)
 # In CI, where Open MPI runs as root on few cores, and perhaps without an agent to start remote ranks.
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -30,9 +30,15 @@ MPI_ENVIRONMENT = {
 def test_the_readme_has_what_this_test_looks_for() -> None:
     assert len(IN_CI) == 3
     assert len(BLOCKS) >= 6
-    assert [name for name, _ in FILES] == [
-        f"examples/{name}.py" for name in ("quickstart", "zero_copy", "my_all_reduce")
-    ]
+    shown = (
+        "quickstart.py",
+        "survive.py",
+        "zero_copy.py",
+        "my_all_reduce.py",
+        "handover.yaml",
+        "protocols/early_ready.py",
+    )
+    assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, "test_my_all_reduce.py")]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:60])

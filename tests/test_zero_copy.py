@@ -13,7 +13,6 @@ import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lockstep import HEAP_RANK_BYTES, Lockstep, in_random_order, lent, may_be_in_place, slow, with_heap
 
 from collectives.catalog import build, recipe
 from collectives.communicator import Communicator
@@ -23,6 +22,9 @@ from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES, Call, InHeap, Layout, Op
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from faults.lending import HEAP_RANK_BYTES, lent, may_be_in_place, with_heap
+from faults.lockstep import Lockstep
+from faults.orders import in_random_order, slow
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
@@ -152,8 +154,8 @@ def test_arrays_on_the_cards_are_right_in_any_order_of_steps(collective: str, da
     plan, seed = build(recipe(collective, "zero_copy"), layout, call), data.draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
     program = [(plan, [rng.integers(0, 256, input_bytes(call, r), np.uint8) for r in range(3)]) for _ in range(3)]
-    schedule = data.draw(st.sampled_from([in_random_order(seed), slow(seed % 3)]))
-    world = Lockstep(layout, memory=COHERENT, schedule=schedule, mapped=True)
+    order = data.draw(st.sampled_from([in_random_order(seed), slow(seed % 3)]))
+    world = Lockstep(layout, memory=COHERENT, order=order, mapped=True)
     for (_, inputs), outputs in zip(program, world.calls(program), strict=True):
         for got, wanted in zip(outputs, expected(call, inputs), strict=True):
             assert got.tobytes() == wanted.tobytes()

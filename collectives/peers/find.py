@@ -37,22 +37,33 @@ class Peer:
     python: str
     launcher: str | None
 
-    def start(self, group: Group, *, deadline_s: float) -> None:
-        group.start(_STARTS[self.name](self, group, deadline_s))
+    def start(self, group: Group, *, single_copy: bool, deadline_s: float) -> None:
+        """Without ``single_copy`` it may not copy from one process's memory into another's through the kernel."""
+        environment = {} if single_copy or self.name not in MPIS else MPIS[self.name].two_copies
+        programs = _STARTS[self.name](self, group, deadline_s)
+        group.start(program._replace(environment={**program.environment, **environment}) for program in programs)
 
 
 @dataclass(frozen=True, slots=True)
 class Mpi:
-    """An MPI library: its launchers, what they call themselves, and mpi4py's name for it."""
+    """An MPI library: its launchers, what they call themselves, mpi4py's name for it; how to forbid a single copy."""
 
     launchers: tuple[str, ...]
     signature: str
     vendor: str
+    two_copies: Mapping[str, str]
 
 
 MPIS = {
-    "openmpi": Mpi(("mpirun.openmpi", "mpirun", "mpiexec"), "Open", "Open MPI"),
-    "mpich": Mpi(("mpiexec.mpich", "mpiexec.hydra", "mpiexec", "mpirun"), "HYDRA", "MPICH"),
+    "openmpi": Mpi(
+        ("mpirun.openmpi", "mpirun", "mpiexec"),
+        "Open",
+        "Open MPI",
+        {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"},
+    ),
+    "mpich": Mpi(
+        ("mpiexec.mpich", "mpiexec.hydra", "mpiexec", "mpirun"), "HYDRA", "MPICH", {"MPIR_CVAR_CH4_CMA_ENABLE": "0"}
+    ),
 }
 NAMES = (*MPIS, "gloo")
 

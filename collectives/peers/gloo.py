@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from collectives.peers.worker import Buffers, Call, Prepared, Repeated, allocate, die_with_parent, serve
+from collectives.peers.worker import Call, Prepared, Repeated, allocate, die_with_parent, serve
 
 
 class Gloo:
@@ -26,7 +26,7 @@ class Gloo:
         )
         self.version = f"torch {torch.__version__}"
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Prepared]]:
+    def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
         buffers = allocate(command)
         x, out = (None if array is None else self._from_numpy(array) for array in buffers)
         call = self._bound(command["collective"], x, out, command["root"], command["ranks"])
@@ -36,7 +36,7 @@ class Gloo:
             if "support" not in str(error):
                 raise
             raise NotImplementedError(str(error).splitlines()[0]) from error
-        return buffers, {"call": Repeated(call, buffers.x)}
+        return {"call": Repeated(call, buffers)}
 
     def _bound(self, collective: str, x: Any, out: Any, root: int, ranks: int) -> Call:
         d, is_root = self._distributed, self.rank == root

@@ -12,7 +12,6 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives import _limits
 from collectives.peers.worker import Buffers, Prepared, allocate, die_with_parent, serve
@@ -25,9 +24,10 @@ PING_PONG_BYTES = 4 * LINE_BYTES
 class Moves:
     """A rank's copies and sums, repeated in C."""
 
-    def __init__(self, moves: tuple[_limits.Move, ...], x: NDArray[Any] | None) -> None:
+    def __init__(self, moves: tuple[_limits.Move, ...], buffers: Buffers) -> None:
+        self.buffers = buffers
         self._moves = moves
-        self._x = x
+        self._x = buffers.x
 
     def repeat(self, iterations: int) -> None:
         _limits.move(self._moves, None, iterations)
@@ -43,6 +43,7 @@ class RoundTrips:
     """A cache line between ranks 0 and 1, to and fro; other ranks do nothing."""
 
     def __init__(self, limit: Limit) -> None:
+        self.buffers = Buffers(None, None)
         self._limit = limit
 
     def repeat(self, iterations: int) -> None:
@@ -70,7 +71,7 @@ class Limit:
         self._arrived = shared[PING_PONG_BYTES:][: ranks * LINE_BYTES].view(np.int64)[:: LINE_BYTES // 8]
         self._sources = [shared[CONTROL_BYTES + r * stride :][:stride].view(np.float32) for r in range(ranks)]
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Prepared]]:
+    def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
         own = allocate(command | {"input_bytes": 0, "in_place": False})
         x = self._sources[self.rank][: command["input_bytes"] // 4] if command["input_bytes"] else None
         moves: list[_limits.Move] = []
@@ -79,7 +80,7 @@ class Limit:
             begin, count = at // 4, nbytes // 4
             inputs = tuple(self._sources[rank][offset // 4 :][:count] for rank, offset in sources)
             moves.append((own.out[begin : begin + count], inputs))
-        return Buffers(x, own.out), {"moves": Moves(tuple(moves), x), "line": RoundTrips(self)}
+        return {"moves": Moves(tuple(moves), Buffers(x, own.out)), "line": RoundTrips(self)}
 
     def barrier(self) -> None:
         """Every rank counts how often it arrived, in a line of its own."""

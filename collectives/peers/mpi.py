@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from collectives.peers.worker import Buffers, Call, Prepared, Repeated, allocate, die_with_parent, serve
+from collectives.peers.worker import Call, Prepared, Repeated, allocate, die_with_parent, serve
 
 
 class Mpi:
@@ -19,9 +19,9 @@ class Mpi:
         self.rank: int = self._comm.Get_rank()
         self.version = MPI.Get_library_version().strip("\0").splitlines()[0]
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Prepared]]:
+    def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
         x, out = buffers = allocate(command)
-        return buffers, {"call": Repeated(self._bound(command["collective"], x, out, command["root"]), x)}
+        return {"call": Repeated(self._bound(command["collective"], x, out, command["root"]), buffers)}
 
     def _bound(self, collective: str, x: Any, out: Any, root: int) -> Call:
         comm = self._comm

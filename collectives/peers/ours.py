@@ -1,16 +1,27 @@
-"""Our own collectives, through the ordinary call, and through a persistent handle where the communicator has them."""
+"""Our own collectives: the ordinary call, a persistent handle, and a handle on arrays that live in the pool."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from collectives.communicator import Communicator
+from collectives.layouts import REGION_BYTES
 from collectives.peers.worker import Buffers, Repeated, allocate, die_with_parent, serve
 from cxlemu import __version__
+from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
+from cxlemu.rounding import round_up
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
 from cxlemu.world import RankContext, launch
+
+PAGE_BYTES = 4096
+BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be copied for that, either
 
 
 class Ours:
@@ -18,41 +29,73 @@ class Ours:
         self.rank = comm.rank
         self._comm = comm
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, dict[str, Repeated]]:
-        x, out = buffers = allocate(command)
-        name = command["collective"]
-        if name == "broadcast":
-            arrays: tuple[Any, ...] = (out,)
-            arguments: dict[str, Any] = {"root": command["root"]}
-        else:
-            arrays, arguments = (x,), {"out": out}
-            if name in ("reduce", "gather", "scatter"):
-                arguments["root"] = command["root"]
-        paths: dict[str, Repeated] = {
-            "call": Repeated(partial(getattr(self._comm, name), *arrays, **arguments), buffers.x)
+    def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
+        private = allocate(command)
+        paths = {
+            "call": Repeated(self._bound("{}", command, private), private),
+            "handle": Repeated(self._bound("{}_init", command, private)(), private),
         }
-        make_handle = getattr(self._comm, f"{name}_init", None)
-        if make_handle is not None:
-            paths["handle"] = Repeated(make_handle(*arrays, **arguments), buffers.x)
-        return buffers, paths
+        if (pooled := self._in_pool(command, private)) is not None:
+            own = Buffers(pooled.x if private.x is not None else None, pooled.out)
+            paths["pool"] = Repeated(self._bound("{}_init", command, pooled, variant="zero_copy")(), own)
+        return paths
+
+    def _bound(self, verb: str, command: dict[str, Any], buffers: Buffers, **arguments: Any) -> Any:
+        name = command["collective"]
+        call = getattr(self._comm, verb.format(name))
+        if name in ("broadcast", "reduce", "gather", "scatter"):
+            arguments["root"] = command["root"]
+        if name == "broadcast":
+            return partial(call, buffers.out, **arguments)
+        return partial(call, buffers.x, out=buffers.out, **arguments)
+
+    def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
+        """The same arrays in the pool, as far as zero copy wants them there. None where its heap has no room.
+
+        Of a scatter every rank makes the root's array: it says where its peers find theirs.
+        """
+        name, input_bytes = command["collective"], command["input_bytes"]
+        if name == "scatter":
+            input_bytes = command["ranks"] * command["output_bytes"]
+        try:
+            x = self._make(command["output_bytes"] if command["in_place"] else input_bytes)
+            out = self._make(command["output_bytes"]) if name in BOTH_IN_POOL else private.out
+        except ArgumentError:  # on every rank: the heap is symmetric
+            return None
+        return Buffers(x, x if command["in_place"] else out)
+
+    def _make(self, nbytes: int) -> Any:
+        return self._comm.pool.zeros(nbytes // 4, np.float32)
 
     def barrier(self) -> None:
         self._comm.barrier()
 
 
-def _rank_main(context: RankContext, socket_path: str) -> None:
-    with Communicator.world(context, engine="native") as comm:
-        serve(Ours(comm), socket_path, f"cxlemu {__version__}")
+def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None) -> None:
+    with Communicator.world(context, heap_bytes=heap_bytes, engine="native") as comm:
+        heap = format_bytes(comm.pool.nbytes)
+        serve(Ours(comm), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
 
 
-def main(socket_path: str, ranks: str, config: str, deadline_s: str) -> None:
+def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str) -> None:
     """The parent of all ranks: it owns the pool, and is told to stop by SIGTERM."""
     die_with_parent(signal.SIGTERM)
+    topology, heap = _with_room(Topology.load(config), int(ranks), int(heap_bytes))
     launch(
-        partial(_rank_main, socket_path=socket_path),
+        partial(_rank_main, socket_path=socket_path, heap_bytes=heap),
         ranks=int(ranks),
-        topology=config,
+        topology=topology,
         memory=MemorySpec("shm"),
         how="processes",
         deadline_s=float(deadline_s),
     )
+
+
+def _with_room(topology: Topology, ranks: int, heap_bytes: int) -> tuple[Topology, int | None]:
+    """Cards so large that every rank's arrays fit, where this machine has the memory; pages are backed as touched."""
+    sharers = -(-ranks // topology.card_count)
+    card_bytes = round_up(2 * (sharers * heap_bytes + REGION_BYTES) + (4 << 20), PAGE_BYTES)
+    if card_bytes <= topology.card_bytes or 2 * card_bytes * topology.card_count > shutil.disk_usage("/dev/shm").free:
+        return topology, None
+    emulation = topology.emulation.model_copy(update={"card_bytes": card_bytes})
+    return topology.model_copy(update={"emulation": emulation}), round_up(heap_bytes, PAGE_BYTES)

@@ -46,7 +46,9 @@ class Buffers(NamedTuple):
 
 
 class Prepared(Protocol):
-    """A call that is ready to be repeated."""
+    """A call that is ready to be repeated, on these arrays."""
+
+    buffers: Buffers
 
     def repeat(self, iterations: int) -> None: ...
     def rewrite_and_repeat(self, iterations: int) -> None: ...
@@ -58,16 +60,17 @@ class Implementation(Protocol):
 
     rank: int
 
-    def prepare(self, command: dict[str, Any]) -> tuple[Buffers, Mapping[str, Prepared]]: ...
+    def prepare(self, command: dict[str, Any]) -> Mapping[str, Prepared]: ...
     def barrier(self) -> None: ...
 
 
 class Repeated:
     """Any call, repeated by Python. The source is rewritten by the same memory operation whoever is measured."""
 
-    def __init__(self, call: Call, x: Array | None) -> None:
+    def __init__(self, call: Call, buffers: Buffers) -> None:
         self.call = call
-        self._x = x
+        self.buffers = buffers
+        self._x = buffers.x
 
     def repeat(self, iterations: int) -> None:
         call = self.call
@@ -166,14 +169,14 @@ class _Obedience:
     def _prepare(self, command: dict[str, Any]) -> dict[str, Any]:
         self._prepared = {}  # the last cell's arrays go before new ones come
         try:
-            buffers, self._prepared = self._implementation.prepare(command)
+            self._prepared = self._implementation.prepare(command)
         except NotImplementedError as error:
             return {"absent": str(error)}
         pieces = command["pieces"]
         rank = self._implementation.rank
         return {
             "wrong": {
-                path: wrong_elements(partial(prepared.repeat, 1), buffers, rank, pieces)
+                path: wrong_elements(partial(prepared.repeat, 1), prepared.buffers, rank, pieces)
                 for path, prepared in self._prepared.items()
             }
         }

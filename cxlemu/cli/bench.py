@@ -47,6 +47,12 @@ SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
     metavar="NAME=PATH",
     help="The Python that has mpi4py or torch for a peer.  [default: this one]",
 )
+@click.option(
+    "--single-copy/--no-single-copy",
+    default=True,
+    show_default=True,
+    help="Whether MPI may copy straight from one process's memory into another's, as no pool can.",
+)
 @click.option("-c", "--config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
@@ -65,6 +71,7 @@ def command(
     source: str,
     names: str,
     pythons: tuple[str, ...],
+    single_copy: bool,
     config: str,
     deadline_s: float,
     json_file: Path | None,
@@ -82,6 +89,7 @@ def command(
       cxlemu bench
       cxlemu bench all_reduce broadcast -e 1M --json bench.json --plot bench.png
       cxlemu bench -n 4 --source rewritten --peers openmpi
+      cxlemu bench -b 1M --no-single-copy
       cxlemu bench --peer-python mpich=peers/mpich/bin/python --peer-python gloo=peers/torch/bin/python
     """
     for flag, path in (("--json", json_file), ("--plot", plot_file)):
@@ -100,11 +108,17 @@ def command(
     if callgrind:
         instructions.check_available()
     modes = SOURCES[source]
-    report = BenchReport(ranks, calls, alternations, modes, json_file=json_file)
+    report = BenchReport(ranks, calls, alternations, modes, single_copy=single_copy, json_file=json_file)
     with report:
         found = [find.find(name, _pythons(pythons)) for name in _peers(names)]
         with compare.started(
-            ranks, found, largest=calls, config=config, deadline_s=deadline_s, on_start=report.starting
+            ranks,
+            found,
+            largest=calls,
+            config=config,
+            single_copy=single_copy,
+            deadline_s=deadline_s,
+            on_start=report.starting,
         ) as comparison:
             report.opened(comparison)
             for call in calls:

@@ -15,11 +15,18 @@ COLUMNS = 4
 STYLES = {
     "cxlemu": ("#d55e00", "o"),
     "handle": ("#e69f00", "o"),
+    "pool": ("#56b4e9", "o"),
     "openmpi": ("#0072b2", "s"),
     "mpich": ("#009e73", "^"),
     "gloo": ("#cc79a7", "D"),
 }
-LABELS = {"handle": "cxlemu, persistent", "openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
+LABELS = {
+    "handle": "cxlemu, persistent",
+    "pool": "the same, arrays in the pool",
+    "openmpi": "Open MPI",
+    "mpich": "MPICH",
+    "gloo": "Gloo",
+}
 
 
 def pyplot() -> Any:
@@ -76,6 +83,7 @@ def _panel(panel: Any, name: str, rows: Sequence[Row]) -> None:
         points = [(row.bytes, row.peers_us[peer]) for row in rows if peer in row.peers_us]
         _line(panel, peer, points)
     _line(panel, "handle", [(row.bytes, row.handle_us) for row in rows if row.handle_us is not None])
+    _line(panel, "pool", [(row.bytes, row.pool_us) for row in rows if row.pool_us is not None])
     _line(panel, "cxlemu", [(row.bytes, row.ours_us) for row in rows])
     panel.set_title(name, fontsize=10)
     panel.set_xscale("log", base=2)

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from collectives.compare import Comparison, Machine
 from collectives.instructions import Counted
+from collectives.peers.find import MPIS
 from collectives.ratios import LIMIT, OURS, Mean, Row, means
 from cxlemu import __version__
 from cxlemu.errors import ArgumentError
@@ -41,8 +42,16 @@ class BenchReport:
     """Rows are printed as they come; the means, and the JSON file, when all are there or something failed."""
 
     def __init__(
-        self, ranks: int, calls: Sequence[Call], alternations: int, modes: Sequence[bool], *, json_file: Path | None
+        self,
+        ranks: int,
+        calls: Sequence[Call],
+        alternations: int,
+        modes: Sequence[bool],
+        *,
+        single_copy: bool,
+        json_file: Path | None,
     ) -> None:
+        self._single_copy = single_copy
         self._ranks = ranks
         self._alternations = alternations
         self._total = len(calls) * len(modes)
@@ -92,8 +101,10 @@ class BenchReport:
     def opened(self, comparison: Comparison) -> None:
         self._versions = {name: group.version for name, group in comparison.groups.items()}
         self._absent = {peer.name: peer.reason for peer in comparison.absent}
+        self._print(f"# {'pool':<8} {self._versions[OURS].partition(', ')[2]}")
         for name in self._peers:
-            self._print(f"# {name:<8} {self._versions[name]}")
+            two_copies = ", through shared memory only" if name in MPIS and not self._single_copy else ""
+            self._print(f"# {name:<8} {self._versions[name]}{two_copies}")
         for name, reason in self._absent.items():
             self._print(f"# {name:<8} absent: {reason}", "yellow")
         self._machine = machine = comparison.bandwidths()
@@ -109,7 +120,7 @@ class BenchReport:
                 self._print("#")
                 self._print(f"# {row.collective}", "bold")
                 self._print(
-                    self._line("#   bytes", "source", "ours", "handle", self._peers, "limit", "/peer", "/limit")
+                    self._line("#   bytes", "source", "ours", "handle", "pool", self._peers, "limit", "/peer", "/limit")
                 )
             self.rows.append(row)
             self._print(
@@ -118,6 +129,7 @@ class BenchReport:
                     "new" if row.rewritten else "same",
                     _us(row.ours_us),
                     _us(row.handle_us),
+                    _us(row.pool_us),
                     [_us(row.peers_us.get(name)) for name in self._peers],
                     _us(row.limit_us),
                     _ratio(row.ratio_to_best_peer),
@@ -161,6 +173,7 @@ class BenchReport:
             "cores": len(os.sched_getaffinity(0)),
             "dtype": "f32",
             "alternations": self._alternations,
+            "single_copy": self._single_copy,
             "implementations": self._versions,
             "absent": self._absent,
             "machine": self._machine._asdict() if self._machine else None,
@@ -175,10 +188,11 @@ class BenchReport:
         return document
 
     def _line(
-        self, nbytes: str, source: str, ours: str, handle: str, peers: list[str], limit: str, *ratios: str
+        self, nbytes: str, source: str, ours: str, handle: str, pool: str, peers: list[str], limit: str, *ratios: str
     ) -> str:
         others = "".join(f"{peer:>11}" for peer in peers)
-        return f"{nbytes:>9} {source:>7} {ours:>11}{handle:>11}{others}{limit:>11} {ratios[0]:>7} {ratios[1]:>7}"
+        own = f"{ours:>11}{handle:>11}{pool:>11}"
+        return f"{nbytes:>9} {source:>7} {own}{others}{limit:>11} {ratios[0]:>7} {ratios[1]:>7}"
 
     def _print(self, line: str, style: str = "") -> None:
         self._out.print(Text(line, style))
@@ -186,7 +200,15 @@ class BenchReport:
 
 def _means_table(ratios: Sequence[Mean]) -> Table:
     table = Table(title="geometric means of time ratios: below 1 we are faster", box=box.SIMPLE, title_justify="left")
-    for name in ("sizes", "source", "rows", "ours / best peer", "handle / best peer", "ours / limit"):
+    for name in (
+        "sizes",
+        "source",
+        "rows",
+        "ours / best peer",
+        "handle / best peer",
+        "pool / best peer",
+        "ours / limit",
+    ):
         table.add_column(name, justify="left" if name in ("sizes", "source") else "right")
     for mean in ratios:
         table.add_row(
@@ -195,6 +217,7 @@ def _means_table(ratios: Sequence[Mean]) -> Table:
             str(mean.rows),
             _ratio(mean.to_best_peer),
             _ratio(mean.handle_to_best_peer),
+            _ratio(mean.pool_to_best_peer),
             _ratio(mean.to_limit),
         )
     return table

@@ -24,6 +24,8 @@ from collectives.contracts import COLLECTIVES, buffers
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
+from cxlemu.chakra import export as chakra_export
+from cxlemu.chakra import files as chakra_files
 from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
@@ -45,6 +47,7 @@ def command() -> None:
       cxlemu plan show all_gather -n 4 -b 1M
       cxlemu plan save all_reduce -n 4 -b 1M -O all_reduce.plan
       cxlemu plan check all_reduce.plan
+      cxlemu plan traffic all_reduce -n 4 -b 1M -O all_reduce
     """
 
 
@@ -199,6 +202,33 @@ def save(wanted: Wanted, output: Path) -> None:
     check_rules(plan)
     plan_file.save(plan, output)
     click.echo(f"{output}: {_summary(plan)}")
+
+
+@command.command()
+@_asks_for_a_plan
+@click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="Files are OUTPUT.0.et and so on.")
+def traffic(wanted: Wanted, output: Path) -> None:
+    """Write what a plan moves as Chakra execution traces, one for each rank and then for each card.
+
+    ASTRA-sim and other simulators read them: ranks and cards are endpoints that send each other messages. Needs
+    protobuf.
+
+    \b
+    Examples:
+      cxlemu plan traffic all_gather -n 4 -b 1M -O all_gather
+    """
+    plan = wanted.plan()
+    check_rules(plan)
+    endpoints = chakra_export.traffic(plan)
+    try:
+        chakra_files.write(output, endpoints)
+    except OSError as error:
+        raise ArgumentError(f"--output {output}: {error.strerror or error}") from error
+    last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
+    click.echo(
+        f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "
+        f"endpoint {plan.ranks} on, {len(endpoints) - plan.ranks} cards"
+    )
 
 
 @command.command()

@@ -15,7 +15,9 @@ from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
 from cxlemu.backends import BACKENDS
-from cxlemu.cli.run_report import Report, Setup, check_json_file
+from cxlemu.checksums import INTEGRITIES, check_integrity
+from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.run_report import Report, Setup
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
@@ -109,6 +111,11 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 )
 @click.option("--engine", type=click.Choice(ENGINES), default="native", show_default=True)
 @click.option(
+    "--integrity",
+    type=click.Choice(INTEGRITIES),
+    help="Compare what is read with a checksum that travels with its doorbell.  [default: none]",
+)
+@click.option(
     "--launch",
     "how",
     type=click.Choice(["processes", "threads", "env"]),
@@ -156,6 +163,7 @@ def command(
     pool: UUID | None,
     adversary: str | None,
     engine: str,
+    integrity: str | None,
     how: Literal["processes", "threads", "env"],
     region_bytes: int,
     deadline_s: float,
@@ -178,8 +186,7 @@ def command(
       mpirun -np 3 cxlemu run --launch env
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
     """
-    if json_file is not None:
-        check_json_file(json_file)  # before --algorithm executes anything
+    check_json_file(json_file)  # before --algorithm executes anything
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     off = adversary == "off" or (adversary is None and backend != "emulated")
@@ -199,7 +206,9 @@ def command(
         seed=seed,
         region_bytes=region_bytes,
         engine=engine,
+        integrity=integrity,
     )
+    check_integrity(integrity)
     memory = MemorySpec(backend, None if off else seed, devices=devices, pool=pool)
     check_engine(engine)
     place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None

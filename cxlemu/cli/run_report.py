@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +16,7 @@ from rich.text import Text
 from collectives.bench import Case, Measured, Row, Sweep, row
 from collectives.measure import Finished, Opened
 from cxlemu import __version__
-from cxlemu.errors import ArgumentError
-from cxlemu.files import check_writable, write_atomically
+from cxlemu.cli.json_file import write_json
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
@@ -50,7 +46,7 @@ class Report:
 
     Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
     ``silent`` is for the processes of one launcher that are not rank 0: they print nothing and write nothing.
-    Raises ArgumentError where the JSON file cannot be written; `check_json_file` finds that before a run.
+    Raises ArgumentError where the JSON file cannot be written; `json_file.check_json_file` finds that before a run.
     """
 
     def __init__(self, setup: Setup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
@@ -117,13 +113,12 @@ class Report:
             self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
         finally:  # also where stdout is what failed
             if self._json_file is not None:
-                text = json.dumps(self._document(seconds, error), indent=2) + "\n"
-                with _as_argument_errors(self._json_file):
-                    write_atomically(self._json_file, text.encode())
+                write_json(self._json_file, self._document(seconds, error))
 
     def _header(self) -> list[tuple[str, str]]:
         setup, sweep = self._setup, self._sweep
         checked = "every result checked bit by bit" if sweep.check else "not checked"
+        checked += f", {sweep.integrity} with every doorbell" if sweep.integrity else ""
         return [
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
@@ -193,6 +188,7 @@ class Report:
             "seed": self._sweep.seed,
             "launch": self._setup.launch,
             "engine": self._setup.engine,
+            "integrity": self._sweep.integrity,
             "rows": [asdict(row) for row in self._rows],
             "wrong": self.wrong if self._sweep.check else None,
             "seconds": seconds,
@@ -236,17 +232,3 @@ def _line(row: Row) -> str:
 def _speed(gbytes_per_s: float) -> str:
     """More digits than nccl-tests, which would print 0.00: this is an emulation."""
     return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.5f}"
-
-
-def check_json_file(path: Path) -> None:
-    """Raises ArgumentError for a file that could not be written in the end."""
-    with _as_argument_errors(path):
-        check_writable(path)
-
-
-@contextmanager
-def _as_argument_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArgumentError(f"--json {path} cannot be written: {error.strerror}") from error

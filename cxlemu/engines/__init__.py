@@ -10,7 +10,7 @@ from cxlemu import _native
 from cxlemu.backends import Backend
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.reference import ReferenceEngine
-from cxlemu.engines.streams import Running, Watch
+from cxlemu.engines.streams import NO_STOPS, Running, Stops, Watch
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
@@ -20,8 +20,18 @@ ENGINES = ("reference", "native")
 
 
 class Engine(Protocol):
-    def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
-        """Run one rank's part to its end. Raises DeadlineError, MismatchError, and what the watch raises."""
+    def run(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
+    ) -> None:
+        """Run one rank's part to its end. Raises DeadlineError, MismatchError, what the watch and the stops raise, and
+        the FaultError of hardware that fails.
+        """
 
 
 def engine_for(name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes]) -> Engine:

@@ -10,16 +10,17 @@ from typing import TypeAlias
 
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
-from cxlemu.engines.streams import Blocked, Running, Watch
+from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.kernels import KERNELS
+from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
-from cxlemu.memory.native import NativeShadowMemory
+from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
 
 DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED = range(6)  # enum status in native/core.h
+STOPPED = 9
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256
@@ -42,8 +43,16 @@ class NativeEngine:
     spins: int = 0
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
-    def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
-        """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises.
+    def run(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
+    ) -> None:
+        """Run one rank's part. Raises as Engine says.
 
         PlanError for records that would touch memory outside of buffers and slots, ArgumentError for buffers that are
         too small, or read-only though the part writes to them.
@@ -53,8 +62,10 @@ class NativeEngine:
             program.start(running.binding.epoch, running.binding.tag, *buffers)
         except ValueError as error:
             raise ArgumentError(f"rank {running.part.rank} cannot begin [{running.call}]: {error}") from error
+        for stream in {stream for stream, _ in stops}:
+            program.stop(stream, min(at for other, at in stops if other == stream))
         status, found = program.advance(LOOK_NS, self.spins)
-        self.finish(running, program, status, found, buffers=buffers, deadline_s=deadline_s, watch=watch)
+        self.finish(running, program, status, found, buffers=buffers, deadline_s=deadline_s, watch=watch, stops=stops)
 
     def finish(
         self,
@@ -66,6 +77,7 @@ class NativeEngine:
         buffers: Sequence[Bytes],
         deadline_s: float,
         watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
     ) -> None:
         """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
         before: Obstacles = []
@@ -76,8 +88,19 @@ class NativeEngine:
             if status == KERNEL:
                 _compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])
+            elif status == STOPPED:
+                stream, at = found[0][:2]
+                left_out = stops[stream, at]()
+                program.stop(
+                    stream, min((a for s, a in stops if s == stream and a > at), default=_length(running, stream))
+                )
+                if left_out:
+                    program.skip(stream)
             elif status == HELD:
                 raise held()
+            elif status in (LINK_DOWN, CARD_LOST, POISONED):
+                assert self.through is not None  # only an emulated pool says so
+                raise self.through.failure(status)
             elif status == EXHAUSTED:
                 raise MemoryError("no memory for the non-temporal stores of an emulated host")
             else:
@@ -134,9 +157,16 @@ def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int,
     return Blocked(named.name, at, named.instructions[at], doorbell, owner, wanted, shows)
 
 
+def _length(running: Running, stream: int) -> int:
+    return len(running.part.streams[stream].records)
+
+
 def _compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int) -> None:
     i = running.part.streams[stream].instructions[at]
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)
     inputs = [buffers[o.id][o.offset : o.offset + size] for o, size in zip((i.a, i.b, i.c), sizes, strict=False)]
-    KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    try:
+        KERNELS[kernel.name].run(kernel.parameters, buffers[i.dst.id][i.dst.offset : i.dst.offset + out], inputs)
+    except ChecksumError:
+        raise running.damaged(stream, at) from None

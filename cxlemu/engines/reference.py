@@ -6,14 +6,14 @@ on every wait. `streams.run_together` drives the Runners of all ranks in one thr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cxlemu.address import AddressMap
-from cxlemu.engines.streams import Blocked, Running, Streams, Watch
+from cxlemu.clock import SYSTEM_CLOCK, Clock
+from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Streams, Watch
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes, HostMemory
@@ -184,30 +184,39 @@ class ReferenceEngine:
     """Runs plans in Python, over any memory."""
 
     memory: HostMemory
+    clock: Clock = SYSTEM_CLOCK
 
-    def run(self, running: Running, buffers: list[Bytes], *, deadline_s: float, watch: Watch | None = None) -> None:
-        """Run one rank's part. Raises DeadlineError, MismatchError, and what the watch raises."""
+    def run(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
+    ) -> None:
+        """Run one rank's part. Raises as Engine says; DeadlineError when no stream progresses for ``deadline_s``."""
         r = running
-        runner = Runner(r.call, r.frame, r.part, r.binding, memory=self.memory, buffers=buffers)
-        run(runner, deadline_s=deadline_s, watch=watch)
+        runner = Runner(r.call, r.frame, r.part, r.binding, memory=self.memory, buffers=buffers, stops=stops)
+        run(runner, deadline_s=deadline_s, watch=watch, clock=self.clock)
 
 
-def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None) -> None:
+def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
     """Run one rank's part to its end. Raises DeadlineError when no stream progresses for ``deadline_s`` seconds."""
-    progress = time.monotonic()
+    progress = clock.now()
     idle_rounds = 0
     while True:
         blocked, stepped = runner.advance()
         if not blocked:
             return
         if stepped:
-            progress, idle_rounds = time.monotonic(), 0
+            progress, idle_rounds = clock.now(), 0
             continue
-        waited_s = time.monotonic() - progress
+        waited_s = clock.now() - progress
         if watch is not None:
             watch(runner, blocked, waited_s)
         if waited_s > deadline_s:
             raise runner.deadline(blocked, waited_s)
         idle_rounds += 1
         # Yield at first, then back off: more ranks than cores is the normal case here.
-        time.sleep(0 if idle_rounds < 20 else min(1e-3, 2e-5 * (idle_rounds - 19)))
+        clock.sleep(0 if idle_rounds < 20 else min(1e-3, 2e-5 * (idle_rounds - 19)))

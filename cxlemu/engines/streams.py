@@ -8,12 +8,13 @@ seen at once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cxlemu.errors import DeadlineError, MismatchError
-from cxlemu.plan import Call, Frame, Instruction, Layout, RankPart
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
+from cxlemu.kernels import ChecksumError
+from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +69,33 @@ class Running:
             f"collectives with the same arguments"
         )
 
+    def damaged(self, stream: int, at: int) -> IntegrityError:
+        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say."""
+        before = self.part.streams[stream].instructions[:at]
+        rung, read = (next(i for i in reversed(before) if i.op == op) for op in (Op.WAIT_DATA, Op.READ))
+        card, _ = self.frame.regions[read.a.id].map.locate(read.a.offset)
+        return IntegrityError(self.binding.layout.owner(rung.arg), card)
+
 
 # Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
 # may raise. The last argument is how long the rank has made no progress, in seconds.
 Watch = Callable[[Running, list[Blocked], float], None]
 
 
+# What is done before some instructions of one call, given by (stream, at); true where the instruction is then left out.
+# A stop happens once, when its stream comes to it, whether or not the instruction can then go on.
+Stops = Mapping[tuple[int, int], Callable[[], bool]]
+NO_STOPS: Stops = {}
+
+
 @dataclass
 class Streams(Running, ABC):
     """A rank whose streams are stepped one instruction at a time."""
 
+    stops: Stops = field(default_factory=dict, kw_only=True)
     position: list[int] = field(init=False)
     events: set[int] = field(init=False, default_factory=set)
+    _stopped: set[tuple[int, int]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.position = [0] * len(self.part.streams)
@@ -91,11 +107,25 @@ class Streams(Running, ABC):
     def step(self, stream: int) -> Blocked | None:
         """Execute the stream's next instruction, or say why it cannot be executed yet."""
         at = self.position[stream]
-        blocked = self.execute(self.part.streams[stream].instructions[at])
+        if self.stops and self._stop(stream, at):
+            self.position[stream] += 1
+            return None
+        try:
+            blocked = self.execute(self.part.streams[stream].instructions[at])
+        except ChecksumError:
+            raise self.damaged(stream, at) from None
         if blocked is not None:
             return blocked._replace(stream=self.part.streams[stream].name, at=at)
         self.position[stream] += 1
         return None
+
+    def _stop(self, stream: int, at: int) -> bool:
+        """Whether the instruction is left out."""
+        stop = self.stops.get((stream, at))
+        if stop is None or (stream, at) in self._stopped:
+            return False
+        self._stopped.add((stream, at))
+        return stop()
 
     def ended(self, stream: int) -> bool:
         return self.position[stream] == len(self.part.streams[stream].records)
@@ -118,6 +148,9 @@ class Streams(Running, ABC):
         return blocked, stepped
 
 
+# A wait that was not satisfied can only be satisfied after one of these.
+RELEASES = frozenset({Op.SIGNAL, Op.SIGNAL_DATA, Op.RECORD})
+
 # Chooses among the (rank's index, stream) pairs that may be tried next.
 Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 
@@ -132,7 +165,7 @@ def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
     while candidates:
         choices = [c for c in candidates if c not in stuck]
         if not choices:
-            raise _deadlock(ranks, stuck)
+            raise deadlock(ranks, stuck)
         rank, stream = schedule(choices)
         obstacle = ranks[rank].step(stream)
         if obstacle is not None:
@@ -160,10 +193,13 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
                     break
                 progress = True
         if stuck and not progress:
-            raise _deadlock(ranks, stuck)
+            raise deadlock(ranks, stuck)
         candidates = list(stuck)
 
 
-def _deadlock(ranks: Sequence[Streams], stuck: dict[tuple[int, int], Blocked]) -> DeadlineError:
-    waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in stuck.items())
+def deadlock(
+    ranks: Sequence[Streams] | Mapping[int, Streams], stuck: Mapping[tuple[int, int], Blocked]
+) -> DeadlineError:
+    """For a world in which no rank can go on: what each waits for, by (rank's index, stream)."""
+    waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in sorted(stuck.items()))
     return DeadlineError("deadlock: " + "; ".join(waits))

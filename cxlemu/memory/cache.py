@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.damage import DAMAGE_BYTES, Damage
 from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.memory.ranges import WORD, check_cards
@@ -34,10 +35,34 @@ _WORDS_PER_LINE = LINE_BYTES // WORD.itemsize
 _PAGE_BYTES = 4096
 
 
-class CardCache:
-    """One host's cached lines of one card. Windows are line numbers, ``first`` to below ``last``."""
+class LineView(NamedTuple):
+    """What a host has of a line, None where it has not: in its cache, and on the way to the pool."""
 
-    def __init__(self, pool: Bytes, data: Bytes, posted: Bytes, state: Bytes, pending: Mask) -> None:
+    cached: bytes | None
+    dirty: bool
+    posted: bytes | None
+
+
+class CardCache:
+    """One host's cached lines of one card. Windows are line numbers, ``first`` to below ``last``.
+
+    Where hardware is broken, loads of programs raise FaultErrors before they move anything, and what goes to the pool
+    may be lost.
+    """
+
+    def __init__(
+        self,
+        pool: Bytes,
+        data: Bytes,
+        posted: Bytes,
+        state: Bytes,
+        pending: Mask,
+        *,
+        damage: Damage,
+        host: int,
+        card: int,
+    ) -> None:
+        self._damage, self._host, self._card = damage, host, card
         self._pool, self._data = pool, data
         self._pool_words, self._data_words = pool.view(WORD), data.view(WORD)
         self._pool_lines: NDArray[Any] = pool.view(_LINE)
@@ -46,19 +71,31 @@ class CardCache:
         self._state = state
         self._pending = pending  # lines whose posted write-back has not reached the pool
 
+    def look(self, line: int) -> LineView:
+        """Moves nothing: for pictures and tests."""
+        state = self._state[line]
+        return LineView(
+            cached=self._data_lines[line].tobytes() if state & PRESENT else None,
+            dirty=bool(state & DIRTY),
+            posted=self._posted_lines[line].tobytes() if self._pending[line] else None,
+        )
+
     # -- steps of programs
 
     def store(self, offset: int, data: Bytes) -> None:
         """Lines that are overwritten whole need no fetch; a line at either end may be overwritten in part."""
         first, last = lines_of(offset, data.size)
-        if offset % LINE_BYTES:
-            self.fetch(first, min(first + 1, last))
-        if (offset + data.size) % LINE_BYTES:
-            self.fetch(max(first, last - 1), last)
+        ends = [(first, min(first + 1, last))] if offset % LINE_BYTES else []
+        ends += [(max(first, last - 1), last)] if (offset + data.size) % LINE_BYTES else []
+        for end in ends:
+            self.check_load(*end)
+        for end in ends:
+            self.fetch(*end)
         self._data[offset : offset + data.size].reshape(data.shape)[...] = data
         self._state[first:last] = PRESENT | DIRTY
 
     def load(self, offset: int, out: Bytes) -> None:
+        self.check_load(*lines_of(offset, out.size))
         self.fetch(*lines_of(offset, out.size))
         out[...] = self._data[offset : offset + out.size].reshape(out.shape)
 
@@ -87,14 +124,16 @@ class CardCache:
     def push_doorbell(self, line: int) -> None:
         """Write the line back at once: payload first, so whoever sees the word finds its payload."""
         self.land(line, line + 1)
-        payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
-        self._pool[payload] = self._data[payload]
-        self._pool_words[line * _WORDS_PER_LINE] = self._data_words[line * _WORDS_PER_LINE]
+        if self._arriving(line, np.ones(1, np.bool_)).all():
+            payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
+            self._pool[payload] = self._data[payload]
+            self._pool_words[line * _WORDS_PER_LINE] = self._data_words[line * _WORDS_PER_LINE]
         self._state[line] = PRESENT | FLUSHED
 
     def fetch_doorbell(self, line: int) -> None:
         """Invalidate and fetch: word first, payload after it (the mirror image of ``push_doorbell``)."""
         self.invalidate(line, line + 1)
+        self.check_load(line, line + 1)
         payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
         self._data_words[line * _WORDS_PER_LINE] = self._pool_words[line * _WORDS_PER_LINE]
         self._data[payload] = self._pool[payload]
@@ -102,8 +141,15 @@ class CardCache:
 
     def land_nt(self, offset: int, data: Bytes) -> None:
         """A non-temporal store reaches the pool; what this host wrote to its lines before goes first."""
-        self.invalidate(*lines_of(offset, data.size))
-        self._pool[offset : offset + data.size] = data
+        first, last = lines_of(offset, data.size)
+        self.invalidate(first, last)
+        whole = np.ones(last - first, np.bool_)
+        if data.size:  # a line at either end that is overwritten in part stays poisoned
+            whole[0] &= offset % LINE_BYTES == 0
+            whole[-1] &= (offset + data.size) % LINE_BYTES == 0
+        if self._reaches_pool():
+            self._arriving(first, whole)
+            self._pool[offset : offset + data.size] = data
 
     # -- steps of nature (fetch and land are also parts of the above); each returns how many lines it moved
 
@@ -112,7 +158,7 @@ class CardCache:
         state = self._state[first:last]
         absent = (state & PRESENT) == 0
         if among is not None:
-            absent &= among
+            absent &= among & self._fetchable(first, last)
         count = _move(self._data_lines, self._pool_lines, first, last, absent)
         if count:
             _move(self._data_lines, self._posted_lines, first, last, absent & self._pending[first:last])
@@ -122,7 +168,7 @@ class CardCache:
     def land(self, first: int, last: int, among: Mask | None = None) -> int:
         pending = self._pending[first:last]
         held = pending.copy() if among is None else pending & among
-        count = _move(self._pool_lines, self._posted_lines, first, last, held)
+        count = self._put(self._posted_lines, first, last, held)
         if count:
             pending ^= held
         return count
@@ -132,7 +178,7 @@ class CardCache:
         state = self._state[first:last]
         dirty = (state & DIRTY) != 0
         leaving = among & (state != 0) & ~(dirty & self._pending[first:last])
-        _move(self._pool_lines, self._data_lines, first, last, dirty & leaving)
+        self._put(self._data_lines, first, last, dirty & leaving)
         state *= ~leaving
         return int(np.count_nonzero(leaving))
 
@@ -141,6 +187,43 @@ class CardCache:
         self.land(0, held.size, held & (rng.random(held.size) < 0.5))
         held[:] = False
         self._state[:] = 0
+
+    # -- broken hardware
+
+    def check_load(self, first: int, last: int) -> None:
+        """Raises the FaultError of a load of these lines, if they cannot all be had."""
+        if self._damage.armed:
+            self._damage.check_load(self._host, self._card, first, self._from_pool(first, last))
+
+    def _from_pool(self, first: int, last: int) -> Mask:
+        """The lines that a fetch would take from there."""
+        absent: Mask = (self._state[first:last] & PRESENT) == 0
+        return absent & ~self._pending[first:last]
+
+    def _fetchable(self, first: int, last: int) -> Mask | np.bool_:
+        """Nature fetches no line that reads as an error."""
+        if not self._damage.armed:
+            return np.True_
+        broken = self._from_pool(first, last)
+        if self._reaches_pool():
+            broken &= self._damage.poisoned(self._card, first, last)
+        return ~broken
+
+    def _reaches_pool(self) -> bool:
+        return not self._damage.armed or self._damage.cut_off(self._host, self._card) is None
+
+    def _arriving(self, first: int, lines: Mask) -> Mask:
+        """Those of the lines, on their way to the pool whole, that get there."""
+        if not self._reaches_pool():
+            return np.zeros_like(lines)
+        if self._damage.armed:
+            self._damage.overwritten(self._card, first, lines)
+        return lines
+
+    def _put(self, source: NDArray[Any], first: int, last: int, mask: Mask) -> int:
+        """Write the marked lines to the pool; returns how many were sent, wherever they end."""
+        _move(self._pool_lines, source, first, last, self._arriving(first, mask))
+        return int(np.count_nonzero(mask))
 
     def _post(self, first: int, last: int) -> None:
         """Post the dirty lines, their bytes fixed now. One per line can be pending: an older one lands."""
@@ -156,11 +239,21 @@ class CardCache:
 class HostCache:
     """The cache of one emulated host, shared by its ranks; hold ``lock`` around every use of ``cards``.
 
+    ``damage`` is what is broken in the pool, one page for all of its hosts; by default nothing is.
+
     Each process of a host has its own HostCache on the same ``storage`` (see ``host_segment_bytes``): cached
     data of all cards, then posted data, then states, then pending flags, then, at a whole line, the lock.
     """
 
-    def __init__(self, cards: Sequence[Bytes], storage: Bytes, lock_path: Path | None) -> None:
+    def __init__(
+        self,
+        cards: Sequence[Bytes],
+        storage: Bytes,
+        lock_path: Path | None,
+        *,
+        host: int = 0,
+        damage: Damage | None = None,
+    ) -> None:
         count, card_bytes = len(cards), check_cards(cards)
         needed = host_segment_bytes(count, card_bytes)
         if storage.nbytes < needed:
@@ -174,20 +267,27 @@ class HostCache:
         self.storage = storage
         self.lock = HostLock(storage[_lock_offset(count, card_bytes) :][:LOCK_BYTES], lock_path)
         self.memory = tuple(cards)
-        self.cards = tuple(map(CardCache, cards, data, posted, flags[0], flags[1].view(np.bool_)))
+        self.host = host
+        self.damage = damage or Damage.none()
+        self.cards = tuple(
+            CardCache(*parts, damage=self.damage, host=host, card=card)
+            for card, parts in enumerate(zip(cards, data, posted, flags[0], flags[1].view(np.bool_), strict=True))
+        )
 
     @classmethod
-    def private(cls, cards: Sequence[Bytes]) -> HostCache:
+    def private(cls, cards: Sequence[Bytes], *, host: int = 0, damage: Damage | None = None) -> HostCache:
         """In this process only; the kernel backs it with memory as lines are touched."""
         needed = host_segment_bytes(len(cards), check_cards(cards))
         zeros = np.zeros(needed + LINE_BYTES, np.uint8)
         begin = -zeros.ctypes.data % LINE_BYTES
-        return cls(cards, zeros[begin : begin + needed], None)
+        return cls(cards, zeros[begin : begin + needed], None, host=host, damage=damage)
 
     @classmethod
-    def shared(cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path) -> HostCache:
+    def shared(
+        cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path, *, host: int = 0, damage: Damage | None = None
+    ) -> HostCache:
         """In ``segment``, zeros at first, shared by the processes of one host, which begin by locking ``lock_path``."""
-        return cls(cards, segment, lock_path)
+        return cls(cards, segment, lock_path, host=host, damage=damage)
 
     def crash(self, rng: np.random.Generator) -> None:
         """The host dies: its cache vanishes, each posted write-back lands or not. Discard its memories."""
@@ -201,8 +301,13 @@ class HostCache:
 
 
 def host_segment_bytes(cards: int, card_bytes: int) -> int:
-    """Bytes of a segment that holds one host's cache of ``cards`` cards, in whole pages."""
-    return round_up(_lock_offset(cards, card_bytes) + LOCK_BYTES, _PAGE_BYTES)
+    """Bytes of a segment that holds one host's cache of ``cards`` cards, in whole pages; and room for the damage."""
+    return round_up(_lock_offset(cards, card_bytes) + LOCK_BYTES + DAMAGE_BYTES, _PAGE_BYTES)
+
+
+def damage_in(segment: Bytes) -> Damage:
+    """The pool's damage: at the end of the segment of host 0."""
+    return Damage(segment[-DAMAGE_BYTES:])
 
 
 def _lock_offset(cards: int, card_bytes: int) -> int:

@@ -12,23 +12,30 @@ from dataclasses import astuple
 import numpy as np
 
 from cxlemu import _native
+from cxlemu.errors import CardLostError, FaultError, LinkDownError, PoisonError
 from cxlemu.memory import lock
 from cxlemu.memory.adversary import Adversary, AdversaryStats
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
 from cxlemu.memory.ranges import WORD, check_bytes, check_doorbell, check_range
 
+LINK_DOWN, CARD_LOST, POISONED = 6, 7, 8  # enum status in native/core.h
+
 
 class NativeShadowMemory:
     """One rank of a host whose ranks share ``cache``. Without an adversary nothing moves that need not move.
 
-    Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError.
+    Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError; loads where
+    hardware is broken, its FaultError.
     """
 
     def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
         self._cards = cache.memory
         nature = None if adversary is None else (adversary.state, *astuple(adversary.rates))
-        self.shadow = _native.Shadow(cache.memory, cache.storage, cache.lock.native, lock.DEADLINE_S, nature)
+        self._host = cache.host
+        self.shadow = _native.Shadow(
+            cache.memory, cache.storage, cache.lock.native, lock.DEADLINE_S, nature, cache.host, cache.damage.page
+        )
 
     @property
     def stats(self) -> AdversaryStats:
@@ -53,26 +60,26 @@ class NativeShadowMemory:
 
     def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
         check_range(self._cards, card, offset, nbytes)
-        with _locking():
+        with self._working():
             self.shadow.flush(card, offset, nbytes, keep)
 
     def fence(self) -> None:
-        with _locking():
+        with self._working():
             self.shadow.fence()
 
     def invalidate(self, card: int, offset: int, nbytes: int) -> None:
         check_range(self._cards, card, offset, nbytes)
-        with _locking():
+        with self._working():
             self.shadow.invalidate(card, offset, nbytes)
 
     def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
         check_doorbell(self._cards, card, offset, word, payload)
-        with _locking():
+        with self._working():
             self.shadow.signal(card, offset, word, payload)
 
     def poll(self, card: int, offset: int) -> DoorbellLine:
         check_doorbell(self._cards, card, offset, 0, b"")
-        with _locking():
+        with self._working():
             line = self.shadow.poll(card, offset)
         assert len(line) == LINE_BYTES
         return DoorbellLine(int.from_bytes(line[: WORD.itemsize], "little"), line[WORD.itemsize :])
@@ -81,13 +88,21 @@ class NativeShadowMemory:
     def _checked(self, card: int, offset: int, data: Bytes) -> Iterator[None]:
         check_bytes(data)
         check_range(self._cards, card, offset, data.size)
-        with _locking():
+        with self._working():
             yield
 
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise lock.held() from None
+        except OSError as error:
+            raise self.failure(*error.args) from None
 
-@contextmanager
-def _locking() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise lock.held() from None
+    def failure(self, status: int) -> FaultError:
+        """The error of a load that failed so, just now."""
+        card, offset = self.shadow.broken()
+        if status == LINK_DOWN:
+            return LinkDownError(self._host)
+        return CardLostError(card) if status == CARD_LOST else PoisonError(card, offset)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cxlemu.memory.adversary import Action, Adversary, AdversaryStats
+from cxlemu.memory.adversary import Action, Adversary, AdversaryStats, Move
 from cxlemu.memory.cache import CardCache, HostCache, lines_of
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
@@ -35,11 +35,12 @@ class _Posted(NamedTuple):
 class ShadowMemory:
     """One rank of a host whose ranks share ``cache``. Without an adversary nothing moves that need not move.
 
-    Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError.
+    Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError; loads where
+    hardware is broken, its FaultError.
     """
 
     def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
-        self._cache = cache
+        self.cache = cache
         self._adversary = adversary
         self._flushed: dict[tuple[int, int, int], None] = {}  # (card, first, last) since the last fence
         self._posted_nt: list[_Posted] = []  # in program order
@@ -51,7 +52,7 @@ class ShadowMemory:
 
         Fences and non-temporal stores are a memory's own: when one is in use, what went through the other was fenced.
         """
-        return NativeShadowMemory(self._cache, self._adversary)
+        return NativeShadowMemory(self.cache, self._adversary)
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
         check_bytes(data)
@@ -75,13 +76,13 @@ class ShadowMemory:
             self._flushed[card, first, last] = None
 
     def fence(self) -> None:
-        with self._cache.lock:
+        with self.cache.lock:
             self._disturb()
             for nt in self._posted_nt:
-                self._cache.cards[nt.card].land_nt(nt.offset, nt.data)
+                self.cache.cards[nt.card].land_nt(nt.offset, nt.data)
             self._posted_nt.clear()
             for card, first, last in self._flushed:
-                self._cache.cards[card].complete(first, last)
+                self.cache.cards[card].complete(first, last)
             self._flushed.clear()
             self._disturb()
 
@@ -91,7 +92,7 @@ class ShadowMemory:
 
     def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
         """The doorbell's line arrives at once: the model may hold it back, but who here would let it go?"""
-        check_doorbell(self._cache.memory, card, offset, word, payload)
+        check_doorbell(self.cache.memory, card, offset, word, payload)
         with self._operation(card, offset, LINE_BYTES) as cached:
             if payload:
                 self._store(cached, card, offset + WORD.itemsize, np.frombuffer(payload, np.uint8))
@@ -102,22 +103,22 @@ class ShadowMemory:
 
     def poll(self, card: int, offset: int) -> DoorbellLine:
         """Undisturbed: how often a rank polls depends on time, and the adversary must not."""
-        check_doorbell(self._cache.memory, card, offset, 0, b"")
+        check_doorbell(self.cache.memory, card, offset, 0, b"")
         line = np.empty(LINE_BYTES, np.uint8)
-        with self._cache.lock:
-            cached = self._cache.cards[card]
+        with self.cache.lock:
+            cached = self.cache.cards[card]
             cached.fetch_doorbell(offset // LINE_BYTES)
             self._load(cached, card, offset, line)
         return DoorbellLine(int(line[: WORD.itemsize].view(WORD)[0]), line[WORD.itemsize :].tobytes())
 
     @contextmanager
     def _operation(self, card: int, offset: int, nbytes: int) -> Iterator[CardCache]:
-        check_range(self._cache.memory, card, offset, nbytes)
-        with self._cache.lock:
+        check_range(self.cache.memory, card, offset, nbytes)
+        with self.cache.lock:
             if self._adversary is not None:
                 self._adversary.touched(card, *lines_of(offset, nbytes))
             self._disturb()
-            yield self._cache.cards[card]
+            yield self.cache.cards[card]
             self._disturb()
 
     def _store(self, cached: CardCache, card: int, offset: int, data: Bytes) -> None:
@@ -147,7 +148,7 @@ class ShadowMemory:
                 remaining.append(nt)
                 continue
             before, here, after = np.split(nt.data, (low - nt.offset, high - nt.offset))
-            self._cache.cards[card].land_nt(low, here)
+            self.cache.cards[card].land_nt(low, here)
             landed += len(range(*lines_of(low, here.size)))
             if before.size:
                 remaining.append(_Posted(card, nt.offset, before))
@@ -159,12 +160,25 @@ class ShadowMemory:
     def _disturb(self) -> None:
         if self._adversary is None:
             return
-        for action, card, first, among in self._adversary.moves():
-            cached, last = self._cache.cards[card], first + among.size
-            match action:
-                case Action.EVICT:
-                    self.stats.evictions += cached.evict(first, last, among)
-                case Action.PREFETCH:
-                    self.stats.prefetches += cached.fetch(first, last, among)
-                case Action.LAND:
-                    self.stats.landings += cached.land(first, last, among) + self._land_nt(card, first, last)
+        for move in self._adversary.moves():
+            self._suffer(move)
+
+    def disturb(self, move: Move) -> int:
+        """One move of nature, between two operations: how many lines it moved."""
+        with self.cache.lock:
+            return self._suffer(move)
+
+    def _suffer(self, move: Move) -> int:
+        card, first, last = move.card, move.first, move.first + move.among.size
+        cached = self.cache.cards[card]
+        match move.action:
+            case Action.EVICT:
+                moved = cached.evict(first, last, move.among)
+                self.stats.evictions += moved
+            case Action.PREFETCH:
+                moved = cached.fetch(first, last, move.among)
+                self.stats.prefetches += moved
+            case Action.LAND:
+                moved = cached.land(first, last, move.among) + self._land_nt(card, first, last)
+                self.stats.landings += moved
+        return moved

@@ -72,10 +72,30 @@ static int64_t find_clear(const uint8_t *state, int64_t at, int64_t last, uint8_
 
 /* --- steps ----------------------------------------------------------------------------------------------------------- */
 
+/* From there to the pool, unless that is out of reach. */
+static void put_lines(card_cache *c, const uint8_t *from, int64_t first, int64_t last) {
+    if (damage_armed(c->damage)) {
+        if (damage_cut_off(c->damage, c->host, c->card) != DONE) return;
+        damage_overwritten(c->damage, c->card, first, last);
+    }
+    copy_lines(c->pool, from, first, last);
+}
+
+enum status cache_check_load(const card_cache *c, int64_t first, int64_t last, int64_t *line) {
+    if (!damage_armed(c->damage)) return DONE;
+    const enum status cut_off = damage_cut_off(c->damage, c->host, c->card);
+    for (*line = first; *line < last; ++*line) {
+        if (c->state[*line] & PRESENT || c->pending[*line]) continue; /* not from the pool */
+        if (cut_off != DONE) return cut_off;
+        if (damage_poisoned(c->damage, c->card, *line)) return POISONED;
+    }
+    return DONE;
+}
+
 static void land(card_cache *c, int64_t first, int64_t last) {
     for (int64_t at = first, end; (at = find_set(c->pending, at, last, 1)) < last; at = end) {
         end = find_clear(c->pending, at, last, 1);
-        copy_lines(c->pool, c->posted, at, end);
+        put_lines(c, c->posted, at, end);
         THEN();
         memset(c->pending + at, 0, (size_t)(end - at));
     }
@@ -179,7 +199,7 @@ void cache_complete(card_cache *c, int64_t first, int64_t last) {
 void cache_invalidate(card_cache *c, int64_t first, int64_t last) {
     for (int64_t at = first, end; (at = find_set(c->state, at, last, DIRTY)) < last; at = end) {
         end = find_clear(c->state, at, last, DIRTY);
-        copy_lines(c->pool, c->data, at, end);
+        put_lines(c, c->data, at, end);
         THEN();
         memset(c->pending + at, 0, (size_t)(end - at));
     }
@@ -188,14 +208,22 @@ void cache_invalidate(card_cache *c, int64_t first, int64_t last) {
     memset(c->state + first, 0, (size_t)(last - first));
 }
 
+static bool arrives(card_cache *c, int64_t line) {
+    if (damage_cut_off(c->damage, c->host, c->card) != DONE) return false;
+    damage_overwritten(c->damage, c->card, line, line + 1);
+    return true;
+}
+
 /* Payload first, so whoever sees the word finds its payload. */
 void cache_push_doorbell(card_cache *c, int64_t line) {
     const int64_t at = line * LINE_BYTES;
     uint64_t word;
     land(c, line, line + 1);
-    copy(c->pool + at + 8, c->data + at + 8, PAYLOAD_BYTES);
-    memcpy(&word, c->data + at, sizeof word);
-    __atomic_store_n((uint64_t *)(void *)(c->pool + at), word, __ATOMIC_RELEASE);
+    if (!damage_armed(c->damage) || arrives(c, line)) {
+        copy(c->pool + at + 8, c->data + at + 8, PAYLOAD_BYTES);
+        memcpy(&word, c->data + at, sizeof word);
+        __atomic_store_n((uint64_t *)(void *)(c->pool + at), word, __ATOMIC_RELEASE);
+    }
     THEN();
     c->state[line] = PRESENT | FLUSHED;
 }
@@ -213,22 +241,26 @@ void cache_fetch_doorbell(card_cache *c, int64_t line) {
 
 void cache_land_nt(card_cache *c, int64_t offset, const uint8_t *bytes, int64_t nbytes) {
     if (nbytes) cache_invalidate(c, offset / LINE_BYTES, (offset + nbytes + LINE_BYTES - 1) / LINE_BYTES);
+    if (damage_armed(c->damage)) { /* a line at either end that is overwritten in part stays poisoned */
+        if (damage_cut_off(c->damage, c->host, c->card) != DONE) return;
+        damage_overwritten(c->damage, c->card, (offset + LINE_BYTES - 1) / LINE_BYTES, (offset + nbytes) / LINE_BYTES);
+    }
     copy(c->pool + offset, bytes, nbytes);
 }
 
 int64_t cache_move(card_cache *c, const adversary_move *move) {
-    int64_t count = 0;
+    int64_t count = 0, line;
     for (int64_t k = move->lines.first; k < move->lines.last; k++) {
         if (!move->among[k - move->lines.first]) continue;
         switch (move->action) {
         case EVICT: /* dirty lines go to the pool at once, unless an older write-back of the line is still pending */
             if (c->state[k] == 0 || (c->state[k] & DIRTY && c->pending[k])) continue;
-            if (c->state[k] & DIRTY) copy_lines(c->pool, c->data, k, k + 1);
+            if (c->state[k] & DIRTY) put_lines(c, c->data, k, k + 1);
             THEN();
             c->state[k] = 0;
             break;
         case PREFETCH:
-            if (c->state[k] & PRESENT) continue;
+            if (c->state[k] & PRESENT || cache_check_load(c, k, k + 1, &line) != DONE) continue;
             fetch(c, k, k + 1);
             break;
         default:

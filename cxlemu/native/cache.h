@@ -12,6 +12,9 @@ void cache_store(card_cache *c, int64_t offset, strided from, int64_t nbytes);
  * lines at either end. */
 void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nbytes);
 
+/* DONE, or why a load that fetches these lines fails: then *line is the first that is poisoned. */
+enum status cache_check_load(const card_cache *c, int64_t first, int64_t last, int64_t *line);
+
 void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes);
 void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep);
 void cache_complete(card_cache *c, int64_t first, int64_t last);

@@ -2,6 +2,8 @@
  * (and say it in sentences); these checks are what memory safety needs. */
 #include "core.h"
 
+const int64_t item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
+
 static bool fits(int64_t at, int64_t nbytes, int64_t size) { return at >= 0 && nbytes >= 0 && nbytes <= size && at <= size - nbytes; }
 
 static bool operand_ok(const program *p, const operand *o, int64_t nbytes) {

@@ -82,11 +82,11 @@ typedef struct {
     uint16_t tag;
     int64_t *done_seen; /* what each rank's done doorbell showed last, or NULL: they only grow */
     uint8_t *buffers[MAX_BUFFERS];
-    int64_t position[MAX_STREAMS];
+    int64_t position[MAX_STREAMS], stops[MAX_STREAMS]; /* no record is executed from its stop on */
     uint8_t *events;
 } program;
 
-enum status { DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED };
+enum status { DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, LINK_DOWN, CARD_LOST, POISONED, STOPPED };
 
 /* Where a stream stands: what it waits for, or what ended the run. doorbell is -1 for an event of the rank's own. */
 typedef struct {
@@ -103,7 +103,8 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
 
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
  * of them), a doorbell was rung by another call (MISMATCH), a COMPUTE is due (KERNEL), an emulated host's cache cannot be
- * had (HELD) or there is no memory for what an emulated host has posted (EXHAUSTED): found[0] says where.
+ * had (HELD), there is no memory for what an emulated host has posted (EXHAUSTED), or a load from an emulated pool fails
+ * (LINK_DOWN, CARD_LOST, POISONED: the shadow says where), or a stream has come to its stop (STOPPED): found[0] says where.
  * spins: looks at doorbells before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 

@@ -193,6 +193,7 @@ static enum status step(program *p, const record *r, bool last, obstacle *found)
 void program_begin(program *p, int64_t epoch, uint16_t tag) {
     p->epoch = epoch, p->slot = epoch % p->slots, p->tag = tag;
     memset(p->position, 0, sizeof p->position);
+    memcpy(p->stops, p->lengths, sizeof p->stops);
     memset(p->events, 0, (size_t)p->event_count);
 }
 
@@ -202,7 +203,7 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
         bool progress = false;
         *count = 0;
         for (int32_t s = 0; s < p->stream_count; s++) {
-            while (p->position[s] < p->lengths[s]) {
+            while (p->position[s] < p->stops[s]) {
                 obstacle *next = &found[*count];
                 const int64_t at = p->position[s];
                 enum status outcome = step(p, &p->records[s][at], at + 1 == p->lengths[s], next);
@@ -218,6 +219,11 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                 }
                 p->position[s]++;
                 progress = true;
+            }
+            if (p->position[s] == p->stops[s] && p->stops[s] < p->lengths[s]) {
+                found[0] = (obstacle){.stream = s, .doorbell = -1, .at = p->position[s]};
+                *count = 1;
+                return STOPPED;
             }
         }
         if (*count == 0) return DONE;

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-const int64_t item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
-
 /* Vector code for the machine at hand, chosen when the library is loaded. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(CXLEMU_PLAIN)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))

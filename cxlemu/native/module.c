@@ -256,6 +256,24 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
+/* stop(stream, at): STOPPED is how advance ends before that record of this call; an end of the stream stops nothing. */
+static PyObject *Program_stop(Program *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "stop takes a stream and a record");
+        return NULL;
+    }
+    const long stream = PyLong_AsLong(args[0]);
+    const long long at = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (self->state != STARTED || stream < 0 || stream >= self->p.stream_count || at < self->p.position[stream] ||
+        at > self->p.lengths[stream]) {
+        PyErr_SetString(PyExc_RuntimeError, "there is no such record to come");
+        return NULL;
+    }
+    self->p.stops[stream] = at;
+    Py_RETURN_NONE;
+}
+
 static PyObject *module_fold(PyObject *module, PyObject *args) {
     int dtype, redop;
     long long divisor;
@@ -281,6 +299,7 @@ static PyMethodDef program_methods[] = {
     {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL,
      "advance(idle_ns, spins) -> (status, obstacles): go on until done, or nothing progressed for idle_ns."},
     {"skip", (PyCFunction)Program_skip, METH_O, "skip(stream): its record was executed elsewhere."},
+    {"stop", (PyCFunction)(void (*)(void))Program_stop, METH_FASTCALL, "stop(stream, at): before that record, once."},
     {NULL, NULL, 0, NULL},
 };
 

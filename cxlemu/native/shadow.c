@@ -133,14 +133,39 @@ static enum status leave(shadow *s, bool ok) {
     return ok ? DONE : EXHAUSTED;
 }
 
+/* Whether these lines can be loaded; if not, the host's lock is let go. */
+static enum status loadable(shadow *s, window lines) {
+    int64_t line = lines.first;
+    const enum status status = cache_check_load(&s->cards[lines.card], lines.first, lines.last, &line);
+    if (status != DONE) {
+        s->broken = (damaged_place){lines.card, line * LINE_BYTES};
+        host_lock_release(s->lock);
+    }
+    return status;
+}
+
 /* --- operations ----------------------------------------------------------------------------------------------------------- */
 
+/* The lines at either end of a store are loaded, if it overwrites them in part. */
+static enum status ends_loadable(shadow *s, place at, int64_t nbytes) {
+    const window lines = lines_of(at, nbytes);
+    enum status status = DONE;
+    if (nbytes && at.offset % LINE_BYTES) status = loadable(s, (window){at.card, lines.first, lines.first + 1});
+    if (nbytes && status == DONE && (at.offset + nbytes) % LINE_BYTES)
+        status = loadable(s, (window){at.card, lines.last - 1, lines.last});
+    return status;
+}
+
 /* A cached store waits for this rank's own non-temporal stores to its lines. */
-static bool store(shadow *s, place at, strided from, int64_t nbytes, bool through) {
+static enum status store(shadow *s, place at, strided from, int64_t nbytes, bool through, bool *ok) {
     int64_t landed = 0;
-    if (s->store_count && !land_stores(s, lines_of(at, nbytes), &landed)) return false;
-    (through ? cache_store_through : cache_store)(&s->cards[at.card], at.offset, from, nbytes);
-    return true;
+    if (s->store_count && !land_stores(s, lines_of(at, nbytes), &landed)) {
+        *ok = false;
+        return DONE;
+    }
+    const enum status status = ends_loadable(s, at, nbytes);
+    if (status == DONE) (through ? cache_store_through : cache_store)(&s->cards[at.card], at.offset, from, nbytes);
+    return status;
 }
 
 static void load(shadow *s, place at, strided into, int64_t nbytes) {
@@ -157,8 +182,9 @@ static void load(shadow *s, place at, strided into, int64_t nbytes) {
 enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through) {
     bool ok;
     if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
-    ok = store(s, at, from, nbytes, through && !s->disturbed) && ok;
-    return leave(s, ok);
+    const bool in_one = through && !s->disturbed && !damage_armed(s->cards[at.card].damage);
+    const enum status status = store(s, at, from, nbytes, in_one, &ok);
+    return status == DONE ? leave(s, ok) : status;
 }
 
 enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes) {
@@ -178,6 +204,8 @@ enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes) {
 enum status shadow_read(shadow *s, place at, strided into, int64_t nbytes) {
     bool ok;
     if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    const enum status status = loadable(s, lines_of(at, nbytes));
+    if (status != DONE) return status;
     load(s, at, into, nbytes);
     return leave(s, ok);
 }
@@ -222,7 +250,8 @@ enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *p
     uint8_t bytes[LINE_BYTES];
     memcpy(bytes, &word, sizeof word);
     if (nbytes) memcpy(bytes + sizeof word, payload, (size_t)nbytes);
-    ok = store(s, line, (strided){bytes, LINE_BYTES, 0}, 8 + nbytes, false) && ok;
+    const enum status status = store(s, line, (strided){bytes, LINE_BYTES, 0}, 8 + nbytes, false, &ok);
+    if (status != DONE) return status;
     cache_push_doorbell(&s->cards[line.card], lines.first);
     ok = note_flushed(s, lines) && ok;
     return leave(s, ok);
@@ -231,6 +260,12 @@ enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *p
 /* Undisturbed: how often a rank polls depends on time, and the adversary must not. */
 enum status shadow_poll(shadow *s, place line, uint8_t into[LINE_BYTES]) {
     if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    if (damage_armed(s->cards[line.card].damage)) {
+        const window lines = lines_of(line, LINE_BYTES);
+        cache_invalidate(&s->cards[line.card], lines.first, lines.last);
+        const enum status status = loadable(s, lines);
+        if (status != DONE) return status;
+    }
     cache_fetch_doorbell(&s->cards[line.card], line.offset / LINE_BYTES);
     load(s, line, (strided){into, LINE_BYTES, 0}, LINE_BYTES);
     host_lock_release(s->lock);

@@ -5,12 +5,15 @@
 
 #include "adversary.h"
 #include "core.h"
+#include "damage.h"
 #include "hostlock.h"
 #include "place.h"
 
 /* One host's cached lines of one card. */
 typedef struct {
     uint8_t *pool, *data, *posted, *state, *pending;
+    uint64_t *damage; /* of all hosts' pool */
+    int32_t host, card;
 } card_cache;
 
 /* Local bytes: block k of block_bytes begins at at + k * stride. */
@@ -39,9 +42,11 @@ struct shadow {
     posted_store *stores; /* in program order */
     int64_t store_count, store_room;
     int64_t moved[ACTIONS]; /* lines, by the adversary */
+    damaged_place broken;   /* where the last load failed that did */
 };
 
-/* All return DONE, HELD (the lock could not be had) or EXHAUSTED (no memory for what is posted). */
+/* All return DONE, HELD (the lock could not be had), EXHAUSTED (no memory for what is posted) or, where they load, why that
+ * failed: then nothing was loaded or stored. */
 
 /* through: what is stored is flushed next, by this rank. */
 enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through);

@@ -91,7 +91,7 @@ typedef struct {
     PyObject_HEAD
     shadow s; /* its lock is NULL until it is made */
     HostLock *lock;
-    Py_buffer storage;
+    Py_buffer storage, damage;
     Py_buffer cards[MAX_CARDS];
     int card_views;
 } Shadow;
@@ -100,6 +100,7 @@ static void Shadow_dealloc(Shadow *self) {
     shadow_discard(&self->s);
     for (int k = 0; k < self->card_views; k++) PyBuffer_Release(&self->cards[k]);
     if (self->storage.obj) PyBuffer_Release(&self->storage);
+    if (self->damage.obj) PyBuffer_Release(&self->damage);
     Py_XDECREF(self->lock);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -128,7 +129,7 @@ static int hold_cards(Shadow *self, PyObject *cards) {
 }
 
 /* Where the host's cache lies in its storage: the layout of HostCache in memory/cache.py. */
-static int divide_storage(Shadow *self) {
+static int divide_storage(Shadow *self, int32_t host) {
     const int64_t count = self->s.card_count, card_bytes = self->s.card_bytes, lines = card_bytes / LINE_BYTES;
     uint8_t *data = self->storage.buf;
     if (self->storage.len / count / 2 < card_bytes + lines) {
@@ -138,22 +139,27 @@ static int divide_storage(Shadow *self) {
     uint8_t *posted = data + count * card_bytes, *state = posted + count * card_bytes, *pending = state + count * lines;
     for (int64_t k = 0; k < count; k++)
         self->s.cards[k] = (card_cache){self->cards[k].buf, data + k * card_bytes, posted + k * card_bytes,
-                                        state + k * lines, pending + k * lines};
+                                        state + k * lines, pending + k * lines, self->damage.buf, host, (int32_t)k};
     return 0;
 }
 
 static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"cards", "storage", "lock", "lock_s", "adversary", NULL};
+    static char *names[] = {"cards", "storage", "lock", "lock_s", "adversary", "host", "damage", NULL};
     PyObject *cards, *lock, *adversary_of;
+    int host;
     if (self->lock) {
         PyErr_SetString(PyExc_RuntimeError, "a Shadow is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*O!dO", names, &cards, &self->storage, &HostLockType, &lock,
-                                     &self->s.lock_s, &adversary_of))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*O!dOiw*", names, &cards, &self->storage, &HostLockType, &lock,
+                                     &self->s.lock_s, &adversary_of, &host, &self->damage))
         return -1;
+    if (host < 0 || host >= 1 << 16 || self->damage.len < DAMAGE_BYTES || (uintptr_t)self->damage.buf % 8) {
+        PyErr_SetString(PyExc_ValueError, "a host is a number of 16 bits, and damage a page of 512 bytes, aligned to 8");
+        return -1;
+    }
     self->lock = (HostLock *)Py_NewRef(lock);
-    if (!is_made(self->lock) || hold_cards(self, cards) < 0 || divide_storage(self) < 0) return -1;
+    if (!is_made(self->lock) || hold_cards(self, cards) < 0 || divide_storage(self, host) < 0) return -1;
     if (adversary_of != Py_None) {
         adversary *nature = &self->s.nature;
         unsigned long long state;
@@ -197,7 +203,10 @@ static bool place_given(Shadow *self, PyObject *const *args, long long *nbytes, 
 static PyObject *outcome(enum status status) {
     if (status == DONE) Py_RETURN_NONE;
     if (status == EXHAUSTED) return PyErr_NoMemory();
-    PyErr_SetString(PyExc_TimeoutError, "the host's cache is held by somebody else");
+    PyObject *code = PyLong_FromLong(status);
+    if (status == HELD) PyErr_SetString(PyExc_TimeoutError, "the host's cache is held by somebody else");
+    else PyErr_SetObject(PyExc_OSError, code);
+    Py_XDECREF(code);
     return NULL;
 }
 
@@ -336,6 +345,12 @@ static PyObject *Shadow_moved(Shadow *self, PyObject *none) {
     return Py_BuildValue("(LLL)", (long long)moved[EVICT], (long long)moved[PREFETCH], (long long)moved[LAND]);
 }
 
+/* broken() -> (card, offset) of the last load that failed */
+static PyObject *Shadow_broken(Shadow *self, PyObject *none) {
+    (void)none;
+    return Py_BuildValue("(iL)", (int)self->s.broken.card, (long long)self->s.broken.offset);
+}
+
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
 static PyMethodDef shadow_methods[] = {
@@ -348,6 +363,7 @@ static PyMethodDef shadow_methods[] = {
     {"signal", FAST(Shadow_signal), "signal(card, offset, word, payload)"},
     {"poll", FAST(Shadow_poll), "poll(card, offset) -> the line's bytes"},
     {"moved", (PyCFunction)Shadow_moved, METH_NOARGS, "moved() -> lines evicted, prefetched and landed by the adversary."},
+    {"broken", (PyCFunction)Shadow_broken, METH_NOARGS, "broken() -> (card, offset) of the last load that failed."},
     {NULL, NULL, 0, NULL},
 };
 

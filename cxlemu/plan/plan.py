@@ -116,7 +116,7 @@ class Group:
         return range(self.first, self.first + self.count * self.stride, self.stride)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Kernel:
     """A named local kernel and its integer parameters, such as ("gemm", (m, n, k))."""
 

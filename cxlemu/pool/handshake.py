@@ -17,6 +17,7 @@ import os
 import secrets
 from collections.abc import Iterable
 
+from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.session_lines import Answer, Checkin, Record, SessionArea, Verdict
 from cxlemu.pool.status import HEARTBEAT_S, Presence, Wait
@@ -25,8 +26,18 @@ from cxlemu.pool.status import HEARTBEAT_S, Presence, Wait
 class Membership(Presence):
     """A rank among ``ranks``, and the lines by which it becomes one."""
 
-    def __init__(self, area: SessionArea, *, rank: int, ranks: int, host: int, fingerprint: bytes, wait: Wait) -> None:
-        super().__init__(area, rank, wait)
+    def __init__(
+        self,
+        area: SessionArea,
+        *,
+        rank: int,
+        ranks: int,
+        host: int,
+        fingerprint: bytes,
+        wait: Wait,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(area, rank, wait, clock)
         self.ranks = ranks
         self._host = host
         self._fingerprint = fingerprint

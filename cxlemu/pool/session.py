@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import ArgumentError, MismatchError
 from cxlemu.memory.protocol import HostMemory
+from cxlemu.pool.board import Board
 from cxlemu.pool.handshake import Membership, lost
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES, SessionArea, State, Status, Verdict
 from cxlemu.pool.status import Wait, backoff
@@ -27,6 +29,7 @@ class Session(Membership):
         deadline_s: float,
         host: int = 0,
         wait: Wait = backoff,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> Session:
         """Meet all ``ranks`` in the session area at ``session_offset`` of card 0.
 
@@ -47,12 +50,17 @@ class Session(Membership):
             host=host,
             fingerprint=fingerprint.ljust(FINGERPRINT_BYTES, b"\0"),
             wait=wait,
+            clock=clock,
         )
         if rank == 0:
             session.gather(deadline_s)
         else:
             session.join(deadline_s)
         return session
+
+    def board(self, offset: int, ranks: int) -> Board:
+        """The board of a communicator of so many ranks, at ``offset`` of card 0."""
+        return Board(self._area.memory, offset, self.id, ranks)
 
     def barrier(self, deadline_s: float) -> None:
         """Return when all ranks entered; for bootstrap, as rank 0 looks at every rank.

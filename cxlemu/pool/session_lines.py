@@ -95,18 +95,18 @@ class SessionArea:
     """The lines at ``offset`` of card 0, as one rank's memory shows them."""
 
     def __init__(self, memory: HostMemory, offset: int) -> None:
-        self._memory = memory
+        self.memory = memory
         self._offset = offset
 
     def store(self, line: Line, rank: int) -> None:
         """Push the line of ``rank``, whole and alone: a heartbeat never stands in for a program's fence."""
         index = line_index(type(line), rank)
-        self._memory.signal(0, self._offset + index * LINE_BYTES, *encode(line, index))
+        self.memory.signal(0, self._offset + index * LINE_BYTES, *encode(line, index))
 
     def load(self, kind: type[L], rank: int) -> L | None:
         """The line of ``rank`` as it is in the pool now; None where there is none, or not whole."""
         index = line_index(kind, rank)
-        return decode(kind, index, *self._memory.poll(0, self._offset + index * LINE_BYTES))
+        return decode(kind, index, *self.memory.poll(0, self._offset + index * LINE_BYTES))
 
 
 def line_index(kind: type[Line], rank: int) -> int:
@@ -119,13 +119,13 @@ def encode(line: Line, index: int) -> tuple[int, bytes]:
     """(word, payload) of the line, as ``HostMemory.signal`` takes them."""
     magic, layout = _LAYOUT[type(line)]
     payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
-    return _word(magic, payload, index), payload
+    return seal(magic, payload, index), payload
 
 
 def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
     """The line, or None if these bytes are not a whole and meaningful line of this kind at this index."""
     magic, layout = _LAYOUT[kind]
-    if word != _word(magic, payload, index):
+    if word != seal(magic, payload, index):
         return None
     line = kind(*layout.unpack_from(payload))
     if isinstance(line, Status) and line.state not in _STATES:
@@ -135,5 +135,6 @@ def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
     return line
 
 
-def _word(magic: bytes, payload: bytes, index: int) -> int:
+def seal(magic: bytes, payload: bytes, index: int) -> int:
+    """The word of a line: its kind, and a checksum of what it says and where."""
     return zlib.crc32(magic + payload, index) | int.from_bytes(magic, "little") << 32

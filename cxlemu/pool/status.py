@@ -6,6 +6,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from cxlemu.clock import SYSTEM_CLOCK, Clock
+from cxlemu.errors import CancelledError
 from cxlemu.pool.session_lines import TEXT_BYTES, SessionArea, State, Status
 
 HEARTBEAT_S = 0.05
@@ -22,13 +24,15 @@ def backoff(attempt: int) -> None:
 class Presence:
     """Status lines under one session ``id`` (0: none yet). Belongs to one thread."""
 
-    def __init__(self, area: SessionArea, rank: int, wait: Wait) -> None:
+    def __init__(self, area: SessionArea, rank: int, wait: Wait, clock: Clock = SYSTEM_CLOCK) -> None:
         self.rank = rank
+        self.clock = clock
         self.id = 0
         self._area = area
         self._wait = wait
         self._status = Status(0, 0, 0, 0, 0, State.RUNNING, b"")
         self._beat_at = 0.0
+        self._silent = False
         self._seen: dict[int, tuple[int | None, float]] = {}  # peer: its heartbeat, when we saw it change
 
     def report(self, comm: int, call: int, tag: int, text: str) -> None:
@@ -38,11 +42,18 @@ class Presence:
 
     def beat(self) -> None:
         """Say that this rank is alive. One line is pushed."""
+        if self._silent:
+            raise CancelledError("this rank plays dead")
         self._push(self._status)
+
+    def play_dead(self) -> None:
+        """Never say anything again: what the peers see of a process that was killed, where ranks are threads of one."""
+        self._silent = True
 
     def leave(self, *, failed: bool = False) -> None:
         """Say that this rank is going and will not answer any more."""
-        self._push(self._status._replace(state=State.FAILED if failed else State.DONE))
+        if not self._silent:
+            self._push(self._status._replace(state=State.FAILED if failed else State.DONE))
 
     def peek(self, rank: int) -> Status | None:
         """What ``rank`` said last; None if it said nothing in this session or its line is damaged."""
@@ -63,7 +74,7 @@ class Presence:
 
     def quiet_s(self, rank: int) -> float:
         """For how long this rank has not seen the heartbeat of ``rank`` advance; 0 when that rank left."""
-        status, now = self.peek(rank), time.monotonic()
+        status, now = self.peek(rank), self.clock.now()
         beat = None if status is None else status.heartbeat
         seen_beat, seen_at = self._seen.setdefault(rank, (beat, now))
         if status is not None and (beat != seen_beat or status.state != State.RUNNING):
@@ -82,10 +93,10 @@ class Presence:
 
     def looks(self, deadline_s: float) -> Iterator[int]:
         """One item per look at the pool, at least one; waits in between and keeps the heartbeat going."""
-        end = time.monotonic() + deadline_s
+        end = self.clock.now() + deadline_s
         for attempt in itertools.count():
             yield attempt
-            now = time.monotonic()
+            now = self.clock.now()
             if now >= end:
                 return
             if self.id and now - self._beat_at >= HEARTBEAT_S:
@@ -95,4 +106,4 @@ class Presence:
     def _push(self, status: Status) -> None:
         self._status = status._replace(session=self.id, heartbeat=(status.heartbeat + 1) % 2**64)
         self._area.store(self._status, self.rank)
-        self._beat_at = time.monotonic()
+        self._beat_at = self.clock.now()

@@ -23,13 +23,16 @@ _PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]*)?([eE][-+]?[0-9]
 
 
 class Document:
-    """``data`` holds dict, list, str, int, float, bool and None; ``lines`` the line of every key and item."""
+    """``data`` holds dict, list, str, int, float, bool and None; ``lines`` the line of every key and item.
 
-    def __init__(self, raw: bytes, file: str) -> None:
+    ``noun`` says what kind of file it should be.
+    """
+
+    def __init__(self, raw: bytes, file: str, noun: str = "topology") -> None:
         self.file = file
         self.lines: dict[Key, int] = {(): 1}
         if len(raw) > BYTES_MAX:
-            raise ConfigError(f"{file}: larger than {BYTES_MAX} bytes, which no topology needs")
+            raise ConfigError(f"{file}: larger than {BYTES_MAX} bytes, which no {noun} needs")
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -39,7 +42,7 @@ class Document:
             loader = _Loader(text)
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise self._defect(node, "a topology is a mapping, lines of `key: value`")
+                raise self._defect(node, f"a {noun} is a mapping, lines of `key: value`")
             self.data: dict[str, Any] = self._mapping(loader, node, ())
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
@@ -49,15 +52,15 @@ class Document:
             raise ConfigError(f"{file}:{line}: not plain YAML: {problem}") from None
 
     @classmethod
-    def read(cls, path: Path) -> Document:
+    def read(cls, path: Path, noun: str = "topology") -> Document:
         """Raises ConfigError where the file cannot be read or is not YAML as described above."""
         try:
             if not path.is_file():  # a FIFO or a device could be read for ever
-                raise ConfigError(f"{path}: not a regular file; give a topology file")
+                raise ConfigError(f"{path}: not a regular file; give a {noun} file")
             with path.open("rb") as file:
-                return cls(file.read(BYTES_MAX + 1), str(path))
+                return cls(file.read(BYTES_MAX + 1), str(path), noun)
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; give a topology file that can be read") from None
+            raise ConfigError(f"{path}: {error.strerror}; give a {noun} file that can be read") from None
 
     def place(self, key: Key) -> tuple[int, str]:
         """Line and dotted name of ``key``; the line of the nearest key above it where it is missing."""

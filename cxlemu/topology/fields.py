@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
-from cxlemu.topology.document import Key, dotted, shown
+from cxlemu.errors import ArgumentError
+from cxlemu.topology.document import Document, Key, dotted, shown
 from cxlemu.units import parse_bytes
 
 GRANULE_BYTES_MIN, GRANULE_BYTES_MAX = 256, 16 << 20
@@ -45,6 +47,37 @@ class Model(BaseModel):
             if field.is_required() and key not in data:
                 raise Misplaced((key,), f"is missing: {field.description}")
         return data
+
+
+M = TypeVar("M", bound=Model)
+
+
+def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None = None) -> M:
+    """The document as a ``kind``, or in its place ``data`` that was made of it.
+
+    Raises ConfigError: ``FILE:LINE: KEY what is wrong and what would be right``.
+    """
+    try:
+        return kind.model_validate(document.data if data is None else data)
+    except ValidationError as error:
+        found = [_defect(details) for details in error.errors()]
+    above = {key[:end] for key, _ in found for end in range(len(key))}  # defects there only follow
+    first = [defect for defect in found if defect[0] not in above]
+    key, text = min(first, key=lambda defect: document.place(defect[0]))
+    raise document.error(key, text)
+
+
+def _defect(details: ErrorDetails) -> tuple[Key, str]:
+    """A pydantic error as (key, rest of a sentence that begins with the key)."""
+    key: Key = details["loc"]
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, Misplaced):
+        return (*key, *cause.key), cause.text
+    if isinstance(cause, ArgumentError):
+        return key, str(cause)
+    message = details["msg"]
+    should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
+    return key, f"is {shown(details['input'])} but {should}"
 
 
 class LocalMemory(Model):

@@ -6,13 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pydantic import PrivateAttr, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import PrivateAttr, model_validator
 
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology.checks import defects
 from cxlemu.topology.document import Document, Key, shown
-from cxlemu.topology.fields import Misplaced, listed
+from cxlemu.topology.fields import listed, validated
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_configs
 from cxlemu.topology.standing import Standings, figures, take_standings, with_standings
@@ -68,16 +67,9 @@ class Topology(Parts):
     @classmethod
     def _from_document(cls, document: Document) -> Topology:
         data, standings = take_standings(document)
-        try:
-            topology = cls.model_validate(data)
-            topology._standings = standings
-            return topology
-        except ValidationError as error:
-            found = [_defect(details) for details in error.errors()]
-        above = {key[:end] for key, _ in found for end in range(len(key))}  # defects there only follow
-        first = [defect for defect in found if defect[0] not in above]
-        key, text = min(first, key=lambda defect: document.place(defect[0]))
-        raise document.error(key, text)
+        topology = validated(cls, document, data)
+        topology._standings = standings
+        return topology
 
     @model_validator(mode="after")
     def _is_one_machine(self) -> Topology:
@@ -120,16 +112,3 @@ class Topology(Parts):
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def _defect(details: ErrorDetails) -> tuple[Key, str]:
-    """A pydantic error as (key, rest of a sentence that begins with the key)."""
-    key: Key = details["loc"]
-    cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, Misplaced):
-        return (*key, *cause.key), cause.text
-    if isinstance(cause, ArgumentError):
-        return key, str(cause)
-    message = details["msg"]
-    should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
-    return key, f"is {shown(details['input'])} but {should}"

@@ -11,10 +11,11 @@ from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
 from cxlemu.world.environment import from_environment
 from cxlemu.world.machine import machine
+from cxlemu.world.outcome import Outcome
 from cxlemu.world.stops import stops_exit
 from cxlemu.world.threads import run_threads
 
-__all__ = ["RankContext", "from_environment", "launch"]
+__all__ = ["RankContext", "from_environment", "launch", "launch_survivors"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,38 @@ def launch(
     InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
     SIGHUP and SIGQUIT stop all ranks; an emulated pool is removed in every case.
     """
+    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, survivors=False).in_rank_order()
+
+
+def launch_survivors(
+    main: Callable[[RankContext], T],
+    *,
+    ranks: int,
+    topology: Topology | str | None = None,
+    memory: MemorySpec = WORST_CASE,
+    how: Literal["threads", "processes"] = "threads",
+    deadline_s: float = 30.0,
+    on_message: OnMessage | None = None,
+    pool_name: str | None = None,
+) -> Outcome[T]:
+    """As `launch`, for ranks that go on when another one dies: the ``results`` of those that came through, by rank, and
+    the ``failures`` of the others. When some failed and the first of the others is through, the rest have one deadline.
+    """
+    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, survivors=True)
+
+
+def _run(
+    main: Callable[[RankContext], T],
+    ranks: int,
+    topology: Topology | str | None,
+    memory: MemorySpec,
+    how: str,
+    deadline_s: float,
+    on_message: OnMessage | None,
+    pool_name: str | None,
+    *,
+    survivors: bool,
+) -> Outcome[T]:
     world = World(ranks, machine(topology, memory), memory, deadline_s, how)
     if how == "threads":
         run = run_threads
@@ -49,4 +82,4 @@ def launch(
     else:
         raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
     with stops_exit(), world.create_pool(pool_name) as pool:
-        return run(main, world, pool, on_message or ignore_message)
+        return run(main, world, pool, on_message or ignore_message, survivors=survivors)

@@ -12,14 +12,16 @@ from uuid import UUID
 
 from cxlemu import __version__
 from cxlemu.backends import Backend
+from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
-from cxlemu.pool.session import Session, backoff
+from cxlemu.pool.session import Session, Wait, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
@@ -106,7 +108,10 @@ class World:
             return
         segment = Segment(pool.name, "host", self.hosts[rank])
         try:
-            cache = HostCache.shared(pool.cards, pool.host_segment(segment.index), segment.path)
+            damage = damage_in(pool.host_segment(0))
+            cache = HostCache.shared(
+                pool.cards, pool.host_segment(segment.index), segment.path, host=segment.index, damage=damage
+            )
         except FileNotFoundError:
             raise PoolError(f"{segment} is gone: pool {pool.name} was removed while this rank came") from None
         with closing(cache):
@@ -127,12 +132,14 @@ def entered(
     *,
     emit: OnMessage,
     check: Callable[[], None],
+    pause: Wait = backoff,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[RankContext]:
     """Meet the other ranks in ``pool``; tell them at the end that this rank left, or that it failed."""
 
     def wait(attempt: int) -> None:
         check()
-        backoff(attempt)
+        pause(attempt)
 
     host = world.hosts[rank]
     # The session has a memory of its own: how often it looks and beats depends on time, and must neither
@@ -148,6 +155,7 @@ def entered(
         fingerprint=world.fingerprint(pool),
         deadline_s=world.deadline_s,
         wait=wait,
+        clock=clock,
     )
     try:
         yield RankContext(

@@ -16,11 +16,13 @@ class Outcome(Generic[T]):
     """Results and failures as they arrive.
 
     The first failure starts a clock: the others have one deadline and a little grace to notice by themselves,
-    as they would have to on several machines.
+    as they would have to on several machines. Where ``survivors`` may go on after a failure, the clock starts when the
+    first of them is through.
     """
 
-    def __init__(self, ranks: int, deadline_s: float) -> None:
+    def __init__(self, ranks: int, deadline_s: float, *, survivors: bool = False) -> None:
         self.ranks = ranks
+        self._survivors = survivors
         self.results: dict[int, T] = {}
         self.failures: dict[int, BaseException] = {}  # in order of arrival
         self._patience_s = deadline_s + GRACE_S
@@ -28,10 +30,14 @@ class Outcome(Generic[T]):
 
     def succeeded(self, rank: int, result: T) -> None:
         self.results[rank] = result
+        self._start_clock()
 
     def failed(self, rank: int, error: BaseException) -> None:
         self.failures.setdefault(rank, error)
-        if self._ends is None:
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        if self._ends is None and self.failures and (self.results or not self._survivors):
             self._ends = time.monotonic() + self._patience_s
 
     def pending(self) -> set[int]:

@@ -36,13 +36,15 @@ _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 MESSAGE, RESULT, FAILURE = "message", "result", "failure"
 
 
-def run_processes(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> list[T]:
-    """Results in rank order. Raises ArgumentError when ``main`` cannot be imported by another process."""
+def run_processes(
+    main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
+) -> Outcome[T]:
+    """What became of every rank. Raises ArgumentError when ``main`` cannot be imported by another process."""
     try:
         pickle.dumps((main, world))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ArgumentError(f"{main!r} cannot be sent to processes, use a function of a module: {error}") from None
-    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
+    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     children: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}
     try:
@@ -66,7 +68,7 @@ def run_processes(main: Callable[[RankContext], T], world: World, pool: Pool, on
             pipe.close()
     for rank in sorted(outcome.pending()):
         outcome.failed(rank, CancelledError("terminated, because it went on after another rank failed"))
-    return outcome.in_rank_order()
+    return outcome
 
 
 def _start(

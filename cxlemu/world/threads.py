@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cxlemu.errors import CancelledError
 from cxlemu.memory import HostCache
+from cxlemu.memory.damage import Damage
 from cxlemu.pool.pool import Pool
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
@@ -19,11 +20,16 @@ T = TypeVar("T")
 _TICK_S = 0.1
 
 
-def run_threads(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> list[T]:
-    """Results in rank order. ``on_message`` is called in the calling thread, as in the other launches."""
+def run_threads(
+    main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
+) -> Outcome[T]:
+    """What became of every rank. ``on_message`` is called in the calling thread, as in the other launches."""
     emulated = world.memory.kind == "emulated"
-    caches = {host: HostCache.private(pool.cards) if emulated else None for host in set(world.hosts)}
-    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
+    damage = Damage.none()
+    caches = {
+        host: HostCache.private(pool.cards, host=host, damage=damage) if emulated else None for host in set(world.hosts)
+    }
+    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     cancelled = threading.Event()
 
@@ -64,4 +70,4 @@ def run_threads(main: Callable[[RankContext], T], world: World, pool: Pool, on_m
         news.get()()
     for rank in outcome.pending():
         outcome.failed(rank, CancelledError(f"did not stop within {GRACE_S:g} s"))
-    return outcome.in_rank_order()
+    return outcome

@@ -1,0 +1,207 @@
+"""How the ranks that are left agree on who they are, and on room for a new communicator.
+
+Nothing but lines on the old communicator's board is used, each with one writer, and no rank waits for the dead:
+
+1. Every rank joins: it votes for a leader, the lowest rank that it does not take for dead.
+2. When everyone whom the leader does not take for dead has joined it, it claims room, writes the roster of those who
+   go on into the first lines of that room, and votes CLOSED.
+3. Everyone on the roster prepares its part of the room and votes READY. When all are, they go on. When one of them
+   dies first, they join again, and the next attempt has other room.
+
+A rank is taken for dead when it left, when its heartbeat stands still for long, or when it does not join in time. That
+may be a mistake: a rank that was only stopped comes back, finds itself on no roster, and gets an ExcludedError. Time
+decides only who goes on, never who owns memory: no two claims overlap, because a leader claims first and looks at all
+others' claims then (of two who do so at once, one at least sees the other), and nobody writes to a room before. What a
+rank that was thought dead still writes goes to the old ring, or to room that was given up.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from cxlemu.errors import DeadlineError, ExcludedError, name_ranks
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.pool.arena import Arena
+from cxlemu.pool.board import Board, Stage, Vote
+from cxlemu.pool.session import Session
+from cxlemu.rounding import round_up
+
+T = TypeVar("T")
+
+_PATIENCE = 4  # deadlines that a rank waits for its leader, who may come one later and then wait two for others
+
+
+class Roster(NamedTuple):
+    """Who goes on, and where."""
+
+    closed: Vote  # the leader's, in its stage CLOSED
+    ranks: tuple[int, ...]
+    room: Arena
+
+
+@dataclass
+class Agreement:
+    """One rank's part in it; it lives as long as the old communicator, and can be reached again and again."""
+
+    session: Session
+    board: Board
+    rank: int
+    members: tuple[int, ...]  # world ranks
+    arena: Arena  # what the old communicator has left
+    room_bytes: Callable[[int], int]  # how much of so many bytes a new communicator gets
+    deadline_s: float
+    _attempt: int = field(default=0)  # the last one that this rank took part in
+
+    def reach(self, lost: frozenset[int], prepare: Callable[[Roster], T]) -> T:
+        """What ``prepare`` made of the room, on every survivor. ``lost``: ranks that are said to be dead.
+
+        Raises ExcludedError where the others went on without this rank, DeadlineError when they are not to be had, and
+        what ``prepare`` raises.
+        """
+        for _ in range(len(self.members) + 1):
+            roster = self._gather(lost)
+            self._attempt = roster.closed.attempt
+            self.arena.at = roster.room.end
+            roster.room.take(_roster_bytes(len(self.members)))  # which others may still have to read
+            made = prepare(roster)
+            self.board.vote(self.rank, roster.closed._replace(stage=Stage.READY))
+            if self._all_ready(roster):
+                return made
+        raise DeadlineError(f"rank {self.rank} found no agreement on who is alive: too many ranks came and went")
+
+    # --- joining ----------------------------------------------------------------------------------------------
+
+    def _gather(self, lost: frozenset[int]) -> Roster:
+        began = time.monotonic()
+        mine: Vote | None = None
+        for _ in self.session.looks(_PATIENCE * self.deadline_s):
+            waited = (time.monotonic() - began) / self.deadline_s
+            gone = {rank for rank in self._others() if self._silent(rank, lost)}  # before the votes: it may have voted
+            votes = self.board.votes()
+            joined = {rank for rank, vote in votes.items() if vote.stage == Stage.JOINED} | {self.rank}
+            ahead = {rank for rank, vote in votes.items() if vote.attempt > self._attempt} if waited < 2 else set()
+            if waited >= 1:
+                gone |= self._others() - joined - ahead
+            leader = min(set(range(len(self.members))) - gone)
+            if mine is None or mine.leader != leader:
+                mine = Vote(Stage.JOINED, self._attempt, leader, self.arena.at)
+                self.board.vote(self.rank, mine)
+            if leader != self.rank:
+                if (roster := self._closed_by(leader, votes)) is not None:
+                    return roster
+                continue
+            here = {rank for rank in joined if rank == leader or votes[rank].leader == leader} - gone
+            if here == set(range(len(self.members))) - gone:
+                self._refuse_if_excluded(votes, here)
+                return self._close(tuple(sorted(here)))
+        raise DeadlineError(f"rank {self.rank} waited in vain for rank {leader} to say who goes on")
+
+    def _others(self) -> set[int]:
+        return set(range(len(self.members))) - {self.rank}
+
+    def _silent(self, rank: int, lost: frozenset[int]) -> bool:
+        """Whether it left, or shows no sign of life: for half a deadline is enough where others say so, too."""
+        member = self.members[rank]
+        if self.session.departed([member]):
+            return True
+        return self.session.quiet_s(member) >= self.deadline_s / (2 if rank in lost else 1)
+
+    # --- closing ----------------------------------------------------------------------------------------------
+
+    def _close(self, ranks: tuple[int, ...]) -> Roster:
+        """The leader's part: claim room that nobody else claims, and say there who goes on."""
+        attempt = 1 + max((vote.attempt for vote in self.board.votes().values()), default=self._attempt)
+        while True:
+            at = self._claimed()
+            room = self._room(at)
+            vote = Vote(Stage.CLOSING, attempt, self.rank, at)
+            self.board.vote(self.rank, vote)
+            if self._claimed() <= at:
+                break
+        bits = _bits(ranks, len(self.members))
+        memory = self.board.memory
+        memory.write(0, at, bits)
+        memory.flush(0, at, bits.nbytes)
+        memory.fence()
+        closed = vote._replace(stage=Stage.CLOSED, digest=zlib.crc32(bits.data))
+        self.board.vote(self.rank, closed)
+        return Roster(closed, ranks, room)
+
+    def _claimed(self) -> int:
+        """Up to where room is taken, as far as this rank and the others' votes know."""
+        ends = [self.arena.at]
+        for rank, vote in self.board.votes().items():
+            if rank != self.rank:
+                ends.append(vote.at if vote.stage == Stage.JOINED else self._room(vote.at).end)
+        return max(ends)
+
+    def _room(self, at: int) -> Arena:
+        """The room that a claim at ``at`` takes. Raises ArgumentError when there is too little left."""
+        return Arena(at, self.arena.end).take(self.room_bytes(self.arena.end - at))
+
+    def _closed_by(self, leader: int, votes: dict[int, Vote]) -> Roster | None:
+        vote = votes.get(leader)
+        if vote is None or vote.leader != leader or vote.attempt <= self._attempt:
+            return None
+        roster = self._roster(vote)
+        if roster is not None and self.rank not in roster.ranks:
+            raise self._excluded(roster)
+        return roster
+
+    def _roster(self, vote: Vote) -> Roster | None:
+        """What the leader of this vote wrote; None while it has not closed, or where another claim overwrote it."""
+        if vote.stage not in (Stage.CLOSED, Stage.READY):
+            return None
+        bits = np.empty(_roster_bytes(len(self.members)), np.uint8)
+        memory = self.board.memory
+        memory.invalidate(0, vote.at, bits.nbytes)
+        memory.read(0, vote.at, bits)
+        if zlib.crc32(bits.data) != vote.digest:
+            return None
+        ranks = np.flatnonzero(np.unpackbits(bits)[: len(self.members)])
+        return Roster(vote._replace(stage=Stage.CLOSED), tuple(map(int, ranks)), self._room(vote.at))
+
+    def _refuse_if_excluded(self, votes: dict[int, Vote], here: set[int]) -> None:
+        """Raises ExcludedError when others closed without this rank, and none of them has come back to join."""
+        for vote in votes.values():
+            roster = self._roster(vote) if vote.attempt > self._attempt else None
+            if roster is not None and self.rank not in roster.ranks and not here & set(roster.ranks):
+                raise self._excluded(roster)
+
+    def _excluded(self, roster: Roster) -> ExcludedError:
+        others = f"{name_ranks(roster.ranks)} went on without rank {self.rank}"
+        return ExcludedError(f"{others}, which they took for dead: it came too late, or showed no sign of life")
+
+    # --- going on ---------------------------------------------------------------------------------------------
+
+    def _all_ready(self, roster: Roster) -> bool:
+        """Whether all on the roster have prepared; False when one of them will not any more."""
+        ready = roster.closed._replace(stage=Stage.READY)
+        for _ in self.session.looks(self.deadline_s):
+            gone = any(self._silent(rank, frozenset()) for rank in roster.ranks if rank != self.rank)
+            votes = self.board.votes()
+            theirs = [votes.get(rank) for rank in roster.ranks]
+            if all(vote == ready for vote in theirs):
+                return True
+            given_up = any(
+                vote and vote.attempt >= ready.attempt and vote not in (ready, roster.closed) for vote in theirs
+            )
+            if gone or given_up:
+                return False
+        return False
+
+
+def _roster_bytes(ranks: int) -> int:
+    return round_up(-(-ranks // 8), LINE_BYTES)
+
+
+def _bits(ranks: tuple[int, ...], size: int) -> Bytes:
+    named = np.zeros(_roster_bytes(size) * 8, np.uint8)
+    named[list(ranks)] = 1
+    return np.packbits(named)

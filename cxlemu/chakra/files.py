@@ -1,0 +1,123 @@
+"""Trace files: one for each endpoint, ``PREFIX.ENDPOINT.et``: a GlobalMetadata, then Nodes, each after its length.
+
+A file is untrusted: every length is bounded by what is left of it, and nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cxlemu.chakra.schema import ATTRIBUTES, NodeType, messages
+from cxlemu.errors import PlanFileError
+from cxlemu.files import write_atomically
+
+VERSION = "0.0.4"  # of the schema
+FILE_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A step of one endpoint. ``deps`` are the nodes of the same endpoint that must have ended before."""
+
+    id: int
+    name: str
+    type: int
+    deps: tuple[int, ...] = ()
+    duration_us: int = 0
+    attributes: dict[str, int | str | bool] = field(default_factory=dict)
+
+
+def encode(nodes: Sequence[Node]) -> bytes:
+    """A file's content. The same nodes give the same bytes."""
+    kinds = messages()
+    parts = [_delimited(kinds.metadata(version=VERSION))]
+    for node in nodes:
+        message = kinds.node(id=node.id, name=node.name, type=node.type, duration_micros=node.duration_us)
+        message.data_deps.extend(node.deps)
+        for name, value in node.attributes.items():
+            message.attr.add(name=name, **{ATTRIBUTES[name]: value})
+        parts.append(_delimited(message))
+    return b"".join(parts)
+
+
+def decode(raw: bytes, file: str) -> list[Node]:
+    """Raises PlanFileError for what is no trace, or damaged."""
+    kinds = messages()
+    at, nodes = 0, []
+    while at < len(raw):
+        size, begin = _length(raw, at, file)
+        message = (kinds.node if at else kinds.metadata)()
+        try:
+            message.ParseFromString(raw[begin : begin + size])
+        except Exception as error:  # protobuf's own, and UnicodeDecodeError
+            raise PlanFileError(f"{file}: message at byte {at} is damaged: {error}") from None
+        if at:
+            nodes.append(_node(message, file))
+        at = begin + size
+    if not raw:
+        raise PlanFileError(f"{file} is empty, it should begin with a Chakra GlobalMetadata")
+    ids = [node.id for node in nodes]
+    if len(set(ids)) != len(ids):
+        raise PlanFileError(f"{file} has two nodes of one id")
+    return nodes
+
+
+def write(prefix: Path, endpoints: Sequence[Sequence[Node]]) -> list[Path]:
+    """One file an endpoint; OSError when one cannot be written."""
+    paths = [prefix.with_name(f"{prefix.name}.{number}.et") for number in range(len(endpoints))]
+    for path, nodes in zip(paths, endpoints, strict=True):
+        write_atomically(path, encode(nodes))
+    return paths
+
+
+def read(path: Path) -> list[Node]:
+    """Raises PlanFileError for a file that is absent, too large or no trace."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise PlanFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes, which no trace of ours is")
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise PlanFileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _node(message: Any, file: str) -> Node:
+    attributes: dict[str, int | str | bool] = {}
+    for attribute in message.attr:
+        kind = attribute.WhichOneof("value")
+        if attribute.name in ATTRIBUTES and kind is not None:
+            if not isinstance(value := getattr(attribute, kind), int | str):
+                raise PlanFileError(f"{file}: node {message.id} has {attribute.name} as {kind}")
+            attributes[attribute.name] = value
+    deps = tuple(dict.fromkeys([*message.ctrl_deps, *message.data_deps]))
+    return Node(message.id, message.name, message.type, deps, message.duration_micros, attributes)
+
+
+def _delimited(message: Any) -> bytes:
+    body = message.SerializeToString(deterministic=True)
+    size, prefix = len(body), bytearray()
+    while size > 0x7F:
+        prefix.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*prefix, size]) + bytes(body)
+
+
+def _length(raw: bytes, at: int, file: str) -> tuple[int, int]:
+    """A varint of at most 32 bits, and where what it counts begins."""
+    size = 0
+    for digit in range(5):
+        if at + digit >= len(raw):
+            break
+        byte = raw[at + digit]
+        size |= (byte & 0x7F) << 7 * digit
+        if byte < 0x80:
+            begin = at + digit + 1
+            if size > len(raw) - begin:
+                raise PlanFileError(f"{file}: message at byte {at} has {size} bytes, {len(raw) - begin} are left")
+            return size, begin
+    raise PlanFileError(f"{file}: there is no message length at byte {at}")
+
+
+__all__ = ["Node", "NodeType", "decode", "encode", "read", "write"]

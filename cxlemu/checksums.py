@@ -1,0 +1,40 @@
+"""CRC32C, from a library that uses the processor's instruction for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes
+
+INTEGRITIES = ("crc32c",)
+CHECKSUM_BYTES = 8  # as it travels: a little-endian 64-bit word
+
+
+def check_integrity(name: str | None) -> None:
+    """Raises ArgumentError for a checksum that does not exist, or whose library is not installed."""
+    if name is None:
+        return
+    if name not in INTEGRITIES:
+        raise ArgumentError(f"there is no integrity {name!r}: it is one of {', '.join(INTEGRITIES)}, or None")
+    _library()
+
+
+@cache
+def _library() -> Callable[[Bytes], int]:
+    try:
+        from google_crc32c import value
+    except ImportError:
+        raise ArgumentError(
+            "integrity crc32c needs google-crc32c, which is not installed: pip install 'cxlemu[integrity]'"
+        ) from None
+    crc32c: Callable[[Bytes], int] = value
+    return crc32c
+
+
+def checksum(data: Bytes) -> Bytes:
+    """The CRC32C of ``data`` as it travels. Raises ArgumentError where the library is missing."""
+    return np.array([_library()(data)], "<u8").view(np.uint8)

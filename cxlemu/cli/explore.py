@@ -1,0 +1,155 @@
+"""``cxlemu explore``: every execution of a protocol of your own, cache behaviour included."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from collectives.contracts import COLLECTIVES
+from cxlemu.cli.explore_target import plan_target, protocol_target
+from cxlemu.cli.json_file import check_json_file, read_json, write_json
+from cxlemu.cli.schedule_table import console, schedule_table
+from cxlemu.errors import ArgumentError
+from cxlemu.units import BytesParam
+from faults.explore.check import ENGINES, follow, search
+from faults.explore.programs import RANKS_MAX
+from faults.explore.result import Budget, Exploration
+from faults.explore.strategies import parse
+from faults.machine.schedule import Schedule, from_json, from_token, to_json, to_token
+from faults.machine.steps import Machine
+from faults.verdict import Verdict
+
+
+@click.command()
+@click.argument("program", metavar="FILE.py:PROTOCOL|COLLECTIVE")
+@click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True, help="One a host.")
+@click.option(
+    "-b",
+    "--bytes",
+    "total_bytes",
+    type=BytesParam(),
+    help="Size of a collective, as in nccl-tests.  [default: a line a rank]",
+)
+@click.option("--variant", help="Of a collective.  [default: auto]")
+@click.option("--calls", type=click.IntRange(1, 16), help="Of a collective, one after the other.  [default: 1]")
+@click.option(
+    "--strategy",
+    default="exhaustive",
+    show_default=True,
+    help="exhaustive; preemption:K or delay:K, all executions with at most K; pct:D or random, some executions.",
+)
+@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], show_default=True, help="For exhaustive.")
+@click.option("--runs", type=click.IntRange(1), default=1000, show_default=True, help="Executions of pct and random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of pct and random.")
+@click.option("--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True)
+@click.option("--budget-s", type=click.FloatRange(0, min_open=True), default=Budget().seconds, show_default=True)
+@click.option(
+    "--replay", metavar="TOKEN|FILE", help="This execution, a token or what --json wrote, and all that can follow it."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    program: str,
+    ranks: int,
+    total_bytes: int | None,
+    variant: str | None,
+    calls: int | None,
+    strategy: str,
+    engine: str,
+    runs: int,
+    seed: int,
+    budget_states: int,
+    budget_s: float,
+    replay: str | None,
+    json_file: Path | None,
+) -> None:
+    """Search every execution of a protocol of your own, a Python generator for each rank, or of a collective.
+
+    The file is executed. Found are failed assertions, deadlocks, loops that never end, ends that `final` does not
+    accept, and reads of a collective that could see anything but what they must; each is shown as the execution that
+    leads there, with the token that replays it.
+
+    \b
+    Examples:
+      cxlemu explore examples/protocols/ring_queue.py:fixed
+      cxlemu explore examples/protocols/ring_queue.py:broken --replay s0s0s1
+      cxlemu explore my_lock.py:lock -n 3 --strategy preemption:2 --budget-s 20
+      cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
+
+    \b
+    Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.
+    """
+    chosen, budget = parse(strategy), Budget(budget_states, budget_s)
+    check_json_file(json_file)
+    schedule = None if replay is None else _schedule(replay)
+    if program in COLLECTIVES:
+        target = plan_target(program, ranks, total_bytes, variant or "auto", calls or 1)
+    elif (total_bytes, variant, calls) != (None, None, None):
+        raise ArgumentError("--bytes, --variant and --calls go with a collective, not with a protocol of your own")
+    else:
+        target = protocol_target(program, ranks)
+    if target.known is not None:
+        result = target.known
+    elif schedule is not None:
+        result = target.judge(follow(target.machine, schedule, budget))
+    else:
+        found = search(target.machine, chosen, budget, engine=engine, runs=runs, seed=seed)
+        result = target.judge(found)
+    again = ["cxlemu", "explore", program, "--ranks", str(ranks)]
+    again += [f"--bytes={total_bytes}"] if total_bytes else []
+    again += [f"--variant={variant}"] if variant else []
+    again += [f"--calls={calls}"] if calls else []
+    _print(target.machine, result, f"{target.name}, {ranks} rank{'s' * (ranks > 1)}", again)
+    write_json(json_file, _document(target.machine, result, program, ranks, strategy))
+    ctx.exit(result.verdict.exit_code)
+
+
+def _schedule(text: str) -> Schedule:
+    path = Path(text)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file:
+        return from_token(text)
+    data = read_json(path, "--replay")
+    if isinstance(data, dict) and "schedule" in data:
+        return from_json(data["schedule"])
+    raise ArgumentError(f"--replay {text}: the file has no schedule; give what `cxlemu explore --json` wrote")
+
+
+def _print(machine: Machine, result: Exploration, what: str, again: list[str]) -> None:
+    out = console()
+    if result.finding is not None:
+        out.print(f"{what}: {result.finding.kind}: {result.finding.text}", style="bold red", markup=False)
+    elif result.verdict == Verdict.UNKNOWN:
+        out.print(f"{what}: unknown: {result.reason}", style="bold yellow", markup=False)
+    else:
+        out.print(f"{what}: ok, in every execution", style="bold green", markup=False)
+    speed = f"{result.states} states, {result.transitions} transitions, {result.seconds:.2f} s"
+    out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")
+    if result.schedule:
+        out.print(schedule_table(machine, result.schedule))
+        out.print(f"again: {shlex.join([*again, '--replay', to_token(result.schedule)])}", markup=False)
+
+
+def _document(machine: Machine, result: Exploration, program: str, ranks: int, strategy: str) -> dict[str, Any]:
+    finding = result.finding
+    words = [word.name for word in machine.program.words]
+    return {
+        "program": program,
+        "ranks": ranks,
+        "strategy": strategy,
+        "verdict": result.verdict.value,
+        "reason": result.reason,
+        "states": result.states,
+        "transitions": result.transitions,
+        "seconds": result.seconds,
+        "finding": finding and {"kind": finding.kind.value, "rank": finding.thread, "text": finding.text},
+        "schedule": to_json(result.schedule),
+        "outcomes": [dict(zip(words, outcome.memory, strict=True)) for outcome in sorted(result.outcomes)],
+    }

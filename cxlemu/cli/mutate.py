@@ -1,0 +1,101 @@
+"""``cxlemu mutate``: every mistake in a plan's synchronization is found, or is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+
+from collectives.catalog import recipe, variants
+from collectives.contracts import COLLECTIVES, contract_of
+from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.mutate_report import MutateReport, print_one
+from cxlemu.cli.ranks import RanksParam
+from cxlemu.errors import ArgumentError, RunError
+from faults.mutate.cases import Case, cases
+from faults.mutate.mutants import Mutant
+from faults.mutate.sweep import sweep
+from faults.mutate.trial import Trial
+
+EVERY = "every"
+RANKS_MAX = 8  # plans are small, but mutants many
+
+
+@click.command()
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.option("-n", "--ranks", type=RanksParam(2, RANKS_MAX), default="2", show_default=True, metavar="N[-N]")
+@click.option("--variant", default=EVERY, show_default=True, help="One or more, as a comma list, or every.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Workers.  [default: one a core]")
+@click.option("--mutant", help="Only this mutant of the one case that is left; prints the schedule that shows it.")
+@click.option("--case", "case_name", default="", help="Only the case of this name, such as 'all_gather all 2 ranks'.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    ranks: range,
+    variant: str,
+    jobs: int | None,
+    mutant: str | None,
+    case_name: str,
+    json_file: Path | None,
+) -> None:
+    """Make every mistake in the synchronization of plans, and see each found.
+
+    Deletes, weakens, moves, redirects and repeats every synchronizing instruction of every rank, one at a time. A
+    mutant is killed where a rule of plans refuses it, or the prover finds a violation that an execution then shows:
+    wrong bytes, a deadlock, a barrier left too early. Otherwise the prover has to prove it right. A deletion that is
+    right means that the plan has an instruction too many.
+
+    Exit code 0: none survived, and no instruction is needless; 1 otherwise.
+
+    \b
+    Examples:
+      cxlemu mutate
+      cxlemu mutate all_gather broadcast -n 2-3 --variant naive,all
+      cxlemu mutate -n 4 -j 8 --json mutants.json
+      cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
+    """
+    check_json_file(json_file)
+    chosen = [case for case in _cases(collectives, ranks, variant) if case_name in ("", str(case))]
+    if not chosen:
+        raise ArgumentError(f"there is no case {case_name!r} among those chosen: --json names them all")
+    if mutant is not None:
+        if len(chosen) > 1:
+            raise ArgumentError(f"--mutant is one of one case, and {len(chosen)} are chosen: add --case")
+        judgement = Trial(chosen[0]).judge(Mutant.parse(mutant))
+        print_one(chosen[0], judgement)
+        ctx.exit(1 if judgement.fate.survived else 0)
+    with MutateReport(chosen, json_file) as report:
+        _swept(chosen, jobs or len(os.sched_getaffinity(0)), report)
+    ctx.exit(1 if report.bad else 0)
+
+
+def _cases(collectives: Sequence[str], ranks: range, variant: str) -> Iterator[Case]:
+    """Raises ArgumentError for a collective that there is not, or a variant that none of them has."""
+    for collective in collectives:
+        contract_of(collective)
+    chosen = list(collectives or COLLECTIVES)
+    wanted = variant.split(",")
+    for name in wanted if variant != EVERY else ():
+        if not any(name in variants(collective) for collective in chosen):
+            recipe(chosen[0], name)  # says what there is
+    for collective in chosen:
+        for count in ranks:
+            for there in variants(collective):
+                if variant == EVERY or there in wanted:
+                    yield from cases(collective, there, count)
+
+
+def _swept(chosen: Sequence[Case], jobs: int, report: MutateReport) -> None:
+    executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
+        for row in sweep(chosen, executor):
+            report.update(row)
+    except BrokenProcessPool as error:
+        raise RunError("a worker was killed, perhaps for want of memory: try fewer with --jobs") from error

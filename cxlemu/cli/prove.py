@@ -1,0 +1,100 @@
+"""``cxlemu prove``: plans are right in every interleaving and under all that caches may do, or why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from collectives import catalog
+from collectives.bench import EVERY, STEP_FACTOR, Sweep, size_steps
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import world_layout
+from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.prove_report import ProveReport
+from cxlemu.cli.ranks import RanksParam
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import Topology
+from cxlemu.units import BytesParam
+from cxlemu.world.machine import DEFAULT_TOPOLOGY
+from faults.prove.cases import prove_case
+
+RANKS_MAX = 1024
+
+
+@click.command()
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.option("-n", "--ranks", type=RanksParam(1, RANKS_MAX), default="2-4", show_default=True, metavar="N[-N]")
+@click.option("-b", "--minbytes", type=BytesParam(), default="4K", show_default=True, help="Smallest size.")
+@click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: -b]")
+@click.option(
+    "-f",
+    "--stepfactor",
+    type=click.IntRange(2),
+    metavar="N",
+    help=f"From size to size, times.  [default: {STEP_FACTOR}]",
+)
+@click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Prove an algorithm of your own; executes the file.")
+@click.option("--in-place", is_flag=True, help="The smaller buffer is part of the larger one, as NCCL has it.")
+@click.option("-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: a file or a name.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    ranks: range,
+    minbytes: int,
+    maxbytes: int | None,
+    stepfactor: int | None,
+    variant: str,
+    algorithm: str | None,
+    in_place: bool,
+    config: str,
+    json_file: Path | None,
+) -> None:
+    """Prove plans: right in every interleaving, whatever caches evict, prefetch and hold back, or why not.
+
+    Each plan is proved as a call among any others, of every root, on a ring that wraps. A violation names the rank,
+    the instruction and the link of the chain that is missing, with a schedule that shows it where one was found.
+    Without arguments: all collectives and barrier, in every variant.
+
+    \b
+    Examples:
+      cxlemu prove
+      cxlemu prove all_gather broadcast -n 2-16 -b 8 -e 1M --variant all,line
+      cxlemu prove -n 64 --json proofs.json
+      cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 3
+
+    \b
+    Exit codes: 0 all is right, 1 something is not, 2 bad input, 3 the prover cannot tell.
+    """
+    check_json_file(json_file)
+    if algorithm is not None and variant != EVERY:
+        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
+    own = catalog.load_algorithm(algorithm) if algorithm is not None else None
+    named = collectives or ((own.collective,) if own else tuple(COLLECTIVES))
+    sizes = size_steps(minbytes, minbytes if maxbytes is None else maxbytes, stepfactor, None)
+    topology = Topology.load(config)
+    asked = [
+        (world_layout(topology, count), case)
+        for count in ranks
+        for name in variant.split(",")
+        for case in _sweep(named, sizes, name, algorithm, in_place).cases(count)
+    ]
+    with ProveReport(len(asked), json_file) as report:
+        for layout, case in asked:
+            call = replace(case.call, in_place=case.in_place)
+            recipe = own or catalog.recipe(call.collective, call.algorithm)
+            report.begin(case)
+            report.add(case, prove_case(recipe, layout, call, progress=report.progress))
+    ctx.exit(report.verdict.exit_code)
+
+
+def _sweep(named: tuple[str, ...], sizes: list[int], variant: str, algorithm: str | None, in_place: bool) -> Sweep:
+    """Every collective that has the variant. Raises ArgumentError when none has it."""
+    having = tuple(c for c in named if c not in COLLECTIVES or variant in (EVERY, *catalog.variants(c)))
+    return Sweep(
+        collectives=having or named, sizes=sizes, variant=variant, algorithm=algorithm, in_place=in_place, check=False
+    )

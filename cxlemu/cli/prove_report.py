@@ -1,0 +1,153 @@
+"""What ``cxlemu prove`` shows: a line a proof, violations told and shown, time against ranks; and JSON."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from collectives.bench import Case
+from cxlemu import __version__
+from cxlemu.cli.json_file import write_json
+from cxlemu.cli.schedule_table import console
+from cxlemu.units import format_bytes
+from faults.prove.proof import Proof
+from faults.schedule import to_json
+from faults.verdict import Verdict
+from faults.witness import Shown, witness
+
+COLUMNS = "{:<15} {:<10} {:>5} {:>9}  {:<9} {:>12} {:>8}"
+STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
+WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
+
+
+class Row(NamedTuple):
+    case: Case
+    proof: Proof
+    seconds: float
+    shown: Shown | None
+
+
+class ProveReport:
+    """Lines are printed as proofs are done; the rest, and the JSON file, when all are or something failed."""
+
+    def __init__(self, proofs: int, json_file: Path | None) -> None:
+        self._proofs, self._json_file = proofs, json_file
+        self._rows: list[Row] = []
+        self._began = self._row_began = time.monotonic()
+        self._out = console()
+        self._bar = Progress(
+            *(TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn()),
+            console=self._out,
+            transient=True,
+            disable=not self._out.is_terminal,
+        )
+        self._task = self._bar.add_task("proofs", total=proofs)
+        self._name = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of all proofs: a violation weighs more than what is not known."""
+        found = {row.proof.verdict for row in self._rows}
+        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        self._print(COLUMNS.format("collective", "variant", "ranks", "bytes", "verdict", "instructions", "seconds"))
+        return self
+
+    def begin(self, case: Case) -> None:
+        self._row_began = time.monotonic()
+        self._name = f"{case.call.collective} {case.call.algorithm} {case.call.ranks} ranks"
+        self._bar.update(self._task, description=self._name)
+
+    def progress(self, done: int, of: int) -> None:
+        self._bar.update(self._task, description=f"{self._name}, {done} of {of} sequences")
+
+    def add(self, case: Case, proof: Proof) -> None:
+        seconds = time.monotonic() - self._row_began
+        row = Row(case, proof, seconds, _shown(proof))
+        self._rows.append(row)
+        self._bar.advance(self._task)
+        call, style = case.call, STYLES[proof.verdict]
+        columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
+        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}"), style)
+        if proof.reason:
+            self._print(f"  {proof.reason}", style)
+        if row.shown is not None:
+            self._print(f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        seconds = time.monotonic() - self._began
+        count = {verdict: sum(row.proof.verdict is verdict for row in self._rows) for verdict in Verdict}
+        if len(by_ranks := self._by_ranks()) > 1:
+            self._print("")
+            self._print(f"{'ranks':>5} {'proofs':>7} {'instructions':>13} {'seconds':>8}")
+            for r in by_ranks:
+                self._print(f"{r['ranks']:>5} {r['proofs']:>7} {r['instructions']:>13,} {r['seconds']:>8.2f}")
+        told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
+        self._print(f"{len(self._rows)} of {self._proofs} proofs: {told}; {seconds:.1f} s", STYLES[self.verdict])
+        document = {
+            "cxlemu": __version__,
+            "complete": kind is None,
+            "verdict": self.verdict.value,
+            "seconds": seconds,
+            "by_ranks": by_ranks,
+            "rows": [_as_dict(row) for row in self._rows],
+        }
+        write_json(self._json_file, document)
+
+    def _by_ranks(self) -> list[dict[str, Any]]:
+        """Time against ranks."""
+        found = []
+        for ranks in sorted({row.case.call.ranks for row in self._rows}):
+            rows = [row for row in self._rows if row.case.call.ranks == ranks]
+            instructions, seconds = sum(r.proof.instructions for r in rows), sum(r.seconds for r in rows)
+            found.append({"ranks": ranks, "proofs": len(rows), "instructions": instructions, "seconds": seconds})
+        return found
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(escape(line), style=style)
+
+
+def _shown(proof: Proof) -> Shown | None:
+    """An execution that goes wrong. Behind emulated caches arrays of the heap are copied: there is none to map."""
+    violation = proof.violation
+    if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS:
+        return None
+    return witness(proof.calls, violation, budget_s=WITNESS_BUDGET_S)
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    call, proof, violation = row.case.call, row.proof, row.proof.violation
+    described: dict[str, Any] = {
+        "collective": call.collective,
+        "variant": call.algorithm,
+        "ranks": call.ranks,
+        "bytes": row.case.size_bytes,
+        "in_place": row.case.in_place,
+        "verdict": proof.verdict.value,
+        "instructions": proof.instructions,
+        "seconds": row.seconds,
+        "reason": proof.reason,
+    }
+    if violation is not None:
+        described |= {
+            "rule": violation.rule,
+            "call": violation.call,
+            "rank": violation.rank,
+            "stream": violation.stream,
+            "instruction": violation.at,
+            "card": violation.card,
+            "line": violation.line,
+            "shown": row.shown.detail if row.shown else None,
+            "schedule": to_json(row.shown.schedule) if row.shown else None,
+        }
+    return described

@@ -1,0 +1,31 @@
+"""An execution as a table: a column for each thread and one for nature, a row for each move."""
+
+from __future__ import annotations
+
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from faults.machine.schedule import Schedule
+from faults.machine.steps import Machine
+from faults.machine.text import rows
+
+PIPE_CHARS = 1 << 16  # a pipe is as wide as what it is given
+
+
+def console() -> Console:
+    return Console(highlight=False, soft_wrap=True) if sys.stdout.isatty() else Console(width=PIPE_CHARS)
+
+
+def schedule_table(machine: Machine, schedule: Schedule) -> Table:
+    names = [thread.name for thread in machine.program.threads]
+    hosts = {thread.host: thread.name.split(".")[0] for thread in machine.program.threads}
+    table = Table("", *names, "nature", box=box.SIMPLE_HEAD)
+    for number, row in enumerate(rows(machine, schedule), 1):
+        cells = [""] * (len(names) + 1)
+        cells[row.thread] = row.text if row.thread >= 0 else f"{hosts[row.host]}: {row.text}"
+        table.add_row(str(number), *map(Text, cells))
+    return table

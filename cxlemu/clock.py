@@ -1,0 +1,25 @@
+"""What time it is, and waiting: an argument wherever a deadline is, so that a test can run in time of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since some moment; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let others run for at least so long."""
+
+
+class _SystemClock:
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+SYSTEM_CLOCK: Clock = _SystemClock()

@@ -1,0 +1,1 @@
+"""Sweeps of faults: many scenarios, their findings made small, told and kept."""

@@ -1,0 +1,172 @@
+"""One case of a campaign as data: everything that decides what will happen, so that a token can hold it.
+
+Ranks run in one of four ways, and faults need one of the last three:
+
+    lockstep     single instructions and nature's moves in an order that the seed, or a schedule, decides
+    turns        real communicators that take turns, in time of their own: deterministic, and every fault can happen
+    threads, processes    real ones in real time
+The machine is named where it is shipped and written out where it is not; of an algorithm of somebody's own the token
+holds where it was and its digest, never the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from collectives import catalog, oracle
+from collectives.recipes import Recipe
+from cxlemu.errors import ArgumentError, TokenError
+from cxlemu.plan import Call
+from cxlemu.topology import Topology
+from cxlemu.topology.fields import Model, Name
+from cxlemu.topology.shipped import shipped_configs
+from faults.inject.scenario import Scenario
+from faults.schedule import MOVES_MAX, Move, from_json
+from faults.script import Script
+
+RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = 64, 64, 1 << 26
+
+Launch = Literal["lockstep", "turns", "threads", "processes"]
+Word = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
+
+
+class Case(Model):
+    """Calls of one collective, in a world of their own, under a fault script."""
+
+    collective: Word = Field(description="one of the collectives")
+    variant: Word = Field(description="one of its variants; of an algorithm of your own, the function")
+    ranks: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(description="how many ranks")
+    nbytes: Annotated[int, Field(ge=0, le=BLOCK_BYTES_MAX)] = Field(description="bytes of one block")
+    dtype: Word = Field(default="u8", description="of the elements")
+    op: Word = Field(default="none", description="of reductions")
+    root: Annotated[int, Field(ge=0, lt=RANKS_MAX)] = Field(default=0, description="of those that have one")
+    calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="how many calls")
+    launch: Launch = Field(default="lockstep", description="how ranks run")
+    engine: Literal["reference", "native"] = Field(default="reference", description="what executes plans")
+    config: Name | Topology | None = Field(
+        default=None,
+        description="a shipped topology's name, or all of one; absent: two cards, and a host for each rank",
+    )
+    algorithm: Annotated[str, Field(max_length=4096)] | None = Field(default=None, description="FILE.py:function")
+    algorithm_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None, description="its file"
+    )
+    mutant: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="a mistake in the plan")
+    script: Script = Field(default=Script(), description="faults, and the seed of all that is random")
+    moves: list[Any] | None = Field(default=None, max_length=MOVES_MAX, description="a schedule, for lockstep")
+
+    @property
+    def topology(self) -> Topology | None:
+        if self.config is None or isinstance(self.config, Topology):
+            return self.config
+        shipped = shipped_configs()
+        if self.config not in shipped:
+            raise ArgumentError(f"there is no shipped topology {self.config!r}: it is one of {', '.join(shipped)}")
+        return Topology.load(shipped[self.config])
+
+    @property
+    def call(self) -> Call:
+        return Call(self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
+
+    @property
+    def schedule(self) -> list[Move] | None:
+        return None if self.moves is None else from_json(self.moves)
+
+    def recipe(self) -> Recipe:
+        """Raises ArgumentError when the algorithm is not here; `algorithm_differs` says whether it is the same."""
+        if self.algorithm is None:
+            return catalog.recipe(self.collective, self.variant)
+        return _own(self.algorithm, digest(self.algorithm))
+
+    def algorithm_differs(self) -> bool:
+        return self.algorithm is not None and self.algorithm_sha256 != digest(self.algorithm)
+
+    def check(self) -> Case:
+        """Itself. Loads, and so executes, the algorithm. Raises ArgumentError or ConfigError for what cannot run."""
+        catalog.check(self.call)
+        oracle.check_exact(self.call)
+        if self.recipe().collective != self.collective:
+            raise ArgumentError(
+                f"{self.algorithm} is an algorithm for {self.recipe().collective}, not {self.collective}"
+            )
+        if self.launch != "lockstep" and (self.mutant or self.algorithm or self.moves is not None):
+            raise ArgumentError(
+                f"mutants, schedules and algorithms of your own are for ranks in lockstep, not for {self.launch}"
+            )
+        if self.launch in ("lockstep", "turns") and self.engine != "reference":
+            raise ArgumentError(f"ranks in {self.launch} run on the reference engine: it alone makes single steps")
+        if self.launch == "lockstep" and self.script.faults:
+            raise ArgumentError("in lockstep nothing happens but nature: faults need turns, threads or processes")
+        if self.launch == "lockstep" and self.topology and len(set(self.topology.place(self.ranks))) < self.ranks:
+            raise ArgumentError(
+                f"ranks in lockstep are each on a host of its own, but {self.topology.name} has too few for "
+                f"{self.ranks}: launch turns, or name another topology"
+            )
+        self.script.check(ranks=self.ranks, backend="emulated")
+        return self
+
+    def scenario(self) -> Scenario:
+        """What faults happen to."""
+        return Scenario(
+            collective=self.collective,
+            variant=self.variant,
+            ranks=self.ranks,
+            nbytes=self.nbytes,
+            dtype=self.dtype,
+            redop=self.op,
+            root=self.root,
+            engine=self.engine,
+            launch=self.launch if self.launch != "lockstep" else "turns",
+            config=self.topology or "",
+            script=self.script,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it, without what is as ever: what `parse` takes."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @classmethod
+    def parse(cls, body: object) -> Case:
+        """The case of a token; nothing that it names was looked at. Raises TokenError."""
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))[:80]
+            raise TokenError(
+                f"this token's case is of another version, or no case: {place}: {first['msg'][:120]}"
+            ) from None
+
+    def __str__(self) -> str:
+        words = [self.collective, self.variant, f"{self.ranks} ranks", f"{self.nbytes} B"]
+        words += [self.dtype, *([self.op] if self.op != "none" else []), *([f"root {self.root}"] if self.root else [])]
+        words += [f"{self.calls} call{'s' * (self.calls != 1)}"] if self.launch == "lockstep" else []
+        words += [self.launch, *([self.engine] if self.launch in ("threads", "processes") else [])]
+        words += [f"mutant {self.mutant}"] if self.mutant else []
+        words += [f"seed {self.script.seed}"] if self.moves is None else [f"{len(self.moves)} moves, then round robin"]
+        return ", ".join([" ".join(words), *map(str, self.script.faults)])
+
+    @property
+    def id(self) -> str:
+        """The same for equal cases, on every machine."""
+        return hashlib.blake2b(self.model_dump_json().encode(), digest_size=8).hexdigest()
+
+
+@lru_cache
+def _own(algorithm: str, contents: str) -> Recipe:
+    """Loaded once for the same contents: it executes the file."""
+    return catalog.load_algorithm(algorithm)
+
+
+def digest(algorithm: str) -> str:
+    """Of an algorithm's file. Raises ArgumentError when it cannot be read."""
+    path = Path(algorithm.rpartition(":")[0])
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ArgumentError(f"--algorithm {algorithm}: the file cannot be read: {error.strerror}") from None

@@ -1,0 +1,131 @@
+"""Runs one case and says what came of it: the one function that campaigns, shrinking and replays share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from collectives.catalog import build
+from collectives.layouts import world_layout
+from cxlemu.plan import Layout, Plan
+from cxlemu.rounding import round_up
+from faults.campaign.case import Case
+from faults.campaign.record import Execution
+from faults.inject import Verdict, run
+from faults.inject.scenario import REGION_BYTES
+from faults.lending import lent_if_zero_copy, with_heap
+from faults.mutate.mutants import Mutant, apply
+from faults.orders import Order, in_random_nature, replay
+from faults.places import data_lines
+from faults.witness import Kind, Program, Shown
+
+SLOTS = 2  # few: slots are soon reused, and lines stale
+SLOT_RANK_BYTES = 1024
+INTERLEAVE_BYTES = 256
+NATURE_RATE = 0.2
+
+RIGHT, UNTOUCHED = "right", "no fault came"
+FINE = frozenset({RIGHT, UNTOUCHED, *(verdict.value for verdict in Verdict if verdict.ok)})
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """``kind`` is one of FINE, or what is wrong; ``rule`` what was broken, ``place`` where: equal findings have these
+    three in common. ``detail`` is a sentence for people."""
+
+    kind: str
+    rule: str = ""
+    place: str = ""
+    detail: str = ""
+
+    @property
+    def fails(self) -> bool:
+        return self.kind not in FINE
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.kind, self.rule, self.place
+
+    def plain(self) -> dict[str, str]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Judgement:
+        return cls(*(str(plain.get(name, ""))[:4000] for name in ("kind", "rule", "place", "detail")))
+
+
+def judge(case: Case) -> Judgement:
+    """Deterministic for ranks in lockstep and in turns. Raises InputErrors for a case that cannot run."""
+    return _judged_in_lockstep(case) if case.launch == "lockstep" else _judged_with_faults(case)
+
+
+def _judged_with_faults(case: Case) -> Judgement:
+    report = run(case.scenario())
+    kinds = "+".join(sorted({fault.kind for fault in case.script.faults})) or "nature"
+    if report.verdict is Verdict.SURVIVED and case.script.faults and not report.happened:
+        return Judgement(UNTOUCHED)
+    place = f"{case.collective} {case.variant}"
+    if report.verdict is Verdict.WRONG_ERROR:  # the same wrong error of several algorithms has one cause
+        place = report.why.partition(": ")[2].partition(":")[0]
+    return Judgement(report.verdict.value, kinds, place, report.why)
+
+
+def executed(case: Case) -> Execution:
+    """The execution of a case in lockstep, to be watched move by move."""
+    shown, plans, meant = _run_in_lockstep(case)
+    given, right = Program.of(plans), Program.of(meant)
+    return Execution(
+        layout_in_lockstep(case),
+        list(zip(given.plans, given.inputs, strict=True)),
+        shown.schedule,
+        meant=list(zip(right.plans, right.inputs, strict=True)),
+    )
+
+
+def _judged_in_lockstep(case: Case) -> Judgement:
+    shown, _, _ = _run_in_lockstep(case)
+    if shown.kind is Kind.NOTHING:
+        return Judgement(RIGHT)
+    return Judgement(
+        shown.kind.value, case.mutant or "every schedule", f"{case.collective} {case.variant}", shown.detail
+    )
+
+
+def _run_in_lockstep(case: Case) -> tuple[Shown, list[Plan], list[Plan]]:
+    meant = meant_plans(case)
+    plans = mutated(case, meant)
+    program = Program.of(meant).with_plan(meant[0], plans[0])
+    return program.run(_order(case, plans)), plans, meant
+
+
+def _order(case: Case, plans: list[Plan]) -> Order:
+    moves = case.schedule
+    if moves is not None:
+        return replay(moves)
+    return in_random_nature(case.script.seed, range(case.ranks), data_lines(plans), NATURE_RATE)
+
+
+def layout_in_lockstep(case: Case) -> Layout:
+    """A ring just large enough that a call takes a round or a few."""
+    cards = min(case.topology.card_count, 2) if case.topology else 2
+    room = round_up(max(SLOT_RANK_BYTES * case.ranks, case.nbytes), INTERLEAVE_BYTES * cards) // cards
+    layout = Layout(case.ranks, cards, SLOTS, room, 2 * (case.ranks + 1), INTERLEAVE_BYTES)
+    return with_heap(layout)
+
+
+def meant_plans(case: Case) -> list[Plan]:
+    """The calls without any mistake."""
+    if case.launch == "lockstep":
+        return [build(case.recipe(), layout_in_lockstep(case), lent_if_zero_copy(case.call))] * case.calls
+    scenario = case.scenario()
+    layout = world_layout(scenario.world().topology, case.ranks, region_bytes=REGION_BYTES)
+    call = replace(lent_if_zero_copy(scenario.call), in_place=scenario.in_place)
+    return [build(case.recipe(), layout, call)] * case.calls
+
+
+def mutated(case: Case, plans: list[Plan]) -> list[Plan]:
+    if case.mutant is None:
+        return plans
+    mutant = Mutant.parse(case.mutant)
+    return [apply(plans[0], mutant)] * len(plans)

@@ -1,0 +1,248 @@
+"""Runs a sweep on any `concurrent.futures.Executor`: judges every case, and shrinks what is found, once of each kind.
+
+A few cases a worker are under way at a time, so that a budget, Ctrl-C or a finding is noticed at once. What was judged
+is in the journal. A worker that dies takes others' cases with it: each of them is tried again, alone, and the one with
+which a worker dies again is a finding like any other.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cxlemu.errors import CxlemuError
+from faults.campaign.case import Case
+from faults.campaign.journal import Journal
+from faults.campaign.judge import Judgement, judge
+from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
+from faults.campaign.shrink import Shrunk, shrink
+from faults.campaign.spec import Sweep
+from faults.token import Token
+
+CASES_A_WORKER = 4
+TICK_S = 0.2
+SCENARIO = "case"  # the kind of its tokens
+
+Key = tuple[str, str, str]
+
+
+@dataclass
+class Finding:
+    """One way to fail: what it was found in first, how often it was found, and the smallest case that shows it."""
+
+    judgement: Judgement
+    first: Case
+    smallest: Case
+    count: int = 1
+    tried: int = 0
+    shrunk: bool = False  # whether nothing was left to try
+
+    @property
+    def command(self) -> str:
+        """What reproduces it, on this machine; elsewhere the algorithm may lie somewhere else."""
+        own = self.smallest.algorithm
+        return f"cxlemu replay {self.token}" + (f" --algorithm {shlex.quote(own)}" if own else "")
+
+    @property
+    def token(self) -> str:
+        return str(Token(SCENARIO, {"case": self.smallest.plain(), "found": self.judgement.plain()}))
+
+
+@dataclass
+class Result:
+    """What is known so far; ``complete`` when every case was judged."""
+
+    total: int
+    counts: Counter[str] = field(default_factory=Counter)  # of kinds of judgements
+    judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)  # id, words, judgement, seconds
+    found: dict[Key, Finding] = field(default_factory=dict)  # by how each failed at first
+    seconds: float = 0.0
+    interrupted: bool = False
+    resumed: int = 0  # of those judged, how many were found in the journal
+
+    @property
+    def complete(self) -> bool:
+        return len(self.judged) == self.total
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Each once, though several first failures may have come to the same."""
+        return list({id(finding): finding for finding in self.found.values()}.values())
+
+    @property
+    def exit_code(self) -> int:
+        if self.found:
+            return 1
+        return 0 if self.complete else 3
+
+
+@dataclass(frozen=True)
+class Judged:
+    judgement: Judgement
+    seconds: float
+
+
+def judged(case: Case) -> Judged:
+    """What a worker does. Whatever is no error of ours is a finding: bugs assert, here or in the algorithm."""
+    begun = time.monotonic()
+    try:
+        judgement = judge(case)
+    except CxlemuError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.name}"
+        judgement = Judgement("exception", type(error).__name__, place, f"{error!r} in line {where.lineno}")
+    return Judged(judgement, time.monotonic() - begun)
+
+
+@dataclass
+class Runner:
+    """``tell`` is called with the result so far whenever it has changed."""
+
+    sweep: Sweep
+    executor: Callable[[], Executor]
+    workers: int
+    budget_s: float
+    journal: Journal | None = None
+    tell: Callable[[Result], None] = lambda result: None
+    shrink_budget_s: float = SHRINK_BUDGET_S
+    judge: Callable[[Case], Judged] = judged
+
+    def run(self) -> Result:
+        self._result = Result(len(self.sweep))
+        self._begun = time.monotonic()
+        self._under_way: dict[Future[Any], Case] = {}
+        self._again: deque[Case] = deque()  # were under way when a worker died
+        self._shrinking: dict[Future[Any], Key] = {}
+        self._pool = self.executor()
+        try:
+            self._go()
+        except KeyboardInterrupt:
+            self._result.interrupted = True
+        finally:
+            for future in [*self._under_way, *self._shrinking]:
+                future.cancel()
+            self._pool.shutdown(wait=True)
+            self._merge()
+            self._result.seconds = time.monotonic() - self._begun
+        return self._result
+
+    def _go(self) -> None:
+        cases = self._left()
+        ended = False
+        while True:
+            while not ended and len(self._under_way) < self._room and not self._over:
+                case = next(cases, None)
+                ended = case is None
+                if case is not None:
+                    self._submit(case)
+            if self._again and not self._under_way and not self._over:
+                self._submit(self._again.popleft())
+            if not self._under_way and not self._shrinking:
+                return
+            self._collect()
+
+    @property
+    def _room(self) -> int:
+        """None while those that a dead worker left behind are tried, each alone."""
+        return 0 if self._again else self.workers * CASES_A_WORKER
+
+    @property
+    def _over(self) -> bool:
+        return time.monotonic() - self._begun > self.budget_s
+
+    def _left(self) -> Iterator[Case]:
+        """The cases that the journal does not know; those that it knows are noted first, whatever the budget."""
+        known = {record["case"]: record for record in self.journal.done} if self.journal else {}
+        cases, unknown = iter(self.sweep), []
+        while len(self._result.judged) < len(known) and (case := next(cases, None)) is not None:
+            record = known.get(case.id)
+            if record is None:
+                unknown.append(case)
+                continue
+            self._result.resumed += 1
+            self._note(case, Judged(Judgement.of(record.get("judgement", {})), float(record.get("seconds", 0))))
+        return chain(unknown, cases)
+
+    def _submit(self, case: Case) -> None:
+        self._under_way[self._pool.submit(self.judge, case)] = case
+
+    def _collect(self) -> None:
+        done, _ = wait([*self._under_way, *self._shrinking], TICK_S, FIRST_COMPLETED)
+        for future in done:
+            if future in self._shrinking:
+                self._take_shrunk(future)
+            elif future in self._under_way:  # not, after a worker died
+                self._take_judged(future)
+
+    def _take_judged(self, future: Future[Judged]) -> None:
+        alone = len(self._under_way) == 1
+        try:
+            found = future.result()
+        except BrokenExecutor:
+            lost = [*self._under_way.values()]
+            self._renew()
+            if not alone:
+                self._again.extend(lost)
+                return
+            place = f"{lost[0].collective} {lost[0].variant}"
+            found = Judged(Judgement("worker died", "no crash", place, f"a process was killed by [{lost[0]}]"), 0.0)
+            self._record(lost[0], found)
+            return
+        self._record(self._under_way.pop(future), found)
+
+    def _renew(self) -> None:
+        self._pool.shutdown(wait=False)
+        self._under_way.clear()
+        self._shrinking.clear()  # their findings stay, unshrunk
+        self._pool = self.executor()
+
+    def _record(self, case: Case, found: Judged) -> None:
+        if self.journal is not None:
+            plain = found.judgement.plain()
+            self.journal.add({"case": case.id, "judgement": plain, "seconds": round(found.seconds, 6)})
+        self._note(case, found)
+
+    def _note(self, case: Case, found: Judged) -> None:
+        result, judgement = self._result, found.judgement
+        result.judged.append((case.id, str(case), judgement, found.seconds))
+        result.counts[judgement.kind] += 1
+        if judgement.fails:
+            if judgement.key in result.found:
+                result.found[judgement.key].count += 1
+            else:
+                result.found[judgement.key] = Finding(judgement, case, case)
+                if judgement.kind != "worker died":
+                    work = self._pool.submit(shrink, case, judgement, budget_s=self.shrink_budget_s)
+                    self._shrinking[work] = judgement.key
+        self.tell(result)
+
+    def _take_shrunk(self, future: Future[Shrunk]) -> None:
+        finding = self._result.found[self._shrinking.pop(future)]
+        try:
+            shrunk = future.result()
+        except BrokenExecutor:
+            self._again.extend(self._under_way.values())
+            self._renew()
+            return
+        finding.smallest, finding.judgement = shrunk.case, shrunk.judgement
+        finding.tried, finding.shrunk = shrunk.tried, shrunk.done
+        self.tell(self._result)
+
+    def _merge(self) -> None:
+        """Findings that have shrunk to the same thing are one: the first of them stands for all."""
+        firsts: dict[Key, Finding] = {}
+        for key, finding in self._result.found.items():
+            first = firsts.setdefault(finding.judgement.key, finding)
+            if first is not finding:
+                first.count += finding.count
+                self._result.found[key] = first

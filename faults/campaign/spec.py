@@ -1,0 +1,211 @@
+"""What a campaign sweeps over, from a file or from flags, and the cases that this makes.
+
+    collectives: [all_reduce, broadcast]        # default: all
+    variants: [every]                           # or names, or auto
+    ranks: [2, 3]
+    sizes: [64, 4K]                             # as `cxlemu run -b`: of all blocks together where there are several
+    launches: [lockstep, turns, threads]
+    scripts: [poison.yaml]                      # fault scripts, each run with every seed
+    kinds: [nature, crash, poison]              # faults, one at a time, at a place that the seed draws
+
+In lockstep there are no faults but nature's moves, and nature alone is tried there, unless nothing else runs.
+Seeds come outermost: when a budget ends early, every combination was tried with some seeds, not a few with all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from collectives import catalog, sizes
+from collectives.choose import choose
+from collectives.contracts import COLLECTIVES
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES
+from cxlemu.topology import Topology
+from cxlemu.topology.document import Document
+from cxlemu.topology.fields import Model, validated
+from cxlemu.units import parse_bytes
+from faults.campaign.case import CALLS_MAX, RANKS_MAX, Case, Launch, digest
+from faults.campaign.judge import meant_plans, mutated
+from faults.model import FAULTS
+from faults.script import Fault, Rates, Script, When
+
+CASES_MAX = 1_000_000
+# Of faults that last: in all far below any deadline.
+NEEDS = {"stall": {"seconds": 0.05}, "stall_link": {"seconds": 0.05}, "slow": {"seconds": 0.001}}
+NEEDS |= {"slow_link": {"gbytes_per_s": 1.0}}
+ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
+
+Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=1 << 26)]
+Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000)]
+
+
+class Spec(Model):
+    """A campaign as data. Every combination that means something is tried with every seed."""
+
+    config: str = Field(default="", description="a topology, a file or a name; absent: a host for each rank")
+    collectives: Names = Field(default=(ALL,), description="names, or all")
+    variants: Names = Field(default=(EVERY,), description="names, every or auto")
+    algorithms: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
+        default=(), description="FILE.py:function of your own, instead of collectives"
+    )
+    ranks: Annotated[tuple[Annotated[int, Field(ge=1, le=RANKS_MAX)], ...], Field(strict=False, min_length=1)] = Field(
+        default=(2, 3), description="how many"
+    )
+    sizes: Annotated[tuple[Size, ...], Field(strict=False, min_length=1, max_length=100)] = Field(
+        default=(600,), description="in bytes"
+    )
+    calls: Annotated[int, Field(ge=1, le=CALLS_MAX)] = Field(default=3, description="one after another in each case")
+    launches: Annotated[tuple[Launch, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None, description="lockstep, turns, threads, processes; absent: the first two, where they can"
+    )
+    engines: Annotated[tuple[Literal["reference", "native"], ...], Field(strict=False, min_length=1)] = Field(
+        default=("native",), description="of threads and processes; the others have the reference engine"
+    )
+    scripts: Annotated[tuple[str, ...], Field(strict=False, max_length=1000)] = Field(
+        default=(), description="fault scripts, files"
+    )
+    kinds: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
+        default=(NATURE, *FAULTS), description="of faults that the seed places; nature: none but what caches do"
+    )
+    mutant: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="a mistake to be found")
+
+    @classmethod
+    def load(cls, name: str) -> Spec:
+        """A campaign's file; or a topology, a file or a name, for the default campaign on it. Raises ConfigError."""
+        path = Path(name)
+        if path.is_file():
+            document = Document.read(path, "campaign")
+            if "hosts" not in document.data:
+                return validated(cls, document)
+        Topology.load(name)
+        return cls(config=name)
+
+    def sweep(self, seeds: int) -> Sweep:
+        """Raises ArgumentError or ConfigError for what cannot run, before anything does."""
+        scripts = [Script.load(Path(file)) for file in self.scripts]
+        for kind in self.kinds:
+            if kind != NATURE and kind not in FAULTS:
+                raise ArgumentError(f"there is no fault {kind!r}: it is {NATURE} or one of {', '.join(FAULTS)}")
+        config = self._config()
+        shapes = [_with_scripts(shape, scripts, self.kinds) for shape in self._shapes(config)]
+        sweep = Sweep(shapes, seeds)
+        if not 0 < len(sweep) <= CASES_MAX:
+            raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
+        return sweep
+
+    def _shapes(self, config: str | Topology | None) -> Iterator[Case]:
+        """Cases without a script."""
+        for (collective, variant, own), ranks, size in product(self._algorithms(), self.ranks, self.sizes):
+            contract = COLLECTIVES[collective]
+            nbytes = sizes.block_bytes(collective, size, ranks, DTYPES["u8"].itemsize)
+            if size != self.sizes[0] and not contract.moves_data:
+                continue
+            shape = Case(
+                collective=collective,
+                variant=choose(collective, nbytes, ranks).variant if variant == AUTO else variant,
+                ranks=ranks,
+                nbytes=nbytes,
+                op="sum" if contract.reduces else "none",
+                calls=self.calls,
+                config=config,
+                algorithm=own,
+                algorithm_sha256=digest(own) if own else None,
+                mutant=self.mutant,
+            )
+            for launch, engine in self._runs(shape):
+                yield shape.model_copy(update={"launch": launch, "engine": engine}).check()
+
+    def _runs(self, shape: Case) -> Iterator[tuple[Launch, str]]:
+        topology = shape.topology
+        own_hosts = topology is None or len(set(topology.place(shape.ranks))) == shape.ranks
+        lockstep_only = shape.mutant is not None or shape.algorithm is not None
+        usual: list[Launch] = ["lockstep"] if own_hosts else []
+        usual += [] if lockstep_only else ["turns"]
+        for launch in self.launches or usual:
+            for engine in self.engines if launch in ("threads", "processes") else ("reference",):
+                yield launch, engine
+
+    def _config(self) -> str | Topology | None:
+        """By name where it is shipped; else all of it, so that a token needs no file."""
+        if not self.config:
+            return None
+        topology = Topology.load(self.config)
+        return self.config if not Path(self.config).is_file() else topology
+
+    def _algorithms(self) -> Iterator[tuple[str, str, str | None]]:
+        """(collective, variant, own algorithm)"""
+        if self.algorithms:
+            for own in self.algorithms:
+                recipe = catalog.load_algorithm(own)
+                yield recipe.collective, recipe.name, own
+            return
+        for collective in COLLECTIVES if self.collectives == (ALL,) else self.collectives:
+            there = catalog.variants(collective)
+            if not there:
+                catalog.recipe(collective, AUTO)  # raises: there is no such collective
+            for variant in there if self.variants == (EVERY,) else self.variants:
+                if variant == AUTO or variant in there or len(self.variants) == 1:
+                    yield collective, variant, None
+
+
+class Shape(NamedTuple):
+    """A case without a script, and what may happen to it. ``instructions`` of each rank's part, to draw from."""
+
+    case: Case
+    scripts: list[Script]
+    kinds: tuple[str, ...]
+    instructions: tuple[int, ...]
+
+
+def _with_scripts(case: Case, scripts: list[Script], kinds: tuple[str, ...]) -> Shape:
+    """Raises ArgumentError or PlanError for what no plan can be made of."""
+    plan = mutated(case, meant_plans(case))[0]
+    counts = tuple(part.instruction_count for part in plan.parts)
+    if case.launch == "lockstep":
+        return Shape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
+    return Shape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Cases, made as they are asked for."""
+
+    shapes: list[Shape]
+    seeds: int
+
+    def __len__(self) -> int:
+        return self.seeds * sum(len(shape.scripts) + len(shape.kinds) for shape in self.shapes)
+
+    def __iter__(self) -> Iterator[Case]:
+        for seed in range(self.seeds):
+            for shape in self.shapes:
+                for script in shape.scripts:
+                    yield _with(shape, script.model_copy(update={"seed": seed}))
+                for kind in shape.kinds:
+                    yield _with(shape, drawn(shape, kind, seed))
+
+
+def _with(shape: Shape, script: Script) -> Case:
+    return shape.case.model_copy(update={"script": script})
+
+
+def drawn(shape: Shape, kind: str, seed: int) -> Script:
+    """A script with one fault of a kind, at a place that depends on the case and the seed alone."""
+    if kind == NATURE:
+        return Script(seed=seed, adversary=Rates())
+    case = shape.case
+    rng = random.Random(f"{seed} {kind} {case.collective} {case.variant} {case.ranks} {case.nbytes}")
+    rank, call = rng.randrange(case.ranks), rng.randrange(case.calls)
+    extras: dict[str, Any] = dict(NEEDS.get(kind, {}))
+    if "bit" in FAULTS[kind].may:
+        extras["bit"] = rng.randrange(64)
+    when = When(call=call, instruction=rng.randrange(shape.instructions[rank]))
+    return Script(seed=seed, faults=(Fault(kind=kind, rank=rank, when=when, **extras),))

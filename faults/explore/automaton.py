@@ -1,0 +1,125 @@
+"""A generator as an automaton: nodes are found as a search reaches them, by running the generator up to there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from types import GeneratorType
+from typing import Any, TypeAlias
+
+from cxlemu.errors import ArgumentError
+from faults.explore.frames import NotComparableError, freeze, key
+from faults.explore.leash import RanAwayError, leash
+from faults.explore.operations import VALUE_MAX, Operation, Steps, is_value
+from faults.machine.program import Do, Step
+
+NODES_MAX, HISTORY_MAX = 100_000, 500  # of one rank; operations from its begin to a node
+
+RankFunction: TypeAlias = Callable[[int, int], Steps[Any]]
+
+
+@dataclass
+class _Node:
+    history: tuple[int, ...]  # what the rank received on one way that leads here
+    step: Step | None
+    failure: str = ""
+    result: Any = None
+    next: dict[int, int] = field(default_factory=dict)  # value received -> node
+
+
+class RankThread:
+    """The automaton of one rank: nodes are found as a search reaches them, by running the generator up to there."""
+
+    def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int) -> None:
+        self.host = self.rank = rank
+        self.name = f"rank {rank}"
+        self._function, self._places, self._ranks = function, places, ranks
+        self._words = list(places)
+        self._nodes: list[_Node] = []
+        self._known: dict[Hashable, int] = {}
+        self.first = self._node(())
+
+    def step(self, node: int) -> Step | None:
+        return self._nodes[node].step
+
+    def next(self, node: int, value: int) -> int:
+        here = self._nodes[node]
+        if value not in here.next:
+            here.next[value] = self._node((*here.history, value), here.step)
+        return here.next[value]
+
+    def failure(self, node: int) -> str:
+        """What the exception said, where the step is a FAIL."""
+        return self._nodes[node].failure
+
+    def result(self, node: int) -> Any:
+        return self._nodes[node].result
+
+    def _node(self, history: tuple[int, ...], before: Step | None = None) -> int:
+        node, where = self._run(history, before)
+        if where not in self._known:
+            if len(self._nodes) == NODES_MAX or len(history) > HISTORY_MAX:
+                raise ArgumentError(
+                    f"{self._who()} never comes back to where it was: does a variable count the turns of its loop?"
+                )
+            self._known[where] = len(self._nodes)
+            self._nodes.append(node)
+        return self._known[where]
+
+    def _run(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
+        """A fresh generator, brought to where these values lead. The last of them is what step ``before`` receives."""
+        try:
+            with leash():
+                return self._led(history, before)
+        except RanAwayError:
+            raise ArgumentError(f"{self._who()} runs on and on without a yield") from None
+
+    def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
+        generator = self._function(self.rank, self._ranks)
+        if not isinstance(generator, GeneratorType):
+            raise ArgumentError(f"{self._function.__name__} is no generator: it has no yield")
+        try:
+            operation = next(generator)
+            for left, value in zip(reversed(range(len(history))), history, strict=True):
+                if left == 0 and self._step(operation) != before:
+                    raise ArgumentError(f"{self._who()} does not do the same again when it is given the same values")
+                operation = generator.send(value) if operation.do == Do.LOAD else next(generator)
+        except StopIteration as stop:
+            result = stop.value
+            return _Node(history, None, result=result), self._comparable(lambda: ("returned", freeze(result)))
+        except ArgumentError:
+            raise
+        except Exception as error:
+            return _Node(history, Step(Do.FAIL), failure=said(error)), ("failed", said(error))
+        return _Node(history, self._step(operation)), self._comparable(lambda: key(generator))
+
+    def _comparable(self, make: Callable[[], Hashable]) -> Hashable:
+        try:
+            return make()
+        except NotComparableError as error:
+            what = f"{self._who()} holds a {error}, and two of these cannot be compared"
+            raise ArgumentError(f"{what}: keep numbers, text, tuples, lists, dicts and sets") from None
+
+    def _step(self, operation: object) -> Step:
+        if not isinstance(operation, Operation):
+            raise ArgumentError(f"{self._who()} yields {operation!r:.60}: yield operations such as Load('x')")
+        do, place, value = operation
+        if do in {Do.FENCE, Do.CRASH}:
+            return Step(do)
+        if place not in self._places:
+            raise ArgumentError(f"{self._who()}: there is no word {place!r:.60}, only {', '.join(self._words)}")
+        if not is_value(value):
+            raise ArgumentError(f"{self._who()}: {place} can hold 0 to {VALUE_MAX}, not {value!r:.60}")
+        by_line = do in {Do.FLUSH, Do.FLUSH_KEEP, Do.INVALIDATE}
+        return Step(do, self._places[place] if by_line else self._words.index(place), value)
+
+    def _who(self) -> str:
+        return f"{self._function.__name__}, rank {self.rank}"
+
+
+def said(error: Exception) -> str:
+    """What an assertion says; of anything else the kind of error, too."""
+    text = str(error).partition("\n")[0]
+    if isinstance(error, AssertionError) and text:
+        return text
+    return f"{type(error).__name__}{': ' if text else ''}{text}"

@@ -1,0 +1,130 @@
+"""Calls in order on a coherent pool: what a plan computes when nothing goes wrong, and what is wrong even then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from collectives.contracts import Piece, postcondition
+from collectives.symbolic import Fold, Symbol, SymbolicBytes, SymbolicPool, SymbolicRank, compare
+from cxlemu.engines.streams import Binding, Blocked, run_together
+from cxlemu.errors import ContractError, DeadlineError
+from cxlemu.plan import Kind as OperandKind
+from cxlemu.plan import Operand, Plan
+from faults.explore.result import Finding, Kind
+from faults.machine.program import Do
+from faults.machine.schedule import Act, Move, Schedule
+from faults.machine.steps import Machine
+
+CALL_SHIFT = 10**12  # inputs of a call count from here on, times the call: what it brings is nothing that was before
+
+
+BEGINS, ENDS = -1, 1 << 30  # instead of an instruction's number: what a rank does before and after a call
+
+
+class Place(NamedTuple):
+    """An instruction of a call."""
+
+    call: int
+    rank: int
+    stream: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Trouble:
+    finding: Finding
+    order: tuple[Place, ...]  # the instructions that were executed
+
+    def shown(self, machine: Machine, origins: Sequence[Sequence[Place]]) -> tuple[Finding, Schedule]:
+        """With the same order as an execution of the abstract machine, in which everything arrives at once."""
+        thread_of = {(steps[0].rank, steps[0].stream): t for t, steps in enumerate(origins) if steps}
+        run = _Settled(machine)
+        for place in self.order:
+            run.between_calls(origins)
+            thread = thread_of[place.rank, place.stream]
+            while (node := run.state.nodes[thread]) < len(origins[thread]) and origins[thread][node] == place:
+                run.step(thread)
+        return self.finding, tuple(run.moves)
+
+
+@dataclass
+class _Ordered(SymbolicRank):
+    call_number: int = field(kw_only=True)
+    order: list[Place] = field(kw_only=True)
+
+    def step(self, stream: int) -> Blocked | None:
+        at = self.position[stream]
+        blocked = super().step(stream)
+        if blocked is None:
+            self.order.append(Place(self.call_number, self.part.rank, stream, at))
+        return blocked
+
+
+def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place, ...], Trouble | None]:
+    """The order of one execution: all that only publish go first."""
+    layout = plans[0].layout
+    pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
+    order: list[Place] = []
+    for number, (plan, epoch) in enumerate(zip(plans, epochs, strict=True)):
+        binding = Binding(layout, base=0, epoch=epoch, tag=plan.call.tag())
+        ranks = [
+            _Ordered(plan.call, plan.frame, part, binding, pool=pool, call_number=number, order=order)
+            for part in plan.parts
+        ]
+        try:
+            _run(plan, ranks, number * CALL_SHIFT)
+        except (DeadlineError, ContractError) as error:
+            kind = Kind.DEADLOCK if isinstance(error, DeadlineError) else Kind.FINAL
+            finding = Finding(kind, 0, f"even in order on a coherent pool: {error}")
+            return tuple(order), Trouble(finding, tuple(order))
+    return tuple(order), None
+
+
+def _run(plan: Plan, ranks: Sequence[_Ordered], shift: int) -> None:
+    for rank in ranks:
+        if size := rank.part.buffers[0].nbytes:
+            rank.put(Operand(OperandKind.BUFFER, 0), [Symbol(size, Fold(((rank.part.rank, shift),)))])
+    run_together(ranks, lambda steps: min(steps, key=lambda step: (step[1], step[0])))
+    for rank in ranks:
+        for piece in postcondition(plan.call, rank.part.rank):
+            compare(plan, rank, rank.part, _shifted(piece, shift), rank_order=False)
+
+
+def _shifted(piece: Piece, by: int) -> Piece:
+    return piece._replace(contributions=tuple((rank, offset + by) for rank, offset in piece.contributions))
+
+
+class _Settled:
+    """After each step all that was stored is in the pool, and nothing is cached."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.state = machine, machine.initial()
+        self.moves: list[Move] = []
+
+    def step(self, thread: int) -> None:
+        self._do(Move(Act.STEP, thread))
+        step = self.machine.step_of(self.state, thread)
+        if self.state.begun[thread] and step is not None and step.do in (Do.WAIT, Do.INVALIDATE):
+            self._settle()
+            self._do(Move(Act.STEP, thread))
+        self._settle()
+
+    def between_calls(self, origins: Sequence[Sequence[Place]]) -> None:
+        """What ranks do between calls, as far as they can."""
+        for _ in range(2):  # all end a call before the first one begins the next
+            for thread, places in enumerate(origins):
+                while (node := self.state.nodes[thread]) < len(places) and places[node].at in (BEGINS, ENDS):
+                    if Move(Act.STEP, thread) not in self.machine.enabled(self.state):
+                        break
+                    self.step(thread)
+
+    def _settle(self) -> None:
+        for act in (Act.LAND, Act.LAND_NT, Act.EVICT, Act.DROP):
+            while move := next((move for move in self.machine.enabled(self.state) if move.act == act), None):
+                self._do(move)
+
+    def _do(self, move: Move) -> None:
+        self.state = self.machine.apply(self.state, move)
+        self.moves.append(move)

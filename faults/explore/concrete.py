@@ -1,0 +1,107 @@
+"""From a reduced execution to one of the definition: where the copies come from that the reduced one never followed.
+
+A load of a reduced execution says how old the version was that it saw. In the definition that version has to be in the
+cache: it is fetched while the pool holds it, as late as can be, so that no flush before the load takes it out again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from faults.machine.program import Do
+from faults.machine.schedule import Act, Move, Schedule
+from faults.machine.state import State
+from faults.machine.steps import TWO_MOVES, Machine
+
+# As enum what in native/line.h counts; any step of a thread is a 1.
+_ACTS = {
+    1: Act.STEP,
+    16: Act.AGAIN,
+    17: Act.LAND,
+    18: Act.LAND_NT,
+    19: Act.DROPPED,
+    20: Act.EVICT,
+    21: Act.DROP,
+    22: Act.PREFETCH,
+    23: Act.LOSE,
+}
+NO_CHOICE = -2  # instead of an age: no version had to be chosen; -1: the copy that was seen before
+
+
+class Abstract(NamedTuple):
+    """A move of the search in C."""
+
+    what: int
+    who: int
+    line: int
+    age: int  # of the version that was chosen: how many were made since
+    made: int  # whether it made a version: the pool's line changed
+
+    @property
+    def move(self) -> Move:
+        act = _ACTS[self.what]
+        return Move(act, self.who) if act in (Act.STEP, Act.AGAIN) else Move(act, self.who, self.line)
+
+
+def concrete(machine: Machine, path: Sequence[Abstract], ahead: Abstract | None = None) -> tuple[Schedule, State]:
+    """The schedule, and the state it leads to; ``ahead`` is possible there, and not done."""
+    planned = [*path, ahead] if ahead else path
+    fetches = _fetches(machine, planned)
+    run = _Run(machine)
+    for at, abstract in enumerate(planned):
+        if abstract.move.act == Act.STEP:
+            run.take_out_flushed(abstract)
+        for host, line in fetches[at]:
+            run.fetch(host, line)
+        if at < len(path):
+            run.do(abstract.move)
+    return tuple(run.moves), run.state
+
+
+def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, list[tuple[int, int]]]:
+    """Before which move: (host, line). At the latest when the next version is made."""
+    fetches: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    made: defaultdict[int, list[int]] = defaultdict(list)  # of each line: the moves that made its versions
+    for at, abstract in enumerate(path):
+        if abstract.age >= 0:
+            when = made[abstract.line][-abstract.age] if abstract.age else at
+            fetches[when].append((machine.program.threads[abstract.who].host, abstract.line))
+        if abstract.made:
+            made[abstract.line].append(at)
+    return fetches
+
+
+class _Run:
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.state = machine, machine.initial()
+        self.moves: list[Move] = []
+
+    def do(self, move: Move) -> None:
+        self.state = self.machine.apply(self.state, move)
+        self.moves.append(move)
+
+    def fetch(self, host: int, line: int) -> None:
+        cached = self.state.caches[host][line]
+        if cached is not None and not cached.dirty:
+            self.do(Move(Act.DROP, host, line))
+        if self.state.caches[host][line] is None:
+            self.do(Move(Act.PREFETCH, host, line))
+
+    def take_out_flushed(self, abstract: Abstract) -> None:
+        """A reduced execution does so in the step that waits for it: a fence, of all lines or of one."""
+        thread, step = self.machine.program.threads[abstract.who], self.machine.step_of(self.state, abstract.who)
+        assert step is not None
+        lines: Sequence[int] = ()
+        ranks = {thread.rank}
+        if step.do == Do.FENCE:
+            lines = range(len(self.machine.program.lines))
+        elif step.do in TWO_MOVES and self.state.begun[abstract.who]:
+            lines = [abstract.line]
+        elif step.do in (Do.STORE, Do.SIGNAL) and abstract.age == NO_CHOICE:  # onto what is still under way to the pool
+            lines, ranks = [abstract.line], {other.rank for other in self.machine.program.threads}
+        for line in lines:
+            cached = self.state.caches[thread.host][line]
+            if cached is not None and cached.dropping & ranks:
+                self.do(Move(Act.DROPPED, thread.host, line))

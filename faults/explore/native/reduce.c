@@ -1,0 +1,324 @@
+/* Singleton ample sets: one move that may be made first, because nothing that others can do before it is lost by it.
+ *
+ * What others can do before thread t moves is bounded: they cannot pass a wait for what only t will signal. So each
+ * rule looks at the lines that others may touch before, and how. A move made first may also leave *more* possible than
+ * made later (an old copy may still be seen), which is as good: every bad end is still found. The rules speak of lazy
+ * lines; for literal ones only those hold that touch no line.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "search.h"
+
+enum { NOBODY = 0xFF, NEVER = 0xFFFF };
+
+/* How a line may be touched. */
+enum { STORES = 1, SIGNALS = 2, PEEKS = 4, WAITS = 8, BLOCKED_WAITS = 16, WAITS_OF_OTHER_RANKS = 32, OTHERWISE = 64 };
+
+/* A wait is passed only when this thread has gone beyond this node. */
+typedef struct {
+    uint8_t thread; /* NOBODY: no single one says */
+    uint16_t beyond;
+} need;
+
+struct reduction {
+    need *needs[THREADS_MAX];     /* of each node */
+    uint8_t *steady;              /* [line]: the words that only rise, where all writers are on one host */
+    uint8_t *unread;              /* [line]: the words that nobody loads; there may be waits for them */
+    uint8_t *near, *far;          /* [line]: how threads of the same host, and of others, may touch it */
+    uint16_t reach[THREADS_MAX];  /* how far each thread can get */
+    bool fences;                  /* another thread of the same rank may */
+};
+
+static bool on_a_line(const node *n) {
+    return n->what == STORE || n->what == STORE_NT || n->what == FLUSH || n->what == FLUSH_KEEP || two_moves(n->what) ||
+           n->what == LOAD || n->what == SIGNAL;
+}
+
+static bool writes(const node *n) { return n->what == STORE || n->what == STORE_NT || n->what == SIGNAL; }
+
+/* -- once for a program */
+
+static need who_satisfies(const search *s, const node *wait) {
+    need found = {NOBODY, NEVER};
+    if (wait->what == WAIT && s->initial[wait->line][wait->word] >= s->values[wait->value])
+        return (need){NOBODY, 0};
+    bool several = false;
+    for (int t = 0; t < s->thread_count; t++)
+        for (uint32_t k = 0; k < s->threads[t].node_count; k++) {
+            const node *n = &s->threads[t].nodes[k];
+            bool does = wait->what == AWAIT
+                            ? n->what == RECORD && n->event == wait->event
+                            : writes(n) && n->line == wait->line && n->word == wait->word &&
+                                  (n->source >= 0 || s->values[n->value] >= s->values[wait->value]);
+            several |= does && found.thread != NOBODY && found.thread != t;
+            if (does && found.thread == NOBODY)
+                found = (need){(uint8_t)t, (uint16_t)k};
+        }
+    return several ? (need){NOBODY, 0} : found;
+}
+
+static void note_steady(const search *s, uint8_t *steady) {
+    for (int line = 0; line < s->line_count; line++) {
+        int host = -1, writer[WORDS_MAX];
+        int64_t highest[WORDS_MAX];
+        memset(writer, -1, sizeof writer);
+        memcpy(highest, s->initial[line], sizeof highest);
+        steady[line] = 0xFF;
+        for (int t = 0; t < s->thread_count; t++)
+            for (uint32_t k = 0; k < s->threads[t].node_count; k++) {
+                const node *n = &s->threads[t].nodes[k];
+                if (!writes(n) || n->line != line)
+                    continue;
+                int64_t value = n->source < 0 ? s->values[n->value] : INT64_MIN;
+                bool foreign = host >= 0 && host != s->threads[t].host;
+                bool falls = value < highest[n->word] || (writer[n->word] >= 0 && writer[n->word] != t);
+                if (foreign || n->what == STORE_NT)
+                    steady[line] = 0;
+                else if (falls)
+                    steady[line] &= (uint8_t)~(1u << n->word);
+                host = s->threads[t].host;
+                writer[n->word] = t;
+                highest[n->word] = value;
+            }
+    }
+}
+
+static void note_unread(const search *s, uint8_t *unread) {
+    memset(unread, 0xFF, (size_t)s->line_count);
+    for (int t = 0; t < s->thread_count; t++)
+        for (uint32_t k = 0; k < s->threads[t].node_count; k++)
+            if (s->threads[t].nodes[k].what == LOAD)
+                unread[s->threads[t].nodes[k].line] &= (uint8_t)~(1u << s->threads[t].nodes[k].word);
+}
+
+reduction *reduction_begin(const search *s) {
+    reduction *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return NULL;
+    size_t lines = (size_t)s->line_count + 1;
+    r->steady = calloc(lines, 1);
+    r->unread = calloc(lines, 1);
+    r->near = calloc(lines, 1);
+    r->far = calloc(lines, 1);
+    bool fine = r->steady != NULL && r->unread != NULL && r->near != NULL && r->far != NULL;
+    for (int t = 0; fine && t < s->thread_count; t++) {
+        const thread *self = &s->threads[t];
+        fine = (r->needs[t] = calloc(self->node_count, sizeof(need))) != NULL;
+        for (uint32_t k = 0; fine && k < self->node_count; k++) {
+            const node *n = &self->nodes[k];
+            r->needs[t][k] = n->what == WAIT || n->what == AWAIT ? who_satisfies(s, n) : (need){NOBODY, 0};
+        }
+    }
+    if (!fine) {
+        reduction_end(r);
+        return NULL;
+    }
+    note_steady(s, r->steady);
+    note_unread(s, r->unread);
+    return r;
+}
+
+void reduction_end(reduction *r) {
+    for (int t = 0; r != NULL && t < THREADS_MAX; t++)
+        free(r->needs[t]);
+    if (r != NULL) {
+        free(r->steady);
+        free(r->unread);
+        free(r->near);
+        free(r->far);
+    }
+    free(r);
+}
+
+/* -- what others can do before */
+
+static bool passes(const search *s, const reduction *r, int t, uint16_t at, int held_line, int host) {
+    need what = r->needs[t][at];
+    if (what.thread == NOBODY ? what.beyond == NEVER : r->reach[what.thread] <= what.beyond)
+        return false;
+    const node *n = &s->threads[t].nodes[at];
+    if (n->what != WAIT || n->line != held_line || s->threads[t].host == host)
+        return true;
+    const line_table *table = &s->lines[held_line];
+    uint8_t shows = table->pools[table->info[s->current[s->at_lines + held_line]].pool][n->word];
+    return s->values[shows] >= s->values[n->value];
+}
+
+/* How far threads get while some stay where they are, and what a host posted of `held_line` does not land. */
+static void advance(const search *s, reduction *r, uint64_t frozen, int held_line, int host) {
+    for (int t = 0; t < s->thread_count; t++)
+        r->reach[t] = s->current[t] >> 1;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int t = 0; t < s->thread_count; t++)
+            while (!(frozen >> t & 1) && s->threads[t].nodes[r->reach[t]].what != 0 &&
+                   passes(s, r, t, r->reach[t], held_line, host)) {
+                r->reach[t]++;
+                moved = true;
+            }
+    }
+}
+
+static uint8_t touch(const search *s, const node *n, bool passed, bool other_rank) {
+    switch (n->what) {
+    case STORE:
+    case STORE_NT:
+        return STORES;
+    case SIGNAL:
+        return SIGNALS;
+    case WAIT:
+        return (uint8_t)((passed ? WAITS : BLOCKED_WAITS) | (other_rank ? WAITS_OF_OTHER_RANKS : 0));
+    case LOAD:
+        return n->expect >= 0 && s->checked_reads ? PEEKS : OTHERWISE;
+    default:
+        return OTHERWISE;
+    }
+}
+
+/* What threads but `self`, seen from a rank on a host, may do on the way that `advance` found. */
+static void look_ahead(const search *s, reduction *r, int self, uint8_t host, uint8_t rank) {
+    memset(r->near, 0, (size_t)s->line_count);
+    memset(r->far, 0, (size_t)s->line_count);
+    r->fences = false;
+    for (int t = 0; t < s->thread_count; t++) {
+        const thread *other = &s->threads[t];
+        uint8_t *touched = other->host == host ? r->near : r->far;
+        for (uint16_t k = s->current[t] >> 1; t != self && k <= r->reach[t]; k++) {
+            const node *n = &other->nodes[k];
+            bool passed = k < r->reach[t];
+            r->fences |= n->what == FENCE && other->rank == rank;
+            if (on_a_line(n) && (passed || n->what == WAIT))
+                touched[n->line] |= touch(s, n, passed, other->rank != rank);
+        }
+    }
+}
+
+/* -- one thread's step */
+
+typedef struct {
+    const line_info *info;
+    uint8_t near, far;
+    bool dirty, posted, nt; /* of this host */
+    bool quiet;             /* no other host can change the pool's line */
+} place;
+
+static place place_of(const search *s, const reduction *r, int line, uint8_t host) {
+    const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
+    host_set here = (host_set)(1u << host), others = (host_set)~here;
+    return (place){
+        .info = info,
+        .near = r->near[line],
+        .far = r->far[line],
+        .dirty = info->dirty & here,
+        .posted = info->posted & here,
+        .nt = info->stored_nt & here,
+        .quiet = !((info->dirty | info->posted | info->stored_nt) & others) && !(r->far[line] & (STORES | SIGNALS)),
+    };
+}
+
+/* An action is possible now; does it leave its line as it is? */
+static bool possible(search *s, const node *n, int32_t action, bool *changes) {
+    int count;
+    uint16_t state = s->current[s->at_lines + n->line];
+    const successor *found = table_next(&s->lines[n->line], state, (uint32_t)action, &count);
+    *changes = count != 1 || found->state != state;
+    return count > 0;
+}
+
+static bool flush_first(const place *p, const reduction *r, bool changes) {
+    if (!changes)
+        return !(p->near & STORES);
+    return !p->near && ((!p->dirty && !p->posted) || (!r->fences && !p->nt));
+}
+
+static bool fence_first(const search *s, const reduction *r, uint8_t rank) {
+    for (int line = 0; line < s->line_count; line++) {
+        const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
+        if ((info->holds_fence >> rank & 1) || ((info->meets_fence >> rank & 1) && r->near[line]))
+            return false;
+    }
+    return true;
+}
+
+static bool wait_first(search *s, const node *n, const place *p) {
+    bool changes, rises = s->reduction->steady[n->line] >> n->word & 1;
+    return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~(WAITS | BLOCKED_WAITS)));
+}
+
+/* Evicted before, a dirty line would show its payload under the old flag. Where flags only rise and are only waited for,
+ * who sees that may as well see the new one. */
+static bool signal_first(const search *s, const node *n, const place *p) {
+    bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
+    bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && (!p->near || rises) && !p->nt && !s->reduction->fences;
+    return p->quiet && alone && (!p->dirty || (rises && unread));
+}
+
+static bool goes_first(search *s, int t, const node *n) {
+    const thread *self = &s->threads[t];
+    reduction *r = s->reduction;
+    bool changes = true, begun = s->current[t] & 1;
+    if (n->what == RECORD)
+        return true;
+    if (n->what == AWAIT)
+        return s->current[s->at_events + n->event / 16] >> n->event % 16 & 1;
+    if (n->what == 0 || n->what == FAIL || (n->what != FENCE && !s->w.lazy))
+        return false;
+    advance(s, r, (uint64_t)1 << t, -1, -1);
+    look_ahead(s, r, t, self->host, self->rank);
+    if (n->what == FENCE)
+        return fence_first(s, r, self->rank);
+    const place p = place_of(s, r, n->line, self->host);
+    if (two_moves(n->what) && !begun)
+        return possible(s, n, n->flush, &changes) && flush_first(&p, r, changes);
+    switch (n->what) {
+    case FLUSH:
+    case FLUSH_KEEP:
+        return possible(s, n, n->action, &changes) && flush_first(&p, r, changes);
+    case INVALIDATE:
+        return possible(s, n, n->action, &changes) && (!changes || !p.near);
+    case WAIT:
+        return wait_first(s, n, &p);
+    case LOAD:
+        if (touch(s, n, true, false) == PEEKS)
+            return p.quiet && !p.nt && !(p.near & (STORES | SIGNALS));
+        return p.quiet && !p.nt && !p.near;
+    case STORE:
+        return p.quiet && !p.nt && !p.near && !p.dirty;
+    case SIGNAL:
+        return signal_first(s, n, &p);
+    default: /* STORE_NT */
+        return p.quiet && !p.near && !p.dirty && !r->fences;
+    }
+}
+
+/* -- an arrival: after it others see all that they saw, and one version more */
+
+static bool lands_first(search *s, int line, uint8_t host) {
+    reduction *r = s->reduction;
+    uint64_t held = 0; /* threads at a fence that waits for this line */
+    const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
+    for (int t = 0; t < s->thread_count; t++) {
+        const thread *self = &s->threads[t];
+        if (self->nodes[s->current[t] >> 1].what == FENCE && self->host == host && (info->holds_fence >> self->rank & 1))
+            held |= (uint64_t)1 << t;
+    }
+    advance(s, r, held, line, host);
+    look_ahead(s, r, -1, host, NOBODY);
+    const place p = place_of(s, r, line, host);
+    return p.quiet && !(p.far & ~(PEEKS | BLOCKED_WAITS | WAITS_OF_OTHER_RANKS));
+}
+
+chosen_move reduction_choose(search *s) {
+    for (int t = 0; t < s->thread_count; t++)
+        if (goes_first(s, t, &s->threads[t].nodes[s->current[t] >> 1]))
+            return (chosen_move){.thread = t, .line = -1, .nature = -1};
+    for (int line = 0; s->w.lazy && line < s->line_count; line++) {
+        const line_table *table = &s->lines[line];
+        const line_info *info = &table->info[s->current[s->at_lines + line]];
+        for (int k = 0; info->posted != 0 && k < (int)table->nature_count; k++)
+            if (table->actions[k].what == LAND && (info->nature >> k & 1) && lands_first(s, line, table->actions[k].host))
+                return (chosen_move){.thread = -1, .line = line, .nature = k};
+    }
+    return ALL_MOVES;
+}

@@ -1,0 +1,437 @@
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+
+#include "search.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BETWEEN_PAUSES = 1 << 12, BETWEEN_LOOKS_AT_THE_CLOCK = 1 << 8 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool fail(search *s, enum trouble trouble) {
+    if (s->trouble == NO_TROUBLE)
+        s->trouble = trouble;
+    return false;
+}
+
+int search_value(search *s, int64_t value) {
+    for (int k = 0; k < s->value_count; k++)
+        if (s->values[k] == value)
+            return k;
+    if (s->value_count > VALUES_MAX) {
+        fail(s, TOO_MANY_VALUES);
+        return -1;
+    }
+    s->values[s->value_count] = value;
+    return s->value_count++;
+}
+
+/* -- where a thread is */
+
+static node *at_node(search *s, thread *t, uint16_t number) {
+    if (!t->nodes[number].known && !s->expand(s, t, number)) {
+        fail(s, INTERRUPTED);
+        return NULL;
+    }
+    return &t->nodes[number];
+}
+
+/* The node after one where `seen` was seen; NO_NODE in trouble. */
+static uint16_t after(search *s, thread *t, uint16_t number, uint8_t seen) {
+    if (t->straight)
+        return (uint16_t)(number + 1);
+    const node *n = &t->nodes[number];
+    uint16_t next = n->what != LOAD ? n->next : n->seen_next != NULL ? n->seen_next[seen] : NO_NODE;
+    if (next == NO_NODE && s->follow(s, t, number, seen)) {
+        n = &t->nodes[number];
+        next = n->what == LOAD ? n->seen_next[seen] : n->next;
+    }
+    if (next == NO_NODE)
+        fail(s, INTERRUPTED);
+    return next;
+}
+
+static bool has_ended(search *s, const uint16_t *row, int t, const node **n) {
+    *n = row[t] == CRASHED ? NULL : at_node(s, &s->threads[t], row[t] >> 1);
+    return *n == NULL || (*n)->what == 0;
+}
+
+/* The number of what a step does to its line. A stored value may come from a register. */
+static int action_of(search *s, const thread *t, const node *n) {
+    if (n->source < 0)
+        return n->action;
+    uint8_t value = (uint8_t)s->current[s->at_registers + n->source];
+    line_action a = {.what = n->what, .host = t->host, .rank = t->rank, .word = n->word, .value = value};
+    return table_action(&s->lines[n->line], a);
+}
+
+/* -- from the state that is looked at to the next ones */
+
+/* A move led to s->next. `obliged`: it will happen at some time, if nothing else does. */
+static bool arrive(search *s, int what, int who, int line, int age, bool obliged) {
+    bool fresh;
+    uint32_t number = rows_add(&s->states, s->next, &fresh);
+    if (number == NO_ROW)
+        return fail(s, NO_MEMORY);
+    s->transitions++;
+    s->is_obliged |= obliged;
+    if (fresh) {
+        if (number == s->origin_capacity) {
+            if (!grow(&s->origins, 2 * (size_t)s->origin_capacity, sizeof *s->origins))
+                return fail(s, NO_MEMORY);
+            s->origin_capacity *= 2;
+        }
+        uint16_t code = (uint16_t)(what << 6 | who);
+        s->origins[number] = (origin){.parent = s->at, .code = code, .line = (uint16_t)line, .age = (int8_t)age};
+    }
+    if (s->watch_ends && obliged) {
+        if (s->edge_count == s->edge_capacity) {
+            size_t more = 2 * s->edge_capacity + 1024;
+            if (!grow(&s->edges, more, sizeof *s->edges))
+                return fail(s, NO_MEMORY);
+            s->edge_capacity = more;
+        }
+        s->edges[s->edge_count++] = (edge){.from = s->at, .to = number};
+    }
+    return true;
+}
+
+/* What a line becomes by an action that has one result. */
+static bool change(search *s, int line, line_action a) {
+    uint16_t *state = &s->next[s->at_lines + line];
+    int number = table_action(&s->lines[line], a), count = 0;
+    if (number < 0)
+        return fail(s, NO_MEMORY);
+    const successor *only = table_next(&s->lines[line], *state, (uint32_t)number, &count);
+    if (count == 0)
+        return fail(s, s->lines[line].trouble);
+    *state = only->state;
+    return true;
+}
+
+/* The thread goes on in s->next. A line that no thread of its host touches any more needs no copy there. */
+static bool proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
+    thread *self = &s->threads[t];
+    uint16_t next = after(s, self, from, seen);
+    if (next == NO_NODE)
+        return false;
+    s->next[t] = (uint16_t)(next << 1);
+    if (!s->w.lazy || s->reduction == NULL || line < 0 || next != self->last[line])
+        return true;
+    for (int u = 0; u < s->thread_count; u++)
+        if (s->threads[u].host == self->host && s->next[u] >> 1 < s->threads[u].last[line])
+            return true;
+    return change(s, line, (line_action){.what = RETIRE, .host = self->host});
+}
+
+static bool fence(search *s, int t, uint16_t at) {
+    const thread *self = &s->threads[t];
+    for (int line = 0; line < s->line_count; line++)
+        if (s->lines[line].info[s->current[s->at_lines + line]].holds_fence >> self->rank & 1)
+            return true; /* not yet */
+    for (int line = 0; line < s->line_count; line++)
+        if (s->lines[line].info[s->current[s->at_lines + line]].meets_fence >> self->rank & 1)
+            if (!change(s, line, (line_action){.what = FENCE, .host = self->host, .rank = self->rank}))
+                return false;
+    return proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+}
+
+static bool crash(search *s, int t) {
+    uint8_t host = s->threads[t].host;
+    for (int line = 0; line < s->line_count; line++)
+        if (!change(s, line, (line_action){.what = CRASH, .host = host}))
+            return false;
+    for (int u = 0; u < s->thread_count; u++)
+        if (s->threads[u].host == host)
+            s->next[u] = CRASHED;
+    return arrive(s, STORE, t, 0, NO_CHOICE, true);
+}
+
+/* The first half of an INVALIDATE or a WAIT is a flush. */
+static bool begin(search *s, int t, const node *n) {
+    int count;
+    uint16_t *state = &s->next[s->at_lines + n->line];
+    const successor *only = table_next(&s->lines[n->line], *state, (uint32_t)n->flush, &count);
+    if (count == 0)
+        return fail(s, s->lines[n->line].trouble);
+    *state = only->state;
+    s->next[t] |= 1;
+    return arrive(s, STORE, t, n->line, NO_CHOICE, true);
+}
+
+static bool wait_again(search *s, int t, const node *n) {
+    int count;
+    uint16_t *state = &s->next[s->at_lines + n->line];
+    const successor *only = table_next(&s->lines[n->line], *state, (uint32_t)n->again, &count);
+    if (count == 0)
+        return s->lines[n->line].trouble == NO_TROUBLE || fail(s, s->lines[n->line].trouble);
+    *state = only->state;
+    return arrive(s, AGAIN, t, n->line, NO_CHOICE, true);
+}
+
+/* A step on a line. */
+static bool access(search *s, int t, uint16_t at, const node *n) {
+    if (two_moves(n->what) && !(s->current[t] & 1))
+        return begin(s, t, n);
+    uint16_t line = n->line;
+    bool loads = n->what == LOAD;
+    uint16_t *into = loads && n->reg >= 0 ? &s->next[s->at_registers + n->reg] : NULL;
+    if (loads && n->expect >= 0 && s->w.lazy && s->checked_reads) { /* whatever it sees is right */
+        if (into != NULL)
+            *into = (uint16_t)n->expect;
+        return proceed(s, t, at, (uint8_t)n->expect, line) && arrive(s, STORE, t, line, NO_CHOICE, true);
+    }
+    int number = action_of(s, &s->threads[t], n), count = 0;
+    if (number < 0)
+        return fail(s, NO_MEMORY);
+    successor found[CHOICES_MAX]; /* a copy: the table's may move */
+    const successor *known = table_next(&s->lines[line], s->current[s->at_lines + line], (uint32_t)number, &count);
+    if (s->lines[line].trouble != NO_TROUBLE)
+        return fail(s, s->lines[line].trouble);
+    if (count == 0)
+        return n->what != WAIT || wait_again(s, t, n);
+    memcpy(found, known, (size_t)count * sizeof *found);
+    int obliging = found[0].age == COPY ? 0 : count - 1; /* the oldest copy: another one takes a prefetch */
+    for (int k = 0; k < count; k++) {
+        memcpy(s->next, s->current, s->states.width * sizeof *s->next);
+        s->next[s->at_lines + line] = found[k].state;
+        if (into != NULL)
+            *into = found[k].seen;
+        bool obliged = n->what == WAIT && s->w.lazy ? found[k].age <= 0 && found[k].age != COPY : k == obliging;
+        if (!proceed(s, t, at, found[k].seen, line) || !arrive(s, STORE, t, line, found[k].age, obliged))
+            return false;
+    }
+    return true;
+}
+
+static bool step(search *s, int t) {
+    const node *n;
+    if (has_ended(s, s->current, t, &n))
+        return s->trouble == NO_TROUBLE;
+    uint16_t at = s->current[t] >> 1;
+    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
+    uint16_t bit = (uint16_t)(1u << n->event % 16), *events = &s->next[s->at_events + n->event / 16];
+    switch (n->what) {
+    case FENCE:
+        return fence(s, t, at);
+    case CRASH:
+        return crash(s, t);
+    case AWAIT:
+        return !(*events & bit) || (proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true));
+    case RECORD:
+        *events |= bit;
+        return proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+    default:
+        return access(s, t, at, n);
+    }
+}
+
+static bool by_nature(search *s, int line, int number) {
+    line_table *table = &s->lines[line];
+    line_action a = table->actions[number];
+    int count;
+    const successor *only = table_next(table, s->current[s->at_lines + line], (uint32_t)number, &count);
+    if (count == 0)
+        return fail(s, table->trouble);
+    s->next[s->at_lines + line] = only->state;
+    bool obliged = a.what == LAND || a.what == LAND_NT || a.what == DROPPED;
+    bool fine = arrive(s, a.what, a.what == LAND_NT ? a.rank : a.host, line, NO_CHOICE, obliged);
+    s->next[s->at_lines + line] = s->current[s->at_lines + line];
+    return fine;
+}
+
+/* -- what is found in a state */
+
+/* A thread that fails here, or would see what it must not. */
+static bool complains(search *s, int t) {
+    const node *n;
+    if (has_ended(s, s->current, t, &n))
+        return false;
+    int age = NO_CHOICE;
+    if (n->what != FAIL) {
+        if (n->what != LOAD || n->expect < 0)
+            return false;
+        int count, k = 0;
+        const successor *seen =
+            table_next(&s->lines[n->line], s->current[s->at_lines + n->line], (uint32_t)n->peek, &count);
+        while (k < count && seen[k].seen == n->expect)
+            k++;
+        if (k == count)
+            return false;
+        age = seen[k].age;
+    }
+    s->finding = n->what == FAIL ? ASSERTION : UNEXPECTED;
+    s->finding_thread = t;
+    s->finding_line = n->line;
+    s->finding_age = age;
+    s->finding_state = s->at;
+    return true;
+}
+
+/* All threads have ended, and nothing is under way. */
+static bool is_end(search *s) {
+    const node *n;
+    for (int t = 0; t < s->thread_count; t++)
+        if (!has_ended(s, s->current, t, &n))
+            return false;
+    for (int line = 0; line < s->line_count; line++) {
+        const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
+        if (info->posted | info->stored_nt)
+            return false;
+    }
+    return true;
+}
+
+static bool note_end(search *s) {
+    bool fresh;
+    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
+    for (int line = 0; line < s->line_count; line++)
+        s->next[s->at_lines + line] = s->lines[line].info[s->current[s->at_lines + line]].pool;
+    memset(s->next + s->at_events, 0, (s->states.width - (size_t)s->at_events) * sizeof *s->next);
+    uint32_t number = rows_add(&s->outcomes, s->next, &fresh);
+    if (number == NO_ROW || (fresh && !grow(&s->outcome_states, number + 1, sizeof *s->outcome_states)))
+        return fail(s, NO_MEMORY);
+    if (fresh)
+        s->outcome_states[number] = s->at;
+    if (s->watch_ends) {
+        if (s->end_count % 1024 == 0 && !grow(&s->ends, s->end_count + 1024, sizeof *s->ends))
+            return fail(s, NO_MEMORY);
+        s->ends[s->end_count++] = s->at;
+    }
+    return true;
+}
+
+static void stuck(search *s, enum finding finding, uint32_t state) {
+    const node *n;
+    memcpy(s->current, rows_at(&s->states, state), s->states.width * sizeof *s->current);
+    s->finding = finding;
+    s->finding_state = state;
+    s->finding_age = NO_CHOICE;
+    s->finding_thread = 0;
+    while (s->finding_thread < s->thread_count - 1 && has_ended(s, s->current, s->finding_thread, &n))
+        s->finding_thread++;
+}
+
+/* False if the search is over: something is found, or in trouble. */
+static bool look_at(search *s, uint32_t state) {
+    s->at = state;
+    s->is_obliged = false;
+    memcpy(s->current, rows_at(&s->states, state), s->states.width * sizeof *s->current);
+    for (int t = 0; t < s->thread_count; t++)
+        if (complains(s, t))
+            return false;
+    bool end = is_end(s);
+    if (end && !note_end(s))
+        return false;
+    chosen_move only = s->reduction != NULL ? reduction_choose(s) : ALL_MOVES;
+    if (only.thread >= 0)
+        return step(s, only.thread);
+    for (int t = 0; t < s->thread_count && only.line < 0; t++)
+        if (!step(s, t))
+            return false;
+    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
+    if (only.line >= 0)
+        return by_nature(s, only.line, only.nature);
+    for (int line = 0; line < s->line_count; line++) {
+        uint64_t nature = s->lines[line].info[s->current[s->at_lines + line]].nature;
+        for (int number = 0; nature != 0; number++, nature >>= 1)
+            if ((nature & 1) && !by_nature(s, line, number))
+                return false;
+    }
+    if (!end && !s->is_obliged && s->finding == NO_FINDING)
+        stuck(s, DEADLOCK, state);
+    return s->finding == NO_FINDING || s->past_hangs;
+}
+
+/* -- a state from which no end is reached without nature's help */
+
+static bool find_endless(search *s) {
+    uint32_t states = s->states.count, waiting = 0;
+    uint32_t *begins = calloc((size_t)states + 2, sizeof *begins); /* of the edges that lead to a state */
+    uint32_t *from = malloc((s->edge_count + 1) * sizeof *from), *todo = malloc(((size_t)states + 1) * sizeof *todo);
+    bool *reaches = calloc(states, sizeof *reaches);
+    bool fine = begins != NULL && from != NULL && todo != NULL && reaches != NULL;
+    for (size_t e = 0; fine && e < s->edge_count; e++)
+        begins[s->edges[e].to + 2]++;
+    for (uint32_t k = 2; fine && k < states + 2; k++)
+        begins[k] += begins[k - 1];
+    for (size_t e = 0; fine && e < s->edge_count; e++)
+        from[begins[s->edges[e].to + 1]++] = s->edges[e].from;
+    for (uint32_t k = 0; fine && k < s->end_count; k++) {
+        reaches[s->ends[k]] = true;
+        todo[waiting++] = s->ends[k];
+    }
+    while (fine && waiting > 0) {
+        uint32_t state = todo[--waiting];
+        for (uint32_t e = begins[state]; e < begins[state + 1]; e++)
+            if (!reaches[from[e]]) {
+                reaches[from[e]] = true;
+                todo[waiting++] = from[e];
+            }
+    }
+    for (uint32_t k = 0; fine && k < states && s->finding == NO_FINDING; k++)
+        if (!reaches[k])
+            stuck(s, LIVELOCK, k);
+    free(begins);
+    free(from);
+    free(todo);
+    free(reaches);
+    return fine || fail(s, NO_MEMORY);
+}
+
+/* -- the search */
+
+static uint64_t bytes(const search *s) {
+    uint64_t sum = rows_bytes(&s->states) + rows_bytes(&s->outcomes) + s->edge_capacity * sizeof *s->edges;
+    for (int line = 0; line < s->line_count; line++)
+        sum += table_bytes(&s->lines[line]);
+    return sum + s->origin_capacity * sizeof *s->origins;
+}
+
+/* No host needs copies of lines that none of its threads touches. */
+static bool retire_untouched(search *s) {
+    for (int line = 0; line < s->line_count; line++) {
+        unsigned touching = 0;
+        for (int t = 0; t < s->thread_count; t++)
+            touching |= (unsigned)(s->threads[t].last[line] > 0) << s->threads[t].host;
+        for (uint8_t host = 0; host < s->w.hosts; host++)
+            if (!(touching >> host & 1) && !change(s, line, (line_action){.what = RETIRE, .host = host}))
+                return false;
+    }
+    memcpy(s->current, s->next, s->states.width * sizeof *s->current);
+    return true;
+}
+
+enum stopped search_run(search *s, budget b) {
+    double began = now();
+    bool fresh;
+    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
+    if (s->w.lazy && s->reduction != NULL && !retire_untouched(s))
+        return IN_TROUBLE;
+    if (rows_add(&s->states, s->current, &fresh) == NO_ROW)
+        return fail(s, NO_MEMORY) ? EXHAUSTED : IN_TROUBLE;
+    s->origins[0] = (origin){.parent = UINT32_MAX};
+    for (uint32_t state = 0; state < s->states.count; state++) {
+        if (!look_at(s, state))
+            return s->trouble == NO_TROUBLE && s->finding != NO_FINDING ? FOUND : IN_TROUBLE;
+        if (s->states.count > b.states_max)
+            return STATES_SPENT;
+        if (state % BETWEEN_LOOKS_AT_THE_CLOCK == 0) {
+            if (now() - began > b.seconds_max)
+                return SECONDS_SPENT;
+            if (bytes(s) > b.bytes_max)
+                return BYTES_SPENT;
+        }
+        if (state % BETWEEN_PAUSES == 0 && !s->pause(s))
+            return fail(s, INTERRUPTED) ? EXHAUSTED : IN_TROUBLE;
+    }
+    if (s->watch_ends && s->finding == NO_FINDING && !find_endless(s))
+        return IN_TROUBLE;
+    return s->finding == NO_FINDING ? EXHAUSTED : FOUND;
+}

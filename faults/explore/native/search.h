@@ -1,0 +1,112 @@
+/* Every state of a program, breadth first: threads that step, lines that change, and who came from where. */
+#ifndef CXLEMU_SEARCH_H
+#define CXLEMU_SEARCH_H
+
+#include "rows.h"
+#include "table.h"
+
+enum { THREADS_MAX = 32, LINES_MAX = 1024, REGISTERS_MAX = 64, EVENTS_MAX = 1024, NODES_MAX = 0x7FF0 };
+enum { VALUES_MAX = 255, CRASHED = 0xFFFF, NO_NODE = 0xFFFF };
+
+/* A thread at a node. */
+typedef struct {
+    uint8_t what; /* 0: it has ended */
+    bool known;
+    uint8_t word, value; /* in its line; a value's number */
+    int16_t reg, source; /* -1: none */
+    int16_t expect;      /* a value's number; -1: any */
+    uint16_t line, event;
+    int32_t flush, action, again, peek; /* on the line, by number; `action` of a stored register is not known before */
+    uint16_t next;         /* node, if it does not depend on what was seen */
+    uint16_t *seen_next;   /* [value's number]: node, for a LOAD of a thread that is not straight */
+    int64_t name;          /* what the outside calls the node */
+} node;
+
+typedef struct {
+    uint8_t host, rank;
+    bool straight;
+    node *nodes;
+    uint32_t node_count, node_capacity;
+    uint16_t *last; /* straight, [line]: 1 + the last node that touches it */
+    void *outside;     /* for expand and follow */
+} thread;
+
+/* The move that first led to a state. */
+typedef struct {
+    uint32_t parent;
+    uint16_t code; /* what * 64 + who: a thread for STORE (any step) and AGAIN, a rank for LAND_NT, else a host */
+    uint16_t line;
+    int8_t age; /* of the version that was chosen */
+} origin;
+
+typedef struct {
+    uint32_t from, to;
+} edge;
+
+typedef struct {
+    uint64_t states_max, bytes_max;
+    double seconds_max;
+} budget;
+
+enum finding { NO_FINDING, ASSERTION, UNEXPECTED, DEADLOCK, LIVELOCK };
+enum stopped { EXHAUSTED, FOUND, STATES_SPENT, BYTES_SPENT, SECONDS_SPENT, IN_TROUBLE };
+
+/* Which moves suffice (reduce.c). */
+typedef struct {
+    int thread;       /* this one's, if not -1 */
+    int line, nature; /* else this one of nature's, if not -1; else all */
+} chosen_move;
+
+static const chosen_move ALL_MOVES = {-1, -1, -1};
+
+typedef struct reduction reduction;
+
+typedef struct search search;
+struct search {
+    world w;
+    int64_t values[VALUES_MAX + 1];
+    int value_count;
+    bool checked_reads;
+    bool past_hangs; /* go on after a deadlock; it is the finding if there is no other */
+    bool straight;   /* all threads are, and nobody crashes */
+    bool watch_ends; /* look for a state from which there is none */
+    thread threads[THREADS_MAX];
+    line_table *lines;
+    int64_t (*initial)[WORDS_MAX]; /* [line] */
+    int thread_count, line_count;
+    int at_lines, at_registers, at_events; /* in a row, after the threads: node * 2 + whether its step has begun */
+    row_set states, outcomes;
+    origin *origins;
+    uint32_t origin_capacity;
+    uint32_t *outcome_states; /* where each outcome was first seen */
+    edge *edges;              /* where threads and arrivals lead, if ends are watched */
+    size_t edge_count, edge_capacity;
+    uint32_t *ends;
+    uint32_t end_count;
+    uint64_t transitions;
+    uint32_t at; /* the state that is looked at */
+    uint16_t *current, *next;
+    bool is_obliged; /* something will happen there */
+    enum finding finding;
+    int finding_thread, finding_line, finding_age; /* the version that is seen there */
+    uint32_t finding_state;
+    enum trouble trouble;
+    reduction *reduction;
+    /* The outside, called without Python's lock: fill in a node, or which follows; stop here? False to stop. */
+    bool (*expand)(search *, thread *, uint16_t node);
+    bool (*follow)(search *, thread *, uint16_t node, uint8_t seen);
+    bool (*pause)(search *);
+    void *outside;
+};
+
+/* `current` is the first state. */
+enum stopped search_run(search *s, budget b);
+int search_value(search *s, int64_t value); /* its number, -1 in trouble */
+
+reduction *reduction_begin(const search *s); /* of straight threads whose nodes are all known; NULL without memory */
+void reduction_end(reduction *r);
+chosen_move reduction_choose(search *s);
+
+static inline bool two_moves(uint8_t what) { return what == INVALIDATE || what == WAIT; }
+
+#endif

@@ -1,0 +1,70 @@
+/* The states that one line has been seen in, numbered, and what each action makes of each: found out once, then known.
+ * A search goes from number to number. */
+#ifndef CXLEMU_TABLE_H
+#define CXLEMU_TABLE_H
+
+#include <stddef.h>
+
+#include "line.h"
+
+enum { LINE_STATES_MAX = 0xFFFF, ACTIONS_MAX = 1 << 14 };
+
+/* Why a search stopped before its end. */
+enum trouble { NO_TROUBLE, NO_MEMORY, LINE_TOO_FULL, TOO_MANY_LINE_STATES, TOO_MANY_VALUES, TOO_MANY_NODES, INTERRUPTED };
+
+typedef struct {
+    host_set dirty, posted, stored_nt; /* the hosts of the ranks that have non-temporal stores here */
+    rank_set holds_fence, meets_fence;
+    uint64_t nature; /* which of nature's actions are possible, by number */
+    uint16_t pool;   /* the number of what the pool holds */
+} line_info;
+
+typedef struct {
+    uint16_t state;
+    uint8_t seen;
+    int8_t age;
+} successor;
+
+typedef struct {
+    const world *w;
+    line_state *states;
+    line_info *info;
+    uint32_t *slots, *pool_slots; /* hash tables of states and of pool contents: number + 1 */
+    uint32_t state_count, state_capacity, slot_count;
+    content *pools;
+    uint32_t pool_count;
+    line_action *actions; /* nature's first */
+    uint32_t action_count, action_capacity, nature_count;
+    uint32_t *known; /* [state][action]: 0 not yet; else 1 + (place in successors * 64 + their number) */
+    successor *successors;
+    uint32_t successor_count, successor_capacity;
+    enum trouble trouble;
+} line_table;
+
+/* Make room in *pointer for so many; false leaves it as it is. */
+bool grow(void *pointer, size_t count, size_t size);
+
+bool table_begin(line_table *t, const world *w, const content initial);
+void table_end(line_table *t);
+size_t table_bytes(const line_table *t);
+
+/* The number of an action, -1 in trouble. */
+int table_action(line_table *t, line_action a);
+
+/* Finds out, and gives what is to be kept in `known`; 0 in trouble. */
+uint32_t table_find(line_table *t, uint16_t state, uint32_t number);
+
+/* What an action makes of a state: `count` successors. In trouble `count` is 0, and the table says so. */
+static inline const successor *table_next(line_table *t, uint16_t state, uint32_t number, int *count) {
+    uint32_t entry = t->known[(size_t)state * t->action_capacity + number];
+    if (entry == 0)
+        entry = table_find(t, state, number);
+    if (entry == 0) {
+        *count = 0;
+        return t->successors;
+    }
+    *count = (int)((entry - 1) % 64);
+    return t->successors + (entry - 1) / 64;
+}
+
+#endif

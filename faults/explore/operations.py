@@ -1,0 +1,65 @@
+"""What a rank of a protocol may do to memory: the instructions of plans, one word or line at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from faults.machine.program import Do
+
+VALUE_MAX = 2**31 - 1
+
+
+class Operation(NamedTuple):
+    """``place`` is a word; flushes and invalidates take the whole line that it lies in."""
+
+    do: Do
+    place: str = ""
+    value: int = 0
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Operation, int, T]
+
+
+def Store(word: str, value: int) -> Operation:
+    return Operation(Do.STORE, word, value)
+
+
+def StoreNT(word: str, value: int) -> Operation:
+    return Operation(Do.STORE_NT, word, value)
+
+
+def Load(word: str) -> Operation:
+    return Operation(Do.LOAD, word)
+
+
+def Flush(word: str, *, keep: bool = False) -> Operation:
+    return Operation(Do.FLUSH_KEEP if keep else Do.FLUSH, word)
+
+
+def Fence() -> Operation:
+    return Operation(Do.FENCE)
+
+
+def Invalidate(word: str) -> Operation:
+    return Operation(Do.INVALIDATE, word)
+
+
+def Signal(word: str, value: int) -> Operation:
+    return Operation(Do.SIGNAL, word, value)
+
+
+def Wait(word: str, value: int) -> Operation:
+    """Until the word is at least ``value``."""
+    return Operation(Do.WAIT, word, value)
+
+
+def Crash() -> Operation:
+    """The rank's host crashes here."""
+    return Operation(Do.CRASH)
+
+
+def is_value(value: object) -> bool:
+    """Whether a word can hold it."""
+    return type(value) is int and 0 <= value <= VALUE_MAX

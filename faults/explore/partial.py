@@ -1,0 +1,108 @@
+"""Searches that leave executions out, by a strategy: what they find is real, and finding nothing proves nothing."""
+
+from __future__ import annotations
+
+import time
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from faults.explore.result import Budget, Exploration, Finding, Outcome
+from faults.explore.search import complaint, is_stuck, outcome, stuck
+from faults.explore.strategies import Bound, Walk
+from faults.machine.schedule import Act, Move, Schedule
+from faults.machine.state import State
+from faults.machine.steps import Machine
+from faults.verdict import Verdict
+
+MOVES_MAX = 2_000  # of one random execution
+
+
+class _Tally:
+    def __init__(self, machine: Machine, budget: Budget) -> None:
+        self.machine, self.budget = machine, budget
+        self.started = time.monotonic()
+        self.states = self.transitions = 0
+        self.outcomes: dict[Outcome, Schedule] = {}
+
+    def spent(self) -> bool:
+        return self.states >= self.budget.states or time.monotonic() - self.started > self.budget.seconds
+
+    def wrong(self, state: State, moves: list[Move]) -> Finding | None:
+        self.states += 1
+        found = complaint(self.machine, state)
+        if found is None and is_stuck(moves) and not self.machine.ended(state):
+            return stuck(self.machine, state)
+        return found
+
+    def result(self, reason: str = "", finding: Finding | None = None, schedule: Schedule = ()) -> Exploration:
+        verdict = Verdict.VIOLATION if finding else Verdict.UNKNOWN
+        seconds = time.monotonic() - self.started
+        return Exploration(
+            verdict, self.states, self.transitions, seconds, finding, schedule, self.outcomes, "" if finding else reason
+        )
+
+
+Here = tuple[State, Move | None]  # a state, and the last move of a thread
+
+
+def bounded(machine: Machine, bound: Bound, budget: Budget) -> Exploration:
+    """Every execution that costs at most ``bound.limit``, the cheapest first."""
+    tally = _Tally(machine, budget)
+    start: Here = (machine.initial(), None)
+    came: dict[Here, tuple[Here, Move] | None] = {}
+    order = count()  # so that the heap never compares states
+    waiting: list[tuple[int, int, Here, tuple[Here, Move] | None]] = [(0, next(order), start, None)]
+    while waiting:
+        spent, _, here, how = heappop(waiting)
+        if here in came:
+            continue
+        came[here] = how
+        state, last = here
+        moves = machine.enabled(state)
+        found = tally.wrong(state, moves)
+        if found:
+            return tally.result(finding=found, schedule=_schedule(came, here))
+        if machine.ended(state):
+            tally.outcomes.setdefault(outcome(state), _schedule(came, here))
+        for move in moves:
+            cost = spent + bound.cost(last, move, moves)
+            if cost <= bound.limit:
+                tally.transitions += 1
+                after = (machine.apply(state, move), move if move.act in {Act.STEP, Act.AGAIN} else last)
+                heappush(waiting, (cost, next(order), after, (here, move)))
+        if tally.spent():
+            return tally.result("the budget is spent")
+    return tally.result(f"nothing is wrong within a bound of {bound.limit}; what costs more was not looked at")
+
+
+def _schedule(came: dict[Here, tuple[Here, Move] | None], here: Here) -> Schedule:
+    moves: list[Move] = []
+    while (how := came[here]) is not None:
+        here, move = how
+        moves.append(move)
+    return tuple(reversed(moves))
+
+
+def sampled(machine: Machine, walk: Walk, budget: Budget, *, runs: int, seed: int) -> Exploration:
+    """``runs`` executions; the same seed gives the same ones."""
+    tally = _Tally(machine, budget)
+    for run in range(runs):
+        walk.begin(Random(f"{seed}/{run}"))
+        state, schedule, seen = machine.initial(), list[Move](), set[State]()
+        while len(schedule) < MOVES_MAX:
+            moves = machine.enabled(state)
+            found = tally.wrong(state, moves)
+            if found:
+                return tally.result(finding=found, schedule=tuple(schedule))
+            if machine.ended(state):
+                tally.outcomes.setdefault(outcome(state), tuple(schedule))
+                break
+            been_here = state in seen
+            seen.add(state)
+            schedule.append(walk.choose(moves, been_here))
+            state = machine.apply(state, schedule[-1])
+            tally.transitions += 1
+            if tally.spent():
+                return tally.result(f"the budget is spent after {run} executions without a finding")
+    return tally.result(f"nothing is wrong in {runs} random executions")

@@ -1,0 +1,158 @@
+"""Every execution, found by the definition itself: slow, literal, and what the search in C is held to.
+
+An end that no sequence of moves reaches without nature's help is a finding: a doorbell that only an eviction would
+push, a loop that reads its own cache for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+from faults.explore.result import Budget, Exploration, Finding, Kind, Outcome
+from faults.machine.program import Do
+from faults.machine.schedule import VOLUNTARY, Move, Schedule
+from faults.machine.state import State
+from faults.machine.steps import Machine, replay
+from faults.verdict import Verdict
+
+UNLESS_TOLD = Budget()
+STATES_TO_SHOW = 10_000
+
+
+def explore(
+    machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False, start: State | None = None
+) -> Exploration:
+    """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
+    a deadlock, so that all outcomes are there, and returns it in the end."""
+    return _Search(machine, budget, past_hangs, start or machine.initial()).run()
+
+
+class _Search:
+    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool, start: State) -> None:
+        self.machine, self.budget, self.past_hangs = machine, budget, past_hangs
+        self.came: dict[State, tuple[State, Move] | None] = {start: None}
+        self.fairly: defaultdict[State, list[State]] = defaultdict(list)  # whence one comes here without nature's help
+        self.ends: dict[Outcome, State] = {}
+        self.ended: list[State] = []
+        self.transitions = 0
+        self.started = time.monotonic()
+
+    def run(self) -> Exploration:
+        waiting = deque(self.came)
+        while waiting:
+            state = waiting.popleft()
+            found = complaint(self.machine, state)
+            if found:
+                return self.result(Verdict.VIOLATION, found, state)
+            moves = self.machine.enabled(state)
+            if self.machine.ended(state):
+                self.ended.append(state)
+                self.ends.setdefault(outcome(state), state)
+            elif not self.past_hangs and is_stuck(moves):
+                return self.result(Verdict.VIOLATION, stuck(self.machine, state), state)
+            for move in moves:
+                after = self.machine.apply(state, move)
+                self.transitions += 1
+                if move.act not in VOLUNTARY:
+                    self.fairly[after].append(state)
+                if after not in self.came:
+                    self.came[after] = (state, move)
+                    waiting.append(after)
+            spent = self.spent()
+            if spent:
+                return self.result(Verdict.UNKNOWN, reason=spent)
+        endless = self.endless()
+        if endless:
+            return self.result(Verdict.VIOLATION, stuck(self.machine, endless), endless)
+        return self.result(Verdict.OK)
+
+    def endless(self) -> State | None:
+        """The first state from which threads and arrivals alone reach no end."""
+        reaching, waiting = set(self.ended), list(self.ended)
+        while waiting:
+            for before in self.fairly[waiting.pop()]:
+                if before not in reaching:
+                    reaching.add(before)
+                    waiting.append(before)
+        return next((state for state in self.came if state not in reaching), None)
+
+    def spent(self) -> str:
+        if len(self.came) > self.budget.states:
+            return f"the budget of {self.budget.states} states is spent"
+        if time.monotonic() - self.started > self.budget.seconds:
+            return f"the budget of {self.budget.seconds:g} s is spent"
+        return ""
+
+    def result(
+        self, verdict: Verdict, finding: Finding | None = None, at: State | None = None, reason: str = ""
+    ) -> Exploration:
+        return Exploration(
+            verdict,
+            states=len(self.came),
+            transitions=self.transitions,
+            seconds=time.monotonic() - self.started,
+            finding=finding,
+            schedule=self.schedule(at) if at is not None else (),
+            outcomes={ending: self.schedule(state) for ending, state in self.ends.items()},
+            reason=reason,
+        )
+
+    def schedule(self, state: State) -> Schedule:
+        moves: list[Move] = []
+        while (before := self.came[state]) is not None:
+            state, move = before
+            moves.append(move)
+        return tuple(reversed(moves))
+
+
+def outcome(state: State) -> Outcome:
+    return Outcome(state.registers, state.pool, state.nodes)
+
+
+def complaint(machine: Machine, state: State) -> Finding | None:
+    """What a thread finds wrong here: a failed assertion, or a load that would see what it must not."""
+    for t, thread in enumerate(machine.program.threads):
+        step = machine.step_of(state, t)
+        if step is not None and step.do == Do.FAIL:
+            return Finding(Kind.ASSERTION, t, f"{thread.name}: {thread.failure(state.nodes[t])}")
+        if step is not None and step.do == Do.LOAD and step.expect >= 0:
+            seen = machine.visible(state, t, step.place)
+            if seen != step.expect:
+                word = machine.program.words[step.place].name
+                return Finding(Kind.UNEXPECTED, t, f"{thread.name} sees {word} = {seen} and not {step.expect}")
+    return None
+
+
+def running(machine: Machine, state: State) -> list[int]:
+    return [t for t in range(len(state.nodes)) if machine.step_of(state, t) is not None]
+
+
+def is_stuck(moves: Sequence[Move]) -> bool:
+    """Only nature can move, and it may not care to."""
+    return all(move.act in VOLUNTARY for move in moves)
+
+
+def stuck(machine: Machine, state: State) -> Finding:
+    left = running(machine, state)
+    who = " and ".join(machine.program.threads[t].name for t in left)
+    if is_stuck(machine.enabled(state)):
+        return Finding(Kind.DEADLOCK, left[0], f"{who} cannot go on, and nothing is under way")
+    return Finding(Kind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")
+
+
+def shown_barest(machine: Machine, schedule: Schedule) -> tuple[Finding, Schedule]:
+    """A livelock, followed until as few threads as can be are left: those that go round and round."""
+    start = replay(machine, schedule)[-1]
+    came: dict[State, Schedule] = {start: ()}
+    waiting = deque(came)
+    while waiting and len(came) < STATES_TO_SHOW:
+        state = waiting.popleft()
+        for move in machine.enabled(state):
+            after = machine.apply(state, move)
+            if move.act not in VOLUNTARY and after not in came:
+                came[after] = (*came[state], move)
+                waiting.append(after)
+    barest = min(came, key=lambda state: len(running(machine, state)) or len(state.nodes) + 1)
+    return stuck(machine, barest), (*schedule, *came[barest])

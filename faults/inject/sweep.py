@@ -1,0 +1,107 @@
+"""Faults at every instruction of every rank, or at some of them; and the table of what became of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from collectives.catalog import build, recipe, variants
+from collectives.contracts import COLLECTIVES, contract_of
+from collectives.layouts import world_layout
+from cxlemu.plan import InHeap
+from faults.inject.judge import Verdict
+from faults.inject.scenario import REGION_BYTES, Scenario, run
+from faults.script import Fault, Script, When
+
+KINDS = ("crash", "poison", "lose_card", "link_down")
+
+
+def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "every") -> list[Scenario]:
+    """The template for each collective (default: all) in each variant. Raises ArgumentError for one there is not."""
+    names = collectives or tuple(COLLECTIVES)
+    pairs = [(name, each) for name in names for each in _variants(name, variant)]
+    found = [template.model_copy(update={"collective": name, "variant": each}) for name, each in pairs]
+    for scenario in found:
+        _ = scenario.call
+    return found
+
+
+def _variants(collective: str, variant: str) -> list[str]:
+    contract_of(collective)
+    return variants(collective) if variant == "every" else [variant]
+
+
+def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
+    """The scenario with one fault of each kind before each instruction of each rank, in its first call."""
+    layout = world_layout(base.world().topology, base.ranks, region_bytes=REGION_BYTES)
+    chosen = recipe(base.collective, base.variant)
+    call = replace(base.call, in_place=base.in_place)
+    plan = build(chosen, layout, replace(call, heap=InHeap(0)) if chosen.style.heap else call)
+    for kind in kinds:
+        for rank in range(base.ranks):
+            for number in range(plan.part(rank).instruction_count):
+                fault = Fault(kind=kind, rank=rank, when=When(call=0, instruction=number))
+                script = Script(seed=base.script.seed, adversary=base.script.adversary, faults=(fault,))
+                yield base.model_copy(update={"script": script})
+
+
+def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]:
+    """As many of them, or all, in their order."""
+    if count >= len(scenarios):
+        return list(scenarios)
+    chosen = sorted(random.Random(seed).sample(range(len(scenarios)), count))
+    return [scenarios[index] for index in chosen]
+
+
+class Result(NamedTuple):
+    scenario: Scenario
+    verdict: Verdict
+    happened: bool
+    why: str
+
+
+@dataclass
+class Row:
+    """One collective in one variant under one kind of fault."""
+
+    collective: str
+    variant: str
+    fault: str
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    unreached: int = 0  # runs in which the fault never came
+
+    def plain(self) -> dict[str, object]:
+        counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in Verdict}
+        row = {"collective": self.collective, "variant": self.variant, "fault": self.fault}
+        return {**row, "scenarios": self.verdicts.total(), "unreached": self.unreached, **counts}
+
+
+def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[Result], None]) -> list[Row]:
+    """Run them all, in ``jobs`` processes; ``tell`` hears of each result, in order. Their rows."""
+    rows: dict[tuple[str, str, str], Row] = {}
+    for result in _results(scenarios, jobs):
+        key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
+        row = rows.setdefault(key, Row(*key))
+        row.verdicts[result.verdict] += 1
+        row.unreached += not result.happened
+        tell(result)
+    return list(rows.values())
+
+
+def _results(scenarios: Sequence[Scenario], jobs: int) -> Iterable[Result]:
+    if jobs == 1:
+        yield from map(_one, scenarios)
+        return
+    context = multiprocessing.get_context("spawn")  # ranks may be threads here, which a fork would not copy
+    with ProcessPoolExecutor(jobs, mp_context=context) as executor:
+        yield from executor.map(_one, scenarios, chunksize=16)
+
+
+def _one(scenario: Scenario) -> Result:
+    report = run(scenario)
+    return Result(scenario, report.verdict, bool(report.happened), report.why)

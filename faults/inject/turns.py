@@ -1,0 +1,130 @@
+"""A world in which one rank runs at a time, in time of its own: real ranks on a real pool, and nobody ever sleeps.
+
+Ranks are threads that hand a baton round whenever they wait, in the order of their numbers. Time goes on only when one
+waits, a little each time, so that deadlines come as they do in life and take no time, and every run is the same.
+Nothing is in /dev/shm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from cxlemu.errors import CancelledError
+from cxlemu.memory import HostCache
+from cxlemu.memory.damage import Damage
+from cxlemu.pool.owner import Owner
+from cxlemu.pool.pool import Pool
+from cxlemu.pool.superblock import Geometry, Superblock
+from cxlemu.world.context import OnMessage, RankContext, World, entered
+from cxlemu.world.outcome import Outcome
+
+T = TypeVar("T")
+
+TURN_S = 0.01  # that a wait takes, at least
+PATIENCE = 100  # deadlines after which a world is taken to hang
+
+
+class Baton:
+    """The clock of such a world, and whose turn it is."""
+
+    def __init__(self, ranks: int, limit_s: float) -> None:
+        self._turn = [threading.Lock() for _ in range(ranks)]
+        for lock in self._turn:
+            lock.acquire()
+        self._here = threading.local()
+        self._running = list(range(ranks))
+        self._now_s, self._limit_s = 0.0, limit_s
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def now(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """At least one turn of the others. Raises CancelledError when the world has gone on for far too long."""
+        end = self._now_s + seconds
+        while True:
+            self._now_s += TURN_S
+            if self._now_s > self._limit_s:
+                raise CancelledError(f"hangs: no end after {self._limit_s:g} s")
+            self._hand_on()
+            if self._now_s >= end:
+                return
+
+    def begin(self, rank: int) -> None:
+        self._here.rank = rank
+        self._turn[rank].acquire()
+
+    def end(self) -> None:
+        following = self._following()
+        self._running.remove(self._here.rank)
+        if self._running:
+            self._turn[following].release()
+        else:
+            self._over.release()
+
+    def run(self) -> None:
+        """Give the baton to the first rank; returns when all have ended."""
+        self._turn[self._running[0]].release()
+        self._over.acquire()
+
+    def _following(self) -> int:
+        return self._running[(self._running.index(self._here.rank) + 1) % len(self._running)]
+
+    def _hand_on(self) -> None:
+        following = self._following()
+        if following != self._here.rank:
+            self._turn[following].release()
+            self._turn[self._here.rank].acquire()
+
+
+def private_pool(world: World) -> Pool:
+    """Cards in this process only."""
+    topology = world.topology
+    geometry = Geometry(
+        topology.card_count, max(world.hosts) + 1, world.ranks, topology.card_bytes, topology.interleave_bytes
+    )
+    cards = [np.zeros(topology.card_bytes, np.uint8) for _ in range(topology.card_count)]
+    return Pool("turns", Superblock.new(geometry, Owner.current()), cards)
+
+
+def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> Outcome[T]:
+    """What became of every rank."""
+    damage = Damage.none()
+    caches = {host: HostCache.private(pool.cards, host=host, damage=damage) for host in set(world.hosts)}
+    outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
+    baton = Baton(world.ranks, PATIENCE * world.deadline_s)
+
+    def live(rank: int) -> None:
+        baton.begin(rank)
+        try:
+            with entered(
+                world,
+                rank,
+                pool,
+                caches[world.hosts[rank]],
+                emit=on_message,
+                check=lambda: None,
+                pause=lambda attempt: baton.sleep(0),
+                clock=baton,
+            ) as context:
+                outcome.succeeded(rank, main(context))
+        except BaseException as error:
+            outcome.results.pop(rank, None)
+            outcome.failed(rank, error)
+        finally:
+            baton.end()
+
+    threads = [
+        threading.Thread(target=live, args=[rank], name=f"rank {rank}", daemon=True) for rank in range(world.ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    baton.run()
+    for thread in threads:
+        thread.join()
+    return outcome

@@ -1,0 +1,1 @@
+"""Litmus tests: small programs in YAML, and the complete set of their outcomes."""

@@ -1,0 +1,212 @@
+"""A litmus test in YAML, as a program of the abstract machine and what is expected of its outcomes.
+
+    name: MP-noflush
+    doc: The payload is never pushed.
+    lines: {L0: [x, y]}              # words that share a line; every other word has a line of its own
+    initial: {x: 0}                  # 0 where absent
+    hosts:
+      A: [store x 1, fence, signal f 1]
+      B: {left: [wait f 1, invalidate x, load x r1], right: [fence]}     # two ranks on one host
+    allowed: [B.r1 == 0]             # some execution ends so
+    forbidden: [B.r1 == 2]           # none does
+    hangs: allowed                   # some execution never ends; forbidden where absent
+
+Memory in a condition is the pool's when all ranks have ended and everything posted has arrived or was lost; a dirty
+line stays in its cache or was evicted. ``record e`` and ``await e`` are order from outside the pool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cxlemu.errors import ConfigError
+from cxlemu.topology.document import Document, Key, shown
+from faults.explore.result import Outcome
+from faults.litmus.condition import Condition
+from faults.machine.program import Do, Program, Step, Straight, Word
+
+RANKS_MAX, STEPS_MAX, WORDS_MAX, VALUE_MAX = 8, 40, 16, 1_000_000
+NAME = re.compile(r"(?!(and|or|not|in|is|if|else|lambda|await|for|None|True|False)$)[A-Za-z_][A-Za-z0-9_]{0,30}")
+KEYS = {"name": str, "doc": str, "lines": dict, "initial": dict, "hosts": dict, "allowed": list, "forbidden": list}
+KEYS["hangs"] = str
+
+# verb -> (what it does, what stands after it)
+VERBS = {
+    "store": (Do.STORE, ("word", "value")),
+    "store_nt": (Do.STORE_NT, ("word", "value")),
+    "flush": (Do.FLUSH, ("word",)),
+    "flush_keep": (Do.FLUSH_KEEP, ("word",)),
+    "fence": (Do.FENCE, ()),
+    "invalidate": (Do.INVALIDATE, ("word",)),
+    "load": (Do.LOAD, ("word", "register")),
+    "signal": (Do.SIGNAL, ("word", "value")),
+    "wait": (Do.WAIT, ("word", "value")),
+    "record": (Do.RECORD, ("event",)),
+    "await": (Do.AWAIT, ("event",)),
+    "crash": (Do.CRASH, ()),
+}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    allowed: bool
+    condition: Condition
+
+
+@dataclass(frozen=True)
+class Litmus:
+    file: str
+    name: str
+    doc: str
+    program: Program
+    expectations: tuple[Expectation, ...]
+    hangs: bool
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.program.registers, *(word.name for word in self.program.words)]
+
+    def values(self, outcome: Outcome) -> dict[str, int]:
+        return dict(zip(self.names, (*outcome.registers, *outcome.memory), strict=True))
+
+    def condition(self, text: str) -> Condition:
+        """Raises ValueError for what is no condition on this test."""
+        return Condition.parse(text, self.names)
+
+
+def read(path: Path) -> Litmus:
+    """Raises ConfigError, which names file, line and key, for what is no litmus test."""
+    return _Reader(Document.read(path, "litmus test")).litmus()
+
+
+class _Reader:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.lines: list[str] = []
+        self.words: dict[str, Word] = {}
+        self.registers: dict[str, str] = {}  # name -> the rank that loads it
+        self.events: list[str] = []
+
+    def litmus(self) -> Litmus:
+        data = self.document.data
+        for key, value in data.items():
+            if key not in KEYS:
+                raise self.error((key,), f"is not a known key; write one of {', '.join(KEYS)}")
+            if not isinstance(value, KEYS[key]):
+                kind = {str: "text", dict: "a mapping", list: "a list"}[KEYS[key]]
+                raise self.error((key,), f"is {shown(value)} but should be {kind}")
+        for key in ("name", "hosts"):
+            if not data.get(key):
+                raise self.error((key,), "is missing or empty")
+        if data.get("hangs", "forbidden") not in {"allowed", "forbidden"}:
+            raise self.error(("hangs",), f"is {shown(data['hangs'])} but should be allowed or forbidden")
+        self._shared_lines(data.get("lines", {}))
+        initial = self._initial(data.get("initial", {}))
+        threads = tuple(self._threads(data["hosts"]))
+        words = tuple(word._replace(initial=initial.get(word.name, 0)) for word in self.words.values())
+        program = Program(threads, words, tuple(self.lines), tuple(self.registers))
+        litmus = Litmus(
+            self.document.file, data["name"], data.get("doc", ""), program, (), data.get("hangs") == "allowed"
+        )
+        expectations = tuple(self._expectations(litmus))
+        if not expectations and "hangs" not in data:
+            raise self.error((), "nothing is expected: write allowed, forbidden or hangs")
+        return Litmus(litmus.file, litmus.name, litmus.doc, program, expectations, litmus.hangs)
+
+    def _shared_lines(self, lines: Mapping[str, Any]) -> None:
+        for line, words in lines.items():
+            self._name(("lines", line), line)
+            if not isinstance(words, list) or not words:
+                raise self.error(("lines", line), f"is {shown(words)} but should be a list of words such as [x, y]")
+            self.lines.append(line)
+            for at, word in enumerate(words):
+                self._name(("lines", line, at), word)
+                if word in self.words:
+                    raise self.error(("lines", line, at), f"{word} stands in two places")
+                self.words[word] = Word(word, len(self.lines) - 1)
+
+    def _initial(self, initial: Mapping[str, Any]) -> dict[str, int]:
+        for word, value in initial.items():
+            self._word(("initial", word), word)
+            if type(value) is not int or not 0 <= value <= VALUE_MAX:
+                raise self.error(("initial", word), f"is {shown(value)} but should be a number from 0 to {VALUE_MAX}")
+        return dict(initial)
+
+    def _threads(self, hosts: Mapping[str, Any]) -> Iterator[Straight]:
+        rank = 0
+        for host, (name, given) in enumerate(hosts.items()):
+            self._name(("hosts", name), name)
+            ranks = given if isinstance(given, dict) and given else {"": given}
+            for which, texts in ranks.items():
+                key: Key = ("hosts", name, which) if which else ("hosts", name)
+                if not isinstance(texts, list) or len(texts) > STEPS_MAX:
+                    raise self.error(key, f"should be a list of at most {STEPS_MAX} steps such as [store x 1, flush x]")
+                if rank == RANKS_MAX:
+                    raise self.error(key, f"is one rank too many: at most {RANKS_MAX} are searched")
+                thread = f"{name}.{which}" if which else name
+                steps = tuple(self._step((*key, at), text, name, thread) for at, text in enumerate(texts))
+                yield Straight(host, rank, thread, steps)
+                rank += 1
+
+    def _step(self, key: Key, text: object, host: str, thread: str) -> Step:
+        verb, *rest = text.split() if isinstance(text, str) and text.strip() else [""]
+        if verb not in VERBS:
+            raise self.error(key, f"{shown(text)} is no step; its first word is one of {', '.join(VERBS)}")
+        do, takes = VERBS[verb]
+        if len(rest) != len(takes):
+            raise self.error(key, f"{shown(text)} should be {' '.join((verb, *map(str.upper, takes)))}")
+        given = dict(zip(takes, rest, strict=True))
+        step = Step(do)
+        if "word" in given:
+            word = self._word(key, given["word"])
+            line_wise = do in {Do.FLUSH, Do.FLUSH_KEEP, Do.INVALIDATE}
+            step = step._replace(place=self.words[word].line if line_wise else list(self.words).index(word))
+        if "value" in given:
+            step = step._replace(value=self._value(key, given["value"]))
+        if "register" in given:
+            register = f"{host}.{self._name(key, given['register'])}"
+            if self.registers.setdefault(register, thread) != thread:
+                raise self.error(key, f"{register} is loaded by {self.registers[register]}, too; give it another name")
+            step = step._replace(register=list(self.registers).index(register))
+        if "event" in given:
+            event = self._name(key, given["event"])
+            if event not in self.events:
+                self.events.append(event)
+            step = step._replace(place=self.events.index(event))
+        return step
+
+    def _expectations(self, litmus: Litmus) -> Iterator[Expectation]:
+        for kind in ("allowed", "forbidden"):
+            for at, text in enumerate(self.document.data.get(kind, [])):
+                try:
+                    condition = litmus.condition(text if isinstance(text, str) else "")
+                except ValueError as error:
+                    raise self.error((kind, at), f"{shown(text)} {error}") from None
+                yield Expectation(kind == "allowed", condition)
+
+    def _word(self, key: Key, name: str) -> str:
+        """A word that no line names gets one to itself."""
+        self._name(key, name)
+        if name not in self.words:
+            if len(self.words) == WORDS_MAX:
+                raise self.error(key, f"{name} is one word too many: at most {WORDS_MAX} are searched")
+            self.lines.append(name)
+            self.words[name] = Word(name, len(self.lines) - 1)
+        return name
+
+    def _value(self, key: Key, text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) > VALUE_MAX:
+            raise self.error(key, f"{shown(text)} should be a number from 0 to {VALUE_MAX}")
+        return int(text)
+
+    def _name(self, key: Key, name: object) -> str:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise self.error(key, f"{shown(name)} should be a name such as x or flag_1")
+        return name
+
+    def error(self, key: Key, text: str) -> ConfigError:
+        return self.document.error(key, text)

@@ -1,0 +1,89 @@
+"""One execution, written down: the moves of threads and of nature in their order. It is data: JSON or a token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from cxlemu.errors import ArgumentError
+
+LONGEST = 1_000_000  # moves
+
+
+class Act(StrEnum):
+    """The second word of a move is a thread for STEP, a rank for LAND_NT, else a host; the third a line."""
+
+    STEP = "step"
+    AGAIN = "again"  # a thread whose WAIT looked in vain flushes the line and looks once more
+    # What is posted gets there, at some time:
+    LAND = "land"  # the oldest posted write-back of a line is in the pool
+    LAND_NT = "land_nt"  # the oldest non-temporal store of a rank to a line
+    DROPPED = "dropped"  # a flush takes the line out of its host's cache
+    # What nature may do, and may never do:
+    EVICT = "evict"  # a dirty line goes to the pool
+    DROP = "drop"  # a clean line leaves
+    PREFETCH = "prefetch"
+    LOSE = "lose"  # a posted write-back of a host that crashed never arrives
+
+
+VOLUNTARY = frozenset({Act.EVICT, Act.DROP, Act.PREFETCH, Act.LOSE})
+
+
+class Move(NamedTuple):
+    act: Act
+    who: int
+    line: int = -1
+
+
+Schedule = tuple[Move, ...]
+
+
+def to_json(schedule: Sequence[Move]) -> list[list[Any]]:
+    return [[move.act.value, *move[1 : 2 if move.line < 0 else 3]] for move in schedule]
+
+
+def from_json(data: object) -> Schedule:
+    """Raises ArgumentError for what is no schedule. Whether a program can do it, replaying shows."""
+    if not isinstance(data, list) or len(data) > LONGEST:
+        raise ArgumentError(f'a schedule is a list of at most {LONGEST} moves such as ["step", 0] or ["land", 0, 1]')
+    return tuple(_move(at, item) for at, item in enumerate(data))
+
+
+LETTERS = {
+    Act.STEP: "s",
+    Act.AGAIN: "a",
+    Act.LAND: "l",
+    Act.LAND_NT: "n",
+    Act.DROPPED: "f",
+    Act.EVICT: "e",
+    Act.DROP: "d",
+    Act.PREFETCH: "p",
+    Act.LOSE: "x",
+}
+ACTS = {letter: act for act, letter in LETTERS.items()}
+
+
+def to_token(schedule: Sequence[Move]) -> str:
+    """One word for a command line: ``s0s0l0.1s1``."""
+    return "".join(f"{LETTERS[m.act]}{m.who}" + (f".{m.line}" if m.line >= 0 else "") for m in schedule)
+
+
+def from_token(token: str) -> Schedule:
+    """Raises ArgumentError for what is no token."""
+    if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > LONGEST:
+        raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
+    found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
+    return tuple(Move(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
+
+
+def _move(at: int, item: object) -> Move:
+    match item:
+        case ["step" | "again" as act, int(who)] if type(who) is int and who >= 0:
+            return Move(Act(act), who)
+        case [str(act), int(who), int(line)] if (
+            act in set(Act) - {Act.STEP, Act.AGAIN} and type(who) is type(line) is int and min(who, line) >= 0
+        ):
+            return Move(Act(act), who, line)
+    raise ArgumentError(f'move {at} of the schedule is {item!r:.60}; a move is such as ["step", 0] or ["land", 0, 1]')

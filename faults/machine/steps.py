@@ -1,0 +1,165 @@
+"""What can happen: the living definition of docs/memory-model.md, literal and unreduced. Searches are held to it.
+
+``enabled`` lists the moves of a state, ``apply`` does one. Moves that are enabled and not nature's to choose happen at
+some time (a posted line arrives); those in ``schedule.VOLUNTARY`` may never happen, and nothing may rely on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cxlemu.errors import ArgumentError
+from faults.machine.memory import Memory
+from faults.machine.program import Do, Step
+from faults.machine.schedule import Act, Move, Schedule
+from faults.machine.state import CRASHED, State, initial, put, put2
+
+TWO_MOVES = (Do.INVALIDATE, Do.WAIT)
+
+
+class Machine(Memory):
+    def initial(self) -> State:
+        return initial(self.program)
+
+    def step_of(self, s: State, thread: int) -> Step | None:
+        """The step that the thread is at; None: it has ended or crashed."""
+        node = s.nodes[thread]
+        return None if node == CRASHED else self.program.threads[thread].step(node)
+
+    def ended(self, s: State) -> bool:
+        """All threads have, and nothing posted is under way. Dirty lines stay where they are, or nature evicts them."""
+        return all(self.step_of(s, t) is None for t in range(len(s.nodes))) and not any(map(any, (*s.posted, *s.nt)))
+
+    def enabled(self, s: State) -> list[Move]:
+        return [*self._threads_moves(s), *self._natures_moves(s)]
+
+    def _threads_moves(self, s: State) -> Iterator[Move]:
+        for t in range(len(s.nodes)):
+            step = self.step_of(s, t)
+            if step is not None:
+                if self._can(s, t, step):
+                    yield Move(Act.STEP, t)
+                elif step.do == Do.WAIT and self._looked_in_vain(s, t, step):
+                    yield Move(Act.AGAIN, t)
+
+    def _can(self, s: State, t: int, step: Step) -> bool:
+        thread = self.program.threads[t]
+        match step.do:
+            case Do.FAIL:
+                return False
+            case Do.STORE | Do.SIGNAL:  # a cached store waits for this rank's own non-temporal stores to the line
+                return not s.nt[thread.rank][self._line(step)]
+            case Do.FENCE:
+                fenced = all(self._fenced(s, thread.host, thread.rank, line) for line in self.lines)
+                return fenced and not any(s.nt[thread.rank])
+            case Do.INVALIDATE | Do.WAIT if s.begun[t]:
+                fenced = self._fenced(s, thread.host, thread.rank, self._line(step))
+                return fenced and (step.do == Do.INVALIDATE or self.visible(s, t, step.place) >= step.value)
+            case Do.AWAIT:
+                return step.place in s.events
+        return True
+
+    def _looked_in_vain(self, s: State, t: int, step: Step) -> bool:
+        """A wait that saw an old word in the cache flushes the line again. An absent line is fetched with each look."""
+        thread, line = self.program.threads[t], self._line(step)
+        return s.caches[thread.host][line] is not None and self._fenced(s, thread.host, thread.rank, line)
+
+    def _natures_moves(self, s: State) -> Iterator[Move]:
+        crashed = {thread.host for t, thread in enumerate(self.program.threads) if s.nodes[t] == CRASHED}
+        for host, lines in enumerate(s.caches):
+            for line, cached in enumerate(lines):
+                posted = s.posted[host][line]
+                if posted:
+                    yield Move(Act.LAND, host, line)
+                    if host in crashed:
+                        yield Move(Act.LOSE, host, line)
+                if host in crashed:
+                    continue
+                if cached is None:
+                    yield Move(Act.PREFETCH, host, line)
+                    continue
+                if cached.dropping:
+                    yield Move(Act.DROPPED, host, line)
+                if not cached.dirty:
+                    yield Move(Act.DROP, host, line)
+                elif not posted:
+                    yield Move(Act.EVICT, host, line)
+        for rank, stores in enumerate(s.nt):
+            for line, pending in enumerate(stores):
+                if pending and not s.posted[self._host(rank)][line]:  # what its host posted to the line goes first
+                    yield Move(Act.LAND_NT, rank, line)
+
+    def apply(self, s: State, move: Move) -> State:
+        """The state after an enabled move."""
+        match move.act:
+            case Act.STEP:
+                return self._step(s, move.who)
+            case Act.AGAIN:
+                return self._flush(s, move.who, self._line(self._at(s, move.who)))
+            case Act.LAND | Act.LOSE:
+                first, *rest = s.posted[move.who][move.line]
+                s = s._replace(posted=put2(s.posted, move.who, move.line, tuple(rest)))
+                return self._arrive(s, move.line, first.values) if move.act == Act.LAND else s
+            case Act.LAND_NT:
+                return self._land_nt(s, move.who, move.line)
+            case Act.PREFETCH:
+                return self._fetch(s, move.who, move.line)
+            case Act.DROPPED:
+                cached = self._cached(s, move.who, move.line)
+                if cached.dirty:  # stored to meanwhile: the flush writes that back, too
+                    s = self._post(s, move.who, move.line, cached.dropping)
+                return self._absent(s, move.who, move.line)
+            case Act.EVICT:
+                s = self._arrive(s, move.line, self._cached(s, move.who, move.line).values)
+        return self._absent(s, move.who, move.line)  # EVICT, DROP
+
+    def _step(self, s: State, t: int) -> State:
+        thread, step, seen = self.program.threads[t], self._at(s, t), 0
+        if step.do in TWO_MOVES and not s.begun[t]:
+            return self._flush(s, t, self._line(step))._replace(begun=put(s.begun, t, True))
+        match step.do:
+            case Do.STORE | Do.SIGNAL:
+                s = self._store(s, t, step.place, self._value(s, step))
+                if step.do == Do.SIGNAL:
+                    s = self._flush(s, t, self._line(step))
+            case Do.STORE_NT:
+                s = self._store_nt(s, t, step.place, self._value(s, step))
+            case Do.FLUSH:
+                s = self._flush(s, t, step.place)
+            case Do.FLUSH_KEEP:
+                s = self._flush(s, t, step.place, keep=True)
+            case Do.LOAD:
+                seen = self.visible(s, t, step.place)
+                s = self._fetch(s, thread.host, self._line(step))
+                if step.register >= 0:
+                    s = s._replace(registers=put(s.registers, step.register, seen))
+            case Do.WAIT:
+                s = self._fetch(s, thread.host, self._line(step))
+            case Do.RECORD:
+                s = s._replace(events=s.events | {step.place})
+            case Do.CRASH:
+                return self._crash(s, thread.host)
+        node = thread.next(s.nodes[t], seen)
+        return s._replace(nodes=put(s.nodes, t, node), begun=put(s.begun, t, False))
+
+    def _at(self, s: State, t: int) -> Step:
+        step = self.step_of(s, t)
+        assert step is not None
+        return step
+
+    def _line(self, step: Step) -> int:
+        return step.place if step.do == Do.INVALIDATE else self.program.words[step.place].line
+
+    def _value(self, s: State, step: Step) -> int:
+        return step.value if step.source < 0 else s.registers[step.source]
+
+
+def replay(machine: Machine, schedule: Schedule) -> list[State]:
+    """The states along a schedule, the initial one first; ArgumentError where a move is not possible."""
+    states = [machine.initial()]
+    for at, move in enumerate(schedule):
+        if move not in machine.enabled(states[-1]):
+            text = " ".join(map(str, move[: 2 if move.line < 0 else 3]))
+            raise ArgumentError(f"move {at} of the schedule, {text}, is not possible there")
+        states.append(machine.apply(states[-1], move))
+    return states

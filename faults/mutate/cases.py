@@ -1,0 +1,142 @@
+"""What is mutated: every shipped plan, small, in the midst of calls in which each of its instructions matters.
+
+The ring has few slots, and before the plan under test a broadcast has filled them whole: slots are reused and lines
+are stale. The plan comes often enough for the ring to wrap, then a user rewrites what was lent, then broadcasts of
+another root reuse the slots: a writer in a hurry has something to overwrite. The mistake is in every call of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from collectives.catalog import build, recipe, variants
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
+from cxlemu.plan import Call, InHeap, Layout, Plan
+from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
+
+LINES_MAX = 1024
+
+
+class Case(NamedTuple):
+    """A plan that is shipped. ``rounds`` 2: in a ring of one slot, or later rounds would be ordered by earlier ones."""
+
+    collective: str
+    variant: str
+    ranks: int
+    rounds: int = 1
+    in_place: bool = False
+    output_in_heap: bool = False
+
+    def __str__(self) -> str:
+        words = [self.collective, self.variant, f"{self.ranks} ranks"]
+        words += [f"{self.rounds} rounds"] if self.rounds > 1 else []
+        words += ["in place"] if self.in_place else []
+        return " ".join(words + (["output in heap"] if self.output_in_heap else []))
+
+
+def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
+    """All forms in which a variant synchronizes: rounds, and arrays that are in place or in the heap."""
+    yield Case(collective, variant, ranks)
+    if collective == "barrier":
+        return
+    zero_copy = variant == "zero_copy"
+    takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
+    if takes_rounds:
+        yield Case(collective, variant, ranks, rounds=2)
+    may_overwrite = collective in ("all_reduce", "all_to_all") and variant == "all"
+    may_lend = zero_copy and collective not in NEVER_LENT_IN_PLACE and collective in ("all_gather", "all_reduce")
+    if may_overwrite or may_lend:
+        yield Case(collective, variant, ranks, in_place=True)
+    if zero_copy and collective == "all_reduce":
+        yield Case(collective, variant, ranks, output_in_heap=True)
+
+
+def shipped(ranks: int) -> Iterator[Case]:
+    """Every case of every variant of every collective."""
+    for collective in COLLECTIVES:
+        for variant in variants(collective):
+            yield from cases(collective, variant, ranks)
+
+
+def plan_of(case: Case) -> Plan:
+    """Two lines a block: in one round, of two chunks where a style has chunks, or a round for each."""
+    contract = COLLECTIVES[case.collective]
+    line_bytes = PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES
+    nbytes = 2 * line_bytes if contract.moves_data else 0
+    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy"):
+        nbytes *= case.ranks  # a slice has two lines
+    slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
+    call = Call(case.collective, case.variant, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
+    call = replace(call, in_place=case.in_place)
+    if case.variant == "zero_copy":
+        call = lent(call, output=case.output_in_heap)
+    for lines in range(1, LINES_MAX):  # the smallest slots that will do
+        layout = with_heap(Layout(case.ranks, 2, slots, lines * LINE_BYTES, doorbells, interleave_bytes=LINE_BYTES))
+        try:
+            plan = build(recipe(case.collective, case.variant), layout, call)
+            rounds = plan.rounds
+        except ArgumentError:  # a slot has no line for every block
+            continue
+        while rounds < case.rounds:  # the smallest slot takes more
+            call = replace(call, nbytes=call.nbytes + line_bytes)
+            plan = build(recipe(case.collective, case.variant), layout, call)
+            rounds = plan.rounds
+        if rounds == case.rounds:
+            return plan
+    raise AssertionError(f"{case}: no slot of less than {LINES_MAX} lines takes it")
+
+
+def _blocks(case: Case) -> int:
+    """How many blocks a rank publishes, at most."""
+    if case.collective in ("all_to_all", "reduce_scatter", "scatter"):
+        return case.ranks
+    return case.ranks + 1 if case.variant in ("two_shot", "zero_copy") else 1
+
+
+def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
+    """The calls in which a mistake of ``rank`` is looked for, the plan among them."""
+    slots = plan.layout.slots
+    before = [_filling(case, plan.layout, rank)] * slots
+    after = [_filling(case, plan.layout, (rank + 1) % case.ranks)] * slots
+    return before + [plan] * (slots + 1) + _rewriting(case, plan.layout) + after
+
+
+def mixtures(case: Case, plan: Plan) -> Iterator[list[Plan]]:
+    """The plan between calls of every other shipped plan that fits the same slots, of each root that it has."""
+    layout, slots = plan.layout, plan.layout.slots
+    for collective, contract in COLLECTIVES.items():
+        for variant in variants(collective):
+            for root in range(case.ranks if contract.rooted_input or contract.rooted_output else 1):
+                op = "sum" if contract.reduces else "none"
+                call = Call(collective, variant, case.ranks, LINE_BYTES * contract.moves_data, "u8", op, root)
+                try:
+                    other = build(recipe(collective, variant), layout, lent_if_zero_copy(call))
+                    calls = [other] * slots + [plan] * (slots + 1) + [other] * slots
+                    assert all(p.parts for p in calls)
+                except ArgumentError:  # it needs larger slots, or more doorbells
+                    continue
+                yield calls
+
+
+def _filling(case: Case, layout: Layout, root: int) -> Plan:
+    """A broadcast that writes all of a slot: its data or, for the line style, its doorbells."""
+    variant, nbytes = "naive", layout.slot_bytes
+    if case.variant == "line":
+        variant, nbytes = "line", layout.doorbells_per_rank * PAYLOAD_BYTES
+    return build(recipe("broadcast", variant), layout, Call("broadcast", variant, case.ranks, nbytes, root=root))
+
+
+def _rewriting(case: Case, layout: Layout) -> list[Plan]:
+    """A user who fills a result in the heap anew as soon as the call returns, and publishes that.
+
+    All other calls rewrite their inputs themselves, when they come again.
+    """
+    if not case.output_in_heap and (case.collective, case.variant, case.in_place) != ("all_reduce", "zero_copy", True):
+        return []
+    place = HEAP_OUTPUT if case.output_in_heap else HEAP_INPUT
+    call = Call("all_gather", "zero_copy", case.ranks, 1024, heap=InHeap(place))
+    return [build(recipe("all_gather", "zero_copy"), layout, call)]

@@ -1,0 +1,28 @@
+"""Where an execution should look for a mutant's mistake: who comes too early, and which lines may be stale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cxlemu.plan import Op, Plan
+from faults.mutate.mutants import WAITS, Mutant
+from faults.places import Line, epochs, instruction_lines
+from faults.witness import Suspect
+
+
+def suspect(plans: Sequence[Plan], plan: Plan, mutant: Mutant) -> Suspect:
+    """``plans``: all calls, ``plan`` (right, as it was) among them."""
+    stream = plan.part(mutant.rank).streams[mutant.stream].instructions
+    instruction, layout = stream[mutant.at], plan.layout
+    owner = None
+    if instruction.op in WAITS:
+        owner = layout.owner(instruction.arg)
+    elif instruction.op == Op.WAIT_ALL:
+        member = mutant.kind.partition("=")[2]
+        owner = int(member) if member else (mutant.rank + 1) % plan.ranks
+    nearby = stream[max(mutant.at - 1, 0) : mutant.at + 3]  # a WAIT, the INVALIDATE and the READ
+    lines: dict[Line, None] = {}
+    for called, epoch in epochs(plans):
+        if called is plan:
+            lines |= dict.fromkeys(line for i in nearby for line in instruction_lines(plan, epoch, i))
+    return Suspect(mutant.rank, mutant.stream, owner, tuple(lines))

@@ -1,0 +1,121 @@
+"""All mutants of many plans, tried by any executor, in shares of a size that keeps every worker busy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache
+from time import process_time
+
+from cxlemu.plan import Instruction, Plan
+from faults.mutate.cases import Case
+from faults.mutate.mutants import RINGS, Mutant
+from faults.mutate.trial import Fate, Judgement, Trial
+
+SHARE = 60  # mutants that a worker takes at once
+
+
+@dataclass
+class Row:
+    """What became of the mutants of one plan. ``seconds`` are those of all workers."""
+
+    case: Case
+    mutants: int
+    fates: Counter[Fate] = field(default_factory=Counter)
+    survivors: list[Judgement] = field(default_factory=list)
+    needless: list[Judgement] = field(default_factory=list)  # deletions that are equivalent
+    seconds: float = 0.0
+
+    @property
+    def confirmed(self) -> int:
+        return self.fates[Fate.CONFIRMED]
+
+    @property
+    def refused(self) -> int:
+        return self.fates[Fate.REFUSED]
+
+    @property
+    def killed(self) -> int:
+        """By a rule of plans, or by the prover."""
+        return self.refused + self.confirmed + self.fates[Fate.UNCONFIRMED]
+
+    @property
+    def equivalent(self) -> int:
+        return self.fates[Fate.EQUIVALENT] + self.fates[Fate.INDEBTED]
+
+    @property
+    def survived(self) -> int:
+        return len(self.survivors)
+
+    @property
+    def judged(self) -> int:
+        return self.fates.total()
+
+
+@lru_cache(maxsize=4)
+def _trial(case: Case) -> Trial:
+    return Trial(case)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Some of a plan's mutants, and the time that they took."""
+
+    case: Case
+    judgements: list[Judgement]
+    seconds: float
+
+
+def judge(case: Case, mutants: Sequence[Mutant]) -> Share:
+    """What a worker does. Executions that confirm what the prover said are not kept: their schedules are long."""
+    begun, trial = process_time(), _trial(case)
+    judgements = [trial.judge(mutant) for mutant in mutants]
+    kept = [j if j.fate.survived else j._replace(shown=None) for j in judgements]
+    return Share(case, kept, process_time() - begun)
+
+
+def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
+    """One row a case, given when its mutants are known and again whenever more are judged, until all are."""
+    rows: dict[Case, Row] = {}
+    futures: list[Future[Share]] = []
+    try:
+        for case in cases:
+            mutants = list(_trial(case).mutants())
+            rows[case] = Row(case, len(mutants))
+            for start in range(0, len(mutants), SHARE):
+                futures.append(executor.submit(judge, case, mutants[start : start + SHARE]))
+            yield rows[case]
+        for future in as_completed(futures):
+            share = future.result()
+            row, plan = rows[share.case], _trial(share.case).plan
+            row.seconds += share.seconds
+            for judgement in share.judgements:
+                row.fates[judgement.fate] += 1
+                if judgement.fate.survived:
+                    row.survivors.append(judgement)
+                elif is_needless(plan, judgement):
+                    row.needless.append(judgement)
+            yield row
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def is_needless(plan: Plan, judgement: Judgement) -> bool:
+    """Whether the plan would be as good without the instruction.
+
+    A signal is not needless where it lets others go on sooner: before work that precedes the next one of its line.
+    """
+    rank, stream, at, kind = judgement.mutant
+    if judgement.fate is not Fate.EQUIVALENT or kind != "delete":
+        return False
+    here, *after = plan.part(rank).streams[stream].instructions[at:]
+
+    def line(i: Instruction) -> tuple[int, int]:
+        return plan.layout.doorbell_address(i.arg, i.value)
+
+    if here.op not in RINGS:
+        return True
+    again = next((k for k, i in enumerate(after) if i.op in RINGS and line(i) == line(here)), 0)
+    return all(i.op in RINGS for i in after[:again])

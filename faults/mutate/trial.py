@@ -1,0 +1,107 @@
+"""One mutant on trial: the rules of plans, the prover and executions each have their say, and must agree.
+
+refused       a rule of plans rejects it before anything runs                     killed
+confirmed     the prover finds a violation, and an execution shows it             killed
+equivalent    the prover proves it right whatever calls come before and after, and no execution shows anything
+indebted      the prover proves it right between all calls that we ship, but other ones might rely on what it omits
+unconfirmed   the prover finds a violation that no execution shows                survived
+missed        the prover proves it right, and an execution shows that it is not   survived
+unknown       the prover cannot tell                                              survived
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import NamedTuple
+
+from cxlemu.plan import Plan
+from cxlemu.plan.rules import findings
+from faults.mutate.cases import Case, mixtures, plan_of, sequence
+from faults.mutate.mutants import Mutant, apply, mutants
+from faults.mutate.suspects import suspect
+from faults.prove import Proof, prove_calls
+from faults.verdict import Verdict
+from faults.witness import Kind, Program, Shown, orders, search, suspects
+
+TRIED = 1  # orders in which what is proved right is executed all the same
+
+
+class Fate(Enum):
+    REFUSED = "refused"
+    CONFIRMED = "confirmed"
+    EQUIVALENT = "equivalent"
+    INDEBTED = "indebted"
+    UNCONFIRMED = "unconfirmed"
+    MISSED = "missed"
+    UNKNOWN = "unknown"
+
+    @property
+    def survived(self) -> bool:
+        return self in (Fate.UNCONFIRMED, Fate.MISSED, Fate.UNKNOWN)
+
+
+class Judgement(NamedTuple):
+    """``reason``: the rule that is broken, in a sentence. ``shown``: an execution in which it goes wrong."""
+
+    mutant: Mutant
+    fate: Fate
+    instruction: str
+    reason: str = ""
+    shown: Shown | None = None
+
+
+@dataclass
+class Trial:
+    """All mutants of one plan, on trial in the calls that cases.py puts around it."""
+
+    case: Case
+    plan: Plan = field(init=False)
+    _programs: dict[int, Program] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.plan = plan_of(self.case)
+
+    def mutants(self) -> Iterator[Mutant]:
+        return mutants(self.plan)
+
+    def program(self, rank: int) -> Program:
+        """The right calls in which a mistake of this rank is looked for."""
+        if rank not in self._programs:
+            self._programs[rank] = Program.of(sequence(self.case, self.plan, rank))
+        return self._programs[rank]
+
+    def judge(self, mutant: Mutant) -> Judgement:
+        """Raises ArgumentError when the plan has no such mutant."""
+        mutated = apply(self.plan, mutant)
+        name = self.plan.part(mutant.rank).streams[mutant.stream].instructions[mutant.at].op.name
+        finding = next(findings(mutated), None)
+        if finding is not None:
+            return Judgement(mutant, Fate.REFUSED, name, str(finding))
+        right = self.program(mutant.rank)
+        wrong = right.with_plan(self.plan, mutated)
+        here = suspect(right.plans, self.plan, mutant)
+        for program, proof in self._proofs(wrong, mutated):
+            if proof.verdict is Verdict.UNKNOWN:
+                return Judgement(mutant, Fate.UNKNOWN, name, proof.reason)
+            if proof.violation is not None:
+                shown = search(program, (here, *suspects(proof.violation)))
+                return Judgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
+        for order in islice(orders(wrong.plans, (here,)), TRIED):
+            shown = wrong.run(order, quick=True)
+            if shown.kind is not Kind.NOTHING:
+                return Judgement(mutant, Fate.MISSED, name, shown.detail, shown)
+        obliged = prove_calls(wrong.plans, obliges=True)
+        fate = Fate.EQUIVALENT if obliged.verdict is Verdict.OK else Fate.INDEBTED
+        return Judgement(mutant, fate, name, obliged.reason)
+
+    def _proofs(self, wrong: Program, mutated: Plan) -> Iterator[tuple[Program, Proof]]:
+        """Of the calls in which most mistakes matter; then, if it breaks what other calls rely on, of all mixtures."""
+        yield wrong, prove_calls(wrong.plans)
+        if prove_calls(wrong.plans, obliges=True).verdict is not Verdict.OK:
+            for plans in mixtures(self.case, mutated):
+                proof = prove_calls(plans)
+                if proof.verdict is not Verdict.OK:
+                    yield Program.of(plans), proof

@@ -1,0 +1,17 @@
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+Step: TypeAlias = tuple[int, int, int, int]  # call, rank, stream, instruction
+
+def run(
+    layout: tuple[int, ...],
+    hosts: Any,
+    strips: Any,
+    plans: list[tuple[Any, Any, int, bool, list[tuple[int, Any, Any, Any, list[Any]]]]],
+    plan_of: Any,
+    epochs: Any,
+    without: int,
+    obliges: bool,
+) -> tuple[int, int, int, int, int, Step | None, Step | None, int, int]: ...
+
+__all__: Sequence[str]

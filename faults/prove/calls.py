@@ -1,0 +1,184 @@
+"""Consecutive calls of plans on one ring, decided for all interleavings and all that caches may do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from itertools import chain
+
+import numpy as np
+
+from collectives.contracts import COLLECTIVES, postcondition
+from collectives.symbolic import verify
+from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
+from cxlemu.plan import Layout, Plan, RankPart, rules
+from cxlemu.plan.plan import group_table, region_table
+from faults.prove import _pass
+from faults.prove.proof import Place, Proof, Violation, mask_of
+from faults.prove.sentences import rule_name, sentence
+from faults.verdict import Verdict
+
+_PROVED, _VIOLATED = 0, 1
+# enum reason in pass/pass.h
+_REASONS = (
+    "",
+    "rings a doorbell that was rung before, and no wait orders the two: it has no one writer",
+    "rings a doorbell with a smaller value than before",
+    "completes a flush that more fences than the prover keeps complete",
+    "flushes a store that more streams than the prover keeps have flushed",
+    "computes: its result is no fold of contributions",
+)
+
+
+def prove_calls(
+    plans: Sequence[Plan],
+    *,
+    hosts: Sequence[int] | None = None,
+    without: Collection[str] = frozenset(),
+    mapped: bool = False,
+    obliges: bool = False,
+) -> Proof:
+    """Whether these calls, one after another on one communicator, are right on hosts (default: each rank its own).
+
+    ``mapped``: arrays of the heap lie in the pool itself, and their users store to them between calls.
+    ``obliges``: hold every call to what allows any other one before and after it. ``without`` switches rules off.
+    Raises ArgumentError for an impossible question, PlanError for records that are no instructions.
+    """
+    began, mask = time.monotonic(), mask_of(without)
+    layout = _layout(plans)
+    kinds = list({id(plan): plan for plan in plans}.values())
+    plan_of = {id(plan): index for index, plan in enumerate(kinds)}
+    hosts = range(layout.ranks) if hosts is None else hosts
+    if len(hosts) != layout.ranks:
+        raise ArgumentError(f"{len(hosts)} hosts are named for {layout.ranks} ranks")
+    epochs = np.cumsum([1, *(plan.rounds for plan in plans)])[:-1]
+    try:
+        found = _pass.run(
+            _shape(layout),
+            np.array(hosts, np.int32),
+            np.array([_strip(layout, rank) for rank in range(layout.ranks)], np.int64),
+            [_described(plan, mapped) for plan in kinds],
+            np.array([plan_of[id(plan)] for plan in plans], np.int32),
+            epochs.astype(np.int64),
+            mask,
+            obliges,
+        )
+    except ValueError as error:
+        for plan in kinds:
+            rules.check(plan)  # names the instruction and the rule
+        raise PlanError(f"the prover cannot take this plan: {error}") from error
+    verdict, reason, rule, detail, instructions, at, by, card, line = found
+
+    def proof(verdict: Verdict, violation: Violation | None = None, why: str = "") -> Proof:
+        return Proof(verdict, violation, why, instructions, time.monotonic() - began, tuple(plans))
+
+    if verdict == _VIOLATED:
+        assert at is not None
+        place, other = Place(*at), Place(*by) if by else None
+        name = rule_name(rule)
+        if name == "contract":
+            told = _broken(plans[place.call], place.rank, line)
+        else:
+            told = sentence(plans, name, detail, place, other, card, line)
+        violation = Violation(name, *at, card, line if card >= 0 else -1, told, other, mapped)
+        return proof(Verdict.VIOLATION, violation, told)
+    if verdict != _PROVED:
+        assert at is not None
+        return proof(
+            Verdict.UNKNOWN, None, f"call {at[0]}, rank {at[1]}, stream {at[2]}, instruction {at[3]} {_REASONS[reason]}"
+        )
+    return proof(Verdict.OK)
+
+
+# --- what the pass is told --------------------------------------------------------------------------------------
+
+
+def _layout(plans: Sequence[Plan]) -> Layout:
+    if not plans:
+        raise ArgumentError("there is nothing to prove about no calls at all")
+    for plan in plans:
+        if plan.layout != plans[0].layout:
+            raise ArgumentError(f"[{plan.call}] has another layout than [{plans[0].call}]: they share no ring")
+    return plans[0].layout
+
+
+def _shape(layout: Layout) -> tuple[int, ...]:
+    return (
+        *(layout.ranks, layout.cards, layout.slots, layout.doorbells_per_rank, layout.slot_card_bytes),
+        *(layout.doorbells_offset, layout.slot_doorbell_bytes, layout.data_offset, layout.heap_offset),
+        layout.extent_bytes,
+    )
+
+
+def _strip(layout: Layout, rank: int) -> tuple[int, int, int]:
+    strip = layout.heap_strip(rank)
+    return strip.card, layout.heap_offset + strip.offset, strip.nbytes
+
+
+_Described = tuple[object, object, int, bool, list[tuple[int, object, object, object, list[object]]]]
+
+
+def _described(plan: Plan, mapped: bool) -> _Described:
+    parts: list[tuple[int, object, object, object, list[object]]] = [
+        (
+            part.events,
+            np.array([buffer.nbytes for buffer in part.buffers], np.int64),
+            np.array(_lodgings(plan, part, mapped), np.int64),
+            np.array(_contract(plan, part.rank), np.int64),
+            [stream.records.view(np.uint8) for stream in part.streams],
+        )
+        for part in plan.parts
+    ]
+    frame = plan.frame
+    regions, groups = region_table(frame.regions), group_table(frame.groups)
+    meets = plan.call.collective == "barrier" and plan.ranks > 1
+    return regions.view(np.uint8), groups.view(np.uint8), frame.rounds, meets, parts
+
+
+def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, int, int]]:
+    """(the buffer that it lies in, where in that, card or -1, where in the extent) of each buffer."""
+    names = [buffer.name for buffer in part.buffers]
+    heap, layout = plan.call.heap, plan.layout
+    in_heap: dict[int, int] = {}  # buffer -> offset in the rank's strip
+    if mapped and heap is not None and part.buffers:
+        at = heap.input + part.rank * heap.step
+        in_heap[0] = at
+        if part.buffers[0].inside:
+            in_heap[1] = at - part.buffers[0].at
+        elif part.buffers[1].inside:
+            in_heap[1] = at + part.buffers[1].at
+        elif heap.output is not None:
+            in_heap[1] = heap.output
+    card, start, _ = _strip(layout, part.rank)
+    return [
+        (
+            *((names.index(buffer.inside), buffer.at) if buffer.inside else (index, 0)),
+            *((card, start + in_heap[index]) if index in in_heap else (-1, 0)),
+        )
+        for index, buffer in enumerate(part.buffers)
+    ]
+
+
+# --- contracts ---------------------------------------------------------------------------------------------------
+
+
+def _contract(plan: Plan, rank: int) -> list[int]:
+    """What the rank's output must be, piece by piece: (at, bytes, divisor, how many), and (rank, offset) of each."""
+    if plan.call.collective not in COLLECTIVES:
+        raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
+    words: list[int] = []
+    for piece in postcondition(plan.call, rank):
+        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions))
+        words += chain.from_iterable(piece.contributions)
+    return words
+
+
+def _broken(plan: Plan, rank: int, byte: int) -> str:
+    """As the contract's own checker tells it, if that finds it in the plan alone."""
+    try:
+        verify(plan)
+    except ContractError as error:
+        return str(error)
+    except DeadlineError:
+        pass
+    return f"[{plan.call}] byte {byte} of rank {rank}'s output is not what the contract says: it is of another call"

@@ -1,0 +1,280 @@
+/* faults.prove._pass: the happens-before pass over the records of plans, as they lie in memory. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "pass.h"
+
+typedef struct {
+    Py_buffer *view;
+    int views, room;
+} held;
+
+/* The array's bytes, held until the pass is over; NULL with an exception unless they are whole items. */
+static void *array_of(held *h, PyObject *object, size_t item, int64_t *count) {
+    if (h->views == h->room) {
+        const int more = h->room ? 2 * h->room : 64;
+        Py_buffer *moved = PyMem_Realloc(h->view, (size_t)more * sizeof *moved);
+        if (!moved) return PyErr_NoMemory();
+        h->view = moved, h->room = more;
+    }
+    if (PyObject_GetBuffer(object, &h->view[h->views], PyBUF_C_CONTIGUOUS) < 0) return NULL;
+    const Py_buffer *view = &h->view[h->views++];
+    if (view->len % (Py_ssize_t)item) return PyErr_Format(PyExc_ValueError, "an array of %zd bytes has no whole items", view->len);
+    *count = view->len / (Py_ssize_t)item;
+    return view->buf ? view->buf : h; /* an empty array may have no address */
+}
+
+static bool streams_in(held *h, program *part, PyObject *streams) {
+    const Py_ssize_t count = PyList_Size(streams);
+    if (count < 0) return false;
+    if (count > MAX_STREAMS) {
+        PyErr_Format(PyExc_ValueError, "a rank has up to %d streams", MAX_STREAMS);
+        return false;
+    }
+    part->stream_count = (int32_t)count;
+    for (Py_ssize_t s = 0; s < count; s++)
+        if (!(part->records[s] = array_of(h, PyList_GET_ITEM(streams, s), sizeof(record), &part->lengths[s]))) return false;
+    return true;
+}
+
+/* Whole pieces, of contributions of ranks that there are, within the output. */
+static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObject *array, int64_t output_bytes) {
+    int64_t words;
+    const int64_t *piece = array_of(h, array, sizeof *piece, &words), *end = piece + words;
+    if (!piece) return false;
+    whole->contract[rank] = piece, whole->contract_words[rank] = words;
+    while (piece < end) {
+        bool fits = end - piece >= 6 && piece[3] >= 1 && piece[3] <= (end - piece - 4) / 2 && piece[2] >= 1;
+        fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes && piece[0] <= output_bytes - piece[1];
+        for (int64_t k = 0; fits && k < piece[3]; k++) fits = piece[4 + 2 * k] >= 0 && piece[4 + 2 * k] < p->ranks && piece[5 + 2 * k] >= 0;
+        if (!fits) {
+            PyErr_SetString(PyExc_ValueError, "a contract is of whole pieces of the output");
+            return false;
+        }
+        piece += 4 + 2 * piece[3];
+    }
+    return true;
+}
+
+/* A rank's part: events, bytes of the buffers, where they lie, its contract, streams. */
+static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *described, int64_t extent_bytes) {
+    program *part = &whole->part[rank];
+    PyObject *bytes, *lodgings, *contract, *streams;
+    int64_t count, lodged;
+    if (!PyArg_ParseTuple(described, "iOOOO!", &part->event_count, &bytes, &lodgings, &contract, &PyList_Type, &streams)) return false;
+    const int64_t *sizes = array_of(h, bytes, sizeof *sizes, &count);
+    if (!sizes) return false;
+    const lodging *lies = array_of(h, lodgings, sizeof *lies, &lodged);
+    if (!lies || !streams_in(h, part, streams)) return false;
+    if (count > MAX_BUFFERS || lodged != count || part->event_count < 0) {
+        PyErr_Format(PyExc_ValueError, "a rank has up to %d buffers, each lies somewhere", MAX_BUFFERS);
+        return false;
+    }
+    part->buffer_count = (int32_t)count;
+    if (!contract_in(h, p, whole, rank, contract, count > 1 ? sizes[1] : 0)) return false;
+    for (int k = 0; k < count; k++) {
+        const lodging *l = &lies[k];
+        part->buffer_bytes[k] = sizes[k], whole->lodging[rank][k] = *l;
+        const bool in_pool = l->card >= 0 && l->card < part->card_count && l->offset >= 0 && sizes[k] <= extent_bytes && l->offset <= extent_bytes - sizes[k];
+        if (l->root < 0 || l->root >= count || l->at < 0 || l->at > INT64_MAX / 2 || (l->card >= 0 && !in_pool)) {
+            PyErr_SetString(PyExc_ValueError, "a buffer lies outside of what there is");
+            return false;
+        }
+    }
+    int32_t stream;
+    int64_t at;
+    if (!program_check(part, extent_bytes, &stream, &at)) {
+        PyErr_Format(PyExc_ValueError, "rank %d, stream %d, instruction %lld is none that could be executed", rank, stream, (long long)at);
+        return false;
+    }
+    if (part->event_count > p->events_max) p->events_max = part->event_count;
+    if (part->stream_count > p->per_rank) p->per_rank = part->stream_count;
+    return true;
+}
+
+static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const program *shape, int64_t extent_bytes) {
+    PyObject *regions, *groups, *parts;
+    long long rounds;
+    int meets;
+    int64_t region_count, group_count;
+    if (!PyArg_ParseTuple(described, "OOLpO!", &regions, &groups, &rounds, &meets, &PyList_Type, &parts)) return false;
+    const region *r = array_of(h, regions, sizeof *r, &region_count);
+    if (!r) return false;
+    const group *g = array_of(h, groups, sizeof *g, &group_count);
+    if (!g) return false;
+    if (PyList_GET_SIZE(parts) != p->ranks || rounds < 0 || region_count > INT32_MAX || group_count > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a plan has a part for every rank");
+        return false;
+    }
+    whole->rounds = rounds, whole->meets = meets;
+    whole->part = zeroed(p, (size_t)p->ranks, sizeof *whole->part);
+    whole->lodging = zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
+    whole->contract = zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
+    whole->contract_words = zeroed(p, (size_t)p->ranks, sizeof *whole->contract_words);
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        program *part = &whole->part[rank];
+        *part = *shape;
+        part->regions = r, part->groups = g;
+        part->region_count = (int32_t)region_count, part->group_count = (int32_t)group_count;
+        if (!part_in(h, p, whole, rank, PyList_GET_ITEM(parts, rank), extent_bytes)) return false;
+    }
+    return true;
+}
+
+/* Room for what the pass comes to know. */
+static void prepare(pass *p, const program *shape) {
+    const size_t ranks = (size_t)p->ranks, streams = ranks * (size_t)p->per_rank, calls = (size_t)p->calls;
+    p->streams = (int32_t)streams;
+    p->call = zeroed(p, ranks, sizeof *p->call), p->begun = zeroed(p, ranks, sizeof *p->begun);
+    p->now = zeroed(p, streams, sizeof *p->now), p->ready = zeroed(p, streams, sizeof *p->ready);
+    p->began = zeroed(p, calls * streams, sizeof *p->began);
+    p->events = zeroed(p, ranks * (size_t)p->events_max, sizeof *p->events);
+    p->open = zeroed(p, ranks, sizeof *p->open);
+    p->opens = zeroed(p, ranks, sizeof *p->opens), p->open_room = zeroed(p, ranks, sizeof *p->open_room);
+    p->bells = zeroed(p, ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * ranks, sizeof *p->bells);
+    p->joint = zeroed(p, 1, sizeof *p->joint + streams * sizeof p->joint->at[0]);
+    p->known = zeroed(p, streams, sizeof *p->known);
+    for (size_t s = 0; s < streams; s++) {
+        p->known[s] = zeroed(p, 1, sizeof **p->known + streams * sizeof p->known[s]->at[0]);
+        p->known[s]->refs = 1;
+    }
+    p->cards = zeroed(p, (size_t)shape->card_count, sizeof *p->cards);
+    for (int32_t k = 0; k < shape->card_count; k++) map_begin(p, &p->cards[k]);
+    p->locals = zeroed(p, ranks * MAX_BUFFERS, sizeof *p->locals);
+    p->card_contents = zeroed(p, (size_t)shape->card_count, sizeof *p->card_contents);
+    for (int32_t k = 0; k < shape->card_count; k++) contents_begin(p, &p->card_contents[k]);
+    p->local_contents = zeroed(p, ranks * MAX_BUFFERS, sizeof *p->local_contents);
+}
+
+static void clean(pass *p, const program *shape, int plans) {
+    const size_t bells = ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * (size_t)p->ranks;
+    for (int k = 0; p->plan && k < plans; k++) {
+        free(p->plan[k].part), free(p->plan[k].lodging);
+        free(p->plan[k].contract), free(p->plan[k].contract_words);
+    }
+    for (int32_t k = 0; p->cards && k < shape->card_count; k++) map_free(&p->cards[k]);
+    for (int32_t k = 0; p->locals && k < p->ranks * MAX_BUFFERS; k++) map_free(&p->locals[k]);
+    for (size_t k = 0; p->bells && k < bells; k++) {
+        for (int r = 0; r < p->bells[k].rings; r++) forget(p->bells[k].ring[r].at.known);
+        free(p->bells[k].ring), free(p->bells[k].reader), free(p->bells[k].carried.run);
+    }
+    for (int32_t k = 0; p->events && k < p->ranks * p->events_max; k++) forget(p->events[k].known);
+    for (int32_t k = 0; p->known && k < p->streams; k++) forget(p->known[k]);
+    for (int32_t k = 0; p->opens && p->open && k < p->ranks; k++) {
+        for (int d = 0; d < p->opens[k]; d++) drain_drop(p->open[k][d]);
+        free(p->open[k]);
+    }
+    for (int32_t k = 0; p->card_contents && k < shape->card_count; k++) free(p->card_contents[k].run);
+    for (int32_t k = 0; p->local_contents && k < p->ranks * MAX_BUFFERS; k++) free(p->local_contents[k].run);
+    for (int k = 0; k < 4; k++) free(p->folding[k].run);
+    free(p->card_contents), free(p->local_contents), free(p->laid.run), free(p->term), free(p->slot_of_term);
+    free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events), free(p->open);
+    free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);
+}
+
+/* (call, rank, stream, instruction) of a step: -1 is the user's before the call's first, and one too many, after its last. */
+static PyObject *place_of(const pass *p, event e) {
+    if (p->verdict == PROVED || e.at == 0) Py_RETURN_NONE;
+    int32_t call = 0;
+    while (call + 1 < p->calls && p->began[(int64_t)(call + 1) * p->streams + e.stream] &&
+           p->began[(int64_t)(call + 1) * p->streams + e.stream] <= e.at)
+        call++;
+    const long long at = (long long)e.at - p->began[(int64_t)call * p->streams + e.stream] - 1;
+    return Py_BuildValue("iiiL", call, rank_of(p, e.stream), (int)(e.stream % (uint32_t)p->per_rank), at);
+}
+
+static PyObject *told(const pass *p) {
+    return Py_BuildValue("iiiiLNNiL", (int)p->verdict, (int)p->reason, p->found.rule, p->found.detail, (long long)p->instructions,
+                         place_of(p, p->found.at), place_of(p, p->found.by), p->found.card, (long long)p->found.line);
+}
+
+typedef struct {
+    PyObject *hosts, *strips, *plans, *plan_of, *epochs;
+    long long extent_bytes;
+} arguments;
+
+/* Everything that is given, held and checked. */
+static bool taken_in(held *h, pass *p, const program *shape, const arguments *a) {
+    int64_t hosts, strips, calls, epochs;
+    const int32_t *host = array_of(h, a->hosts, sizeof *host, &hosts);
+    if (!host || !(p->strip = array_of(h, a->strips, sizeof *p->strip, &strips))) return false;
+    if (!(p->plan_of = array_of(h, a->plan_of, sizeof *p->plan_of, &calls))) return false;
+    if (!(p->epoch_of = array_of(h, a->epochs, sizeof *p->epoch_of, &epochs))) return false;
+    const Py_ssize_t plans = PyList_GET_SIZE(a->plans);
+    if (hosts != p->ranks || strips != p->ranks || calls != epochs || calls > INT32_MAX || plans < 1) {
+        PyErr_SetString(PyExc_ValueError, "a host and a strip for every rank, a plan and an epoch for every call");
+        return false;
+    }
+    p->calls = (int32_t)calls, p->per_rank = 1, p->events_max = 1;
+    p->plan = zeroed(p, (size_t)plans, sizeof *p->plan);
+    for (Py_ssize_t k = 0; k < plans; k++)
+        if (!plan_in(h, p, &p->plan[k], PyList_GET_ITEM(a->plans, k), shape, a->extent_bytes)) return false;
+    for (int32_t k = 0; k < p->calls; k++)
+        if (p->plan_of[k] < 0 || p->plan_of[k] >= plans || p->epoch_of[k] < 1 || (k && p->epoch_of[k] < p->epoch_of[k - 1])) {
+            PyErr_SetString(PyExc_ValueError, "calls are of the plans, and epochs rise from 1");
+            return false;
+        }
+    for (int32_t k = 0; k < p->ranks; k++) {
+        const int64_t *s = p->strip[k];
+        if (s[0] < 0 || s[0] >= shape->card_count || s[1] < 0 || s[1] % LINE_BYTES || s[2] < 0 || s[2] > a->extent_bytes || s[1] > a->extent_bytes - s[2]) {
+            PyErr_SetString(PyExc_ValueError, "a strip lies outside of the heap");
+            return false;
+        }
+    }
+    int32_t *of_streams = PyMem_Malloc((size_t)p->ranks * (size_t)p->per_rank * sizeof *of_streams);
+    if (!of_streams) return PyErr_NoMemory();
+    for (int32_t k = 0; k < p->ranks * p->per_rank; k++) of_streams[k] = host[k / p->per_rank];
+    p->host = of_streams;
+    return true;
+}
+
+/* Whether the pass came to an end; an exception otherwise. */
+static bool decided(held *h, pass *p, const program *shape, const arguments *a) {
+    switch (setjmp(p->stop)) {
+    case 0:
+        if (!taken_in(h, p, shape, a)) return false;
+        prepare(p, shape);
+        pass_run(p);
+        return true;
+    case DECIDED: return true;
+    default: PyErr_NoMemory(); return false;
+    }
+}
+
+static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
+    program shape = {0};
+    pass p = {0};
+    held h = {0};
+    arguments a;
+    PyObject *result = NULL;
+    int obliges;
+    long long slot_card, doorbells, slot_doorbell, data, heap;
+    if (!PyArg_ParseTuple(args, "(iiiiLLLLLL)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots, &shape.doorbells_per_rank,
+                          &slot_card, &doorbells, &slot_doorbell, &data, &heap, &a.extent_bytes, &a.hosts, &a.strips,
+                          &PyList_Type, &a.plans, &a.plan_of, &a.epochs, &p.without, &obliges))
+        return NULL;
+    shape.slot_card_bytes = slot_card, shape.doorbells_offset = doorbells, shape.slot_doorbell_bytes = slot_doorbell;
+    shape.data_offset = data, shape.heap_offset = heap;
+    p.ranks = shape.ranks, p.obliges = obliges;
+    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1)
+        return PyErr_Format(PyExc_ValueError, "a layout of 1 to %d ranks on 1 to %d cards", 1 << 16, MAX_CARDS);
+    if (decided(&h, &p, &shape, &a)) result = told(&p);
+    clean(&p, &shape, (int)PyList_GET_SIZE(a.plans));
+    PyMem_Free((void *)p.host);
+    while (h.views) PyBuffer_Release(&h.view[--h.views]);
+    PyMem_Free(h.view);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"run", run_pass, METH_VARARGS,
+     "run(layout, hosts, strips, plans, plan_of, epochs, without, obliges): (verdict, reason, rule, detail, instructions,\n"
+     "at, by, card, line). Raises ValueError for records that could not be executed."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "faults.prove._pass", .m_doc = "The happens-before pass.", .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__pass(void) { return PyModule_Create(&definition); }

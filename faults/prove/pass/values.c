@@ -1,0 +1,139 @@
+/* What bytes are made of, in the order that the pass takes: the contributions they were folded from, as symbols. Where
+ * the rules hold, every execution gives the same. collectives/symbolic.py says it in Python, for a plan alone. */
+#include "pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- terms: equal ones have equal numbers ---------------------------------------------------------------------- */
+
+enum { NOBODY, INPUT, FOLDED, DIVIDED }; /* of (call, rank); left with right, `by` bytes further on; left by a number */
+
+static int64_t hash_of(const term *t) {
+    uint64_t h = (uint64_t)t->by * 0x9e3779b97f4a7c15u + (uint64_t)t->kind;
+    h = (h ^ (h >> 29) ^ (uint64_t)(uint32_t)t->left) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ (h >> 32) ^ (uint64_t)(uint32_t)t->right) * 0x94d049bb133111ebu;
+    return (int64_t)(h >> 1);
+}
+
+static void rehash(pass *p) {
+    const int64_t size = p->slots_of_terms ? 2 * p->slots_of_terms : 1024;
+    int32_t *bigger = zeroed(p, (size_t)size, sizeof *bigger);
+    for (int32_t k = 1; k < p->terms; k++) {
+        int64_t at = hash_of(&p->term[k]) & (size - 1);
+        while (bigger[at]) at = (at + 1) & (size - 1);
+        bigger[at] = k;
+    }
+    free(p->slot_of_term);
+    p->slot_of_term = bigger, p->slots_of_terms = size;
+}
+
+static int32_t term_of(pass *p, int32_t kind, int32_t left, int32_t right, int64_t by) {
+    const term t = {kind, left, right, by};
+    if (2 * (int64_t)p->terms >= p->slots_of_terms) rehash(p);
+    int64_t at = hash_of(&t) & (p->slots_of_terms - 1);
+    for (; p->slot_of_term[at]; at = (at + 1) & (p->slots_of_terms - 1)) {
+        const term *known = &p->term[p->slot_of_term[at]];
+        if (known->kind == kind && known->left == left && known->right == right && known->by == by) return p->slot_of_term[at];
+    }
+    const int32_t number = p->terms ? p->terms : 1;
+    p->term = room_for(p, p->term, &p->term_room, number + 1, sizeof *p->term);
+    p->term[number] = t, p->terms = number + 1;
+    return p->slot_of_term[at] = number;
+}
+
+/* --- contents: byte a of a memory is byte a + shift of the run's term ------------------------------------------- */
+
+static int find(const contents *c, int64_t at) {
+    int low = 0, high = c->runs;
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (c->run[middle].begin <= at) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+static bool alike(const run *a, const run *b) { return a->term == b->term && a->shift == b->shift; }
+
+void contents_begin(pass *p, contents *c) {
+    c->run = room_for(p, c->run, &c->room, 1, sizeof *c->run);
+    c->run[0] = (run){0, NOBODY, 0}, c->runs = 1;
+}
+
+/* The runs of laid become bytes [begin, end). Equal neighbours stay apart: rounds that repeat find the same runs. */
+static void lay(pass *p, contents *c, int64_t begin, int64_t end, contents *laid) {
+    const int first = find(c, begin), last = find(c, end), kept = first + (c->run[first].begin < begin);
+    run after = c->run[last];
+    after.begin = end;
+    laid->run = room_for(p, laid->run, &laid->room, laid->runs + 1, sizeof *laid->run);
+    laid->run[laid->runs++] = after;
+    const int rest = c->runs - last - 1, moved = kept + laid->runs;
+    c->run = room_for(p, c->run, &c->room, moved + rest, sizeof *c->run);
+    if (moved != last + 1) memmove(&c->run[moved], &c->run[last + 1], (size_t)rest * sizeof *c->run);
+    memcpy(&c->run[kept], laid->run, (size_t)laid->runs * sizeof *c->run);
+    c->runs = moved + rest;
+}
+
+void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t number, int64_t shift) {
+    if (begin == end) return;
+    p->laid.run = room_for(p, p->laid.run, &p->laid.room, 1, sizeof(run));
+    p->laid.run[0] = (run){begin, number, number ? shift : 0}, p->laid.runs = 1;
+    lay(p, c, begin, end, &p->laid);
+}
+
+void contents_move(pass *p, contents *to, int64_t at, const contents *from, int64_t begin, int64_t nbytes) {
+    if (nbytes == 0) return;
+    p->laid.runs = 0;
+    for (int k = find(from, begin); k < from->runs && from->run[k].begin < begin + nbytes; k++) {
+        const run *r = &from->run[k];
+        const int64_t start = r->begin > begin ? r->begin : begin;
+        p->laid.run = room_for(p, p->laid.run, &p->laid.room, p->laid.runs + 1, sizeof(run));
+        p->laid.run[p->laid.runs++] = (run){start - begin + at, r->term, r->term ? r->shift + begin - at : 0};
+    }
+    lay(p, to, at, at + nbytes, &p->laid);
+}
+
+/* Bytes [0, nbytes) of into: the fold, from the left, of those of the sources, divided. */
+void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor) {
+    contents_begin(p, into);
+    for (int64_t at = 0, end; at < nbytes; at = end) {
+        run folded = {at, NOBODY, 0};
+        end = nbytes;
+        bool whole = true;
+        for (int k = 0; k < sources; k++) {
+            const int here = find(&source[k], at);
+            const run *r = &source[k].run[here];
+            if (here + 1 < source[k].runs && source[k].run[here + 1].begin < end) end = source[k].run[here + 1].begin;
+            whole = whole && r->term != NOBODY;
+            if (!whole) continue;
+            if (k == 0) folded.term = r->term, folded.shift = r->shift;
+            else folded.term = term_of(p, FOLDED, folded.term, r->term, r->shift - folded.shift);
+        }
+        if (whole && divisor != 1) folded.term = term_of(p, DIVIDED, folded.term, 0, divisor);
+        contents_fill(p, into, at, end, whole ? folded.term : NOBODY, folded.shift);
+    }
+}
+
+/* --- a call's begin and end ------------------------------------------------------------------------------------ */
+
+int32_t input_term(pass *p, int32_t call, int32_t rank) { return term_of(p, INPUT, call, rank, 0); }
+
+/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions),
+ * and for each of those (rank, offset in that rank's input). The output's byte 0 is byte `base` of c. */
+void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
+    if (p->without >> CONTRACT & 1) return;
+    for (const int64_t *end = piece + words; piece < end; piece += 4 + 2 * piece[3]) {
+        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], *source = piece + 4;
+        int32_t wanted = input_term(p, p->call[rank], (int32_t)source[0]);
+        for (int64_t k = 1; k < piece[3]; k++)
+            wanted = term_of(p, FOLDED, wanted, input_term(p, p->call[rank], (int32_t)source[2 * k]), source[2 * k + 1] - source[1]);
+        if (divisor != 1) wanted = term_of(p, DIVIDED, wanted, 0, divisor);
+        const run expected = {0, wanted, source[1] - at - base};
+        for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {
+            const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
+            const int64_t first = c->run[k].begin > base + at ? c->run[k].begin - base : at;
+            if (!alike(&c->run[k], &expected)) violated(p, CONTRACT, c->run[k].term ? PLAIN : UNWRITTEN, last, (event){0, 0}, -1, first);
+        }
+    }
+}

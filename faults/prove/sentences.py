@@ -1,0 +1,129 @@
+"""Findings of the pass in the field's words: which link of the chain is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Layout, Plan
+from cxlemu.plan.text import text
+from faults.prove.proof import DEADLOCK, RULES, Place
+
+# enum detail in pass/pass.h
+(
+    PLAIN,
+    UNWRITTEN,
+    UNORDERED_WRITE,
+    OVERWRITES,
+    NEVER_FLUSHED,
+    NEVER_FENCED,
+    NOT_TOLD,
+    NEVER_DROPPED,
+    DROPPED_EARLY,
+    DROP_UNFENCED,
+    UNREAD,
+    UNLANDED,
+    NOT_DONE,
+) = range(13)
+
+# {line}: which line, {rank}: who is wronged, {by}: who else is involved; by rule and detail, or by detail alone.
+_SENTENCES: dict[tuple[str, int] | int, str] = {
+    UNWRITTEN: "rank {rank} reads {line}, which nobody has written",
+    ("order", UNORDERED_WRITE): "rank {rank} reads {line} but has waited for no signal that follows {by}'s store to it",
+    (
+        "order",
+        OVERWRITES,
+    ): "rank {rank} overwrites {line}, which {by} may still be reading: no signal from there was waited for",
+    ("order", PLAIN): "rank {rank} reads {line}, to which two stores are not ordered, {by}'s being one of them",
+    NEVER_FLUSHED: "rank {rank} reads {line}, which {by} did not flush after its store",
+    NEVER_FENCED: "rank {rank} reads {line}, which {by} did not fence before its signal",
+    NOT_TOLD: "rank {rank} reads {line}, and no signal that it waited for follows the fence after {by}'s store",
+    NEVER_DROPPED: "rank {rank} reads {line} but did not invalidate it after the wait",
+    DROPPED_EARLY: "rank {rank} reads {line} but invalidated it before the wait, not after it",
+    DROP_UNFENCED: "rank {rank} reads {line}, which it flushed but did not fence: it may still be in the cache",
+    (
+        "older_write",
+        PLAIN,
+    ): "rank {rank} reads {line}, over which an older store of {by} may still arrive: it had not landed",
+    ("residue", PLAIN): "rank {rank} reads {line}, over which the line that {by} left dirty may still be written",
+    (
+        "stale_allocate",
+        PLAIN,
+    ): "rank {rank} reads {line}, which {by} stored to in part while holding an older copy of the rest",
+    (
+        "false_sharing",
+        PLAIN,
+    ): "rank {rank} reads {line}, to which {by} stores beside it in another order or at the same time",
+    ("payload", OVERWRITES): "rank {rank} stores the next payload into {line}, which {by} may not have taken yet",
+    (
+        "payload",
+        UNORDERED_WRITE,
+    ): "rank {rank} takes the payload of {line}, into which {by} may already have stored the next one",
+    (
+        "local",
+        UNORDERED_WRITE,
+    ): "rank {rank} reads its own {line} in one stream while another may still store to it, {by}",
+    ("local", OVERWRITES): "rank {rank} stores to its own {line} in one stream while another may still read it, {by}",
+    ("local", PLAIN): "rank {rank} reads its own {line}, which two of its streams store to in no order, one being {by}",
+    UNREAD: "rank {rank} may still be reading {line} when all ranks have said that they are done with the round",
+    UNLANDED: "rank {rank}'s store to {line} may not have landed when all ranks have said that they are done with it",
+    ("exit", NOT_DONE): "rank {rank} does not say that it is done with a round of {line}",
+    ("reuse", NOT_DONE): "rank {rank} stores to {line} without having waited until {by} was done with the round before",
+    ("barrier", PLAIN): "rank {rank} may leave the barrier before {by} has come",
+    (DEADLOCK, PLAIN): "rank {rank} waits for what never happens",
+}
+
+
+# A call has returned, and so the user whose array was lent may store to it.
+_USER = "rank {rank} may still be reading {line} when {by}'s call has returned, whose user may store there at once"
+
+
+def sentence(plans: Sequence[Plan], rule: str, detail: int, at: Place, by: Place | None, card: int, line: int) -> str:
+    """Of one finding, ending with the instruction that it was found at."""
+    key = (rule, detail)
+    words = _SENTENCES[key if key in _SENTENCES else detail]
+    layout = plans[at.call].layout
+    if rule == "order" and by is not None and not _is_instruction(plans, by):
+        words = _USER
+    told = words.format(rank=at.rank, by=_other(by, at), line=_line(layout, rule, card, line))
+    return f"{told} ({_instruction(plans, at)})"
+
+
+def _other(by: Place | None, at: Place) -> str:
+    if by is None:
+        return "nobody"
+    who = f"rank {by.rank}" if by.rank != at.rank else "itself"
+    return who if by.call == at.call else f"{who} (call {by.call})"
+
+
+def _line(layout: Layout, rule: str, card: int, line: int) -> str:
+    if rule == "local":
+        return f"buffer, line {line}"
+    if card < 0:
+        return f"slot {line}"
+    at = line * LINE_BYTES
+    if at >= layout.heap_offset:
+        return f"line {(at - layout.heap_offset) // LINE_BYTES} of the heap on card {card}"
+    if at < layout.data_offset:
+        return f"doorbell line {line} of card {card}"
+    slot, within = divmod(at - layout.data_offset, layout.slot_card_bytes)
+    return f"line {within // LINE_BYTES} of slot {slot} on card {card}"
+
+
+def _is_instruction(plans: Sequence[Plan], place: Place) -> bool:
+    """Or else something that the user does before or after the call."""
+    streams = plans[place.call].part(place.rank).streams
+    return place.stream < len(streams) and 0 <= place.at < len(streams[place.stream].records)
+
+
+def _instruction(plans: Sequence[Plan], at: Place) -> str:
+    if not _is_instruction(plans, at):
+        return f"call {at.call}, {'before its first' if at.at < 0 else 'after its last'} instruction"
+    plan = plans[at.call]
+    stream = plan.part(at.rank).streams[at.stream]
+    what = text(stream.instructions[at.at], plan, at.rank)
+    return f"call {at.call}, stream {stream.name}, instruction {at.at}: {what}"
+
+
+def rule_name(number: int) -> str:
+    return RULES[number] if number < len(RULES) else DEADLOCK

@@ -1,0 +1,94 @@
+"""How many calls, and which, prove a plan for all programs that it may be part of.
+
+Three facts about every single call make any sequence right, and each proof checks them (rules exit and reuse): whoever
+stores to a slot knows that all ranks are done with the round that used it last; when they are, all that was written in
+it has landed and all that was read has been read; and whatever a call reads was written, landed, and dropped by the
+reader's host within that call (a contract is of one call's data only). So what happened in a slot before, by whichever
+call of whichever root, is over and in the pool when the next one begins. The sequences below are what the argument is
+held to: rings and roots wrap, and other collectives fill whole slots and all doorbell lines before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import lcm
+
+from collectives.catalog import build, recipe
+from collectives.contracts import COLLECTIVES
+from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.plan import Call, Layout, Plan
+from faults.prove.calls import prove_calls
+from faults.prove.proof import Proof
+from faults.verdict import Verdict
+
+Rooted = Callable[[int], Plan]  # the same call of another root
+ALL_ROOTS_RANKS = 8  # of larger worlds the first, second, middle and last root: what differs is where blocks lie
+Progress = Callable[[int, int], None]  # sequences done, of how many
+
+
+def prove(
+    plan: Plan,
+    *,
+    rooted: Rooted | None = None,
+    hosts: Sequence[int] | None = None,
+    without: Collection[str] = frozenset(),
+    progress: Progress | None = None,
+) -> Proof:
+    """Whether a plan is right in all executions, whatever calls come before and after.
+
+    ``rooted`` gives the call's plans of other roots, to rotate them; without it the plan is repeated. Plans of arrays
+    in the heap are proved twice, with arrays that are copied there and with arrays that live there. Raises as
+    prove_calls does.
+    """
+    todo = [
+        (calls, mapped)
+        for mapped in ((False, True) if plan.call.heap else (False,))
+        for calls in _sequences(plan, rooted)
+    ]
+    instructions, seconds = 0, 0.0
+    proof = Proof(Verdict.OK, None, "", 0, 0.0)
+    for number, (calls, mapped) in enumerate(todo):
+        proof = prove_calls(calls, hosts=hosts, without=without, mapped=mapped, obliges=True)
+        instructions, seconds = instructions + proof.instructions, seconds + proof.seconds
+        if progress is not None:
+            progress(number + 1, len(todo))
+        if proof.verdict is not Verdict.OK:
+            break
+    return replace(proof, instructions=instructions, seconds=seconds)
+
+
+def _sequences(plan: Plan, rooted: Rooted | None) -> Iterator[list[Plan]]:
+    contract = COLLECTIVES.get(plan.call.collective)
+    if rooted is not None and contract is not None and contract.rooted:
+        yield _rotating(plan, rooted)
+    yield _among_others(plan) if plan.ranks > 1 else [plan] * 2
+
+
+def _rotating(plan: Plan, rooted: Rooted) -> list[Plan]:
+    """Each root meets every slot, and what other roots left there."""
+    slots, ranks = plan.layout.slots, plan.ranks
+    roots = sorted({0, 1, ranks // 2, ranks - 1, plan.call.root}) if ranks > ALL_ROOTS_RANKS else list(range(ranks))
+    plans = [plan if root == plan.call.root else rooted(root) for root in roots]
+    count = lcm(len(plans), slots) + slots
+    return [plans[call % len(plans)] for call in range(max(_calls(plan, count), len(plans) + 1))]
+
+
+def _among_others(plan: Plan) -> list[Plan]:
+    """After broadcasts that fill slots, until the ring has wrapped; and between those that fill doorbell lines."""
+    slots, last = plan.layout.slots, plan.ranks - 1
+    data, lines, others = (filling(plan.layout, *which) for which in (("naive", 0), ("line", last), ("naive", last)))
+    return [data] * slots + [plan] * _calls(plan, slots + 1) + [lines] * slots + [plan] + [others] * slots
+
+
+def _calls(plan: Plan, rounds: int) -> int:
+    """How many calls take so many rounds."""
+    return -(-rounds // max(plan.rounds, 1))
+
+
+@lru_cache(64)
+def filling(layout: Layout, variant: str, root: int) -> Plan:
+    """A broadcast of all bytes of a slot (naive), or of all doorbell lines of a rank (line)."""
+    nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if variant == "line" else layout.slot_bytes
+    return build(recipe("broadcast", variant), layout, Call("broadcast", variant, layout.ranks, nbytes, root=root))

@@ -1,0 +1,186 @@
+"""Shows a mistake: finds a schedule with which the reference engine gives wrong bytes, deadlocks or leaves too early.
+
+    shown = witness(plans, prove_calls(plans).violation)
+    shown.kind, shown.detail, shown.schedule
+    execute(plans, shown.schedule) == shown        # the same again, wherever it is done
+
+A search, not a proof: that it shows nothing means nothing. It begins with the orders that expose most mistakes near
+the suspect: peers that are eager or late, a rank in a hurry, each on a cache that never evicts; then nature fetches
+the lines under suspicion as early as it can, or evicts them; then orders and nature are random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives import oracle
+from cxlemu.errors import DeadlineError, MismatchError
+from cxlemu.memory.adversary import Action
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import Op, Plan
+from faults.lockstep import Lockstep
+from faults.orders import PUBLISH, RETRIEVE, Order, after_each_step, by, hasty, in_random_nature, replay, slow
+from faults.places import Line, data_lines
+from faults.prove.proof import Violation
+from faults.schedule import Move
+
+SEED = 1  # of the inputs
+BUDGET_S = 10.0
+RANDOM_ORDERS = 60
+
+
+class Kind(Enum):
+    """What an execution showed."""
+
+    NOTHING = "nothing"
+    WRONG = "wrong bytes"
+    DEADLOCK = "deadlock"
+    TOO_EARLY = "a barrier left too early"
+    MISMATCH = "a mismatch that is none"
+
+
+class Shown(NamedTuple):
+    """What one execution came to, and the schedule that repeats it."""
+
+    kind: Kind
+    detail: str
+    schedule: tuple[Move, ...]
+
+
+class Suspect(NamedTuple):
+    """Where a mistake may be: the stream of a rank that makes it, who it waits for, lines that may be stale."""
+
+    rank: int
+    stream: int = 0
+    owner: int | None = None  # of the doorbell
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Calls one after another, with inputs that no two calls share, and what must come out of them."""
+
+    plans: Sequence[Plan]
+    inputs: list[list[Bytes]] = field(repr=False)
+    outputs: list[list[Bytes | None]] = field(repr=False)
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan]) -> Program:
+        """All plans are for one layout and so for the same ranks."""
+        given: list[list[Bytes]] = []
+        wanted: list[list[Bytes | None]] = []
+        for serial, plan in enumerate(plans):
+            ranks = range(plan.ranks)
+            given.append([_bytes(oracle.inputs(plan.call, rank, SEED, serial), plan, rank) for rank in ranks])
+            results = (oracle.expected(plan.call, rank, SEED, serial) for rank in ranks)
+            wanted.append([None if x is None else x.reshape(-1).view(np.uint8) for x in results])
+        return cls(plans, given, wanted)
+
+    def with_plan(self, plan: Plan, instead: Plan) -> Program:
+        """The program in which ``instead`` is executed wherever ``plan`` was; the same bytes must come out."""
+        return replace(self, plans=[instead if p is plan else p for p in self.plans])
+
+    def run(self, order: Order, *, quick: bool = False) -> Shown:
+        """Execute in this order, to the first thing that is wrong. ``quick`` as for Lockstep."""
+        world = Lockstep(self.plans[0].layout, order=order, quick=quick)
+        try:
+            world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=self._check)
+        except _Wrong as wrong:
+            return Shown(Kind.WRONG, str(wrong), tuple(world.moves))
+        except DeadlineError as deadlock:
+            return Shown(Kind.DEADLOCK, str(deadlock), tuple(world.moves))
+        except MismatchError as mismatch:
+            return Shown(Kind.MISMATCH, str(mismatch), tuple(world.moves))
+        for number, (plan, steps) in enumerate(zip(self.plans, world.steps, strict=True)):
+            if plan.call.collective == "barrier" and min(rank[-1] for rank in steps) < max(rank[0] for rank in steps):
+                detail = f"call {number} ({plan.call}): a rank has left it before another one came"
+                return Shown(Kind.TOO_EARLY, detail, tuple(world.moves))
+        return Shown(Kind.NOTHING, "", tuple(world.moves))
+
+    def _check(self, number: int, rank: int, got: Bytes) -> None:
+        right = self.outputs[number][rank]
+        if right is None or got.tobytes() == right.tobytes():
+            return
+        wrong = np.flatnonzero(got != right)
+        raise _Wrong(
+            f"call {number} ({self.plans[number].call}): {wrong.size} of rank {rank}'s {right.size} bytes are wrong, "
+            f"the first of them byte {wrong[0]}: {got[wrong[0]]}, not {right[wrong[0]]}"
+        )
+
+
+class _Wrong(Exception):
+    pass
+
+
+def _bytes(given: oracle.Array | None, plan: Plan, rank: int) -> Bytes:
+    if given is None:
+        return np.zeros(plan.part(rank).buffers[0].nbytes, np.uint8)
+    return given.reshape(-1).view(np.uint8)
+
+
+def execute(plans: Sequence[Plan], schedule: Sequence[Move]) -> Shown:
+    """What the schedule comes to. The same arguments give the same result; its schedule is this one without the steps
+    that could not be made, and with those that were left to make."""
+    return Program.of(plans).run(replay(schedule))
+
+
+def witness(plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S) -> Shown | None:
+    """An execution in which these calls go wrong, as the prover says, or None when the search has found none."""
+    return search(Program.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
+
+
+def search(program: Program, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Shown | None:
+    """As `witness`. Only a search that is cut off at the budget depends on time."""
+    begun = monotonic()
+    quick = not any(_posts_nt(plan) for plan in program.plans)
+    for order in orders(program.plans, near):
+        shown = program.run(order, quick=quick)
+        if shown.kind is not Kind.NOTHING:
+            return shown
+        if monotonic() - begun > budget_s:
+            break
+    return None
+
+
+def _posts_nt(plan: Plan) -> bool:
+    return any((stream.records["op"] == Op.WRITE_NT).any() for part in plan.parts for stream in part.streams)
+
+
+def suspects(violation: Violation) -> tuple[Suspect, ...]:
+    """Who finds a violation, and who else is involved."""
+    lines = ((violation.card, violation.line),) if violation.card >= 0 else ()
+    by = violation.by
+    found = Suspect(max(violation.rank, 0), max(violation.stream, 0), by.rank if by else None, lines)
+    return (found,) if by is None else (found, Suspect(by.rank, by.stream, found.rank, lines))
+
+
+def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
+    """From the likeliest to show something to the least."""
+    ranks = range(plans[0].ranks)
+    for suspect in near:
+        yield from _near(suspect)
+    for suspect in near:
+        for action in (Action.PREFETCH, Action.EVICT, Action.LAND) if suspect.lines else ():
+            for order in _near(suspect):
+                yield after_each_step(order, action, [(suspect.rank, *line) for line in suspect.lines])
+    for rank in ranks:
+        yield from _near(Suspect(rank, PUBLISH, rank))
+    lines = tuple({line: None for suspect in near for line in suspect.lines}) or data_lines(plans)
+    for seed in range(RANDOM_ORDERS):
+        yield in_random_nature(seed, ranks, lines, rate=(0.0, 0.2, 0.5)[seed % 3])
+
+
+def _near(suspect: Suspect) -> Iterator[Order]:
+    rank = suspect.rank
+    if suspect.owner is not None:  # who should be waited for comes last
+        yield slow(suspect.owner, RETRIEVE)
+        yield slow(suspect.owner, PUBLISH)
+    yield slow(rank, suspect.stream)  # peers look at once at whatever its stream has just done
+    yield hasty(rank)  # it goes on before its peers have done anything
+    yield by(lambda step: step == (rank, PUBLISH))  # it retrieves and overwrites before it publishes

@@ -1,0 +1,100 @@
+"""``cxlemu litmus``: what it prints, its exit codes, and its JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from faults.litmus.language import read
+from faults.machine.schedule import from_json
+from faults.machine.steps import Machine, replay
+
+LITMUS = Path(__file__).parent / "litmus"
+
+
+def litmus(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["litmus", *map(str, arguments)])
+
+
+def test_all_of_a_directory(tmp_path: Path) -> None:
+    done = litmus(LITMUS, "--json", tmp_path / "said.json")
+    assert done.exit_code == 0, done.output
+    count = len(list(LITMUS.glob("*.yaml")))
+    assert done.output.splitlines()[-1].startswith(f"{count} tests: {count} as expected, 0 not, 0 unknown; ")
+    rows = json.loads((tmp_path / "said.json").read_text())["rows"]
+    assert len(rows) == count
+    assert all(row["verdict"] == "ok" and row["complete"] for row in rows)
+
+
+def test_a_witness_in_json_replays(tmp_path: Path) -> None:
+    file = LITMUS / "FALSESHARE.yaml"
+    assert litmus(file, "--json", tmp_path / "said.json").exit_code == 0
+    (row,) = json.loads((tmp_path / "said.json").read_text())["rows"]
+    machine = Machine(read(file).program)
+    ends = [replay(machine, from_json(e["witness"]))[-1].pool for e in row["expectations"] if e["witness"]]
+    assert ends == [(0, 1), (1, 0), (1, 1)]
+    assert row["outcomes"] == [{"x": 0, "y": 1}, {"x": 1, "y": 0}, {"x": 1, "y": 1}]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "says"),
+    [
+        ("MP", "allowed: [B.r == 0]", "allowed B.r == 0: not seen"),
+        ("MP", "forbidden: [B.r == 1]", "forbidden B.r == 1: seen"),
+        ("MP", "hangs: allowed", "no execution seen that hangs"),
+        ("SIGNAL-missing", "hangs: forbidden", "B cannot go on, and nothing is under way"),
+    ],
+)
+def test_what_is_not_as_expected_is_told(tmp_path: Path, name: str, wrong: str, says: str) -> None:
+    head = (LITMUS / f"{name}.yaml").read_text().split("allowed:")[0].split("hangs:")[0]
+    file = tmp_path / "wrong.yaml"
+    file.write_text(head + wrong + "\n")
+    done = litmus(file)
+    assert done.exit_code == 1
+    assert says in done.output
+    assert "1 tests: 0 as expected, 1 not, 0 unknown" in done.output
+
+
+def test_one_that_is_wrong_outweighs_one_that_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("name: W\nhosts: {A: [store x 1]}\nforbidden: [x == 0]\n")
+    assert litmus(LITMUS / "IRIW.yaml", "--budget-states", 100).exit_code == 3
+    assert litmus(file, LITMUS / "IRIW.yaml", "--budget-states", 100).exit_code == 1
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_verbose_prints_every_outcome_and_a_witness(engine: str) -> None:
+    done = litmus(LITMUS / "MP-nofence.yaml", "-v", "--engine", engine)
+    lines = [line.strip() for line in done.output.splitlines()]
+    assert lines[1:3] == ["B.r=0  x=1  f=1", "B.r=1  x=1  f=1"]
+    assert "MP-nofence: an execution that ends with B.r == 0:" in lines
+    assert any(line.endswith("load x -> 0") for line in lines)
+
+
+def test_a_witness_that_was_asked_for() -> None:
+    file = LITMUS / "MP-nofence.yaml"
+    assert "load x -> 0" in litmus(file, "--witness", "B.r == 0").output
+    assert "MP-nofence: no execution ends with B.r == 5" in litmus(file, "--witness", "B.r == 5").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Missing argument"),
+        (["nowhere.yaml"], "nowhere.yaml: not a regular file; give a litmus test file"),
+        (["EMPTY"], "holds no .yaml file"),
+        (["MP", "--witness", "B.q == 0"], "there is no B.q; there are B.r, f, x, in "),
+        (["MP", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
+        (["MP", "--budget-s", "0"], "0.0 is not in the range x>0"),
+    ],
+)
+def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:
+    there = {"EMPTY": str(tmp_path), "MP": str(LITMUS / "MP.yaml")}
+    done = litmus(*(there.get(argument, argument) for argument in arguments))
+    assert done.exit_code == 2
+    assert says in done.output
+    assert "Traceback" not in done.output

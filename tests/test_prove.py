@@ -1,0 +1,174 @@
+"""The prover on the plans that we ship: all are right, alone and mixed, and no instruction can be taken away."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from expected import COLLECTIVES, REDUCTIONS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of, without
+
+from collectives.catalog import build, recipe, variants
+from cxlemu.plan import Call, Instruction, Layout, Op, Plan, encode
+from faults.lending import lent_if_zero_copy, with_heap
+from faults.orders import in_random_nature
+from faults.places import data_lines
+from faults.prove import Proof, prove, prove_calls
+from faults.prove.cases import prove_case
+from faults.verdict import Verdict
+from faults.witness import Kind
+from faults.witness import Program as Execution
+
+SHIPPED = [(collective, variant) for collective in COLLECTIVES for variant in variants(collective)]
+
+
+def layout_of(ranks: int, slots: int = 2) -> Layout:
+    """Several cards, few slots: a ring that soon wraps."""
+    return with_heap(Layout(ranks, 2, slots, 2048, 2 * ranks + 4, 256))
+
+
+def call_of(collective: str, variant: str, ranks: int, nbytes: int) -> Call:
+    redop = "sum" if collective in REDUCTIONS else "none"
+    return lent_if_zero_copy(Call(collective, variant, ranks, nbytes if collective != "barrier" else 0, "u8", redop))
+
+
+def right(proof: Proof) -> bool:
+    assert proof.verdict is Verdict.OK, proof.reason
+    return proof.violation is None and proof.reason == ""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_every_plan_that_we_ship_is_right(ranks: int) -> None:
+    """Sizes of a broken line, of a broken last chunk, of two rounds."""
+    for collective, variant in SHIPPED:
+        for nbytes in (8, 200, 900):
+            call = call_of(collective, variant, ranks, nbytes)
+            assert right(prove_case(recipe(collective, variant), layout_of(ranks), call))
+
+
+def test_ranks_that_share_hosts_are_right_as_well() -> None:
+    for collective, variant in SHIPPED:
+        plan = build(recipe(collective, variant), layout_of(4), call_of(collective, variant, 4, 200))
+        for hosts in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]):
+            assert right(prove(plan, hosts=hosts))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_of_them_mixed_on_one_ring_are_right(seed: int) -> None:
+    chosen, layout = random.Random(seed), layout_of(3)
+    calls = []
+    for collective, variant in SHIPPED * 2:
+        call = replace(call_of(collective, variant, 3, chosen.choice([8, 64, 200])), root=chosen.randrange(3))
+        calls.append(build(recipe(collective, variant), layout, call))
+    chosen.shuffle(calls)
+    assert right(prove_calls(calls, obliges=True))
+    assert right(prove_calls(calls, mapped=True, obliges=True))
+
+
+def test_more_ranks_than_one_would_wait_for() -> None:
+    for collective, variant, ranks in (
+        ("all_reduce", "two_shot", 16),
+        ("broadcast", "all", 64),
+        ("barrier", "line", 64),
+    ):
+        layout = Layout(ranks, 6, 4, 1 << 16, 2 * ranks, 1024)
+        assert right(prove_case(recipe(collective, variant), layout, call_of(collective, variant, ranks, 4096)))
+
+
+# --- what an instruction is needed for ----------------------------------------------------------------------------
+
+# With arrays that lie in the pool a rank that does not wait reads its peers' own stores, which nobody flushed.
+FOUND_BY = {
+    "FLUSH": {"landed"},
+    "FENCE": {"landed"},
+    "INVALIDATE": {"fresh"},
+    "SIGNAL": {"deadlock"},
+    "SIGNAL_DATA": {"deadlock"},
+    "RECORD": {"deadlock"},
+    "WAIT": {"order", "landed", "contract"},
+    "WAIT_DATA": {"contract"},
+    "WAIT_ALL done": {"order", "payload"},
+    "WAIT_ALL published": {"barrier"},
+    "AWAIT": {"local"},
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_deletion_is_a_violation_of_the_rule_that_needs_it(case: Case) -> None:
+    assert FOUND_BY.keys() == EXPOSED.keys()
+    plan, surprises = plan_of(case), []
+    for mapped in (False, True) if plan.call.heap else (False,):
+        for rank in range(RANKS):
+            program = Program(case, plan, rank)
+            for deletion in deletions(plan, rank):
+                mutant = without(plan, deletion)
+                calls = [mutant if p is plan else p for p in program.plans]
+                found = prove_calls(calls, mapped=mapped)
+                rule = found.violation.rule if found.violation else found.verdict.value
+                if rule not in FOUND_BY.get(deletion.kind, {"ok"}):
+                    surprises.append(f"{deletion}: {rule} {found.reason}")
+    assert not surprises, "\n".join(surprises)
+
+
+def test_obligations_find_in_one_call_what_otherwise_takes_another_one_before_it() -> None:
+    """Who retrieves from all ranks need not wait for them to be done, as long as all calls are of this kind."""
+    plan = plan_of(Case("all_gather", "naive"))
+    [first, *_] = [d for d in deletions(plan, 0) if d.kind == "WAIT_ALL done"]
+    assert right(prove_calls([without(plan, first)] * 5, obliges=True))
+    proof = prove(without(plan, first))
+    assert proof.violation is not None and proof.violation.rule == "reuse"
+    assert "without having waited until rank" in proof.reason
+
+
+def test_of_arrays_in_the_pool_the_user_may_write_at_once() -> None:
+    """Without the last wait a call returns while its peers still read."""
+    plan = plan_of(Case("broadcast", "zero_copy"))
+    deletion = [d for d in deletions(plan, plan.call.root) if d.kind == "WAIT_ALL done"][-1]
+    mutant = without(plan, deletion)
+    for mapped, obliges in ((False, True), (True, True), (True, False)):
+        found = prove_calls([mutant], mapped=mapped, obliges=obliges)
+        assert found.violation is not None
+        assert (found.violation.rule, found.violation.mapped) == ("order", mapped)
+        assert "rank 0's call has returned, whose user may store there at once" in found.reason
+        assert right(prove_calls([plan], mapped=mapped, obliges=obliges))
+    assert right(prove_calls([mutant]))
+
+
+# --- proofs and executions ----------------------------------------------------------------------------------------
+
+SMALL = [(c, v) for c, v in SHIPPED if c in ("all_gather", "all_reduce", "broadcast") and v != "zero_copy"]
+SYNCHRONIZING = (Op.FLUSH, Op.FENCE, Op.SIGNAL, Op.WAIT, Op.WAIT_ALL, Op.INVALIDATE, Op.RECORD, Op.AWAIT)
+
+
+def moved(plan: Plan, rank: int, stream: int, at: int, to: int) -> Plan:
+    """One instruction of the plan elsewhere in its stream, or gone (to = -1)."""
+    part = plan.part(rank)
+    instructions: list[Instruction] = list(part.streams[stream].instructions)
+    taken = instructions.pop(at)
+    if to >= 0:
+        instructions.insert(to % (len(instructions) + 1), taken)
+    changed = replace(part.streams[stream], records=encode(instructions))
+    return plan.with_part(replace(part, streams=(*part.streams[:stream], changed, *part.streams[stream + 1 :])))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
+    """Whatever was moved or taken away: what is proved right goes right, with any order and any nature."""
+    collective, variant = data.draw(st.sampled_from(SMALL))
+    layout = Layout(2, 2, 1, 512, 8, 64)
+    plan = build(recipe(collective, variant), layout, call_of(collective, variant, 2, 100))
+    part = plan.part(data.draw(st.integers(0, 1)))
+    stream = data.draw(st.sampled_from([s for s, one in enumerate(part.streams) if len(one.records)]))
+    records = part.streams[stream].records
+    [candidates] = np.isin(records["op"], SYNCHRONIZING).nonzero()
+    at, to = int(data.draw(st.sampled_from(candidates.tolist()))), data.draw(st.integers(-1, len(records)))
+    mutant = moved(plan, part.rank, stream, at, to)
+    calls = [mutant] * 3
+    if prove_calls(calls).verdict is Verdict.OK:
+        order = in_random_nature(data.draw(st.integers(0, 1000)), range(2), data_lines(calls), 0.4)
+        assert Execution.of(calls).run(order).kind is Kind.NOTHING
