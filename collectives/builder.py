@@ -333,7 +333,7 @@ class Builder:
         at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
         if not len(blocks):
             return
-        if self._one_by_one:
+        if not self._at_once:
             for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
                 self.publish(self.part(chunk, size), self.input(start), block=block)
             return
@@ -351,7 +351,7 @@ class Builder:
         at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
         if not len(peers):
             return
-        if self._one_by_one:
+        if not self._at_once:
             for start, peer, size in zip(at.tolist(), peers.tolist(), sizes.tolist(), strict=True):
                 self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
             return
@@ -383,7 +383,7 @@ class Builder:
     ) -> None:
         """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block."""
         self._order(after)
-        if self.ranks >= FOLDED_AT_ONCE and not self._one_by_one:
+        if self.ranks >= FOLDED_AT_ONCE and self._at_once:
             self._fold_at_once(dst, chunk, own, block, republish)
             return
         sources = []
@@ -436,6 +436,11 @@ class Builder:
             Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands)
         )
 
+    @property
+    def _at_once(self) -> bool:
+        """Whether words for many peers are made as columns: of what is written to slots and read from there."""
+        return not (self.style.line or self.style.heap or self.style.checked)
+
     def _rows(self, stream: str, times: int, emit: Callable[[], None]) -> Records:
         """What ``emit`` would add to the stream, so many times, to be filled in where they differ."""
         its = self._streams[stream if self.style.overlap else "main"]
@@ -444,11 +449,6 @@ class Builder:
         rows = repeated([i for i in its[before:] if isinstance(i, Instruction)], times)
         its[before:] = [rows]
         return rows
-
-    @property
-    def _one_by_one(self) -> bool:
-        """Words about many peers are as many words: what they become has no fixed number of instructions."""
-        return self.style.line or self.style.heap or self.style.checked
 
     def _regions_of(self, writers: Ints) -> Ints:
         return np.array([self._areas.region_of[writer] for writer in writers.tolist()], np.int64)
@@ -614,19 +614,20 @@ class Builder:
         buffer = self._buffers[operand.id]
         return (buffer.inside, buffer.at + operand.offset) if buffer.inside else (buffer.name, operand.offset)
 
+    @staticmethod
+    def _numbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
+        """With a kernel's number in the table; no row that stands for many instructions is a COMPUTE."""
+        if isinstance(item, Instruction) and item.op == Op.COMPUTE:
+            return item._replace(arg=place[item.arg])
+        return item
+
     def finish(self) -> tuple[Frame, RankPart]:
         kernels = sorted(self._kernels)  # ranks met them in other orders
         place = {self._kernels[kernel]: number for number, kernel in enumerate(kernels)}
         streams = tuple(
-            Stream(name, concatenated(_renumbered(item, place) for item in items))
+            Stream(name, concatenated(self._numbered(item, place) for item in items))
             for name, items in self._streams.items()
         )
         buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
         frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups), tuple(kernels))
         return frame, RankPart(self.rank, buffers, streams, self._events)
-
-
-def _renumbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
-    if isinstance(item, Instruction) and item.op == Op.COMPUTE:
-        return item._replace(arg=place[item.arg])
-    return item

@@ -73,7 +73,8 @@ def virtual_layout(topology: Topology, call: Call) -> Layout:
     """
     cards, ranks = len(topology.cards_of(topology.pool_space)), call.ranks
     granule = topology.interleave_bytes
-    doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks)
+    many = COLLECTIVES[call.collective].input_blocks == "ranks" or call.collective == "all_reduce"
+    doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, doorbells, granule)
     blocks = ranks if COLLECTIVES[call.collective].input_blocks == "ranks" else 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
@@ -225,9 +226,11 @@ def _instructions(plan: Plan) -> int:
 
 
 def _check_memory(program: Sequence[VirtualCall]) -> None:
-    """Ranks of one plan have about as many instructions each; those of the first say what all will take."""
+    """The root's instructions and those of one other rank say what all will take."""
     for call in program:
-        nbytes = call.plan.part(call.plan.call.root).instruction_count * call.plan.ranks * RECORD_DTYPE.itemsize
+        plan, ranks = call.plan, call.plan.ranks
+        root, other = (plan.part(rank % ranks).instruction_count for rank in (plan.call.root, plan.call.root + 1))
+        nbytes = (root + (ranks - 1) * other) * RECORD_DTYPE.itemsize
         if nbytes > RECORDS_BYTES_MAX:
             raise ArgumentError(
                 f"[{call.plan.call}]: instructions of {call.plan.ranks} ranks take some {format_bytes(nbytes)}, "

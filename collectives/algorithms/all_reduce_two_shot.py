@@ -31,8 +31,9 @@ def all_reduce_two_shot(b: Builder) -> None:
         for chunk in chunks:
             b.publish_each(chunk, peers * stride + chunk.offset, blocks=peers, nbytes=in_slice(peers, chunk))
         for chunk in chunks:
-            mine, at = b.part(chunk, int(in_slice(np.array([b.rank]), chunk)[0])), own + chunk.offset
-            if mine.nbytes:
-                b.fold(b.output(at), mine, b.input(at), block=b.rank, republish=result)
+            nbytes = int(in_slice(np.array([b.rank]), chunk)[0])
+            if nbytes:
+                at = own + chunk.offset
+                b.fold(b.output(at), b.part(chunk, nbytes), b.input(at), block=b.rank, republish=result)
         for chunk in chunks:
             b.retrieve_each(peers * stride + chunk.offset, chunk, peers, block=result, nbytes=in_slice(peers, chunk))

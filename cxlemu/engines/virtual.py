@@ -168,7 +168,11 @@ def _add_calls(
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         if layout.cards > len(model.cards):
             raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
-        numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards, total)
+        shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards
+        try:
+            numbers[ring] = core.communicator(*shape, total)
+        except MemoryError:
+            raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame
         if frame.kernels:
