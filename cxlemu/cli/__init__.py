@@ -17,6 +17,7 @@ from cxlemu.errors import CxlemuError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
     "simulate": ("cxlemu.cli.simulate", "What collectives would cost on a modelled fabric."),
+    "reproduce": ("cxlemu.cli.reproduce", "Published measurements beside what the model says."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
     "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
     "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),

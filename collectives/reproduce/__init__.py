@@ -1,0 +1,1 @@
+"""Published measurements beside what the model says: a module a system."""
