@@ -13,6 +13,7 @@ import numpy as np
 
 from collectives import catalog, contracts, oracle, sizes
 from collectives.bench import AUTO, Case, WrongElement, load_algorithm
+from collectives.builder import NAIVE
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
@@ -87,6 +88,8 @@ def virtual_layout(topology: Topology, call: Call) -> Layout:
     room = min(topology.card(card).capacity_bytes for card in topology.cards_of(topology.pool_space))
     most = (room - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
     wanted = round_up(max(in_ranges, over_all) + sharers * granule, granule)
+    if call.algorithm == NAIVE.name:  # one area after another, from card 0 on: a real card has room for all
+        wanted *= cards
     slot_card_bytes = min(wanted, round_down(most, granule))
     if slot_card_bytes * cards < ranks * LINE_BYTES:
         raise ArgumentError(

@@ -127,6 +127,22 @@ def test_ours_is_what_simulate_says(variant: str) -> None:
         assert work().ours.time(name, 64 * MB, variant=variant).us == row.time_us
 
 
+def test_naive_puts_everything_on_the_first_card() -> None:
+    """As long as there is room: what is published lies one after another."""
+    for variant, cards in (("naive", {0}), ("aggregate", set(range(6)))):
+        run = work().ours._run("gather", variant, 64 * MB, RANKS, 1)
+        used = {use.resource.name.split()[0] for use in run.uses if use.resource.kind == "card" and use.bytes > MB}
+        assert used == {f"card{card}" for card in cards}
+
+
+def test_whole_chunks_lie_on_a_card_each() -> None:
+    def cards_of_a_chunk(ours: cccl.Ours) -> int:
+        run = ours._run("broadcast", "all", 64 * MB, RANKS, 1)  # one chunk a block
+        return sum(use.resource.kind == "card" and use.bytes > MB for use in run.uses) // 3  # reads, writes, both
+
+    assert [cards_of_a_chunk(ours) for ours in (work().grown, work().grown_whole)] == [6, 1]
+
+
 def test_a_range_is_met_inside_and_missed_from_its_nearer_end() -> None:
     for ours, published, error in ((1.5, 1.5, 0.0), (2.0, 2.0, 0.0), (0.5, 1.0, -0.5), (5.0, 2.5, 1.0)):
         row = cccl._row("x", (1.0, 2.5), ours, "predicted")
@@ -199,6 +215,20 @@ def test_the_readme_has_this_table() -> None:
         (name, f"{row.published:.2f}", f"{row.ours:.2f}", percent(row.relative_error), row.kind)
         for name, row in averages.items()
     )
+
+
+def test_the_readme_says_by_how_much_what_reduces_is_off() -> None:
+    wanted = re.compile(r"NCCL receives at ([\d.]+) GB/s, met at ([\d.]+)")
+    ratios = []
+    for name in ("all_reduce", "reduce_scatter", "reduce"):
+        found = wanted.search(rows()[f"{name}: average speedup"].shows)
+        assert found is not None
+        ratios.append(round(float(found[2]) / float(found[1]), 2))
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert f"{min(ratios):.2f}-{max(ratios):.2f} of the rate" in readme
+    predicted = [row for row in rows().values() if row.kind == "predicted"]
+    hits = sum(not row.missed for row in predicted)
+    assert f"Of all {len(predicted)} predicted figures {hits} are within 15%" in readme
 
 
 def percent(error: float) -> str:
