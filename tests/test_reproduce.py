@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.reproduce import cccl
-from collectives.reproduce.cccl import AVERAGES, FITTED_ON, GROWTH, LOWS, RANKS, SIZES, Reproduction, Row
+from collectives.reproduce.cccl import AVERAGES, FITTED_ON, GROWTH, LOWS, SIZES, Reproduction, Row
 from collectives.reproduce.nccl import GROUPED, Nccl
+from collectives.reproduce.ours import RANKS, Ours
 from collectives.virtual import simulate_case
 from cxlemu.cli import main
 from cxlemu.cli import reproduce as cli
@@ -136,7 +137,7 @@ def test_naive_puts_everything_on_the_first_card() -> None:
 
 
 def test_whole_chunks_lie_on_a_card_each() -> None:
-    def cards_of_a_chunk(ours: cccl.Ours) -> int:
+    def cards_of_a_chunk(ours: Ours) -> int:
         run = ours._run("broadcast", "all", 64 * MB, RANKS, 1)  # one chunk a block
         return sum(use.resource.kind == "card" and use.bytes > MB for use in run.uses) // 3  # reads, writes, both
 
