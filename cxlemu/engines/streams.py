@@ -75,8 +75,8 @@ class Running:
         )
 
     def damaged(self, stream: int, at: int) -> IntegrityError:
-        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say (-1 where a
-        plan that lacks them does not).
+        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say; -1 in a
+        plan that lacks them.
         """
         before = self.part.streams[stream].instructions[:at]
         rung, read = (next((i for i in reversed(before) if i.op == op), None) for op in (Op.WAIT_DATA, Op.READ))
