@@ -19,10 +19,10 @@ import numpy as np
 
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
-from cxlemu.engines.native import DONE, IDLE, MISMATCH, NativeEngine
+from cxlemu.engines.native import DONE, IDLE, KERNEL, MISMATCH, NativeEngine, compute
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding, Blocked, Running
-from cxlemu.errors import MismatchError
+from cxlemu.errors import IntegrityError, MismatchError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.adversary import AdversaryStats
 from cxlemu.memory.direct import DirectMemory
@@ -164,6 +164,7 @@ class ReferenceInTurns(InTurns):
 class Call:
     running: Running
     program: _native.Program
+    buffers: list[Bytes]
 
 
 class NativeLockstep(InTurns):
@@ -176,10 +177,14 @@ class NativeLockstep(InTurns):
     def begin(self, running: Running, buffers: list[Bytes]) -> Call:
         program = self._engines[running.part.rank].program(running)
         program.start(running.binding.epoch, running.binding.tag, *buffers)
-        return Call(running, program)
+        return Call(running, program, buffers)
 
     def advance(self, call: Call) -> list[Any]:
         status, obstacles = call.program.advance(0, 0)
+        while status == KERNEL:
+            compute(call.running, call.buffers, stream=obstacles[0][0], at=obstacles[0][1])
+            call.program.skip(obstacles[0][0])
+            status, obstacles = call.program.advance(0, 0)
         if status == MISMATCH:
             raise call.running.mismatch(obstacles[0][2])
         assert status in (DONE, IDLE), (status, obstacles)
@@ -194,7 +199,7 @@ def outcome(world: InTurns, program: Sequence[tuple[Plan, Sequence[Bytes]]]) -> 
     ended = ""
     try:
         world.calls(program)
-    except (Deadlock, MismatchError) as error:
+    except (Deadlock, IntegrityError, MismatchError) as error:
         ended = type(error).__name__
     outputs = [[out.tobytes() for out in call] for call in world.outputs]
     return ended, outputs, world.seen(), world.stats()

@@ -139,10 +139,10 @@ def test_a_pool_is_bound_to_the_numa_node_that_its_topology_names(tmp_path: Path
     """So CXL memory is reached that the kernel shows as a node of its own."""
     if 0 not in numa.nodes_with_memory():
         pytest.skip("this kernel has no NUMA")
-    text = shipped_configs()["laptop"].read_text().replace("card_bytes: 8MiB", "card_bytes: 8MiB\n  numa_node: {}")
+    text = shipped_configs()["laptop"].read_text().replace("card_bytes: 8MiB", "card_bytes: 8MiB\n  numa_node: NODE")
     for node, code in ((0, 0), (77, 2)):
         file = tmp_path / f"node{node}.yaml"
-        file.write_text(text.format(node))
+        file.write_text(text.replace("NODE", str(node)))
         result = run("barrier", "-n", "2", "-c", str(file), "--backend", "shm", code=code)
         assert (f"coherent shared memory, on NUMA node {node}\n" in result.output) or code
     assert "NUMA node 77 has no memory here; nodes with memory: 0" in result.stderr
@@ -177,6 +177,7 @@ def test_json_says_everything_the_table_says(tmp_path: Path, in_place: bool) -> 
         "backend": "emulated",
         "memory": "non-coherent, adversary seed 1 (evict 0.05, prefetch 0.1, land 0.05)",
         "seed": 1,
+        "integrity": None,
         "launch": "threads",
         "engine": "native",
         "wrong": 0,

@@ -10,9 +10,9 @@ from collectives import compare, instructions
 from collectives.contracts import COLLECTIVES
 from collectives.peers import find
 from cxlemu.cli import bench_plot
-from cxlemu.cli.bench_report import BenchReport, writing
+from cxlemu.cli.bench_report import BenchReport
+from cxlemu.cli.output import check_output, writing
 from cxlemu.errors import ArgumentError
-from cxlemu.files import check_writable
 from cxlemu.units import BytesParam
 
 SOURCES = {"same": (False,), "rewritten": (True,), "both": (False, True)}
@@ -93,9 +93,7 @@ def command(
       cxlemu bench --peer-python mpich=peers/mpich/bin/python --peer-python gloo=peers/torch/bin/python
     """
     for flag, path in (("--json", json_file), ("--plot", plot_file)):
-        if path is not None:  # not only when everything has been measured
-            with writing(flag, path):
-                check_writable(path)
+        check_output(flag, path)  # not only when everything has been measured
     if plot_file is not None:
         bench_plot.pyplot()
     chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)

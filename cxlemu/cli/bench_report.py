@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -23,19 +21,9 @@ from collectives.instructions import Counted
 from collectives.peers.find import MPIS
 from collectives.ratios import LIMIT, OURS, Mean, Row, means
 from cxlemu import __version__
-from cxlemu.errors import ArgumentError
-from cxlemu.files import write_atomically
+from cxlemu.cli.output import write_json
 from cxlemu.plan import Call
 from cxlemu.units import format_bytes
-
-
-@contextmanager
-def writing(flag: str, path: Path) -> Iterator[None]:
-    """Raises ArgumentError for a file that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise ArgumentError(f"{flag} {path} cannot be written: {error.strerror or error}") from error
 
 
 class BenchReport:
@@ -158,9 +146,7 @@ class BenchReport:
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
         self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
         if self._json_file is not None:
-            text = json.dumps(self._document(ratios, error), indent=2) + "\n"
-            with writing("--json", self._json_file):
-                write_atomically(self._json_file, text.encode())
+            write_json(self._json_file, self._document(ratios, error))
 
     @property
     def _peers(self) -> list[str]:

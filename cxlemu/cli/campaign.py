@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from cxlemu.checksums import INTEGRITIES
 from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.campaign_report import Screen
-from cxlemu.cli.outputs import check_output, write_output
+from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.units import BytesParam
 from faults.campaign.document import as_json, as_junit
@@ -114,7 +114,7 @@ def command(
     outputs = {"--json": json_file, "--junit": junit, "--html": html}
     for flag, path in outputs.items():
         if path is not None:
-            check_output(path, flag)
+            check_output(flag, path)
     asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
     spec = _with_flags(Spec.load(config) if config else Spec(), asked)
     sweep = spec.sweep(seeds)
@@ -149,4 +149,4 @@ def _write(result: Result, campaign: dict[str, Any], outputs: dict[str, Path | N
     }
     for flag, path in outputs.items():
         if path is not None:
-            write_output(path, contents[flag](), flag)
+            write_output(flag, path, contents[flag]())

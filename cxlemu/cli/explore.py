@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cxlemu.cli.explore_target import Calls, target
-from cxlemu.cli.json_file import check_json_file, read_json, write_json
+from cxlemu.cli.output import check_json_file, read_json, write_json
 from cxlemu.cli.schedule_table import console, schedule_table
 from cxlemu.errors import ArgumentError
 from cxlemu.units import BytesParam

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run import Names
 from cxlemu.engines import ENGINES
 from cxlemu.errors import ArgumentError

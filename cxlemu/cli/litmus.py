@@ -10,7 +10,7 @@ import click
 from rich.progress import Progress
 from rich.text import Text
 
-from cxlemu.cli.json_file import check_json_file, write_json
+from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.cli.schedule_table import console, schedule_table
 from cxlemu.errors import ArgumentError
 from faults.explore.check import ENGINES

@@ -13,8 +13,8 @@ import click
 
 from collectives.catalog import recipe, variants
 from collectives.contracts import COLLECTIVES, contract_of
-from cxlemu.cli.json_file import check_json_file
 from cxlemu.cli.mutate_report import MutateReport, print_one
+from cxlemu.cli.output import check_json_file
 from cxlemu.cli.ranks import RanksParam
 from cxlemu.errors import ArgumentError, RunError
 from faults.mutate.cases import Case, cases

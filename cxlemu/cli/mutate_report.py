@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cxlemu import __version__
-from cxlemu.cli.json_file import write_json
+from cxlemu.cli.output import write_json
 from faults.mutate.cases import Case
 from faults.mutate.sweep import Row
 from faults.mutate.trial import Fate, Judgement, Trial

@@ -1,30 +1,67 @@
-"""Files that a flag names: refused before a run, written after it, in one sentence where that fails."""
+"""Files that a flag names: refused before the work begins, written whole when it is done; a mistake is one sentence.
+
+And JSON, written and read back.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from cxlemu.errors import ArgumentError
 from cxlemu.files import check_writable, write_atomically
 
+JSON_BYTES_MAX = 1 << 25
 
-def check_output_file(flag: str, path: Path) -> None:
+
+def check_output(flag: str, path: Path | None) -> None:
     """Raises ArgumentError for a file that could not be written in the end."""
-    with _as_argument_errors(flag, path):
-        check_writable(path)
+    if path is not None:
+        with writing(flag, path):
+            check_writable(path)
 
 
 def write_output(flag: str, path: Path, data: bytes) -> None:
-    """Raises ArgumentError where it cannot be written."""
-    with _as_argument_errors(flag, path):
+    """Whole or not at all. Raises ArgumentError where it cannot be written after all."""
+    with writing(flag, path):
         write_atomically(path, data)
 
 
+def check_json_file(path: Path | None) -> None:
+    """``--json FILE``. Raises as `check_output`."""
+    check_output("--json", path)
+
+
+def write_json(path: Path | None, data: Any) -> None:
+    """``--json FILE``, if there is one. Raises as `write_output`."""
+    if path is not None:
+        write_output("--json", path, (json.dumps(data, indent=2) + "\n").encode())
+
+
+def read_json(path: Path, flag: str) -> Any:
+    """Raises ArgumentError for a file that cannot be read, is too large, or is not JSON."""
+    try:
+        if not path.is_file():  # a FIFO or a device could be read for ever
+            raise ArgumentError(f"{flag} {path}: not a regular file")
+        with path.open("rb") as file:
+            raw = file.read(JSON_BYTES_MAX + 1)
+    except OSError as error:
+        raise ArgumentError(f"{flag} {path} cannot be read: {error.strerror}") from error
+    if len(raw) > JSON_BYTES_MAX:
+        raise ArgumentError(f"{flag} {path}: larger than {JSON_BYTES_MAX} bytes, which no such file is")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise ArgumentError(f"{flag} {path}: not JSON") from None
+
+
 @contextmanager
-def _as_argument_errors(flag: str, path: Path) -> Iterator[None]:
+def writing(flag: str, path: Path) -> Iterator[None]:
+    """Raises ArgumentError where what is done within it cannot write to ``path``."""
     try:
         yield
     except OSError as error:
-        raise ArgumentError(f"{flag} {path} cannot be written: {error.strerror}") from error
+        raise ArgumentError(f"{flag} {path} cannot be written: {error.strerror or error}") from error

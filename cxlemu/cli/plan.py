@@ -26,6 +26,7 @@ from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
+from cxlemu.cli.output import writing
 from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
@@ -220,10 +221,8 @@ def traffic(wanted: Wanted, output: Path) -> None:
     plan = wanted.plan()
     check_rules(plan)
     endpoints = chakra_export.traffic(plan)
-    try:
+    with writing("--output", output):
         chakra_files.write(output, endpoints)
-    except OSError as error:
-        raise ArgumentError(f"--output {output}: {error.strerror or error}") from error
     last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
     click.echo(
         f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "

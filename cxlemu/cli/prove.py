@@ -11,7 +11,7 @@ from collectives import catalog
 from collectives.bench import EVERY, STEP_FACTOR, Sweep, size_steps
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
-from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.output import check_json_file
 from cxlemu.cli.prove_report import ProveReport
 from cxlemu.cli.ranks import RanksParam
 from cxlemu.errors import ArgumentError

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collectives.bench import Case
 from cxlemu import __version__
-from cxlemu.cli.json_file import write_json
+from cxlemu.cli.output import write_json
 from cxlemu.cli.schedule_table import console
 from cxlemu.units import format_bytes
 from faults.prove.proof import Proof

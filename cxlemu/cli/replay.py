@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cxlemu.cli.outputs import check_output, write_output
+from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
 from faults.replay import replay
 from faults.token import TOKEN_CHARS_MAX, parse
@@ -32,7 +32,7 @@ def command(ctx: click.Context, token: str, algorithm: str | None, svg: Path | N
       cxlemu replay @token.txt --algorithm my_all_reduce.py:my_all_reduce
     """
     if svg is not None:
-        check_output(svg, "--svg")
+        check_output("--svg", svg)
     parsed = parse(_read(Path(token[1:])) if token.startswith("@") else token)
     out = Console(highlight=False, soft_wrap=True)
     for difference in parsed.differences():
@@ -53,7 +53,7 @@ def command(ctx: click.Context, token: str, algorithm: str | None, svg: Path | N
         drawn = replayed.picture()
         if drawn is None:
             raise ArgumentError("--svg: there is nothing to draw, no line was read wrong by ranks in lockstep")
-        write_output(svg, drawn.encode(), "--svg")
+        write_output("--svg", svg, drawn.encode())
     ctx.exit(1 if replayed.now else 0)
 
 

@@ -18,8 +18,7 @@ from collectives.reproduce.cccl import AVERAGES, FITTED_ON, MISS, VARIANTS, Repr
 from collectives.reproduce.nccl import GROUPED
 from cxlemu import __version__
 from cxlemu.cli.bench_plot import pyplot
-from cxlemu.cli.json_file import check_json_file, write_json
-from cxlemu.cli.output import check_output_file, write_output
+from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
 from cxlemu.cli.reproduce_plot import PICTURES, pictures
 from cxlemu.errors import ArgumentError
 from cxlemu.topology.document import dotted
@@ -70,7 +69,7 @@ def _make_directory(plot_dir: Path) -> None:
     except OSError as error:
         raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
     for name in PICTURES:
-        check_output_file("--plot", plot_dir / name)
+        check_output("--plot", plot_dir / name)
 
 
 def _header(work: Reproduction) -> list[str]:

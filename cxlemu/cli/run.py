@@ -16,7 +16,7 @@ from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
 from cxlemu.backends import BACKENDS
 from cxlemu.checksums import INTEGRITIES, check_integrity
-from cxlemu.cli.json_file import check_json_file
+from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run_faults import FaultScript
 from cxlemu.cli.run_report import Report, Setup
 from cxlemu.engines import ENGINES, check_engine

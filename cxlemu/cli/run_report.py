@@ -16,7 +16,7 @@ from rich.text import Text
 from collectives.bench import Case, Measured, Row, Sweep, row
 from collectives.measure import Finished, Opened
 from cxlemu import __version__
-from cxlemu.cli.json_file import write_json
+from cxlemu.cli.output import write_json
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
@@ -46,7 +46,7 @@ class Report:
 
     Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
     ``silent`` is for the processes of one launcher that are not rank 0: they print nothing and write nothing.
-    Raises ArgumentError where the JSON file cannot be written; `json_file.check_json_file` finds that before a run.
+    Raises ArgumentError where the JSON file cannot be written; `output.check_json_file` finds that before a run.
     """
 
     def __init__(self, setup: Setup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:

@@ -16,7 +16,7 @@ from collectives.builder import LINE
 from collectives.contracts import COLLECTIVES
 from collectives.virtual import Simulated, simulate_case
 from cxlemu import __version__
-from cxlemu.cli.output import check_output_file, write_output
+from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.run import OPS, Names
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
@@ -105,7 +105,7 @@ def command(
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:
-            check_output_file(flag, file)
+            check_output(flag, file)
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     topology = Topology.load(config)

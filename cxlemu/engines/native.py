@@ -88,7 +88,7 @@ class NativeEngine:
             if status == DAMAGED:
                 raise running.damaged_doorbell(found[0][2])
             if status == KERNEL:
-                _compute(running, buffers, stream=found[0][0], at=found[0][1])
+                compute(running, buffers, stream=found[0][0], at=found[0][1])
                 program.skip(found[0][0])
             elif status == STOPPED:
                 stream, at = found[0][:2]
@@ -163,7 +163,8 @@ def _length(running: Running, stream: int) -> int:
     return len(running.part.streams[stream].records)
 
 
-def _compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int) -> None:
+def compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int) -> None:
+    """Run the kernel of a COMPUTE, at which a program stopped with KERNEL; the program skips it afterwards."""
     i = running.part.streams[stream].instructions[at]
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)

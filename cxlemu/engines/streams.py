@@ -75,11 +75,14 @@ class Running:
         )
 
     def damaged(self, stream: int, at: int) -> IntegrityError:
-        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say."""
+        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say; -1 in a
+        plan that lacks them.
+        """
         before = self.part.streams[stream].instructions[:at]
-        rung, read = (next(i for i in reversed(before) if i.op == op) for op in (Op.WAIT_DATA, Op.READ))
-        card, _ = self.frame.regions[read.a.id].map.locate(read.a.offset)
-        return IntegrityError(self.binding.layout.owner(rung.arg), card)
+        rung, read = (next((i for i in reversed(before) if i.op == op), None) for op in (Op.WAIT_DATA, Op.READ))
+        owner = -1 if rung is None else self.binding.layout.owner(rung.arg)
+        card = -1 if read is None else self.frame.regions[read.a.id].map.locate(read.a.offset)[0]
+        return IntegrityError(owner, card)
 
 
 # Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and

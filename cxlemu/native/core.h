@@ -102,10 +102,10 @@ bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *a
 void program_begin(program *p, int64_t epoch, uint16_t tag);
 
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
- * of them), a doorbell was rung by another call (MISMATCH) or shows what nobody rings (DAMAGED), a COMPUTE is due (KERNEL), an emulated host's cache cannot be
- * had (HELD), there is no memory for what an emulated host has posted (EXHAUSTED), or a load from an emulated pool fails
- * (LINK_DOWN, CARD_LOST, POISONED: the shadow says where), or a stream has come to its stop (STOPPED): found[0] says where.
- * spins: looks at doorbells before the core is given away. */
+ * of them), or until something ends it, and found[0] says where: a doorbell was rung by another call (MISMATCH) or shows
+ * what nobody rings (DAMAGED), a COMPUTE is due (KERNEL), a stream has come to its stop (STOPPED), an emulated host's cache
+ * cannot be had (HELD), there is no memory for what it has posted (EXHAUSTED), or a load from an emulated pool fails
+ * (LINK_DOWN, CARD_LOST, POISONED). spins: looks at doorbells before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 
 /* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */

@@ -121,7 +121,7 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
     const int32_t rank = doorbell - published_count(p);
     if (__builtin_parityll(word)) return DAMAGED;
     if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
-    if (shows > wanted || (shows == wanted && (rank >= 0 || word == doorbell_word(p, wanted)))) {
+    if (shows > wanted || (shows == wanted && (rank >= 0 || (word | 1) == (doorbell_bits(p, wanted) | 1)))) {
         if (nbytes) memcpy(payload, line + 8, (size_t)nbytes);
         return DONE;
     }

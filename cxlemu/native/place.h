@@ -39,9 +39,11 @@ static inline place doorbell_place(const program *p, int32_t doorbell, int64_t e
     return (place){number % p->card_count, at + (int64_t)(number / p->card_count) * LINE_BYTES};
 }
 
-/* What a doorbell is rung with in this call. */
+/* What a doorbell is rung with in this call, but for the last bit, which makes its parity even. */
+static inline uint64_t doorbell_bits(const program *p, int64_t epoch) { return (uint64_t)epoch << TAG_BITS | (p->tag & ~1u); }
+
 static inline uint64_t doorbell_word(const program *p, int64_t epoch) {
-    const uint64_t word = (uint64_t)epoch << TAG_BITS | (p->tag & ~1u);
+    const uint64_t word = doorbell_bits(p, epoch);
     return word | (uint64_t)__builtin_parityll(word);
 }
 
