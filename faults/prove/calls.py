@@ -143,11 +143,11 @@ def _described(plan: Plan, mapped: bool) -> _Described:
 
 
 def _kernels(plan: Plan) -> object:
-    """Bytes of dst, a, b and c that each touches, and whether it only checks. Raises PlanError where one is not ours."""
+    """Bytes of dst, a, b and c that each touches, and whether it only checks. Raises PlanError for one that is not."""
     if any(kernel.name not in KERNELS for kernel in plan.frame.kernels):
         rules.check(plan)
     rows = [(KERNELS[kernel.name], kernel.parameters) for kernel in plan.frame.kernels]
-    return np.array([[*[*kind.sizes(p), 0, 0][:4], kind.checks] for kind, p in rows], np.int64)
+    return np.array([[*[*kind.sizes(p), 0, 0, 0][:4], kind.checks] for kind, p in rows], np.int64)
 
 
 def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, int, int]]:
