@@ -16,11 +16,11 @@ import pytest
 
 from faults.workers import Workers
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 WORKERS = 2
 COMMANDS = {
     "mutate": ("mutate", "all_reduce", "-n", "4-8"),
-    "campaign": ("faults", "campaign", "all_reduce", "--seeds", "100000", "--budget", "1h"),
+    "campaign": ("faults", "campaign", "all_reduce", "--seeds", "1000", "--budget", "1h"),
 }
 
 
