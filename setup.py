@@ -12,7 +12,7 @@ NATIVE += ("module", "operation", "place", "ring", "shadow", "shadow_module", "t
 NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "place", "python", "shadow")
 NATIVE_HEADERS += ("through",)
 SEARCH = ("line", "module", "reduce", "rows", "search", "table")
-PROVER = ("bells", "clock", "lines", "module", "pass", "rules", "touch", "values")
+PROVER = ("bells", "clock", "kernels", "lines", "module", "pass", "rules", "touch", "values")
 
 
 def paths(folder: str, names: tuple[str, ...], suffix: str) -> list[str]:

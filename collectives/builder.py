@@ -320,9 +320,7 @@ class Builder:
         """
         if self.style.heap and overwritten and self.call.in_place:
             raise ArgumentError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
-        if (
-            not self.style.heap or self.style.checked
-        ):  # what lies in the heap is no slot's, but doorbells and checksums are
+        if not self.style.heap or self.style.checked:  # a checksum lies in the round's slot wherever its bytes do
             self._enter(chunk.seq, "publish")
         self._push("publish", chunk, src, block, written=False)
         return self._record() if overwritten and self.call.in_place else None

@@ -11,6 +11,7 @@ from collectives.contracts import contract_of
 Algorithm = Callable[[Builder], None]
 
 _ATTRIBUTE = "cxlemu_recipes"
+CHECKED = "+crc32c"  # ends the name of an algorithm whose doorbells carry checksums
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def with_checksums(recipe: Recipe) -> Recipe:
     """The same algorithm, on links that may lose what is written. Payload in a doorbell's line needs no checksum."""
     if recipe.style.line:
         return recipe
-    return replace(recipe, name=f"{recipe.name}+crc32c", style=replace(recipe.style, checked=True))
+    return replace(recipe, name=recipe.name + CHECKED, style=replace(recipe.style, checked=True))
 
 
 def recipes_of(function: object) -> tuple[Recipe, ...]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from collectives import catalog, oracle
-from collectives.recipes import Recipe
+from collectives.recipes import CHECKED, Recipe, with_checksums
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.topology.fields import Model
@@ -170,8 +170,9 @@ def _plans(parsed: Body, layout: Layout, own: Recipe | None) -> tuple[list[Plan]
             continue
         call = one.call
         oracle.check_exact(call)
-        is_own = own is not None and (own.collective, own.name) == (call.collective, call.algorithm)
-        chosen = own if own is not None and is_own else catalog.recipe(call.collective, call.algorithm)
-        meant[one] = catalog.build(chosen, layout, call)
+        name, plus, _ = call.algorithm.partition(CHECKED)
+        is_own = own is not None and (own.collective, own.name) == (call.collective, name)
+        chosen = own if own is not None and is_own else catalog.recipe(call.collective, name)
+        meant[one] = catalog.build(with_checksums(chosen) if plus else chosen, layout, call)
         plans[one] = meant[one] if one.mutant is None else apply(meant[one], Mutant.parse(one.mutant))
     return [meant[one] for one in parsed.calls], [plans[one] for one in parsed.calls]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives import oracle
-from cxlemu.errors import DeadlineError, MismatchError
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
 from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Op, Plan
@@ -43,6 +43,7 @@ class Kind(Enum):
     DEADLOCK = "deadlock"
     TOO_EARLY = "a barrier left too early"
     MISMATCH = "a mismatch that is none"
+    DAMAGED = "damage that is none"
 
 
 class Shown(NamedTuple):
@@ -97,6 +98,8 @@ class Program:
             return Shown(Kind.DEADLOCK, str(deadlock), tuple(world.moves))
         except MismatchError as mismatch:
             return Shown(Kind.MISMATCH, str(mismatch), tuple(world.moves))
+        except IntegrityError as damaged:
+            return Shown(Kind.DAMAGED, str(damaged), tuple(world.moves))
         for number, (plan, steps) in enumerate(zip(self.plans, world.steps, strict=True)):
             if plan.call.collective == "barrier" and min(rank[-1] for rank in steps) < max(rank[0] for rank in steps):
                 detail = f"call {number} ({plan.call}): a rank has left it before another one came"

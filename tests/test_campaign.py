@@ -20,7 +20,6 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from faults.campaign.case import Case
-from faults.campaign.executors import processes
 from faults.campaign.judge import Judgement, executed, judge
 from faults.campaign.record import wrong_read
 from faults.campaign.run import Judged, Runner, judged
@@ -28,6 +27,7 @@ from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
 from faults.campaign.tell import story
 from faults.token import Token, parse
+from faults.workers import Workers
 
 ROOT = Path(__file__).parent.parent
 SPEC = Spec(
@@ -169,7 +169,7 @@ def dies_on_seed_3(case: Case) -> Judged:
 
 def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)
-    result = Runner(sweep, lambda: processes(2), 2, budget_s=60, judge=dies_on_seed_3).run()
+    result = Runner(sweep, lambda: Workers(2), 2, budget_s=60, judge=dies_on_seed_3).run()
     assert result.complete
     assert result.counts == {"right": 7, "worker died": 1}
     (finding,) = result.findings

@@ -254,8 +254,9 @@ def test_who_publishes_what_nobody_retrieves_must_wait_for_it_before_saying_done
 def test_a_sweep_tells_everything_of_every_case() -> None:
     chosen = [NAIVE, Case("barrier", "line", 2)]
     rows: dict[Case, Row] = {}
-    for row in sweep(chosen, ThreadPoolExecutor(1)):
-        rows[row.case] = row
+    with ThreadPoolExecutor(1) as executor:
+        for row in sweep(chosen, executor):
+            rows[row.case] = row
     assert list(rows) == chosen
     for row in rows.values():
         assert row.judged == row.mutants == row.killed + row.equivalent + row.survived

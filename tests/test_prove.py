@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +15,10 @@ from test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan
 
 from collectives.builder import Builder
 from collectives.catalog import build, recipe, variants
-from collectives.recipes import algorithm, recipes_of
+from collectives.recipes import algorithm, recipes_of, with_checksums
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan, encode
 from faults.lending import lent_if_zero_copy, with_heap
-from faults.orders import in_random_nature
+from faults.orders import hasty, in_random_nature
 from faults.places import data_lines
 from faults.prove import Proof, prove, prove_calls
 from faults.prove.cases import prove_case
@@ -27,6 +28,8 @@ from faults.witness import Kind
 from faults.witness import Program as Execution
 
 SHIPPED = [(collective, variant) for collective in COLLECTIVES for variant in variants(collective)]
+
+CHECKED = [(collective, variant) for collective, variant in SHIPPED if variant != "line"]
 
 
 def layout_of(ranks: int, slots: int = 2) -> Layout:
@@ -51,6 +54,24 @@ def test_every_plan_that_we_ship_is_right(ranks: int) -> None:
         for nbytes in (8, 200, 900):
             call = call_of(collective, variant, ranks, nbytes)
             assert right(prove_case(recipe(collective, variant), layout_of(ranks), call))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_with_checksums_they_are_right_as_well(ranks: int) -> None:
+    for collective, variant in CHECKED:
+        for nbytes in (8, 200, 900):
+            call = call_of(collective, variant, ranks, nbytes)
+            assert right(prove_case(with_checksums(recipe(collective, variant)), layout_of(ranks), call))
+
+
+def test_a_checksum_waits_for_the_slot_though_zero_copy_needs_none() -> None:
+    """It lies in a doorbell's line, where a slow reader may not have taken the one before."""
+    layout = layout_of(2)
+    called = [recipe("broadcast", variant) for variant in ("naive", "naive", "zero_copy")]
+    call = [call_of("broadcast", one.name, 2, 64) for one in called]
+    calls = [build(with_checksums(one), layout, of) for one, of in zip(called, call, strict=True)]
+    assert Execution.of(calls).run(hasty(0)).kind is Kind.NOTHING
+    assert right(prove_calls(calls))
 
 
 def test_ranks_that_share_hosts_are_right_as_well() -> None:
@@ -114,6 +135,48 @@ def test_every_deletion_is_a_violation_of_the_rule_that_needs_it(case: Case) -> 
                 rule = found.violation.rule if found.violation else found.verdict.value
                 if rule not in FOUND_BY.get(deletion.kind, {"ok"}):
                     surprises.append(f"{deletion}: {rule} {found.reason}")
+    assert not surprises, "\n".join(surprises)
+
+
+# With checksums, and with the obligations of every call.
+FOUND_WITH_CHECKSUMS = {
+    **FOUND_BY,
+    "SIGNAL": {"deadlock", "exit"},
+    "WAIT_DATA": {"order", "landed", "contract"},
+    "WAIT_ALL done": {"order", "reuse"},
+    "COMPUTE crc32c": {"contract"},
+    "COMPUTE crc32c_check": {"ok"},  # what it finds is damage
+}
+
+
+def synchronizing(plan: Plan, rank: int) -> Iterator[tuple[int, int, str]]:
+    """(stream, instruction, what it is)"""
+    for number, stream in enumerate(plan.part(rank).streams):
+        for at, i in enumerate(stream.instructions):
+            name = i.op.name
+            if i.op in (*SYNCHRONIZING, Op.SIGNAL_DATA, Op.WAIT_DATA):
+                yield number, at, f"{name} done" if i.op == Op.WAIT_ALL else name
+            elif i.op == Op.COMPUTE:
+                yield number, at, f"{name} {plan.frame.kernels[i.arg].name}"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("collective", "variant"), CHECKED)
+def test_every_deletion_is_a_violation_with_checksums(collective: str, variant: str, ranks: int) -> None:
+    layout = replace(layout_of(ranks), slots=1)
+    plan, surprises = (
+        build(with_checksums(recipe(collective, variant)), layout, call_of(collective, variant, ranks, 100)),
+        [],
+    )
+    for part in plan.parts:
+        for stream, at, name in synchronizing(plan, part.rank):
+            mutant = moved(plan, part.rank, stream, at, -1)
+            found = prove(mutant)
+            rule = found.violation.rule if found.violation else found.verdict.value
+            if rule not in FOUND_WITH_CHECKSUMS.get(name, set()):
+                surprises.append(
+                    f"{name} at rank {part.rank}, stream {stream}, instruction {at}: {rule} {found.reason}"
+                )
     assert not surprises, "\n".join(surprises)
 
 

@@ -66,6 +66,16 @@ def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
     ]
 
 
+def test_plans_that_carry_checksums(tmp_path: Path) -> None:
+    result = prove("--integrity", "crc32c", "-n", "2-4", "-b", "256", "--json", str(tmp_path / "proofs.json"))
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "proofs.json").read_text())
+    rows = document["rows"]
+    assert document["integrity"] == "crc32c" and {row["verdict"] for row in rows} == {"ok"}
+    assert {row["variant"] for row in rows} == {"naive", "aggregate", "all", "two_shot", "zero_copy"}
+    assert len(rows) == 3 * 33
+
+
 def test_an_algorithm_of_the_users_own() -> None:
     result = prove("--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce", "-n", "2-4", "-b", "1K")
     assert result.exit_code == 0, result.output
@@ -88,6 +98,19 @@ def test_a_mistake_is_told_and_shown(tmp_path: Path, forgotten: str, rule: str, 
     assert {"rank", "stream", "instruction", "card", "line", "call"} <= row.keys()
 
 
+def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path) -> None:
+    """What a reader of stale bytes sees is damage that is none."""
+    (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", "INVALIDATE"))
+    own = ("--algorithm", f"{tmp_path}/mine.py:forgets")
+    result = prove(*own, "-n", "2", "-b", "256", "--integrity", "crc32c")
+    assert result.exit_code == 1, result.output
+    assert "did not invalidate it after the wait" in result.output
+    assert "executed: damage that is none: what rank" in result.output
+    [again] = [line for line in result.output.splitlines() if line.startswith("  again: ")]
+    replayed = CliRunner().invoke(main, [*again.split()[2:]])
+    assert replayed.exit_code == 1 and "fails again, exactly as recorded: damage" in replayed.output, replayed.output
+
+
 def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
     text = FORGETFUL.replace("if i.op != Op.{forgotten}]", "]\n    from cxlemu.plan import Instruction\n")
     (tmp_path / "mine.py").write_text(
@@ -107,6 +130,8 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
         (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
         (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),
         (("-b", "4K", "-e", "8"), "is more than"),
+        (("--integrity", "crc32c", "barrier"), "barrier has no variant that carries checksums"),
+        (("--integrity", "crc32c", "--variant", "all,line"), "the line variant carries its payload where"),
         (("-c", "no-such-machine"), "no-such-machine"),
         (("--json", "/nowhere/proofs.json"), "cannot be written"),
     ],

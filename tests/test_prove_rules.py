@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from prove_programs import (
     FENCE,
+    INPUT,
+    OUTPUT,
     Program,
     await_,
     copy,
@@ -17,7 +19,9 @@ from prove_programs import (
     drop,
     flush,
     load,
+    local,
     plan,
+    pool,
     record,
     ring,
     ring_data,
@@ -30,7 +34,7 @@ from prove_programs import (
 
 from collectives.catalog import build, recipe
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.plan import Call, Instruction, Kernel, Layout, Op, Plan
+from cxlemu.plan import Call, Instruction, Kernel, Layout, Op, Operand, Plan
 from faults.prove import RULES, prove_calls
 from faults.verdict import Verdict
 
@@ -299,12 +303,125 @@ def test_doorbells_without_one_writer_and_rising_values_are_not_judged(words: st
     assert words in found.reason
 
 
-def test_what_is_computed_has_no_contract() -> None:
-    whole = plan([Instruction(Op.COMPUTE, dst=copy(1, 0).dst)])
-    frame = replace(whole.frame, kernels=(Kernel("gemm", (1, 1, 1)),))
-    found = prove_calls([Plan(whole.call, whole.layout, lambda rank: (frame, whole.part(rank)))])
-    assert found.verdict is Verdict.UNKNOWN
-    assert "computes" in found.reason
+# --- kernels ------------------------------------------------------------------------------------------------------
+
+CHECKSUM, CHECK, GEMM = range(3)
+
+
+def computing(*programs: Program, nbytes: int = 0) -> Plan:
+    """With a table of kernels: checksums of 8 bytes, and a tile of one number."""
+    whole = plan(*programs, nbytes=nbytes)
+    kernels = (Kernel("crc32c", (8,)), Kernel("crc32c_check", (8,)), Kernel("gemm_f32", (1, 1, 1)))
+    frame = replace(whole.frame, kernels=kernels)
+    return Plan(whole.call, whole.layout, lambda rank: (frame, whole.part(rank)))
+
+
+def compute(kernel: int, dst: Operand, *sources: Operand) -> Instruction:
+    a, b = (*sources, *[Operand()] * 2)[:2]
+    return Instruction(Op.COMPUTE, arg=kernel, nbytes=4 if kernel == GEMM else 8, dst=dst, a=a, b=b)
+
+
+SUM = compute(CHECKSUM, local(OUTPUT, 64), local(INPUT))
+SENDS_IT = Instruction(Op.SIGNAL_DATA, nbytes=8, a=local(OUTPUT, 64))
+SENDS = [store(0, 8), flush(0, 8), FENCE, SUM, SENDS_IT]
+COMPARED = compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 128), local(OUTPUT, 192))
+TAKES = [
+    Instruction(Op.WAIT_DATA, nbytes=8, dst=local(OUTPUT, 192)),
+    drop(0, 8),
+    Instruction(Op.READ, nbytes=8, dst=local(OUTPUT, 128), a=pool(0)),
+    COMPARED,
+]
+TILE = compute(GEMM, local(OUTPUT), local(INPUT), local(INPUT, 4))
+
+
+def test_checksums_that_are_of_what_came_with_them_are_right() -> None:
+    assert prove_calls([computing(SENDS, TAKES)]).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("sends", "takes"),
+    [
+        ([*SENDS[:3], SENDS_IT], TAKES),
+        ([*SENDS[:3], SENDS_IT, SUM], TAKES),
+        ([*SENDS[:3], compute(CHECKSUM, local(OUTPUT, 64), local(INPUT, 8)), SENDS_IT], TAKES),
+        (SENDS, [*TAKES[:3], compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 128), local(OUTPUT, 193))]),
+        (SENDS, [*TAKES[:3], compute(CHECK, local(OUTPUT, 64), local(OUTPUT, 129), local(OUTPUT, 192))]),
+        (SENDS, [*TAKES[:2], COMPARED, TAKES[2]]),
+    ],
+    ids=["never made", "sent before", "of other bytes", "another checksum", "compares other bytes", "compares before"],
+)
+def test_a_checksum_of_other_bytes_is_a_violation(sends: Program, takes: Program) -> None:
+    found = prove_calls([computing(sends, takes)])
+    assert found.violation is not None and found.violation.rule == "contract"
+    assert "rank 1 compares bytes with a checksum that is of no or of other bytes" in found.reason
+    assert prove_calls([computing(sends, takes)], without={"contract"}).verdict is Verdict.OK
+
+
+def test_a_checksum_is_no_part_of_a_result() -> None:
+    right = [copy(OUTPUT, INPUT), compute(CHECKSUM, local(OUTPUT, 64), local(INPUT))]
+    wrong = [copy(OUTPUT, INPUT), compute(CHECKSUM, local(OUTPUT), local(INPUT))]
+    assert prove_calls([computing(right, nbytes=8)]).verdict is Verdict.OK
+    found = prove_calls([computing(wrong, nbytes=8)])
+    assert found.violation is not None and found.violation.rule == "contract"
+
+
+@pytest.mark.parametrize("number", range(2), ids=["it loads", "it stores"])
+def test_kernels_race_for_local_memory_as_copies_do(number: int) -> None:
+    other = [copy(INPUT, OUTPUT), Instruction(Op.COPY, nbytes=8, dst=local(INPUT, 64), a=local(OUTPUT, 64))][number]
+    right, wrong = [[[SUM, record(0)], [await_(0), other]], [[SUM, record(0)], [other, await_(0)]]]
+    assert prove_calls([computing(right)]).verdict is Verdict.OK
+    found = prove_calls([computing(wrong)])
+    assert found.violation is not None and found.violation.rule == "local"
+    assert prove_calls([computing(wrong)], without={"local"}).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    "more", [[], [Instruction(Op.REDUCE_LOCAL, nbytes=4, dst=TILE.dst, a=TILE.dst, b=TILE.a, dtype=6, redop=1)]]
+)
+def test_of_what_is_computed_only_the_value_is_unknown(more: list[Instruction]) -> None:
+    found = prove_calls([computing([TILE, *more], nbytes=4)])
+    assert (found.verdict, found.violation) == (Verdict.UNKNOWN, None)
+    assert found.reason.startswith("call 0, rank 0, stream 0, instruction 0 makes what a result depends on")
+    assert "synchronization is proved, values computed by kernel gemm_f32 are not" in found.reason
+    assert prove_calls([computing([TILE, *more], nbytes=4)], without={"contract"}).verdict is Verdict.OK
+    assert prove_calls([computing([TILE, *more])]).verdict is Verdict.OK  # nothing is promised of it
+
+
+def test_a_race_is_found_wherever_kernels_compute() -> None:
+    sends = [compute(GEMM, local(INPUT, 64), local(INPUT), local(INPUT, 4)), *PUBLISHES]
+    assert prove_calls([computing(sends, READS)]).verdict is Verdict.OK
+    found = prove_calls([computing(sends, [READS[0], READS[2]])])
+    assert found.violation is not None and found.violation.rule == "fresh"
+
+
+def test_of_bytes_that_nobody_wrote_nothing_is_computed() -> None:
+    nothing = compute(GEMM, local(OUTPUT), local(INPUT), local(OUTPUT, 64))
+    found = prove_calls([computing([nothing], nbytes=4)])
+    assert found.violation is not None and found.violation.rule == "contract"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "words"),
+    [
+        (SUM._replace(arg=3), "a kernel is one of the plan's"),
+        (SUM._replace(a=local(INPUT, 505)), "operand a is 8 bytes at 505"),
+        (SUM._replace(dst=local(7)), "no buffer 7"),
+        (SUM._replace(a=Operand()), "cannot take this plan"),
+    ],
+)
+def test_kernels_that_could_not_run_are_refused(instruction: Instruction, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        prove_calls([computing([instruction])])
+
+
+def test_a_kernel_that_there_is_not_is_refused() -> None:
+    whole = plan([SUM])
+    frame = replace(whole.frame, kernels=(Kernel("nonsense"),))
+    with pytest.raises(PlanError, match=r"a kernel is one of cxlemu/kernels\.py"):
+        prove_calls([Plan(whole.call, whole.layout, lambda rank: (frame, whole.part(rank)))])
+
+
+# --- questions ----------------------------------------------------------------------------------------------------
 
 
 def test_questions_that_mean_nothing_are_refused() -> None:

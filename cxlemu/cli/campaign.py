@@ -17,6 +17,7 @@ from cxlemu.cli.campaign_report import Screen
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.units import BytesParam
+from cxlemu.world.stops import stops_exit
 from faults.campaign.document import as_json, as_junit
 from faults.campaign.executors import NAMES, cores, executor_for
 from faults.campaign.journal import Journal
@@ -124,6 +125,7 @@ def command(
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(resume, campaign)) if resume else None
         screen = stack.enter_context(Screen(len(sweep), workers, executor))
+        stack.enter_context(stops_exit())
         result = Runner(sweep, make, workers, budget, journal, screen.tell).run()
     screen.print(result)
     _write(result, campaign, outputs)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 
 import click
@@ -17,10 +15,12 @@ from cxlemu.cli.mutate_report import MutateReport, print_one
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.ranks import RanksParam
 from cxlemu.errors import ArgumentError, RunError
+from cxlemu.world.stops import stops_exit
 from faults.mutate.cases import Case, cases
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
 from faults.mutate.trial import Trial
+from faults.workers import Workers
 
 EVERY = "every"
 RANKS_MAX = 8  # plans are small, but mutants many
@@ -93,9 +93,9 @@ def _cases(collectives: Sequence[str], ranks: range, variant: str) -> Iterator[C
 
 
 def _swept(chosen: Sequence[Case], jobs: int, report: MutateReport) -> None:
-    executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     try:
-        for row in sweep(chosen, executor):
-            report.update(row)
+        with stops_exit(), Workers(jobs) as workers:
+            for row in sweep(chosen, workers):
+                report.update(row)
     except BrokenProcessPool as error:
         raise RunError("a worker was killed, perhaps for want of memory: try fewer with --jobs") from error

@@ -11,6 +11,8 @@ from collectives import catalog
 from collectives.bench import EVERY, STEP_FACTOR, Sweep, size_steps
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
+from collectives.recipes import Recipe, with_checksums
+from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.prove_report import ProveReport
 from cxlemu.cli.ranks import RanksParam
@@ -38,6 +40,7 @@ RANKS_MAX = 1024
 @click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Prove an algorithm of your own; executes the file.")
 @click.option("--in-place", is_flag=True, help="The smaller buffer is part of the larger one, as NCCL has it.")
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Plans whose doorbells carry checksums.")
 @click.option("-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: a file or a name.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.pass_context
@@ -51,6 +54,7 @@ def command(
     variant: str,
     algorithm: str | None,
     in_place: bool,
+    integrity: str | None,
     config: str,
     json_file: Path | None,
 ) -> None:
@@ -65,12 +69,14 @@ def command(
       cxlemu prove
       cxlemu prove all_gather broadcast -n 2-16 -b 8 -e 1M --variant all,line
       cxlemu prove -n 64 --json proofs.json
+      cxlemu prove all_reduce --integrity crc32c
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 3
 
     \b
     Exit codes: 0 all is right, 1 something is not, 2 bad input, 3 the prover cannot tell.
     """
     check_json_file(json_file)
+    check_integrity(integrity)
     if algorithm is not None and variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     own = catalog.load_algorithm(algorithm) if algorithm is not None else None
@@ -78,18 +84,30 @@ def command(
     sizes = size_steps(minbytes, minbytes if maxbytes is None else maxbytes, stepfactor, None)
     topology = Topology.load(config)
     asked = [
-        (world_layout(topology, count), case)
+        (world_layout(topology, count), case, own or catalog.recipe(case.call.collective, case.call.algorithm))
         for count in ranks
         for name in variant.split(",")
         for case in _sweep(named, sizes, name, algorithm, in_place).cases(count)
     ]
-    with ProveReport(len(asked), json_file, algorithm) as report:
-        for layout, case in asked:
-            call = replace(case.call, in_place=case.in_place)
-            recipe = own or catalog.recipe(call.collective, call.algorithm)
+    if integrity is not None:
+        asked = [(layout, case, with_checksums(recipe)) for layout, case, recipe in asked if _carries(recipe, variant)]
+        if not asked:
+            raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
+    with ProveReport(len(asked), json_file, algorithm, integrity) as report:
+        for layout, case, recipe in asked:
+            call = replace(case.call, algorithm=recipe.name, in_place=case.in_place)
             report.begin(case)
             report.add(case, prove_case(recipe, layout, call, progress=report.progress))
     ctx.exit(report.verdict.exit_code)
+
+
+def _carries(recipe: Recipe, variant: str) -> bool:
+    """Whether its doorbells have room for checksums. Raises ArgumentError where one that has not is asked for."""
+    if recipe.style.line and variant != EVERY:
+        raise ArgumentError(
+            "--integrity: the line variant carries its payload where a checksum would be, and needs none"
+        )
+    return not recipe.style.line
 
 
 def _sweep(named: tuple[str, ...], sizes: list[int], variant: str, algorithm: str | None, in_place: bool) -> Sweep:

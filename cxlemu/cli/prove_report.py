@@ -36,9 +36,11 @@ class Row(NamedTuple):
 class ProveReport:
     """Lines are printed as proofs are done; the rest, and the JSON file, when all are or something failed."""
 
-    def __init__(self, proofs: int, json_file: Path | None, algorithm: str | None = None) -> None:
-        """``algorithm`` is the FILE.py:function that is proved, where it is not ours."""
-        self._proofs, self._json_file, self._algorithm = proofs, json_file, algorithm
+    def __init__(
+        self, proofs: int, json_file: Path | None, algorithm: str | None = None, integrity: str | None = None
+    ) -> None:
+        """``algorithm`` is the FILE.py:function that is proved, if not ours; ``integrity``: what plans carry."""
+        self._proofs, self._json_file, self._algorithm, self._integrity = proofs, json_file, algorithm, integrity
         self._rows: list[Row] = []
         self._began = self._row_began = time.monotonic()
         self._out = console()
@@ -103,6 +105,7 @@ class ProveReport:
             "cxlemu": __version__,
             "complete": kind is None,
             "verdict": self.verdict.value,
+            "integrity": self._integrity,
             "seconds": seconds,
             "by_ranks": by_ranks,
             "rows": [_as_dict(row) for row in self._rows],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from importlib import import_module
-from multiprocessing import get_context
 from typing import Any, cast
 
 from cxlemu.errors import ArgumentError
+from faults.workers import Workers
 
 NAMES = ("processes", "dask")
 
@@ -25,16 +24,7 @@ def executor_for(name: str, workers: int, scheduler: str | None) -> Callable[[],
         return _dask(workers, scheduler)
     if scheduler is not None:
         raise ArgumentError("--scheduler is for --executor dask: leave it out, or give that as well")
-    return lambda: processes(workers)
-
-
-def processes(workers: int) -> Executor:
-    """Processes that leave Ctrl-C to whoever started them."""
-    return ProcessPoolExecutor(workers, mp_context=get_context("forkserver"), initializer=_leave_interrupts)
-
-
-def _leave_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return lambda: Workers(workers)
 
 
 def _dask(workers: int, scheduler: str | None) -> Callable[[], Executor]:

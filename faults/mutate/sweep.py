@@ -80,26 +80,23 @@ def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
     """One row a case, given when its mutants are known and again whenever more are judged, until all are."""
     rows: dict[Case, Row] = {}
     futures: list[Future[Share]] = []
-    try:
-        for case in cases:
-            mutants = list(_trial(case).mutants())
-            rows[case] = Row(case, len(mutants))
-            for start in range(0, len(mutants), SHARE):
-                futures.append(executor.submit(judge, case, mutants[start : start + SHARE]))
-            yield rows[case]
-        for future in as_completed(futures):
-            share = future.result()
-            row, plan = rows[share.case], _trial(share.case).plan
-            row.seconds += share.seconds
-            for judgement in share.judgements:
-                row.fates[judgement.fate] += 1
-                if judgement.fate.survived:
-                    row.survivors.append(judgement)
-                elif is_needless(plan, judgement):
-                    row.needless.append(judgement)
-            yield row
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+    for case in cases:
+        mutants = list(_trial(case).mutants())
+        rows[case] = Row(case, len(mutants))
+        for start in range(0, len(mutants), SHARE):
+            futures.append(executor.submit(judge, case, mutants[start : start + SHARE]))
+        yield rows[case]
+    for future in as_completed(futures):
+        share = future.result()
+        row, plan = rows[share.case], _trial(share.case).plan
+        row.seconds += share.seconds
+        for judgement in share.judgements:
+            row.fates[judgement.fate] += 1
+            if judgement.fate.survived:
+                row.survivors.append(judgement)
+            elif is_needless(plan, judgement):
+                row.needless.append(judgement)
+        yield row
 
 
 def is_needless(plan: Plan, judgement: Judgement) -> bool:

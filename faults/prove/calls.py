@@ -11,11 +11,12 @@ import numpy as np
 from collectives.contracts import COLLECTIVES, postcondition
 from collectives.symbolic import verify
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
-from cxlemu.plan import Layout, Plan, RankPart, rules
+from cxlemu.kernels import KERNELS
+from cxlemu.plan import Layout, Op, Plan, RankPart, rules
 from cxlemu.plan.plan import group_table, region_table
 from faults.prove import _pass
 from faults.prove.proof import Place, Proof, Violation, mask_of
-from faults.prove.sentences import rule_name, sentence
+from faults.prove.sentences import UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
 _PROVED, _VIOLATED = 0, 1
@@ -26,7 +27,7 @@ _REASONS = (
     "rings a doorbell with a smaller value than before",
     "completes a flush that more fences than the prover keeps complete",
     "flushes a store that more streams than the prover keeps have flushed",
-    "computes: its result is no fold of contributions",
+    "makes what a result depends on: synchronization is proved, values computed by kernel {kernel} are not",
 )
 
 
@@ -77,17 +78,23 @@ def prove_calls(
         place, other = Place(*at), Place(*by) if by else None
         name = rule_name(rule)
         if name == "contract":
-            told = _broken(plans[place.call], place.rank, line)
+            told = _broken(plans, detail, place, line)
         else:
             told = sentence(plans, name, detail, place, other, card, line)
         violation = Violation(name, *at, card, line if card >= 0 else -1, told, other, mapped)
         return proof(Verdict.VIOLATION, violation, told)
     if verdict != _PROVED:
         assert at is not None
-        return proof(
-            Verdict.UNKNOWN, None, f"call {at[0]}, rank {at[1]}, stream {at[2]}, instruction {at[3]} {_REASONS[reason]}"
-        )
+        return proof(Verdict.UNKNOWN, None, _unknown(plans, Place(*at), reason))
     return proof(Verdict.OK)
+
+
+def _unknown(plans: Sequence[Plan], at: Place, reason: int) -> str:
+    instruction, kernel = plans[at.call].part(at.rank).streams[at.stream].instructions[at.at], ""
+    if instruction.op == Op.COMPUTE:
+        kernel = plans[at.call].frame.kernels[instruction.arg].name
+    where = f"call {at.call}, rank {at.rank}, stream {at.stream}, instruction {at.at}"
+    return f"{where} {_REASONS[reason].format(kernel=kernel)}"
 
 
 # --- what the pass is told --------------------------------------------------------------------------------------
@@ -115,7 +122,7 @@ def _strip(layout: Layout, rank: int) -> tuple[int, int, int]:
     return strip.card, layout.heap_offset + strip.offset, strip.nbytes
 
 
-_Described = tuple[object, object, int, bool, list[tuple[int, object, object, object, list[object]]]]
+_Described = tuple[object, object, object, int, bool, list[tuple[int, object, object, object, list[object]]]]
 
 
 def _described(plan: Plan, mapped: bool) -> _Described:
@@ -132,7 +139,15 @@ def _described(plan: Plan, mapped: bool) -> _Described:
     frame = plan.frame
     regions, groups = region_table(frame.regions), group_table(frame.groups)
     meets = plan.call.collective == "barrier" and plan.ranks > 1
-    return regions.view(np.uint8), groups.view(np.uint8), frame.rounds, meets, parts
+    return regions.view(np.uint8), groups.view(np.uint8), _kernels(plan), frame.rounds, meets, parts
+
+
+def _kernels(plan: Plan) -> object:
+    """Bytes of dst, a, b and c that each touches, and whether it only checks. Raises PlanError for one that is not."""
+    if any(kernel.name not in KERNELS for kernel in plan.frame.kernels):
+        rules.check(plan)
+    rows = [(KERNELS[kernel.name], kernel.parameters) for kernel in plan.frame.kernels]
+    return np.array([[*[*kind.sizes(p), 0, 0, 0][:4], kind.checks] for kind, p in rows], np.int64)
 
 
 def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, int, int]]:
@@ -173,12 +188,17 @@ def _contract(plan: Plan, rank: int) -> list[int]:
     return words
 
 
-def _broken(plan: Plan, rank: int, byte: int) -> str:
-    """As the contract's own checker tells it, if that finds it in the plan alone."""
-    try:
-        verify(plan)
-    except ContractError as error:
-        return str(error)
-    except DeadlineError:
-        pass
-    return f"[{plan.call}] byte {byte} of rank {rank}'s output is not what the contract says: it is of another call"
+def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
+    """As the contract's own checker tells it, if that knows the plan's kernels and finds it in the plan alone."""
+    plan = plans[place.call]
+    if detail == UNMATCHED:
+        return sentence(plans, "contract", detail, place, None, -1, 0)
+    if all(KERNELS[kernel.name].checks for kernel in plan.frame.kernels):
+        try:
+            verify(plan)
+        except ContractError as error:
+            return str(error)
+        except DeadlineError:
+            pass
+    why = "nobody wrote it" if detail == UNWRITTEN else "it is of another call"
+    return f"[{plan.call}] byte {byte} of rank {place.rank}'s output is not what the contract says: {why}"

@@ -73,7 +73,9 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
 
 def _one_round_more(longer: Plan, shorter: Plan, after: int) -> bool:
     """Whether the longer plan differs in nothing but one more round after this one, equal to it."""
-    if longer.frame.regions != shorter.frame.regions or longer.rounds != shorter.rounds + 1:
+    if longer.frame.regions != shorter.frame.regions or longer.frame.kernels != shorter.frame.kernels:
+        return False
+    if longer.rounds != shorter.rounds + 1:
         return False
     for more, fewer in zip(longer.parts, shorter.parts, strict=True):
         events = more.events - fewer.events

@@ -24,7 +24,8 @@ from faults.prove.proof import DEADLOCK, RULES, Place
     UNREAD,
     UNLANDED,
     NOT_DONE,
-) = range(13)
+    UNMATCHED,
+) = range(14)
 
 # {line}: which line, {rank}: who is wronged, {by}: who else is involved; by rule and detail, or by detail alone.
 _SENTENCES: dict[tuple[str, int] | int, str] = {
@@ -70,6 +71,7 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
     ("exit", NOT_DONE): "rank {rank} does not say that it is done with a round of {line}",
     ("reuse", NOT_DONE): "rank {rank} stores to {line} without having waited until {by} was done with the round before",
     ("barrier", PLAIN): "rank {rank} may leave the barrier before {by} has come",
+    ("contract", UNMATCHED): "rank {rank} compares bytes with a checksum that is of no or of other bytes",
     (DEADLOCK, PLAIN): "rank {rank} waits for what never happens",
 }
 

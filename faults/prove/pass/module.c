@@ -56,6 +56,16 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
     return true;
 }
 
+/* Whether every COMPUTE has its kernel and touches what there is. */
+static bool kernels_fit(const plan *whole, const program *part, int32_t *stream, int64_t *at) {
+    for (*stream = 0; *stream < part->stream_count; ++*stream)
+        for (*at = 0; *at < part->lengths[*stream]; ++*at) {
+            const record *r = &part->records[*stream][*at];
+            if (r->op == COMPUTE && !kernel_fits(whole, part, r)) return false;
+        }
+    return true;
+}
+
 /* A rank's part: events, bytes of the buffers, where they lie, its contract, streams. */
 static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *described, int64_t extent_bytes) {
     program *part = &whole->part[rank];
@@ -84,7 +94,7 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
     }
     int32_t stream;
     int64_t at;
-    if (!program_check(part, extent_bytes, &stream, &at)) {
+    if (!program_check(part, extent_bytes, &stream, &at) || !kernels_fit(whole, part, &stream, &at)) {
         PyErr_Format(PyExc_ValueError, "rank %d, stream %d, instruction %lld is none that could be executed", rank, stream, (long long)at);
         return false;
     }
@@ -94,15 +104,15 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
 }
 
 static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const program *shape, int64_t extent_bytes) {
-    PyObject *regions, *groups, *parts;
+    PyObject *regions, *groups, *kernels, *parts;
     long long rounds;
     int meets;
     int64_t region_count, group_count;
-    if (!PyArg_ParseTuple(described, "OOLpO!", &regions, &groups, &rounds, &meets, &PyList_Type, &parts)) return false;
+    if (!PyArg_ParseTuple(described, "OOOLpO!", &regions, &groups, &kernels, &rounds, &meets, &PyList_Type, &parts)) return false;
     const region *r = array_of(h, regions, sizeof *r, &region_count);
     if (!r) return false;
     const group *g = array_of(h, groups, sizeof *g, &group_count);
-    if (!g) return false;
+    if (!g || !(whole->kernels = array_of(h, kernels, sizeof *whole->kernels, &whole->kernel_count))) return false;
     if (PyList_GET_SIZE(parts) != p->ranks || rounds < 0 || region_count > INT32_MAX || group_count > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "a plan has a part for every rank");
         return false;

@@ -58,7 +58,7 @@ static void execute(step *s, const record *r, const record *previous) {
         for (int k = 0; k < 2; k++) access_operand(s, targets[k], r->nbytes, STORE, NULL);
         compute(s, r);
         break;
-    case COMPUTE: undecided(p, COMPUTES, s->now.self);
+    case COMPUTE: run_kernel(s, r); break;
     default: break; /* WAIT, WAIT_ALL, AWAIT: that was all */
     }
 }
@@ -88,7 +88,7 @@ static bool advance(step *s, program *part, int32_t stream) {
 static step first_step(pass *p, int32_t rank) {
     const plan *whole = &p->plan[p->plan_of[p->call[rank]]];
     const uint32_t stream = (uint32_t)(rank * p->per_rank);
-    return (step){p, &whole->part[rank], whole->lodging[rank], stream, rank, now(p, stream)};
+    return (step){p, &whole->part[rank], whole->lodging[rank], whole->kernels, stream, rank, now(p, stream)};
 }
 
 /* The user fills arrays in the heap before a call and, for all we know, as soon as it returns. */
@@ -164,7 +164,7 @@ static bool advance_rank(pass *p, int32_t rank, int32_t horizon) {
         program *part = &whole->part[rank];
         bool ended = true;
         for (int32_t stream = 0; stream < part->stream_count; stream++) {
-            step s = {.p = p, .part = part, .lodging = whole->lodging[rank], .rank = rank};
+            step s = {.p = p, .part = part, .lodging = whole->lodging[rank], .kernels = whole->kernels, .rank = rank};
             s.stream = (uint32_t)(rank * p->per_rank + stream);
             moved |= advance(&s, part, stream);
             ended &= part->position[stream] == part->lengths[stream];
@@ -205,5 +205,6 @@ void pass_run(pass *p) {
             horizon++;
         } else if (!moved && ++horizon == p->calls) stuck(p);
     }
+    if (p->computed.at) undecided(p, COMPUTES, p->computed);
     p->verdict = PROVED;
 }

@@ -4,7 +4,8 @@
  *   clock.c  what a stream knows of the others        lines.c  which writes, readers and flushes a line has seen
  *   rules.c  one function a rule                      values.c what bytes are made of
  *   touch.c  what an instruction does to memory        bells.c  ... to doorbells
- *   pass.c   the instructions, one after another       module.c the binding */
+ *   kernels.c ... to what is computed                 pass.c   the instructions, one after another
+ *   module.c the binding */
 #ifndef CXLEMU_PASS_H
 #define CXLEMU_PASS_H
 
@@ -118,7 +119,7 @@ enum rule {
 /* Which sentence tells it. */
 enum detail {
     PLAIN, UNWRITTEN, UNORDERED_WRITE, OVERWRITES, NEVER_FLUSHED, NEVER_FENCED, NOT_TOLD, NEVER_DROPPED, DROPPED_EARLY,
-    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE
+    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE, UNMATCHED
 };
 
 enum verdict { PROVED, VIOLATED, UNDECIDED };
@@ -136,12 +137,18 @@ typedef struct {
     int64_t root, at, card, offset;
 } lodging;
 
+/* Of a COMPUTE: bytes of dst, a, b and c that it touches, and whether what it makes is a checksum and no result. */
+typedef struct {
+    int64_t nbytes[4], checks;
+} kernel;
+
 typedef struct {
     program *part; /* of every rank */
     lodging (*lodging)[MAX_BUFFERS];
     const int64_t **contract; /* of every rank: see check_contract */
     int64_t *contract_words;
-    int64_t rounds;
+    const kernel *kernels;
+    int64_t kernel_count, rounds;
     bool meets; /* a barrier: nobody leaves before everybody came */
 } plan;
 
@@ -174,6 +181,7 @@ typedef struct {
     int32_t terms, *slot_of_term;
     int term_room;
     int64_t slots_of_terms;
+    event computed; /* the first COMPUTE whose value an output depends on; at = 0: none */
     /* the result */
     int64_t instructions;
     enum verdict verdict;
@@ -239,6 +247,10 @@ void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t num
 void contents_move(pass *p, contents *to, int64_t at, const contents *from, int64_t begin, int64_t nbytes);
 void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor);
 int32_t input_term(pass *p, int32_t call, int32_t rank);
+int32_t computed_term(pass *p, event by);
+int32_t checksum_term(pass *p, const contents *c, int64_t nbytes); /* 0: nobody wrote some of these bytes */
+bool contents_known(const contents *c, int64_t nbytes);            /* somebody wrote all of them */
+bool contents_are(const contents *c, int64_t nbytes, int32_t number);
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words);
 
 /* Where an instruction is: a stream of a rank in a call. */
@@ -246,6 +258,7 @@ typedef struct {
     pass *p;
     const program *part;
     const lodging *lodging;
+    const kernel *kernels;
     uint32_t stream;
     int32_t rank;
     point now;
@@ -264,6 +277,10 @@ void compute(step *s, const record *r);
 void await_fence(pass *p, int32_t rank, drain *d);
 void flush(step *s, const record *r);
 void fence(step *s);
+
+/* kernels.c */
+bool kernel_fits(const plan *whole, const program *part, const record *r);
+void run_kernel(step *s, const record *r);
 
 /* bells.c */
 bell *done_bell(const pass *p, int32_t rank);
