@@ -179,7 +179,8 @@ class Lockstep:
         return move
 
     def disturb(self, move: Nature) -> None:
-        """Nature's move, now; one that moves nothing is not recorded.
+        """Nature's move, now; one that moves nothing is not recorded, nor one of a doorbell's line: every look fetches
+        that anew, and looks in vain, which bring it to the cache, are not recorded either.
 
         Raises ArgumentError for a host or a line that is not there, or a coherent memory.
         """
@@ -194,7 +195,7 @@ class Lockstep:
             if not isinstance(memory, ShadowMemory):
                 raise ArgumentError(f"[{move}]: this memory has no cache that nature could disturb")
             moved += memory.disturb(LineMoves(move.action, move.card, line, here))
-        if moved:
+        if moved and move.line * LINE_BYTES >= self.layout.data_offset:
             self.moves.append(move)
 
 

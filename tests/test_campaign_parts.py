@@ -154,7 +154,7 @@ def test_a_topology_stands_for_the_default_campaign_on_it(tmp_path: Path) -> Non
     case = next(iter(spec.sweep(1)))
     (tmp_path / "mine.yaml").unlink()
     again = Case.parse(json.loads(json.dumps(case.plain())))  # a token needs no file
-    assert again == case
+    assert again.plain() == case.plain()
     assert again.topology.name == "mine"
 
 
