@@ -11,6 +11,7 @@ NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", 
 NATIVE += ("module", "operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
 NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "place", "python", "shadow")
 NATIVE_HEADERS += ("through",)
+COST = ("instruction", "tables", "transfer")
 SEARCH = ("line", "module", "reduce", "rows", "search", "table")
 PROVER = ("bells", "clock", "kernels", "lines", "module", "pass", "rules", "touch", "values")
 
@@ -43,8 +44,8 @@ setup(
         ),
         extension(
             "cxlemu._virtual",
-            paths("cxlemu/virtual", ("engine", "module", "transfer"), "c"),
-            ["cxlemu/virtual/virtual.h", "cxlemu/native/core.h"],
+            paths("cxlemu/virtual", ("engine", "module"), "c") + paths("cxlemu/cost", COST, "c"),
+            ["cxlemu/virtual/virtual.h", "cxlemu/native/core.h", *paths("cxlemu/cost", ("cost", "tables"), "h")],
         ),
         extension("collectives._limits", ["collectives/_limits.c"], []),
         extension(

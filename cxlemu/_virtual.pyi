@@ -6,21 +6,7 @@ from numpy.typing import NDArray
 Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py say
 
 class Simulation:
-    def __init__(
-        self,
-        paces: Table,
-        routes: Table,
-        route_of: Table,
-        card_latency_ns: Table,
-        host_of: Table,
-        costs: Table,
-        first_read: int,
-        first_write: int,
-        first_total: int,
-        first_to: int,
-        first_from: int,
-        first_both: int,
-    ) -> None: ...
+    def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
     def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: int, epochs: int, /) -> int: ...
     def call(
         self,

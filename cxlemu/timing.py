@@ -23,7 +23,7 @@ doorbells' bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Link, Route, Topology
 
-HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
+HOPS_MAX = 32  # MAX_HOPS in cost/cost.h
 HOP_DTYPE = np.dtype([("first", "<i4"), ("by_host", "<i4"), ("by_card", "<i4")])
 ROUTE_DTYPE = np.dtype(
     [("to_pool", HOP_DTYPE, HOPS_MAX), ("from_pool", HOP_DTYPE, HOPS_MAX), ("hops", "<i8"), ("latency_ns", "<i8")]
@@ -127,6 +127,18 @@ class CostModel:
         values = self.topology.costs.model_dump()
         row = [bytes_per_ms(values[n]) if n.endswith("_per_s") else values[n] or 0 for n in COST_FIELDS]
         return np.array([tuple(row)], COSTS_DTYPE)
+
+    def tables(self) -> dict[str, Any]:
+        """What C takes of it: see cost/tables.h."""
+        return {
+            "paces": self.paces(),
+            "routes": self.routes,
+            "route_of": self.route_of,
+            "card_latency_ns": self.card_latency_ns,
+            "host_of": np.array(self.hosts, np.int32),
+            "costs": self.costs(),
+            **{f"first_{which}": first for which, first in self.first.items()},
+        }
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""

@@ -113,15 +113,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     ArgumentError for calls that do not fit the model or take too long.
     """
     ranks = len(model.hosts)
-    core = _virtual.Simulation(
-        paces=model.paces(),
-        routes=model.routes,
-        route_of=model.route_of,
-        card_latency_ns=model.card_latency_ns,
-        host_of=np.array(model.hosts, np.int32),
-        costs=model.costs(),
-        **{f"first_{which}": first for which, first in model.first.items()},
-    )
+    core = _virtual.Simulation(model.tables())
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
     _add_calls(core, model, calls, members)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]

@@ -40,6 +40,24 @@ static void pop(simulation *v) {
 
 /* --- what is seen --------------------------------------------------------------------------------------------------- */
 
+/* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
+static void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room) {
+    if (length < *room) return rows;
+    const int64_t more = *room ? 2 * *room : 4096;
+    void *grown = realloc(rows, (size_t)more * size);
+    if (grown) *room = more;
+    else v->out_of_memory = true;
+    return grown;
+}
+
+void log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes) {
+    simulation *v = watcher;
+    reserved *rows = one_more(v, v->log_reserved, sizeof *rows, v->reserved_length, &v->reserved_room);
+    if (!rows) return;
+    v->log_reserved = rows;
+    rows[v->reserved_length++] = (reserved){begin_ns, end_ns, nbytes, (int32_t)(r - v->model.resources), rank};
+}
+
 /* From when a rank did something; it is called in the order of begin_ns. */
 static void busy(rank_state *r, int64_t begin_ns, int64_t end_ns) {
     const int64_t from = later(begin_ns, r->covered_ns);
@@ -50,17 +68,17 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
     stream *s = &v->streams[id];
     const int op = s->records[s->at].op;
     const rank_state *r = &v->ranks[s->rank];
-    v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->queue_ns;
+    v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->progress.queue_ns;
     v->steps++;
     if (v->logs) {
         executed *rows = one_more(v, v->log, sizeof *rows, v->log_length, &v->log_room);
         if (rows) {
             v->log = rows;
-            rows[v->log_length++] = (executed){s->began, end_ns, s->queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS),
+            rows[v->log_length++] = (executed){s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS),
                                                (int32_t)s->at};
         }
     }
-    s->at++, s->phase = 0, s->queue_ns = 0, s->now = s->began = end_ns;
+    s->at++, s->began = end_ns, s->progress = (progress){.now = end_ns};
     /* Thousands of streams take turns: by the time this one is due, what it does next has come from memory. */
     __builtin_prefetch(&s->records[s->at]), __builtin_prefetch((const char *)&s->records[s->at] + LINE_BYTES);
 }
@@ -94,19 +112,16 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
     return (doorbell >= published ? doorbell - published : doorbell) % m->cards;
 }
 
-/* How long a look at a doorbell takes, beside those at the rest of its group. */
-static int64_t look_ns(const simulation *v, const stream *s, const communicator *m, int32_t doorbell) {
-    return v->cost.observe_ns + round_trip_ns(v, v->ranks[s->rank].host, doorbell_card(m, doorbell), false);
+/* A stream that waits for `count` doorbells, of which s->doorbell is the first, sees that they were shown by then. */
+static void see(simulation *v, int64_t id, const communicator *m, int64_t shown, int32_t count) {
+    const stream *s = &v->streams[id];
+    finish(v, id, later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), count));
 }
 
-static void resume(simulation *v, int32_t id, int64_t shown, int64_t extra_ns) {
-    stream *s = &v->streams[id];
-    const virtual_call *c = &v->calls[v->ranks[s->rank].call];
-    finish(v, id, later(s->began, shown) + look_ns(v, s, comm_of(v, c), s->doorbell) + extra_ns);
+static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
+    see(v, id, comm_of(v, &v->calls[v->ranks[v->streams[id].rank].call]), shown, count);
     v->woken[v->woken_length++] = id;
 }
-
-static int64_t scan_ns(const simulation *v, const group *g) { return v->cost.scan_ns * (g->count - 1); }
 
 /* Look at the gate's doorbells as far as they are rung; when all are, its waiters go on. */
 static void look_on(simulation *v, int32_t number) {
@@ -127,7 +142,7 @@ static void look_on(simulation *v, int32_t number) {
     g->open = true;
     for (int32_t waiting = g->waiters, next; waiting != NOBODY; waiting = next) {
         next = v->streams[waiting - 1].link;
-        resume(v, waiting - 1, g->ns, scan_ns(v, its));
+        resume(v, waiting - 1, g->ns, its->count);
     }
     g->waiters = NOBODY;
 }
@@ -142,7 +157,7 @@ static void wake(simulation *v, int32_t *list, int64_t epoch, int64_t shown) {
         next = *link;
         if ((g ? g->epoch : s->wanted) > epoch) *link = *list, *list = waiting;
         else if (g) look_on(v, -waiting - 1);
-        else resume(v, waiting - 1, shown, 0);
+        else resume(v, waiting - 1, shown, 1);
     }
 }
 
@@ -152,9 +167,9 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int64_t epoch = c->epoch + i->value;
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
-    const int64_t end = s->now + v->cost.ring_ns;
-    const int64_t shown = end + route_to(v, v->ranks[s->rank].host, doorbell_card(m, doorbell))->latency_ns;
-    busy(&v->ranks[s->rank], s->now, end);
+    const int64_t end = s->began + v->model.cost.ring_ns;
+    const int64_t shown = shown_after_ns(&v->model, s->rank, doorbell_card(m, doorbell), s->began);
+    busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
     } else {
@@ -179,7 +194,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
         s->wanted = epoch, s->link = *list, *list = stream_waits(id);
         return BLOCKED;
     }
-    finish(v, id, later(s->now, shown) + look_ns(v, s, m, i->arg));
+    see(v, id, m, shown, 1);
     return ON;
 }
 
@@ -188,7 +203,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const int64_t slots = comm_of(v, c)->slots, epoch = c->epoch + i->value;
     if (i->arg < 0 || i->arg >= c->group_count || i->value < -slots || i->value >= c->rounds) return WRONG;
     if (epoch <= 0) { /* before the communicator's first round */
-        finish(v, id, s->now);
+        finish(v, id, s->began);
         return ON;
     }
     const group *its = &c->groups[i->arg];
@@ -203,7 +218,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
         s->link = g->waiters, g->waiters = stream_waits(id);
         return BLOCKED;
     }
-    finish(v, id, later(s->now, g->ns) + look_ns(v, s, comm_of(v, c), s->doorbell) + scan_ns(v, its));
+    see(v, id, comm_of(v, c), g->ns, its->count);
     return ON;
 }
 
@@ -214,8 +229,8 @@ static enum state happen(simulation *v, int64_t id, const virtual_call *c, const
     rank_state *r = &v->ranks[s->rank];
     if (i->arg < 0 || i->arg >= c->events[r->member] || r->events[i->arg].ns != NEVER) return WRONG;
     event *e = &r->events[i->arg];
-    e->ns = s->now;
-    finish(v, id, s->now);
+    e->ns = s->began;
+    finish(v, id, s->began);
     for (int32_t waiting = e->waiters, next; waiting != NOBODY; waiting = next) {
         stream *w = &v->streams[waiting - 1];
         next = w->link;
@@ -234,90 +249,32 @@ static enum state await(simulation *v, int64_t id, const virtual_call *c, const 
         s->link = e->waiters, e->waiters = stream_waits(id), s->doorbell = -1;
         return BLOCKED;
     }
-    finish(v, id, later(s->now, e->ns));
+    finish(v, id, later(s->began, e->ns));
     return ON;
 }
 
 /* --- bytes ---------------------------------------------------------------------------------------------------------- */
 
-static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
-
-/* One copy from or to the pool, after what it takes to start it. -1 for a region that is not there. */
-static int64_t copy(simulation *v, stream *s, const virtual_call *c, const operand *o, int64_t nbytes, bool to_pool) {
-    int64_t alone_ns = 0, way_ns = 0;
-    const int64_t begin = s->now + v->cost.copy_ns;
-    const int64_t end = transfer(v, s->rank, c, o, nbytes, to_pool, begin, &alone_ns, &way_ns);
-    if (end < 0) return -1;
-    s->queue_ns += end - begin - alone_ns;
+/* The next part of what moves, orders or combines bytes. */
+static enum state go_on(simulation *v, int64_t id, const virtual_call *c, const record *i) {
+    stream *s = &v->streams[id];
     rank_state *r = &v->ranks[s->rank];
-    if (to_pool) r->landed_ns = later(r->landed_ns, end + way_ns);
-    return to_pool ? end : end + way_ns;
-}
-
-static enum state write(simulation *v, int64_t id, const virtual_call *c, const record *i) {
-    stream *s = &v->streams[id];
-    if (i->dst.id >= c->region_count) return WRONG;
-    int64_t end = s->now;
-    if (!c->regions[i->dst.id].heap) end = copy(v, s, c, &i->dst, i->nbytes, true); /* an array in the heap is there already */
-    if (end < 0) return WRONG;
-    busy(&v->ranks[s->rank], s->now, end);
-    finish(v, id, end);
-    return ON;
-}
-
-enum { COMPUTED = 4 };
-
-/* READ and REDUCE, operand after operand, each a request of its own; then what is computed, and a copy to dst2. */
-static enum state gather(simulation *v, int64_t id, const virtual_call *c, const record *i) {
-    stream *s = &v->streams[id];
-    const operand *sources[] = {&i->a, &i->b, &i->c};
-    int64_t end = s->now;
-    while (s->phase < 3 && sources[s->phase]->kind != REGION) s->phase++;
-    if (s->phase != 3) {
-        const bool out = s->phase == COMPUTED;
-        end = copy(v, s, c, out ? &i->dst2 : sources[s->phase++], i->nbytes, out);
-        if (end < 0) return WRONG;
-        while (s->phase < 3 && sources[s->phase]->kind != REGION) s->phase++;
-    }
-    bool over = s->phase >= 3;
-    if (s->phase == 3) {
-        if (i->op == REDUCE) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->cost.reduce_rate);
-        if (i->dst2.kind == REGION) s->phase = COMPUTED, over = false;
-    }
-    busy(&v->ranks[s->rank], s->now, end);
-    if (over) finish(v, id, end);
-    else s->now = end;
-    return ON;
-}
-
-static int64_t landed_ns(const simulation *v, const stream *s) { return later(s->now, v->ranks[s->rank].landed_ns); }
-
-/* What takes a time that is known at once. */
-static enum state local(simulation *v, int64_t id, const record *i) {
-    stream *s = &v->streams[id];
-    int64_t end = s->now;
-    if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return WRONG;
-    if (i->op == FLUSH) end += lines_of(i) * v->cost.flush_line_ns;
-    if (i->op == INVALIDATE) end += lines_of(i) * v->cost.invalidate_line_ns;
-    if (i->op == FENCE) end = landed_ns(v, s) + v->cost.fence_ns;
-    if (i->op == COPY) end += bytes_ns(i->nbytes, v->cost.local_copy_rate);
-    if (i->op == REDUCE_LOCAL) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->cost.reduce_rate);
-    busy(&v->ranks[s->rank], s->now, end);
-    finish(v, id, end);
+    const int64_t begin = s->progress.now;
+    const enum part part = instruction_part(&v->model, s->rank, c->regions, i, &r->landed_ns, &s->progress);
+    if (part == NOT_THERE) return WRONG;
+    busy(r, begin, s->progress.now);
+    if (part == LAST) finish(v, id, s->progress.now);
     return ON;
 }
 
 static enum state execute(simulation *v, int64_t id, virtual_call *c, const record *i) {
     switch (i->op) {
-    case WRITE: case WRITE_NT: return write(v, id, c, i);
-    case READ: case REDUCE: return gather(v, id, c, i);
     case SIGNAL: case SIGNAL_DATA: return ring(v, id, c, i);
     case WAIT: case WAIT_DATA: return wait(v, id, c, i);
     case WAIT_ALL: return wait_all(v, id, c, i);
     case RECORD: return happen(v, id, c, i);
     case AWAIT: return await(v, id, c, i);
-    case FLUSH: case INVALIDATE: case FENCE: case COPY: case REDUCE_LOCAL: return local(v, id, i);
-    default: return WRONG;
+    default: return go_on(v, id, c, i);
     }
 }
 
@@ -336,12 +293,12 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
             r->events = more, r->event_room = c->events[r->member];
         }
         for (int32_t k = 0; k < c->events[r->member]; k++) r->events[k] = (event){NEVER, NOBODY};
-        r->busy_ns = 0, r->covered_ns = now += v->cost.call_ns;
+        r->busy_ns = 0, r->covered_ns = now += v->model.cost.call_ns;
         for (int k = 0; k < MAX_STREAMS; k++) {
             const program_stream *p = &c->streams[r->member * MAX_STREAMS + k];
             if (!p->length) continue;
             const int64_t id = (int64_t)rank * MAX_STREAMS + k;
-            v->streams[id] = (stream){.records = p->records, .length = p->length, .now = now, .began = now, .rank = rank};
+            v->streams[id] = (stream){.records = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
             push(v, id, now);
             r->live++;
         }
@@ -358,14 +315,14 @@ static bool end_stream(simulation *v, int32_t rank, int64_t now) {
     c->end_ns[r->member] = later(c->end_ns[r->member], now);
     if (--r->live) return true;
     const int64_t end = c->end_ns[r->member];
-    r->exposed_ns += end - c->begin_ns[r->member] - v->cost.call_ns - r->busy_ns;
+    r->exposed_ns += end - c->begin_ns[r->member] - v->model.cost.call_ns - r->busy_ns;
     r->turn++;
     return begin_turn(v, rank, end);
 }
 
 enum outcome simulation_run(simulation *v, int64_t *where) {
     *where = -1;
-    for (int32_t rank = 0; rank < v->rank_count; rank++)
+    for (int32_t rank = 0; rank < v->model.rank_count; rank++)
         if (!begin_turn(v, rank, 0)) return NO_MEMORY;
     while (v->heap_length) {
         const int64_t id = v->heap[0].id;
@@ -373,21 +330,21 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
         *where = id;
         if (s->at == s->length) {
             pop(v);
-            if (!end_stream(v, s->rank, s->now)) return NO_MEMORY;
+            if (!end_stream(v, s->rank, s->progress.now)) return NO_MEMORY;
             continue;
         }
         const enum state state = execute(v, id, &v->calls[v->ranks[s->rank].call], &s->records[s->at]);
         if (state == WRONG) return BAD_RECORD;
         if (state == BLOCKED) pop(v);
-        else sift_down(v, (due){s->now, id});
-        if (s->now > LONGEST_NS) return TOO_LONG;
+        else sift_down(v, (due){s->progress.now, id});
+        if (s->progress.now > LONGEST_NS) return TOO_LONG;
         if (v->out_of_memory) return NO_MEMORY;
         while (v->woken_length) {
             const int32_t woken = v->woken[--v->woken_length];
-            push(v, woken, v->streams[woken].now);
+            push(v, woken, v->streams[woken].progress.now);
         }
     }
-    for (int32_t rank = 0; rank < v->rank_count; rank++)
+    for (int32_t rank = 0; rank < v->model.rank_count; rank++)
         if (v->ranks[rank].live) return DEADLOCK;
     return OVER;
 }

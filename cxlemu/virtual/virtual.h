@@ -3,46 +3,10 @@
 #ifndef CXLEMU_VIRTUAL_H
 #define CXLEMU_VIRTUAL_H
 
-#include "../native/core.h"
+#include "../cost/cost.h"
 
 #define NEVER INT64_MAX
-#define LONGEST_NS (1LL << 60)
-#define LARGEST_BYTES (1LL << 41) /* of one instruction */
-enum { MAX_HOPS = 32, NOBODY = 0 };
-
-/* Of a resource: bytes in a millisecond, 0 where it is never in the way; how much longer it is kept for each transfer; and
- * how many bytes it carries for so many of payload, in whole flits. */
-typedef struct {
-    int64_t rate, message_ns, flit_bytes, payload_bytes;
-} pace;
-
-/* Something that one transfer at a time uses, in the order of requests. */
-typedef struct {
-    pace pace;
-    int64_t free_ns;
-    int64_t uses, bytes, busy_ns, queue_ns; /* statistics; queue_ns: how long transfers stood before it */
-    int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
-} resource;
-
-/* Resource `first + by_host * host + by_card * card` on the way between a host and a card. */
-typedef struct {
-    int32_t first, by_host, by_card;
-} hop;
-
-typedef struct {
-    hop to_pool[MAX_HOPS], from_pool[MAX_HOPS]; /* each in the direction of the data, without engines and cards */
-    int64_t hops, latency_ns; /* one way */
-} route;
-
-typedef struct {
-    int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
-    int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
-} costs;
-
-_Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
-_Static_assert(sizeof(hop) == 12, "hop differs from HOP_DTYPE");
-_Static_assert(sizeof(route) == 2 * MAX_HOPS * 12 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 80, "costs differs from COSTS_DTYPE");
+enum { NOBODY = 0 };
 
 /* Waiters are lists linked through `link`. */
 static inline int32_t stream_waits(int64_t id) { return (int32_t)id + 1; }
@@ -76,9 +40,9 @@ typedef struct {
 } program_stream;
 
 typedef struct {
-    int32_t comm, members, group_count, region_count;
+    int32_t comm, members, group_count;
     int64_t epoch, rounds;
-    const region *regions;
+    regions regions;
     const group *groups;
     int64_t first_gate;
     const program_stream *streams; /* [member][MAX_STREAMS] */
@@ -88,8 +52,9 @@ typedef struct {
 
 typedef struct {
     const record *records;
-    int64_t length, at, now, began, queue_ns, wanted;
-    int32_t phase, link, rank, doorbell;
+    int64_t length, at, began, wanted;
+    progress progress; /* its time, and what it did of its next instruction */
+    int32_t link, rank, doorbell;
 } stream;
 
 typedef struct {
@@ -98,7 +63,7 @@ typedef struct {
 } event;
 
 typedef struct {
-    int32_t host, call, member, turn, live; /* turn: of its calls, which; live: streams that have not ended */
+    int32_t call, member, turn, live; /* turn: of its calls, which; live: streams that have not ended */
     int32_t event_room;
     event *events;
     int64_t landed_ns, covered_ns, busy_ns, exposed_ns;
@@ -124,15 +89,7 @@ typedef struct {
 } op_total;
 
 typedef struct {
-    /* the model */
-    resource *resources;
-    const route *routes;
-    const int32_t *route_of; /* [host][card] */
-    const int64_t *card_latency_ns;
-    int32_t resource_count, route_count, hosts, cards, rank_count;
-    int32_t first_read, first_write, first_total; /* + card: resources */
-    int32_t first_to, first_from, first_both; /* + rank */
-    costs cost;
+    model model;
     /* the program */
     communicator *comms;
     virtual_call *calls;
@@ -144,7 +101,7 @@ typedef struct {
     stream *streams; /* [rank][MAX_STREAMS] */
     due *heap;
     int32_t *woken; /* by the instruction that is being executed: they are put on the heap after it */
-    int64_t heap_length, woken_length, transfers, steps;
+    int64_t heap_length, woken_length, steps;
     /* what was seen */
     op_total ops[OP_END];
     executed *log;
@@ -158,37 +115,7 @@ enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY };
 /* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there. */
 enum outcome simulation_run(simulation *v, int64_t *where);
 
-/* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
- * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there. */
-int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, bool to_pool,
-                 int64_t now, int64_t *alone_ns, int64_t *way_ns);
-
-/* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
-void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room);
-
-/* Rounded up; what is too long for a run is not too long for the type. */
-static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
-    if (!rate) return 0;
-    if (nbytes < INT64_MAX / 1000000 - rate) return (nbytes * 1000000 + rate - 1) / rate;
-    const __int128 ns = ((__int128)nbytes * 1000000 + rate - 1) / rate;
-    return ns > 2 * LONGEST_NS ? 2 * LONGEST_NS : (int64_t)ns;
-}
-
-/* How long a transfer keeps a resource. */
-static inline int64_t kept_ns(int64_t nbytes, const pace *p) {
-    const int64_t flits = p->payload_bytes == 1 ? nbytes : (nbytes + p->payload_bytes - 1) / p->payload_bytes;
-    return p->message_ns + bytes_ns(flits * p->flit_bytes, p->rate);
-}
-
-static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static inline const route *route_to(const simulation *v, int32_t host, int32_t card) {
-    return &v->routes[v->route_of[(int64_t)host * v->cards + card]];
-}
-
-/* A request's way and its answer's; a load waits for the card, too. */
-static inline int64_t round_trip_ns(const simulation *v, int32_t host, int32_t card, bool is_write) {
-    return 2 * route_to(v, host, card)->latency_ns + (is_write ? 0 : v->card_latency_ns[card]);
-}
+/* A reservation_seen: into the log of the simulation that is its watcher. */
+void log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes);
 
 #endif
