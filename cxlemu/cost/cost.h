@@ -65,11 +65,11 @@ typedef struct {
 typedef struct {
     const region *all;
     int32_t count;
-} regions;
+} region_table;
 
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
  * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there. */
-int64_t transfer(model *m, int32_t rank, regions r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
                  int64_t *alone_ns, int64_t *way_ns);
 
 /* A stream within an instruction. phase: which of its parts comes next, 0 before the first. */
@@ -83,7 +83,7 @@ enum part { NOT_THERE = -1, MORE, LAST };
 /* The next part of an instruction that moves, orders or combines bytes: p->now moves to its end. A part is one request to
  * the pool, so that those of other ranks come in between. *landed_ns: when all that the rank wrote is in the pool.
  * LAST: it is over then. NOT_THERE for an instruction that names what is not there, or that this model does not know. */
-enum part instruction_part(model *m, int32_t rank, regions r, const record *i, int64_t *landed_ns, progress *p);
+enum part instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p);
 
 /* Rounded up; what is too long for a run is not too long for the type. */
 static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {

@@ -8,7 +8,7 @@ static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) /
 static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
 
 /* One copy from or to the pool, after what it takes to start it. */
-static enum part copy(model *m, int32_t rank, regions r, const operand *o, int64_t nbytes, bool to_pool, int64_t *landed_ns,
+static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t *landed_ns,
                       progress *p) {
     int64_t alone_ns = 0, way_ns = 0;
     const int64_t begin = p->now + m->cost.copy_ns;
@@ -20,14 +20,14 @@ static enum part copy(model *m, int32_t rank, regions r, const operand *o, int64
     return LAST;
 }
 
-static enum part write(model *m, int32_t rank, regions r, const record *i, int64_t *landed_ns, progress *p) {
+static enum part write(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     if (i->dst.id >= r.count) return NOT_THERE;
     if (r.all[i->dst.id].heap) return LAST; /* an array in the heap is there already */
     return copy(m, rank, r, &i->dst, i->nbytes, true, landed_ns, p);
 }
 
 /* READ and REDUCE, operand after operand, each a request of its own; then what is computed, and a copy to dst2. */
-static enum part gather(model *m, int32_t rank, regions r, const record *i, int64_t *landed_ns, progress *p) {
+static enum part gather(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     const operand *sources[SOURCES] = {&i->a, &i->b, &i->c};
     while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
     if (p->phase == COMPUTED) return copy(m, rank, r, &i->dst2, i->nbytes, true, landed_ns, p);
@@ -42,7 +42,7 @@ static enum part gather(model *m, int32_t rank, regions r, const record *i, int6
     return MORE;
 }
 
-enum part instruction_part(model *m, int32_t rank, regions r, const record *i, int64_t *landed_ns, progress *p) {
+enum part instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return NOT_THERE;
     switch (i->op) {
     case WRITE: case WRITE_NT: return write(m, rank, r, i, landed_ns, p);

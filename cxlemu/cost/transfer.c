@@ -52,7 +52,7 @@ static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resour
     return count;
 }
 
-int64_t transfer(model *m, int32_t rank, regions r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
                  int64_t *alone_ns, int64_t *way_ns) {
     int32_t cards[MAX_CARDS];
     int64_t pieces[MAX_CARDS];

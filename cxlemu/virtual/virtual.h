@@ -42,7 +42,7 @@ typedef struct {
 typedef struct {
     int32_t comm, members, group_count;
     int64_t epoch, rounds;
-    regions regions;
+    region_table regions;
     const group *groups;
     int64_t first_gate;
     const program_stream *streams; /* [member][MAX_STREAMS] */
