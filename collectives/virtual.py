@@ -99,8 +99,13 @@ def virtual_layout(topology: Topology, call: Call) -> Layout:
     return replace(bare, slot_card_bytes=slot_card_bytes, heap_card_bytes=sharers * heap_rank_bytes)
 
 
-def planned(topology: Topology, case: Case, algorithm: str | None = None) -> tuple[Plan, Choice]:
-    """The plan of a case, and why this variant. Raises ArgumentError for a case that is not possible."""
+def planned(
+    topology: Topology, case: Case, algorithm: str | None = None, layout: Layout | None = None
+) -> tuple[Plan, Choice]:
+    """The plan of a case, and why this variant; on a ring of its own, or on one that is there.
+
+    Raises ArgumentError for a case that is not possible.
+    """
     call = replace(case.call, in_place=case.in_place)
     choice = Choice(call.algorithm, "")
     if algorithm is not None:
@@ -110,7 +115,7 @@ def planned(topology: Topology, case: Case, algorithm: str | None = None) -> tup
             choice = choose(call.collective, call.nbytes, call.ranks)
         recipe = catalog.recipe(call.collective, choice.variant)
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
-    return catalog.build(recipe, virtual_layout(topology, call), call), choice
+    return catalog.build(recipe, layout or virtual_layout(topology, call), call), choice
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:

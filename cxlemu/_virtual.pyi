@@ -7,7 +7,9 @@ Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py 
 
 class Simulation:
     def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
-    def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: int, epochs: int, /) -> int: ...
+    def communicator(
+        self, ranks: int, slots: int, doorbells_per_rank: int, cards: int, epochs: int, used: int, /
+    ) -> int: ...
     def call(
         self,
         comm: int,

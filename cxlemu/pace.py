@@ -27,8 +27,9 @@ from cxlemu.topology import Topology
 TIME_SCALE_MIN, TIME_SCALE_MAX = 1e-3, 1e6
 # An emulated host's cache copies what is written twice, and what is read; other memory is written and read once.
 PASSES = {"emulated": 4, "shm": 2}
-WAKING_NS = 100_000  # of a rank that sleeps, on a core that others use
-STEP_NS = 5_000  # what an instruction of a collective takes at least on modelled hardware
+# How late a rank comes that slept: on a core that nobody else wants, and on one that others compute on.
+WAKING_NS, WAITING_NS = 100_000, 1_000_000
+STEP_NS = 5_000  # of the order of what a collective's instructions take on modelled hardware
 _MEASURED_BYTES = 1 << 25
 
 
@@ -54,6 +55,9 @@ class Clocks:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> Clocks:
+        """Raises ArgumentError as CostModel.of does, and for a topology whose pool is only a part of its cards."""
+        if len(topology.cards_of(topology.pool_space)) != topology.card_count:
+            raise ArgumentError(f"a pace needs a pool on all cards, but that of {topology.name} is on some of them")
         return cls(CostModel.of(topology, ranks), topology.card_bytes)
 
     @cached_property
@@ -78,7 +82,7 @@ class TimeScale:
 
 
 def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeScale:
-    """The power of two with which this machine's copies and wake-ups are half as long as what they stand for.
+    """The power of two with which this machine's copies and delays are half as long as what they stand for.
 
     ``ranks``: of this machine. Measures how fast one core copies, for some milliseconds.
     """
@@ -86,13 +90,14 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
     copied = _copied_gbytes_per_s()
     modelled = _modelled_gbytes_per_s(topology, ranks)
     slower = modelled * PASSES.get(backend, 2) / (copied * cores)
-    later = WAKING_NS / STEP_NS * ranks / cores
+    busy = os.getloadavg()[0] + cores > len(os.sched_getaffinity(0))
+    later = (WAITING_NS if busy else WAKING_NS) / STEP_NS * ranks / cores
     value = 1.0
     while value < 2 * max(slower, later):
         value *= 2
     reason = (
         f"chosen: the model moves {modelled:.0f} GB/s, {cores} core{'s' * (cores > 1)} of this machine copy "
-        f"{copied * cores:.0f} GB/s for {ranks} rank{'s' * (ranks > 1)}"
+        f"{copied * cores:.0f} GB/s for {ranks} rank{'s' * (ranks > 1)}" + ", and others use them" * busy
     )
     return TimeScale(value, reason)
 
@@ -102,8 +107,11 @@ def _modelled_gbytes_per_s(topology: Topology, ranks: int) -> float:
     cost = topology.costs
     cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
     reads, writes = (sum(getattr(card, f"{which}_gbytes_per_s") for card in cards) for which in ("read", "write"))
-    of_ranks = ranks * (min(cost.to_pool_gbytes_per_s or writes, writes) + min(cost.from_pool_gbytes_per_s or reads, reads))
-    return min(of_ranks, sum(card.total_gbytes_per_s for card in cards))
+    of_ranks: float = ranks * (
+        min(cost.to_pool_gbytes_per_s or writes, writes) + min(cost.from_pool_gbytes_per_s or reads, reads)
+    )
+    of_cards: float = sum(card.total_gbytes_per_s for card in cards)
+    return min(of_ranks, of_cards)
 
 
 def _copied_gbytes_per_s() -> float:

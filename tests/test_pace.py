@@ -1,4 +1,4 @@
-"""A pace: with a clock of the test's, plans in the native engine end when the virtual engine says, to the nanosecond."""
+"""With a clock of the test's, paced plans end when the virtual engine says, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from collectives import catalog, oracle
-from collectives.bench import Case
 from collectives.layouts import layout_in
 from cxlemu import _native
 from cxlemu.engines.native import DONE, IDLE, ITS_TIME, NativeEngine

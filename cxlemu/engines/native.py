@@ -103,7 +103,9 @@ class NativeEngine:
             elif status == HELD:
                 raise held()
             elif status == CLOCKS_HELD:
-                raise DeadlineError(f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped")
+                raise DeadlineError(
+                    f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped"
+                )
             elif status in (LINK_DOWN, CARD_LOST, POISONED):
                 assert self.through is not None  # only an emulated pool says so
                 raise self.through.failure(status)

@@ -106,8 +106,9 @@ class VirtualRun:
         return max((use for use in self.uses if use.resource.kind == kind), key=lambda use: use.busy_ns, default=None)
 
 
-def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False) -> VirtualRun:
-    """Run calls one after another. With ``log`` every instruction and reservation is kept.
+def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False, warm: bool = False) -> VirtualRun:
+    """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose slots
+    have all been used before, so that looking whether they are free takes the time that it takes later.
 
     Raises PlanError for a record that names what is not there or has no cost, DeadlineError for a deadlock,
     ArgumentError for calls that do not fit the model or take too long.
@@ -115,7 +116,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     ranks = len(model.hosts)
     core = _virtual.Simulation(model.tables())
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
-    _add_calls(core, model, calls, members)
+    _add_calls(core, model, calls, members, warm)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for number, its in enumerate(members):
         for member, rank in enumerate(its):
@@ -147,13 +148,18 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
 
 
 def _add_calls(
-    core: _virtual.Simulation, model: CostModel, calls: Sequence[VirtualCall], members: Sequence[tuple[int, ...]]
+    core: _virtual.Simulation,
+    model: CostModel,
+    calls: Sequence[VirtualCall],
+    members: Sequence[tuple[int, ...]],
+    warm: bool,
 ) -> None:
     rings = [(call.plan.layout, its) for call, its in zip(calls, members, strict=True)]
     rounds: dict[tuple[Layout, tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
         rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
-    numbers, epochs = {}, dict.fromkeys(rounds, 1)
+    used = {ring: ring[0].slots if warm else 0 for ring in rounds}
+    numbers, epochs = {}, {ring: number + 1 for ring, number in used.items()}
     for ring, total in rounds.items():
         layout, its = ring
         if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
@@ -162,7 +168,7 @@ def _add_calls(
             raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
         shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards
         try:
-            numbers[ring] = core.communicator(*shape, total)
+            numbers[ring] = core.communicator(*shape, used[ring] + total, used[ring])
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):

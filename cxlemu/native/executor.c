@@ -257,7 +257,8 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
     for (;;) {
         bool stepped = false;
         *count = 0;
-        for (int32_t s = 0; s < p->stream_count; s++) {
+        for (int32_t turn = 0; turn < p->stream_count; turn++) {
+            const int32_t s = p->pacing ? pace_turn(p, turn) : turn;
             while (p->position[s] < p->stops[s]) {
                 obstacle *next = &found[*count];
                 const int64_t at = p->position[s];
@@ -276,6 +277,10 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                 }
                 p->position[s]++;
                 stepped = true;
+                if (p->pacing) { /* whose time comes first is to be told again */
+                    turn = p->stream_count;
+                    break;
+                }
             }
             if (p->pacing && p->position[s] == p->lengths[s] && !pace_due(p, s, &found[*count])) ++*count;
             if (p->position[s] == p->stops[s] && p->stops[s] < p->lengths[s]) {
@@ -284,7 +289,7 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                 return STOPPED;
             }
         }
-        if (*count == 0) {
+        if (*count == 0 && !(p->pacing && stepped)) {
             if (p->pacing) pace_end(p);
             return DONE;
         }

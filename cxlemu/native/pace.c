@@ -38,6 +38,16 @@ void pace_end(program *p) {
     for (int32_t s = 0; s < p->stream_count; s++) its->ended_ns = later(its->ended_ns, p->pacing->streams[s].now);
 }
 
+int32_t pace_turn(const program *p, int32_t turn) {
+    const progress *streams = p->pacing->streams;
+    int32_t s = 0;
+    for (;; s++) {
+        int32_t earlier = 0;
+        for (int32_t k = 0; k < p->stream_count; k++) earlier += streams[k].now < streams[s].now || (streams[k].now == streams[s].now && k < s);
+        if (earlier == turn) return s;
+    }
+}
+
 bool pace_due(const program *p, int32_t s, obstacle *found) {
     const int64_t due = p->pacing->streams[s].now;
     if (due <= pacer_now(p->pacing->pacer)) return true;

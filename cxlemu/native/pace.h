@@ -57,6 +57,9 @@ void pace_begin(program *p);
 /* All streams have ended. */
 void pace_end(program *p);
 
+/* Which stream comes so late in the order of modelled times: a rank that is late still makes its requests in their order. */
+int32_t pace_turn(const program *p, int32_t turn);
+
 /* Whether a stream's modelled time has come; if not, *found says so. */
 bool pace_due(const program *p, int32_t s, obstacle *found);
 

@@ -63,11 +63,11 @@ static void Simulation_dealloc(Simulation *self) {
 
 static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     communicator made = {0};
-    long long epochs;
+    long long epochs, used;
     simulation *v = &self->v;
-    if (!PyArg_ParseTuple(args, "iiiiL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.cards, &epochs)) return NULL;
+    if (!PyArg_ParseTuple(args, "iiiiLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.cards, &epochs, &used)) return NULL;
     made.epochs = epochs;
-    if (made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || made.cards > v->model.cards || epochs < 0 ||
+    if (made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || made.cards > v->model.cards || used < 0 || epochs < used ||
         (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
@@ -80,6 +80,7 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     made.done_shows = zeros(made.ranks, sizeof(int64_t)), made.done_waiters = zeros(made.ranks, sizeof(int32_t));
     all[v->comm_count++] = made;
     if (!made.published || !made.done || !made.done_shows || !made.done_waiters) return NULL;
+    for (int32_t k = 0; k < made.ranks; k++) made.done_shows[k] = used; /* from the beginning on */
     return PyLong_FromLongLong(v->comm_count - 1);
 }
 
@@ -238,7 +239,7 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, cards, epochs) -> its number"},
+     "communicator(ranks, slots, doorbells_per_rank, cards, epochs, used) -> its number; of the epochs, so many are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, streams, events) -> its number"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},
