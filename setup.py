@@ -9,7 +9,19 @@ FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contr
 
 NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
 NATIVE += ("module", "operation", "pace", "pace_module", "place", "ring", "shadow", "shadow_module", "through", "verbs")
-NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "pace", "place", "python", "shadow")
+NATIVE_HEADERS = (
+    "adversary",
+    "cache",
+    "core",
+    "damage",
+    "hostlock",
+    "lines",
+    "modules",
+    "pace",
+    "place",
+    "python",
+    "shadow",
+)
 NATIVE_HEADERS += ("through",)
 COST = ("instruction", "tables", "transfer")
 COST_HEADERS = ("cost", "tables")

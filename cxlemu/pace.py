@@ -67,7 +67,7 @@ class Clocks:
 
     def make(self, memory: Bytes, time_scale: float) -> None:
         """In a new segment, before any rank has it."""
-        _native.clocks_make(memory, time_scale)
+        _native.clocks_make(memory, len(self.model.resources), time_scale)
 
     def pacer(self, memory: Bytes, rank: int) -> _native.Pacer:
         return _native.Pacer(memory, self.model.tables(), rank, len(self.model.cards), self.card_bytes)

@@ -107,8 +107,8 @@ class VirtualRun:
 
 
 def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False, warm: bool = False) -> VirtualRun:
-    """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose slots
-    have all been used before, so that looking whether they are free takes the time that it takes later.
+    """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose
+    slots have all been used before, so that looking whether they are free takes the time that it takes later.
 
     Raises PlanError for a record that names what is not there or has no cost, DeadlineError for a deadlock,
     ArgumentError for calls that do not fit the model or take too long.

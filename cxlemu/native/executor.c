@@ -254,11 +254,13 @@ static bool idle(const program *p, idling *since, int64_t idle_ns, int64_t spins
 
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
     idling since = {0};
+    int32_t order[MAX_STREAMS] = {0, 1, 2, 3};
     for (;;) {
         bool stepped = false;
         *count = 0;
+        if (p->pacing) pace_order(p, order);
         for (int32_t turn = 0; turn < p->stream_count; turn++) {
-            const int32_t s = p->pacing ? pace_turn(p, turn) : turn;
+            const int32_t s = order[turn];
             while (p->position[s] < p->stops[s]) {
                 obstacle *next = &found[*count];
                 const int64_t at = p->position[s];

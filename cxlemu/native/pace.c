@@ -38,13 +38,12 @@ void pace_end(program *p) {
     for (int32_t s = 0; s < p->stream_count; s++) its->ended_ns = later(its->ended_ns, p->pacing->streams[s].now);
 }
 
-int32_t pace_turn(const program *p, int32_t turn) {
+void pace_order(const program *p, int32_t order[MAX_STREAMS]) {
     const progress *streams = p->pacing->streams;
-    int32_t s = 0;
-    for (;; s++) {
-        int32_t earlier = 0;
-        for (int32_t k = 0; k < p->stream_count; k++) earlier += streams[k].now < streams[s].now || (streams[k].now == streams[s].now && k < s);
-        if (earlier == turn) return s;
+    for (int32_t s = 0; s < p->stream_count; s++) {
+        int32_t at = s;
+        for (; at > 0 && streams[order[at - 1]].now > streams[s].now; at--) order[at] = order[at - 1];
+        order[at] = s;
     }
 }
 

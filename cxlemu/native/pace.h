@@ -18,6 +18,7 @@ enum { CLOCKS_HEAD_BYTES = 4096 };
 typedef struct {
     _Alignas(HOST_LOCK_BYTES) host_lock lock;
     _Alignas(HOST_LOCK_BYTES) double time_scale; /* this machine's nanoseconds for one of the model */
+    int64_t resource_count;
 } clocks;
 
 /* Beside a published doorbell: when it came to show its epoch, and when the done doorbell of a rank, whose first published
@@ -57,8 +58,8 @@ void pace_begin(program *p);
 /* All streams have ended. */
 void pace_end(program *p);
 
-/* Which stream comes so late in the order of modelled times: a rank that is late still makes its requests in their order. */
-int32_t pace_turn(const program *p, int32_t turn);
+/* The streams by their modelled times: a rank that comes late still makes its requests in their order. */
+void pace_order(const program *p, int32_t order[MAX_STREAMS]);
 
 /* Whether a stream's modelled time has come; if not, *found says so. */
 bool pace_due(const program *p, int32_t s, obstacle *found);

@@ -19,7 +19,8 @@ static int refuse(const char *what) {
 
 static bool fits(const pacer *p, long long cards, long long card_bytes, Py_ssize_t nbytes) {
     return cards == p->model.cards && card_bytes > 0 && card_bytes % LINE_BYTES == 0 &&
-           card_bytes <= INT64_MAX / MAX_CARDS && clocks_bytes(p->model.resource_count, cards, card_bytes) <= nbytes;
+           card_bytes <= INT64_MAX / MAX_CARDS && p->shared->resource_count == p->model.resource_count &&
+           clocks_bytes(p->model.resource_count, cards, card_bytes) == nbytes;
 }
 
 static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
@@ -40,10 +41,10 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
         p->test_ns = self->test_ns.buf;
     }
     if (p->rank < 0 || p->rank >= p->model.rank_count) return refuse("the model has no such rank");
-    if (!fits(p, cards, card_bytes, self->clocks.len)) return refuse("the clocks are those of another model, or of other cards");
     uint8_t *at = self->clocks.buf;
-    if ((uintptr_t)at % _Alignof(clocks)) return refuse("the clocks begin at a whole line");
+    if ((uintptr_t)at % _Alignof(clocks) || self->clocks.len < CLOCKS_HEAD_BYTES) return refuse("clocks begin at a whole line");
     p->shared = (clocks *)(void *)at;
+    if (!fits(p, cards, card_bytes, self->clocks.len)) return refuse("the clocks are those of another model, or of other cards");
     p->time_scale = p->shared->time_scale;
     if (!(p->time_scale > 0)) return refuse("the clocks have no time scale");
     p->model.resources = (resource *)(void *)(at + CLOCKS_HEAD_BYTES);
@@ -89,15 +90,16 @@ static PyObject *module_clocks_bytes(PyObject *module, PyObject *args) {
     return PyLong_FromLongLong(clocks_bytes(resources, cards, card_bytes));
 }
 
-/* clocks_make(clocks, time_scale): of bytes that are zeros, before any rank has them */
+/* clocks_make(clocks, resources, time_scale): of bytes that are zeros, before any rank has them */
 static PyObject *module_clocks_make(PyObject *module, PyObject *args) {
     Py_buffer memory;
     double time_scale;
+    long long resources;
     (void)module;
-    if (!PyArg_ParseTuple(args, "w*d", &memory, &time_scale)) return NULL;
+    if (!PyArg_ParseTuple(args, "w*Ld", &memory, &resources, &time_scale)) return NULL;
     clocks *made = memory.buf;
     const bool right = memory.len >= CLOCKS_HEAD_BYTES && time_scale > 0 && host_lock_make(&made->lock);
-    if (right) made->time_scale = time_scale;
+    if (right) made->resource_count = resources, made->time_scale = time_scale;
     PyBuffer_Release(&memory);
     if (!right) {
         refuse("clocks are a page or more, with a positive time scale, on a system whose locks outlive their holders");
@@ -108,7 +110,7 @@ static PyObject *module_clocks_make(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"clocks_bytes", module_clocks_bytes, METH_VARARGS, "clocks_bytes(resources, cards, card_bytes) -> how many bytes clocks have."},
-    {"clocks_make", module_clocks_make, METH_VARARGS, "clocks_make(clocks, time_scale): of zeros, before any rank has them."},
+    {"clocks_make", module_clocks_make, METH_VARARGS, "clocks_make(clocks, resources, time_scale): of zeros, before any rank has them."},
     {NULL, NULL, 0, NULL},
 };
 
