@@ -20,6 +20,7 @@ class Simulation:
         first_to: int,
         first_from: int,
         first_both: int,
+        multiprocessors: int,
     ) -> None: ...
     def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: int, epochs: int, /) -> int: ...
     def call(
@@ -29,6 +30,7 @@ class Simulation:
         rounds: int,
         regions: Table,
         groups: Table,
+        kernels: Table,
         streams: list[Sequence[Table]],
         events: list[int],
         /,

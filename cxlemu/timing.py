@@ -18,11 +18,14 @@ block. Who waits for a doorbell sees it a look (a load, and the cost of observin
 to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
 each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
 doorbells' bytes.
+
+What COMPUTE costs says cxlemu/compute.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +33,7 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
-from cxlemu.topology import Link, Route, Topology
+from cxlemu.topology import Accelerator, Link, Route, Topology
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
 HOP_DTYPE = np.dtype([("first", "<i4"), ("by_host", "<i4"), ("by_card", "<i4")])
@@ -121,6 +124,12 @@ class CostModel:
                 route_of[host, at] = ways.number(route)
         latencies = np.array([topology.card(card).latency_ns for card in cards], np.int64)
         return cls(topology, hosts, cards, tuple(resources), first, ways.table(), route_of, latencies)
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """What every rank computes with: see cxlemu/compute.py."""
+        name = self.topology.accelerator
+        return None if name is None else Accelerator.load(name)
 
     def costs(self) -> Records:
         """One row of COSTS_DTYPE: what is absent costs nothing."""
