@@ -26,6 +26,7 @@ class Parts(Model):
     cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
         description="one group of equal cards, or a list of groups"
     )
+    accelerator: Name | None = Field(default=None, description="a shipped accelerator: what every rank computes with")
     costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
     switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
         default=(), description="the switches between hosts and cards"
