@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from cxlemu.trace import Event
@@ -63,6 +64,19 @@ class Timeline:
     def time_ns(self) -> int:
         return max(self.end_ns, default=0)
 
+    @cached_property
+    def _computing(self) -> dict[int, list[int]]:
+        """Of each lane, the operations of its compute stream."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for number, its in enumerate(self.operations):
+            if its.stream == COMPUTE:
+                found[its.lane].append(number)
+        return found
+
+    @cached_property
+    def _last(self) -> int:
+        return max(range(len(self.operations)), key=lambda number: self.end_ns[number])
+
     def billed(self, lane: int) -> Counter[str]:
         """What the step's time went to on one lane, in nanoseconds: the sum is the step's time.
 
@@ -70,15 +84,13 @@ class Timeline:
         that which this one waited for, and so on; work of another lane's compute stream is the pipeline's bubble.
         """
         bill: Counter[str] = Counter()
-        mine = [n for n, its in enumerate(self.operations) if its.lane == lane and its.stream == COMPUTE]
         free_ns = 0
-        for number in mine:
+        for number in self._computing[lane]:
             self._bill_gap(bill, self.cause[number], free_ns, self.begin_ns[number], lane)
             for kind, ns in self.operations[number].parts:
                 bill[kind] += ns
             free_ns = self.end_ns[number]
-        last = max(range(len(self.operations)), key=lambda n: self.end_ns[n])
-        self._bill_gap(bill, last, free_ns, self.time_ns, lane)
+        self._bill_gap(bill, self._last, free_ns, self.time_ns, lane)
         return +bill
 
     def _bill_gap(self, bill: Counter[str], cause: int, begin_ns: int, end_ns: int, lane: int) -> None:
