@@ -23,7 +23,7 @@ NATIVE_HEADERS = (
     "shadow",
 )
 NATIVE_HEADERS += ("through",)
-COST = ("instruction", "tables", "transfer")
+COST = ("compute", "instruction", "tables", "transfer")
 COST_HEADERS = ("cost", "tables")
 SEARCH = ("line", "module", "reduce", "rows", "search", "table")
 PROVER = ("bells", "clock", "kernels", "lines", "module", "pass", "rules", "touch", "values")

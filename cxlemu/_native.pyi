@@ -142,7 +142,7 @@ class Pacer:
         clocks: Bytes,
         model: dict[str, Any],
         rank: int,
-        cards: int,
+        cards: NDArray[np.int32],
         card_bytes: int,
         test_ns: NDArray[np.int64] | None = None,
     ) -> None: ...

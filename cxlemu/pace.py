@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu import _native
 from cxlemu.errors import ArgumentError
@@ -55,22 +56,27 @@ class Clocks:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> Clocks:
-        """Raises ArgumentError as CostModel.of does, and for a topology whose pool is only a part of its cards."""
-        if len(topology.cards_of(topology.pool_space)) != topology.card_count:
-            raise ArgumentError(f"a pace needs a pool on all cards, but that of {topology.name} is on some of them")
+        """Raises ArgumentError as CostModel.of does, and for a topology without a pool of cards."""
+        if topology.pool_space.owned:
+            raise ArgumentError(f"a pace needs a pool of cards, but {topology.name} has only memory that ranks own")
         return cls(CostModel.of(topology, ranks), topology.card_bytes)
+
+    @cached_property
+    def cards(self) -> NDArray[np.int32]:
+        """Of the pool's cards, which of the model's each is."""
+        return np.array(self.model.cards_of(self.model.topology.pool_space), np.int32)
 
     @cached_property
     def nbytes(self) -> int:
         """Of the segment, which stays sparse."""
-        return _native.clocks_bytes(len(self.model.resources), len(self.model.cards), self.card_bytes)
+        return _native.clocks_bytes(len(self.model.resources), len(self.cards), self.card_bytes)
 
     def make(self, memory: Bytes, time_scale: float) -> None:
         """In a new segment, before any rank has it."""
         _native.clocks_make(memory, len(self.model.resources), time_scale)
 
     def pacer(self, memory: Bytes, rank: int) -> _native.Pacer:
-        return _native.Pacer(memory, self.model.tables(), rank, len(self.model.cards), self.card_bytes)
+        return _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes)
 
 
 @dataclass(frozen=True, slots=True)

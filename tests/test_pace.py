@@ -53,7 +53,7 @@ class Paced:
         memory = card(clocks.nbytes) if memory is None else memory
         clocks.make(memory, 1.0)
         self.pacers = [
-            _native.Pacer(memory, clocks.model.tables(), rank, layout.cards, layout.extent_bytes, self.now)
+            _native.Pacer(memory, clocks.model.tables(), rank, clocks.cards, layout.extent_bytes, self.now)
             for rank in range(layout.ranks)
         ]
         self.engines = [NativeEngine(self.cards, pacer=pacer) for pacer in self.pacers]

@@ -32,5 +32,5 @@ def time_scale_of(given: float | None, topology: Topology, ranks: int, backend: 
 
 def paced(scale: TimeScale, topology: Topology, layout: Layout, case: Case, sweep: Sweep) -> Paced:
     """What the virtual engine says of the plan that the ranks executed, on their ring."""
-    plan, _ = planned(topology, case, sweep.algorithm, layout)
+    plan, _ = planned(topology, case, sweep.algorithm, layout=layout)
     return Paced(scale.value, simulate(CostModel.of(topology, case.call.ranks), [VirtualCall(plan)], warm=True).time_ns)

@@ -5,11 +5,11 @@
 #include <stddef.h>
 
 /* How much of a logical range lies on each card that it touches, from the first on; returns how many. */
-static int32_t pieces_of(const region *r, const operand *o, int64_t nbytes, int32_t *card, int64_t *piece) {
+static int32_t pieces_of(const int32_t *card_of, const region *r, const operand *o, int64_t nbytes, int32_t *card, int64_t *piece) {
     const int64_t size = r->granularity_bytes, begin = r->start + o->offset, end = begin + nbytes;
     const int64_t first = begin / size, last = (end - 1) / size;
     if (r->cards == 1 || first == last) {
-        card[0] = r->first_card + (int32_t)(first % r->cards), piece[0] = nbytes;
+        card[0] = card_of[r->first_card + (int32_t)(first % r->cards)], piece[0] = nbytes;
         return 1;
     }
     int32_t count = 0;
@@ -18,7 +18,7 @@ static int32_t pieces_of(const region *r, const operand *o, int64_t nbytes, int3
         piece[count] = blocks * size;
         if (granule == first) piece[count] -= begin - first * size;
         if ((last - granule) % r->cards == 0) piece[count] -= (last + 1) * size - end;
-        card[count] = r->first_card + (int32_t)(granule % r->cards);
+        card[count] = card_of[r->first_card + (int32_t)(granule % r->cards)];
     }
     return count;
 }
@@ -40,14 +40,15 @@ static int64_t take(model *m, resource *r, int32_t rank, int64_t asked_ns, int64
 
 /* The resources of a piece's way in the direction of the data, engines apart; returns how many. */
 static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resource **way) {
-    const int32_t host = m->host_of[rank];
     const route *between = route_to(m, rank, card);
+    const int64_t host = m->host_of[rank], owner = m->card[card].owner_host;
     const hop *hops = to_pool ? between->to_pool : between->from_pool;
     int32_t count = 0;
     resource *ends[2] = {&m->resources[(to_pool ? m->first_write : m->first_read) + card], &m->resources[m->first_total + card]};
     if (!to_pool) way[count++] = ends[1], way[count++] = ends[0];
     for (int64_t k = 0; k < between->hops; k++)
-        way[count++] = &m->resources[hops[k].first + hops[k].by_host * host + hops[k].by_card * card];
+        way[count++] = &m->resources[hops[k].first + hops[k].by_host * host + hops[k].by_rank * (int64_t)rank +
+                                     hops[k].by_card * (int64_t)card + hops[k].by_owner * owner];
     if (to_pool) way[count++] = ends[0], way[count++] = ends[1];
     return count;
 }
@@ -62,12 +63,17 @@ int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64
         return -1;
     const region *whole = &r.all[o->id];
     if (nbytes == 0) return now;
-    resource *engine = &m->resources[(to_pool ? m->first_to : m->first_from) + rank], *both = &m->resources[m->first_both + rank];
+    const int32_t count = pieces_of(r.card_of, whole, o, nbytes, cards, pieces);
+    if (count < 1) return -1;
+    for (int32_t k = 0; k < count; k++)
+        if (!route_to(m, rank, cards[k])) return -1;
+    const costs *cost = costs_at(m, cards[0]);
+    resource *engine = &m->resources[(to_pool ? cost->first_to : cost->first_from) + rank];
+    resource *both = &m->resources[cost->first_both + rank];
     const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
     start = take(m, both, rank, start, nbytes, &end, alone_ns);
-    const int32_t count = pieces_of(whole, o, nbytes, cards, pieces);
     if (count > 1) { /* what pieces share carries their sum, from when the first of them comes */
         const int64_t number = ++m->transfers;
         for (int32_t k = 0; k < count; k++) {

@@ -126,7 +126,7 @@ static int go_through(Program *self, PyObject *memory, int64_t extent_bytes) {
 static int go_at(Program *self, PyObject *object) {
     pacer *its = pacer_of(object);
     if (!its) return -1;
-    if (its->model.cards != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
+    if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
         PyErr_SetString(PyExc_ValueError, "the pace is that of other cards");
         return -1;
     }
@@ -135,7 +135,7 @@ static int go_at(Program *self, PyObject *object) {
         PyErr_NoMemory();
         return -1;
     }
-    made->pacer = its, made->regions.all = self->p.regions, made->regions.count = self->p.region_count;
+    made->pacer = its, made->regions = (region_table){self->p.regions, self->p.region_count, its->card_of};
     self->pacer = Py_NewRef(object);
     self->p.pacing = made;
     return 0;

@@ -28,7 +28,7 @@ void pace_begin(program *p) {
 #if defined(__linux__)
     prctl(PR_SET_TIMERSLACK, 1); /* of this thread: its naps end when they should */
 #endif
-    const int64_t begin = later(pacer_now(its), its->ended_ns) + its->model.cost.call_ns;
+    const int64_t begin = later(pacer_now(its), its->ended_ns) + its->model.costs->call_ns;
     for (int32_t s = 0; s < MAX_STREAMS; s++) p->pacing->streams[s] = (progress){.now = begin};
     its->ended_ns = begin;
 }
@@ -72,7 +72,7 @@ static void ring(program *p, int32_t s, const record *r) {
     const int64_t epoch = p->epoch + r->value;
     const int32_t rank = r->arg - published_count(p);
     const place at = doorbell_place(p, r->arg, epoch);
-    const int64_t shown = shown_after_ns(&its->model, its->rank, at.card, stream->now);
+    const int64_t shown = shown_after_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
     if (rank < 0) atomic_store_explicit(&rung_at(p, at)->ns, shown, memory_order_relaxed);
     else {
         _Atomic int64_t *newest = &rung_at(p, at)->ns;
@@ -81,7 +81,7 @@ static void ring(program *p, int32_t s, const record *r) {
         atomic_store_explicit(newest, epoch, memory_order_relaxed);
     }
     atomic_thread_fence(memory_order_release); /* noted before it is rung */
-    stream->now += its->model.cost.ring_ns;
+    stream->now = rung_ns(&its->model, its->card_of[at.card], stream->now);
 }
 
 static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {
@@ -103,7 +103,7 @@ void pace_saw(program *p, int32_t s, const record *r) {
     if (r->op == WAIT_ALL && epoch <= 0) return;
     atomic_thread_fence(memory_order_acquire);
     for (int32_t k = 0; k < g->count; k++) stream->now = later(stream->now, shown_ns(p, g->first + k * g->stride, epoch));
-    stream->now += look_ns(&its->model, its->rank, doorbell_place(p, g->first, epoch).card, g->count);
+    stream->now += look_ns(&its->model, its->rank, its->card_of[doorbell_place(p, g->first, epoch).card], g->count);
 }
 
 /* --- all others ------------------------------------------------------------------------------------------------------ */
@@ -119,13 +119,13 @@ enum status pace_pay(program *p, int32_t s, const record *r, bool *more) {
         *more = instruction_part(&its->model, its->rank, p->pacing->regions, r, &its->landed_ns, stream) == MORE;
         host_lock_release(&its->shared->lock);
     }
-    if (!*more) stream->phase = 0;
+    if (!*more) next_instruction(stream, stream->now);
     return DONE;
 }
 
 void pace_skip(program *p, int32_t s) {
     progress *stream = &p->pacing->streams[s];
-    *stream = (progress){.now = later(stream->now, pacer_now(p->pacing->pacer))};
+    next_instruction(stream, later(stream->now, pacer_now(p->pacing->pacer)));
 }
 
 int64_t pace_rest_ns(const program *p, const obstacle *found, int count, bool *only) {

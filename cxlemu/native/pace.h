@@ -32,6 +32,8 @@ typedef struct pacer {
     clocks *shared;
     rung *rung; /* [card][line] */
     int64_t card_lines;
+    const int32_t *card_of; /* of the pool's cards, which of the model's */
+    int32_t card_count;
     int32_t rank; /* of the world */
     int64_t landed_ns, ended_ns; /* all that it wrote is in the pool; its last call is over */
     double time_scale;

@@ -17,8 +17,11 @@ static int refuse(const char *what) {
     return -1;
 }
 
-static bool fits(const pacer *p, long long cards, long long card_bytes, Py_ssize_t nbytes) {
-    return cards == p->model.cards && card_bytes > 0 && card_bytes % LINE_BYTES == 0 &&
+/* Whether the clocks are those of the model and the cards, and every rank has a way to each of these. */
+static bool fits(const pacer *p, int64_t cards, long long card_bytes, Py_ssize_t nbytes) {
+    for (int64_t k = 0; k < cards; k++)
+        if (p->card_of[k] < 0 || p->card_of[k] >= p->model.cards || !route_to(&p->model, p->rank, p->card_of[k])) return false;
+    return cards > 0 && cards <= MAX_CARDS && card_bytes > 0 && card_bytes % LINE_BYTES == 0 &&
            card_bytes <= INT64_MAX / MAX_CARDS && p->shared->resource_count == p->model.resource_count &&
            clocks_bytes(p->model.resource_count, cards, card_bytes) == nbytes;
 }
@@ -26,15 +29,16 @@ static bool fits(const pacer *p, long long cards, long long card_bytes, Py_ssize
 static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"clocks", "model", "rank", "cards", "card_bytes", "test_ns", NULL};
     pacer *p = &self->p;
-    long long cards, card_bytes;
-    PyObject *tables, *test = Py_None;
+    long long card_bytes;
+    int64_t cards;
+    PyObject *tables, *table, *test = Py_None;
     if (self->kept) return refuse("a Pacer is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*O!iLL|O", names, &self->clocks, &PyDict_Type, &tables, &p->rank, &cards,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*O!iOL|O", names, &self->clocks, &PyDict_Type, &tables, &p->rank, &table,
                                      &card_bytes, &test))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
     const pace *paces = model_take(&p->model, tables, self->kept);
-    if (!paces) return -1;
+    if (!paces || !(p->card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return -1;
     if (test != Py_None) {
         if (PyObject_GetBuffer(test, &self->test_ns, PyBUF_SIMPLE) < 0) return -1;
         if (self->test_ns.len != sizeof(int64_t)) return refuse("a test's clock is one 64-bit number");
@@ -49,7 +53,7 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     if (!(p->time_scale > 0)) return refuse("the clocks have no time scale");
     p->model.resources = (resource *)(void *)(at + CLOCKS_HEAD_BYTES);
     p->rung = (rung *)(void *)(at + clocks_bytes(p->model.resource_count, 0, 0));
-    p->card_lines = card_bytes / LINE_BYTES;
+    p->card_lines = card_bytes / LINE_BYTES, p->card_count = (int32_t)cards;
     p->model.transfers = (int64_t)p->rank << 40; /* of all ranks, no two are alike */
     if (!host_lock_take(&p->shared->lock, 10)) return refuse("the clocks cannot be had");
     for (int32_t k = 0; k < p->model.resource_count; k++) p->model.resources[k].pace = paces[k];

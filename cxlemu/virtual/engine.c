@@ -78,7 +78,7 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
                                                (int32_t)s->at};
         }
     }
-    s->at++, s->began = end_ns, s->progress = (progress){.now = end_ns};
+    s->at++, s->began = end_ns, next_instruction(&s->progress, end_ns);
     /* Thousands of streams take turns: by the time this one is due, what it does next has come from memory. */
     __builtin_prefetch(&s->records[s->at]), __builtin_prefetch((const char *)&s->records[s->at] + LINE_BYTES);
 }
@@ -109,7 +109,7 @@ static int32_t *waiters_of(communicator *m, int32_t doorbell, int64_t epoch) {
 
 static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
     const int32_t published = published_of(m);
-    return (doorbell >= published ? doorbell - published : doorbell) % m->cards;
+    return m->card_of[(doorbell >= published ? doorbell - published : doorbell) % m->cards];
 }
 
 /* A stream that waits for `count` doorbells, of which s->doorbell is the first, sees that they were shown by then. */
@@ -167,8 +167,9 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int64_t epoch = c->epoch + i->value;
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
-    const int64_t end = s->began + v->model.cost.ring_ns;
-    const int64_t shown = shown_after_ns(&v->model, s->rank, doorbell_card(m, doorbell), s->began);
+    const int32_t at = doorbell_card(m, doorbell);
+    if (!route_to(&v->model, s->rank, at)) return WRONG;
+    const int64_t end = rung_ns(&v->model, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
     busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -186,7 +187,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks) return WRONG;
+    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !route_to(&v->model, s->rank, doorbell_card(m, i->arg))) return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
     if (shown == NEVER) {
@@ -200,7 +201,8 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
 
 static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
-    const int64_t slots = comm_of(v, c)->slots, epoch = c->epoch + i->value;
+    const communicator *m = comm_of(v, c);
+    const int64_t slots = m->slots, epoch = c->epoch + i->value;
     if (i->arg < 0 || i->arg >= c->group_count || i->value < -slots || i->value >= c->rounds) return WRONG;
     if (epoch <= 0) { /* before the communicator's first round */
         finish(v, id, s->began);
@@ -210,6 +212,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
     s->doorbell = its->first;
+    if (!route_to(&v->model, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};
         look_on(v, (int32_t)number);
@@ -218,7 +221,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
         s->link = g->waiters, g->waiters = stream_waits(id);
         return BLOCKED;
     }
-    see(v, id, comm_of(v, c), g->ns, its->count);
+    see(v, id, m, g->ns, its->count);
     return ON;
 }
 
@@ -229,7 +232,7 @@ static enum state happen(simulation *v, int64_t id, const virtual_call *c, const
     rank_state *r = &v->ranks[s->rank];
     if (i->arg < 0 || i->arg >= c->events[r->member] || r->events[i->arg].ns != NEVER) return WRONG;
     event *e = &r->events[i->arg];
-    e->ns = s->began;
+    e->ns = later(s->began, s->progress.computed_ns);
     finish(v, id, s->began);
     for (int32_t waiting = e->waiters, next; waiting != NOBODY; waiting = next) {
         stream *w = &v->streams[waiting - 1];
@@ -267,11 +270,30 @@ static enum state go_on(simulation *v, int64_t id, const virtual_call *c, const 
     return ON;
 }
 
+/* The stream goes on when the last tile has begun. */
+static enum state compute(simulation *v, int64_t id, const virtual_call *c, const record *i) {
+    stream *s = &v->streams[id];
+    rank_state *r = &v->ranks[s->rank];
+    if (i->arg < 0 || i->arg >= c->kernel_count) return WRONG;
+    const kernel_cost *cost = &c->kernels[i->arg];
+    const int32_t multiprocessors = v->model.multiprocessors;
+    int64_t first, last;
+    const int64_t end = compute_tiles(cost, &v->free_ns[(int64_t)s->rank * multiprocessors], multiprocessors, s->began, &first, &last);
+    r->tiles_ns += cost->tiles * cost->tile_ns;
+    busy(r, s->began, end);
+    s->began = first;
+    finish(v, id, end);
+    s->progress.now = s->began = last;
+    s->progress.computed_ns = later(s->progress.computed_ns, end);
+    return ON;
+}
+
 static enum state execute(simulation *v, int64_t id, virtual_call *c, const record *i) {
     switch (i->op) {
     case SIGNAL: case SIGNAL_DATA: return ring(v, id, c, i);
     case WAIT: case WAIT_DATA: return wait(v, id, c, i);
     case WAIT_ALL: return wait_all(v, id, c, i);
+    case COMPUTE: return compute(v, id, c, i);
     case RECORD: return happen(v, id, c, i);
     case AWAIT: return await(v, id, c, i);
     default: return go_on(v, id, c, i);
@@ -293,7 +315,7 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
             r->events = more, r->event_room = c->events[r->member];
         }
         for (int32_t k = 0; k < c->events[r->member]; k++) r->events[k] = (event){NEVER, NOBODY};
-        r->busy_ns = 0, r->covered_ns = now += v->model.cost.call_ns;
+        r->busy_ns = 0, r->covered_ns = now += v->model.costs->call_ns;
         for (int k = 0; k < MAX_STREAMS; k++) {
             const program_stream *p = &c->streams[r->member * MAX_STREAMS + k];
             if (!p->length) continue;
@@ -315,7 +337,7 @@ static bool end_stream(simulation *v, int32_t rank, int64_t now) {
     c->end_ns[r->member] = later(c->end_ns[r->member], now);
     if (--r->live) return true;
     const int64_t end = c->end_ns[r->member];
-    r->exposed_ns += end - c->begin_ns[r->member] - v->model.cost.call_ns - r->busy_ns;
+    r->exposed_ns += end - c->begin_ns[r->member] - v->model.costs->call_ns - r->busy_ns;
     r->turn++;
     return begin_turn(v, rank, end);
 }
@@ -328,6 +350,11 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
         const int64_t id = v->heap[0].id;
         stream *s = &v->streams[id];
         *where = id;
+        if (s->progress.now < s->progress.computed_ns && needs_result(s->at < s->length ? &s->records[s->at] : NULL)) {
+            s->progress.now = s->began = s->progress.computed_ns;
+            sift_down(v, (due){s->progress.now, id});
+            continue;
+        }
         if (s->at == s->length) {
             pop(v);
             if (!end_stream(v, s->rank, s->progress.now)) return NO_MEMORY;

@@ -39,9 +39,10 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     m->resources = zeros(m->resource_count, sizeof(resource));
     v->ranks = zeros(m->rank_count, sizeof(rank_state));
     v->streams = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(stream));
+    v->free_ns = zeros((int64_t)m->rank_count * m->multiprocessors, sizeof(int64_t));
     v->heap = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(due));
     v->woken = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(int32_t));
-    if (!m->resources || !v->ranks || !v->streams || !v->heap || !v->woken) return -1;
+    if (!m->resources || !v->ranks || !v->streams || !v->free_ns || !v->heap || !v->woken) return -1;
     for (int32_t k = 0; k < m->resource_count; k++) m->resources[k].pace = paces[k];
     return 0;
 }
@@ -56,7 +57,7 @@ static void Simulation_dealloc(Simulation *self) {
     }
     for (int32_t k = 0; v->ranks && k < v->model.rank_count; k++) free(v->ranks[k].events);
     free(v->comms), free(v->calls), free(v->gates), free(v->model.resources), free(v->ranks), free(v->streams), free(v->heap);
-    free(v->woken), free(v->log), free(v->log_reserved);
+    free(v->free_ns), free(v->woken), free(v->log), free(v->log_reserved);
     Py_XDECREF(self->kept);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -64,10 +65,15 @@ static void Simulation_dealloc(Simulation *self) {
 static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     communicator made = {0};
     long long epochs, used;
+    int64_t cards;
     simulation *v = &self->v;
-    if (!PyArg_ParseTuple(args, "iiiiLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.cards, &epochs, &used)) return NULL;
-    made.epochs = epochs;
-    if (made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || made.cards > v->model.cards || used < 0 || epochs < used ||
+    PyObject *table;
+    if (!PyArg_ParseTuple(args, "iiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &table, &epochs, &used)) return NULL;
+    if (!(made.card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return NULL;
+    made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
+    bool there = true;
+    for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
+    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 || epochs < used ||
         (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
@@ -86,10 +92,15 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
 
 static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
 
-static bool tables_fit(const virtual_call *c, const communicator *m) {
+static bool tables_fit(const simulation *v, const virtual_call *c, const communicator *m) {
+    for (int32_t k = 0; k < c->kernel_count; k++) {
+        const kernel_cost *cost = &c->kernels[k];
+        if (cost->tiles < 1 || cost->tiles > MOST_TILES || cost->tile_ns < 0 || cost->tile_ns > LONGEST_TILE_NS) return false;
+    }
+    if (c->kernel_count && !v->model.multiprocessors) return false;
     for (int32_t k = 0; k < c->regions.count; k++) {
         const region *r = &c->regions.all[k];
-        if (r->cards < 1 || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
+        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
             r->start > LARGEST_BYTES)
             return false;
     }
@@ -101,14 +112,14 @@ static bool tables_fit(const virtual_call *c, const communicator *m) {
     return true;
 }
 
-/* call(comm, epoch, rounds, regions, groups, streams of each member, events of each member) */
+/* call(comm, epoch, rounds, regions, groups, kernels, streams of each member, events of each member) */
 static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     virtual_call made = {0};
     long long epoch, rounds;
-    int64_t groups, region_count;
-    PyObject *region_rows, *group_rows, *members, *events;
-    if (!PyArg_ParseTuple(args, "iLLOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &PyList_Type, &members,
+    int64_t groups, region_count, kernels;
+    PyObject *region_rows, *group_rows, *kernel_rows, *members, *events;
+    if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows, &PyList_Type, &members,
                           &PyList_Type, &events))
         return NULL;
     made.epoch = epoch, made.rounds = rounds, made.members = (int32_t)PyList_GET_SIZE(members);
@@ -119,10 +130,12 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     }
     made.regions.all = keep(self->kept, region_rows, sizeof(region), &region_count);
     made.groups = made.regions.all ? keep(self->kept, group_rows, sizeof(group), &groups) : NULL;
-    if (!made.groups) return NULL;
-    made.regions.count = (int32_t)region_count, made.group_count = (int32_t)groups;
-    if (!tables_fit(&made, &v->comms[made.comm])) {
-        refuse("a region or a group names what is not there");
+    made.kernels = made.groups ? keep(self->kept, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
+    if (!made.kernels) return NULL;
+    made.regions.count = (int32_t)region_count, made.regions.card_of = v->comms[made.comm].card_of;
+    made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
+    if (!tables_fit(v, &made, &v->comms[made.comm])) {
+        refuse("a region, a group or a kernel names what is not there");
         return NULL;
     }
     virtual_call *all = realloc(v->calls, (size_t)(v->call_count + 1) * sizeof *all);
@@ -218,20 +231,23 @@ static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
 static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
     const simulation *v = &self->v;
     (void)unused;
-    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->model.rank_count, sizeof(int64_t));
+    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->model.rank_count, sizeof(int64_t)),
+             *tiles = bytes_of(NULL, v->model.rank_count, sizeof(int64_t));
     for (int64_t k = 0; calls && k < v->call_count; k++) {
         const virtual_call *c = &v->calls[k];
         PyObject *row = Py_BuildValue("NN", bytes_of(c->begin_ns, c->members, sizeof(int64_t)), bytes_of(c->end_ns, c->members, sizeof(int64_t)));
         if (!row || PyList_Append(calls, row) < 0) Py_CLEAR(calls);
         Py_XDECREF(row);
     }
-    for (int32_t k = 0; exposed && k < v->model.rank_count; k++)
+    for (int32_t k = 0; exposed && tiles && k < v->model.rank_count; k++) {
         memcpy(PyBytes_AS_STRING(exposed) + (size_t)k * sizeof(int64_t), &v->ranks[k].exposed_ns, sizeof(int64_t));
-    if (!calls || !exposed) {
-        Py_XDECREF(calls), Py_XDECREF(exposed);
+        memcpy(PyBytes_AS_STRING(tiles) + (size_t)k * sizeof(int64_t), &v->ranks[k].tiles_ns, sizeof(int64_t));
+    }
+    if (!calls || !exposed || !tiles) {
+        Py_XDECREF(calls), Py_XDECREF(exposed), Py_XDECREF(tiles);
         return NULL;
     }
-    return Py_BuildValue("{sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "resources",
+    return Py_BuildValue("{sN sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "tiles", tiles, "resources",
                          bytes_of(v->model.resources, v->model.resource_count, sizeof(resource)), "ops", bytes_of(v->ops, OP_END, sizeof(op_total)),
                          "log", bytes_of(v->log, v->log_length, sizeof(executed)), "reserved",
                          bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
@@ -239,9 +255,10 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, cards, epochs, used) -> its number; of the epochs, so many are over"},
+     "communicator(ranks, slots, doorbells_per_rank, cards, epochs, used) -> its number; cards: which of the model's, of each; of "
+     "the epochs, so many are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
-     "call(comm, epoch, rounds, regions, groups, streams, events) -> its number"},
+     "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},

@@ -27,6 +27,7 @@ typedef struct {
 
 typedef struct {
     int32_t ranks, slots, doorbells_per_rank, cards;
+    const int32_t *card_of; /* of its layout's cards, which of the model's */
     int64_t epochs; /* all that its calls take */
     bell *published; /* [slot][doorbell] */
     int64_t *done; /* [rank][epoch]: when the done doorbell came to show it */
@@ -40,10 +41,11 @@ typedef struct {
 } program_stream;
 
 typedef struct {
-    int32_t comm, members, group_count;
+    int32_t comm, members, group_count, kernel_count;
     int64_t epoch, rounds;
     region_table regions;
     const group *groups;
+    const kernel_cost *kernels;
     int64_t first_gate;
     const program_stream *streams; /* [member][MAX_STREAMS] */
     const int32_t *events; /* how many each member has */
@@ -67,6 +69,7 @@ typedef struct {
     int32_t event_room;
     event *events;
     int64_t landed_ns, covered_ns, busy_ns, exposed_ns;
+    int64_t tiles_ns; /* of all multiprocessors together */
 } rank_state;
 
 typedef struct {
@@ -99,6 +102,7 @@ typedef struct {
     /* the state */
     rank_state *ranks;
     stream *streams; /* [rank][MAX_STREAMS] */
+    int64_t *free_ns; /* [rank][multiprocessor] */
     due *heap;
     int32_t *woken; /* by the instruction that is being executed: they are put on the heap after it */
     int64_t heap_length, woken_length, steps;

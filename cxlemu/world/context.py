@@ -95,7 +95,7 @@ class World:
             return DaxPool.attach(self.memory.devices, self.memory.pool)
         return ShmPool.create(
             name,
-            cards=self.topology.card_count,
+            cards=self.topology.pool_card_count,
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
             hosts=max(self.hosts) + 1 if self.memory.kind == "emulated" else 0,
