@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu import _virtual
+from cxlemu.compute import kernel_costs
 from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.plan import Layout, Op, Plan
@@ -44,11 +45,13 @@ RESERVED_DTYPE = np.dtype(
 class VirtualCall:
     """One call. ``members``: the world's ranks that make it, in the order of the plan's (default: all).
 
-    Calls of the same members with the same layout share a ring, as those of one communicator do.
+    ``cards``: of the layout's cards, which of the model's each is (default: its first ones); `CostModel.cards_of` has
+    those of a space. Calls of the same members with the same layout and cards share a ring, as those of a communicator.
     """
 
     plan: Plan
     members: tuple[int, ...] | None = None
+    cards: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class VirtualRun:
     begin_ns: tuple[NDArray[np.int64], ...]
     end_ns: tuple[NDArray[np.int64], ...]
     exposed_wait_ns: NDArray[np.int64]  # of each rank: when none of its streams did anything but wait for peers
+    tiles_ns: NDArray[np.int64]  # of each rank: what its multiprocessors computed, all together
     ops: dict[Op, OpTotal]
     instructions: int
     executed: Records  # rows of EXECUTED_DTYPE, in the order of execution; none without a log
@@ -117,10 +121,11 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
         paces=model.paces(),
         routes=model.routes,
         route_of=model.route_of,
-        card_latency_ns=model.card_latency_ns,
+        cards=model.card_rows,
         host_of=np.array(model.hosts, np.int32),
-        costs=model.costs(),
+        costs=model.costs,
         **{f"first_{which}": first for which, first in model.first.items()},
+        multiprocessors=model.accelerator.multiprocessors if model.accelerator else 0,
     )
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
     _add_calls(core, model, calls, members)
@@ -136,7 +141,10 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
-        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+        raise PlanError(
+            f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there, or memory "
+            f"that no link leads to"
+        )
     seen = core.seen()
     ends = [[np.frombuffer(table, np.int64) for table in call] for call in seen["calls"]]
     totals = np.frombuffer(seen["ops"], OP_DTYPE)
@@ -146,6 +154,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
         tuple(begin for begin, _ in ends),
         tuple(end for _, end in ends),
         np.frombuffer(seen["exposed"], np.int64),
+        np.frombuffer(seen["tiles"], np.int64),
         {op: OpTotal(*totals[op].tolist()) for op in Op if totals[op]["count"]},
         seen["steps"],
         np.frombuffer(seen["log"], EXECUTED_DTYPE),
@@ -157,26 +166,22 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
 def _add_calls(
     core: _virtual.Simulation, model: CostModel, calls: Sequence[VirtualCall], members: Sequence[tuple[int, ...]]
 ) -> None:
-    rings = [(call.plan.layout, its) for call, its in zip(calls, members, strict=True)]
-    rounds: dict[tuple[Layout, tuple[int, ...]], int] = {}
+    rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
+    rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
         rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
     numbers, epochs = {}, dict.fromkeys(rounds, 1)
     for ring, total in rounds.items():
-        layout, its = ring
+        layout, its, cards = ring
         if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
-        if layout.cards > len(model.cards):
-            raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
-        shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards
+        table = np.array(cards, np.int32)
         try:
-            numbers[ring] = core.communicator(*shape, total)
+            numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, table, total)
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame
-        if frame.kernels:
-            raise PlanError(f"{call.plan.call}: its kernels ({frame.kernels[0].name}) have no cost in this model")
         parts = call.plan.parts
         core.call(
             numbers[ring],
@@ -184,10 +189,19 @@ def _add_calls(
             frame.rounds,
             region_table(frame.regions),
             group_table(frame.groups),
+            kernel_costs(model.accelerator, frame, parts[0]),
             [[stream.records for stream in part.streams] for part in parts],
             [part.events for part in parts],
         )
         epochs[ring] += frame.rounds
+
+
+def _cards(model: CostModel, call: VirtualCall) -> tuple[int, ...]:
+    layout = call.plan.layout
+    cards = tuple(range(layout.cards)) if call.cards is None else call.cards
+    if len(cards) != layout.cards or not all(0 <= card < len(model.cards) for card in cards):
+        raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
+    return cards
 
 
 def _deadlock(core: _virtual.Simulation) -> DeadlineError:
