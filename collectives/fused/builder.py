@@ -106,6 +106,16 @@ class FusedBuilder(Builder):
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
 
+    @property
+    def _at_once(self) -> bool:
+        return False  # columns of rows know of no other places than the writer's
+
+    def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        """What is pushed lies with its reader, who may have a memory of his own."""
+        if self.gemm.transport == "push" and block < self.ranks:
+            writer, block = block, writer
+        return super()._area(chunk, writer, block)
+
     @cached_property
     def _buffers(self) -> tuple[Buffer, Buffer]:
         return buffers(self.call)[:2]
