@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from collectives.fused.plans import COMM_TILE_ROWS, TILE_COLS, TILE_ROWS
 from collectives.fused.shapes import ORDERS, TRANSPORTS
 from collectives.fused.virtual import Choice, Operator
 from cxlemu.gemm import TILES
 
-COMM_TILE_ROWS = (2048, 1024, 512, 256, 128, 64, 32, 16)
-COMM_TILES_MAX = 32  # of a shard: more cost more than they hide
-TRIED_MAX = 64
-FILE_BYTES_MAX = 1 << 22
-FORMAT = 1
+ROWS_TRIED = (2048, 1024, 512, 256, 128, 64, 32, 16)
+TILES_A_SHARD_MAX = 32  # of a shard: more cost more than they hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +27,16 @@ class Tuned:
     tried: int
 
 
-def tune(operator: Operator, ranks: int, measure: Callable[[Choice], int]) -> Tuned:
-    """``measure`` gives the time of a choice in ns. Raises ArgumentError where no choice is possible."""
+def tune(
+    operator: Operator,
+    ranks: int,
+    measure: Callable[[Choice], int],
+    least_ns: Callable[[Choice], float] = lambda choice: 0,
+) -> Tuned:
+    """``measure`` gives the time of a choice in ns; what is hopeless, by what ``least_ns`` says, is not measured.
+
+    Raises ArgumentError where no choice is possible.
+    """
     seen: dict[Choice, int] = {}
 
     def ns(choice: Choice) -> int:
@@ -38,19 +44,26 @@ def tune(operator: Operator, ranks: int, measure: Callable[[Choice], int]) -> Tu
             seen[choice] = measure(choice)
         return seen[choice]
 
-    best = Choice(transport=TRANSPORTS[operator.kind][0])
+    rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
+    default = min(rows, TILE_ROWS), min(columns, TILE_COLS)
+    best = Choice(min(rows, COMM_TILE_ROWS), default, transport=TRANSPORTS[operator.kind][0])
     for candidates in _dimensions(operator, ranks):
-        best = min([best, *candidates(best)], key=ns)
+        for choice in candidates(best):
+            if least_ns(choice) < ns(best) and ns(choice) < ns(best):
+                best = choice
     return Tuned(best, ns(best), len(seen))
 
 
 def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Choice], list[Choice]]]:
-    rows = max(operator.m // ranks, 1)
-    columns = operator.n // ranks if operator.kind == "all_gather_gemm" else operator.n
-    comm = [its for its in COMM_TILE_ROWS if its < rows and rows <= its * COMM_TILES_MAX]
+    rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
+    comm = [its for its in ROWS_TRIED if its < rows and rows <= its * TILES_A_SHARD_MAX]
     tiles = dict.fromkeys((min(rows, its[0]), min(columns, its[1])) for its in TILES)
-    yield lambda best: [replace(best, compute_tile=tile) for tile in tiles]
     yield lambda best: [replace(best, comm_tile_rows=its) for its in (rows, *comm)]
     yield lambda best: [replace(best, compute_tile=tile) for tile in tiles]
     yield lambda best: [replace(best, transport=its) for its in TRANSPORTS[operator.kind]]
     yield lambda best: [replace(best, order=its) for its in ORDERS]
+
+
+def _columns(operator: Operator, ranks: int) -> int:
+    """Of a rank's product."""
+    return operator.n // ranks if operator.kind == "all_gather_gemm" else operator.n

@@ -8,6 +8,7 @@ from collectives.fused.metrics import Metrics
 from collectives.fused.plans import build, fused_call, roomy_layout
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError
+from cxlemu.gemm import Product, in_company
 from cxlemu.plan import Call, Frame, Layout, Op, Plan, RankPart, Stream
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
@@ -37,8 +38,8 @@ class Choice:
     transport: str | None = None
 
     def __str__(self) -> str:
-        tile = "x".join(map(str, self.compute_tile)) if self.compute_tile else "default"
-        return f"rows {self.comm_tile_rows or 'default'}, tile {tile}, {self.order}, {self.transport or 'default'}"
+        tile = "x".join(map(str, self.compute_tile)) if self.compute_tile else "by default"
+        return f"{self.comm_tile_rows or 'default'} rows, tiles {tile}, {self.order}, {self.transport or 'default'}"
 
 
 class Simulator:
@@ -51,6 +52,8 @@ class Simulator:
             )
         self.topology, self.ranks = topology, ranks
         self.model = CostModel.of(topology, ranks)
+        self._space = topology.pool_space
+        self._cards = self.model.cards_of(self._space)
 
     def plan(self, operator: Operator, style: str, choice: Choice | None = None) -> Plan:
         """Raises ArgumentError for an operator or a choice that is not possible."""
@@ -65,18 +68,40 @@ class Simulator:
         return build(self._layout(call), call)
 
     def _layout(self, call: Call) -> Layout:
-        cards = self.topology.cards_of(self.topology.pool_space)
-        room = min(self.topology.card(card).capacity_bytes for card in cards)
-        return roomy_layout(call, len(cards), self.topology.interleave_bytes, room)
+        numbers = self.topology.cards_of(self._space)
+        room = min(self.topology.card(card).capacity_bytes for card in numbers)
+        return roomy_layout(call, len(self._cards), self._space.granule_bytes, room)
 
     def run(self, plan: Plan, *, log: bool = False) -> VirtualRun:
-        return simulate(self.model, [VirtualCall(plan)], log=log)
+        return simulate(self.model, [VirtualCall(plan, cards=self._cards)], log=log)
 
     def fused_ns(self, operator: Operator, choice: Choice) -> int:
         return self.run(self.plan(operator, "fused", choice)).time_ns
 
+    def unfused(self, operator: Operator) -> Plan:
+        """The faster of two: shards moved whole, and in as many chunks as a collective takes."""
+        shard = Choice(comm_tile_rows=operator.m // self.ranks)
+        plans = [self.plan(operator, "unfused"), self.plan(operator, "unfused", shard)]
+        return min(plans, key=lambda plan: self.run(plan).time_ns)
+
+    def least_ns(self, operator: Operator, choice: Choice) -> float:
+        """What computing in these tiles takes, with nothing to wait for: no fused call is faster."""
+        accelerator, tile = self.model.accelerator, choice.compute_tile
+        assert accelerator is not None
+        if tile is None:
+            return 0
+        ranks = self.ranks
+        n, k = (
+            (operator.n // ranks, operator.k)
+            if operator.kind == "all_gather_gemm"
+            else (operator.n, operator.k // ranks)
+        )
+        times = operator.m // ranks // tile[0] * ranks * (n // tile[1])
+        tiling = in_company(accelerator, Product(*tile, k, operator.dtype), max(times, 1))
+        return -(-tiling.tiles * times // accelerator.multiprocessors) * tiling.tile_ns
+
     def metrics(self, operator: Operator, choice: Choice) -> Metrics:
-        fused, unfused = self.plan(operator, "fused", choice), self.plan(operator, "unfused")
+        fused, unfused = self.plan(operator, "fused", choice), self.unfused(operator)
         run = self.run(fused)
         waits = [run.ops[op] for op in (Op.WAIT, Op.WAIT_DATA) if op in run.ops]
         return Metrics(
