@@ -136,12 +136,6 @@ class CostModel:
         route_of = ways.numbers()
         return cls(topology, hosts, cards, tuple(resources), first, costs, rows, ways.table(), route_of)
 
-    @cached_property
-    def accelerator(self) -> Accelerator | None:
-        """What every rank computes with: see cxlemu/compute.py."""
-        name = self.topology.accelerator
-        return None if name is None else Accelerator.load(name)
-
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
         """The model's cards, by index, of a space: all of a pool, of owned memory that of each member's own, in order.
 
@@ -164,6 +158,12 @@ class CostModel:
     @cached_property
     def _index(self) -> dict[int, int]:
         return {card: index for index, card in enumerate(self.cards)}
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """What every rank computes with: see cxlemu/compute.py."""
+        name = self.topology.accelerator
+        return None if name is None else Accelerator.load(name)
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""

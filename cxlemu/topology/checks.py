@@ -18,10 +18,10 @@ def defects(topology: Parts) -> Iterator[Misplaced]:
     """Every defect, in an order in which each check may rely on the ones before it: raise the first."""
     if not topology.description.isprintable():
         yield Misplaced(("description",), "should be one line of printable text")
+    yield from _cards(topology)
     if topology.accelerator is not None and topology.accelerator not in shipped_accelerators():
         what = f"is {topology.accelerator}, which is none; {closest(topology.accelerator, shipped_accelerators())}"
         yield Misplaced(("accelerator",), what)
-    yield from _cards(topology)
     yield from _names_taken_twice(topology)
     yield from _link_ends(topology)
     yield from _spaces(topology)
