@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,9 @@ class NativeEngine:
         """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
         before: Obstacles = []
         since = 0.0
+        ordered: dict[int, list[int]] = {}
+        for stream, at in sorted(stops):
+            ordered.setdefault(stream, []).append(at)
         while status != DONE:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
@@ -96,9 +100,9 @@ class NativeEngine:
             elif status == STOPPED:
                 stream, at = found[0][:2]
                 left_out = stops[stream, at]()
-                program.stop(
-                    stream, min((a for s, a in stops if s == stream and a > at), default=_length(running, stream))
-                )
+                its = ordered[stream]
+                following = bisect_right(its, at)
+                program.stop(stream, its[following] if following < len(its) else _length(running, stream))
                 if left_out:
                     program.skip(stream)
             elif status == HELD:

@@ -286,6 +286,10 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
             }
             if (p->pacing && p->position[s] == p->lengths[s] && !pace_due(p, s, &found[*count])) ++*count;
             if (p->position[s] == p->stops[s] && p->stops[s] < p->lengths[s]) {
+                if (p->pacing && !pace_due(p, s, &found[*count])) { /* what comes before it is not over */
+                    ++*count;
+                    continue;
+                }
                 found[0] = (obstacle){.stream = s, .doorbell = ITS_OWN, .at = p->position[s]};
                 *count = 1;
                 return STOPPED;
