@@ -197,6 +197,7 @@ def test_json_says_everything_the_table_says(tmp_path: Path, in_place: bool) -> 
         "root": 0,
         "wrong": 0,
         "first_wrong": None,
+        "model_us": None,
         "variant": "aggregate",
         "chosen_by": "auto",
         "reason": "10 KiB are too small for chunks",
