@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from collectives.contracts import COLLECTIVES, postcondition
+from collectives.contracts import COLLECTIVES, in_rank_order, postcondition
 from collectives.symbolic import verify
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS
@@ -178,12 +178,14 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 
 
 def _contract(plan: Plan, rank: int) -> list[int]:
-    """What the rank's output must be, piece by piece: (at, bytes, divisor, how many), and (rank, offset) of each."""
+    """What the rank's output must be, piece by piece: (at, bytes, divisor, in rank order, how many), and (rank, offset)
+    of each.
+    """
     if plan.call.collective not in COLLECTIVES:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
-        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions))
+        words += (piece.at, piece.nbytes, piece.divisor, in_rank_order(plan.call), len(piece.contributions))
         words += chain.from_iterable(piece.contributions)
     return words
 
@@ -195,7 +197,7 @@ def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
         return sentence(plans, "contract", detail, place, None, -1, 0)
     if all(KERNELS[kernel.name].checks for kernel in plan.frame.kernels):
         try:
-            verify(plan)
+            verify(plan, rank_order=in_rank_order(plan.call))
         except ContractError as error:
             return str(error)
         except DeadlineError:
