@@ -15,11 +15,13 @@ from collectives.builder import Chunk
 from collectives.nccl.words import Sends
 from cxlemu.memory.protocol import LINE_BYTES
 
+IN_A_CHUNK = 2  # slices: a smaller block is cut into two as well
+
 
 def ring_all_gather(b: Sends) -> None:
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
-    for chunks in b.slices(b.nbytes, lanes=b.ranks - 1):
+    for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, at_least=IN_A_CHUNK):
         for chunk in chunks:
             b.send(chunk, b.input(chunk.offset), right)
         for step in range(b.ranks - 1):
@@ -32,7 +34,7 @@ def ring_all_gather(b: Sends) -> None:
 
 def ring_reduce_scatter(b: Sends) -> None:
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
-    for chunks in b.slices(b.nbytes, lanes=b.ranks - 1):
+    for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, at_least=IN_A_CHUNK):
         for chunk in chunks:
             b.send(chunk, b.input(left * b.nbytes + chunk.offset), right)
         for step in range(b.ranks - 1):
@@ -56,7 +58,7 @@ def ring_all_reduce(b: Sends) -> None:
         at = stride * block + chunk.offset
         return chunk._replace(nbytes=min(max(end - at, 0), chunk.nbytes)), at
 
-    for chunks in b.slices(stride, lanes=2 * steps):
+    for chunks in b.slices(stride, lanes=2 * steps, at_least=IN_A_CHUNK):
         for chunk in chunks:
             mine, at = of(chunk, left)
             b.send(mine, b.input(at), right)

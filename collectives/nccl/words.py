@@ -24,8 +24,6 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPE_NAMES, Flag, Instruction, Kind, Op, Operand, RedOp, Region
 from cxlemu.rounding import round_down, round_up
 
-SLICES_MIN = 2  # NCCL cuts what is smaller than a chunk of its buffer into two slices as well
-
 
 @dataclass
 class Sends(Builder):
@@ -36,8 +34,11 @@ class Sends(Builder):
     _inbox: int = field(init=False, default=0)  # the region of rank 0's
     _sent: dict[int, int] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
 
-    def slices(self, nbytes: int, *, lanes: int, bells: int | None = None) -> Iterator[list[Chunk]]:
-        """Cut a block of ``nbytes`` into rounds of slices.
+    def slice_bytes(self, nbytes: int, at_least: int) -> int:
+        return max(min(self.style.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
+
+    def slices(self, nbytes: int, *, lanes: int, bells: int | None = None, at_least: int = 1) -> Iterator[list[Chunk]]:
+        """Cut a block of ``nbytes`` into rounds of slices, ``at_least`` so many where that is more than a line each.
 
         ``lanes``: how many messages of a slice an inbox receives; ``bells``: how many of them one rank sends to one
         peer (default: all). Raises ArgumentError where a slot is too small.
@@ -46,7 +47,7 @@ class Sends(Builder):
             return
         layout, bells = self.layout, lanes if bells is None else bells
         sharers = -(-self.ranks // layout.cards)
-        step = min(self.style.slice_bytes, round_up(-(-nbytes // SLICES_MIN), LINE_BYTES))
+        step = self.slice_bytes(nbytes, at_least)
         most = layout.doorbells_per_rank // (bells * sharers * layout.cards)
         room = round_down(layout.slot_card_bytes // (sharers * lanes), LINE_BYTES)
         piece = min(room, most * step, round_up(nbytes, LINE_BYTES))

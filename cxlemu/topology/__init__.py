@@ -6,7 +6,7 @@ and ``parts`` say what may stand in it, ``checks`` what the parts must be to eac
 """
 
 from cxlemu.topology.fabric import Fabric, Route
-from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, LocalMemory, Space, Switch
+from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, LocalMemory, Protocol, Space, Switch
 from cxlemu.topology.model import Topology
 from cxlemu.topology.shipped import shipped_configs
 
@@ -18,6 +18,7 @@ __all__ = [
     "Hosts",
     "Link",
     "LocalMemory",
+    "Protocol",
     "Route",
     "Space",
     "Switch",
