@@ -23,6 +23,8 @@ block. Who waits for a doorbell sees it a look (a load, and the cost of observin
 to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
 each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
 doorbells' bytes.
+
+What COMPUTE costs says cxlemu/compute.py.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
-from cxlemu.topology import Cards, Costs, Link, Route, Space, Switch, Topology
+from cxlemu.topology import Accelerator, Cards, Costs, Link, Route, Space, Switch, Topology
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
 HOP_DTYPE = np.dtype([(name, "<i4") for name in ("first", "by_host", "by_rank", "by_card", "by_owner")])
@@ -51,7 +53,7 @@ COST_FIELDS = (
     *("call_ns", "copy_ns", "flush_line_ns", "invalidate_line_ns", "fence_ns"),
     *("doorbell_ring_ns", "doorbell_observe_ns", "doorbell_scan_ns", "local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
 )
-ENGINES = ("to", "from", "both")
+ENGINES = ("to", "from", "both", "fold")
 PACE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
 PACE_DTYPE = np.dtype([(name, "<i8") for name in PACE_FIELDS])
 COSTS_DTYPE = np.dtype(
@@ -157,6 +159,12 @@ class CostModel:
     def _index(self) -> dict[int, int]:
         return {card: index for index, card in enumerate(self.cards)}
 
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """What every rank computes with: see cxlemu/compute.py."""
+        name = self.topology.accelerator
+        return None if name is None else Accelerator.load(name)
+
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""
         rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
@@ -185,7 +193,7 @@ def _costs(
     return np.array(rows, COSTS_DTYPE), of_card
 
 
-def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> tuple[int, int, int]:
+def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> tuple[int, ...]:
     """Every rank's copy engines, and where each kind of them begins."""
     firsts = []
     for words, rate in (
@@ -195,7 +203,12 @@ def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> t
     ):
         firsts.append(len(resources))
         resources += [Resource(f"rank{rank} {words}", "engine", rate) for rank in range(ranks)]
-    return firsts[0], firsts[1], firsts[2]
+    if cost.fold_from_pool_gbytes_per_s is None:
+        return (*firsts, firsts[1])
+    firsts.append(len(resources))
+    rate = cost.fold_from_pool_gbytes_per_s
+    resources += [Resource(f"rank{rank} folding from {name}", "engine", rate) for rank in range(ranks)]
+    return tuple(firsts)
 
 
 class _Ways:

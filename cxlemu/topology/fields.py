@@ -171,6 +171,9 @@ class Costs(Model):
 
     to_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for writes, in GB/s")
     from_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for reads, in GB/s")
+    fold_from_pool_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="what a kernel that folds reads by itself, in GB/s; absent: the engine reads for it"
+    )
     both_gbytes_per_s: GbytesPerS | None = Field(
         default=None, description="both directions of a rank together, in GB/s"
     )
@@ -260,6 +263,16 @@ class Space(Model):
         if self.coherence_ns is not None and not self.coherent:
             raise Misplaced(("coherence_ns",), "does not apply to a space that is not coherent; leave it out")
         return self
+
+
+class Item(Model):
+    """A line of the bill of materials: what joins hosts to each other, or the memory that they share."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)] = Field(description="what one buys")
+    kind: Literal["switch", "adapter", "cable", "card"] = Field(description="switch, adapter, cable or card")
+    count: int = Field(ge=1, le=10**6, description="how many")
+    price_usd: Annotated[float, Field(ge=0, le=10**8, allow_inf_nan=False)] = Field(description="of one, in US dollars")
+    power_watts: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = Field(description="of one, in watts")
 
 
 class Emulation(Model):
