@@ -6,7 +6,8 @@
 The native engine moves bytes for real and then holds every instruction until its modelled end (native/pace.h), so that
 copies of several streams overlap as they would, and what a rank computes meanwhile is hidden as it would be. What one
 rank does not share with others is in its Pacer; when engines, links and cards are free lies in the pool's clocks, a
-segment that all ranks map. Both ask the C that the virtual engine asks (cost/), so modelled times are the same.
+segment that all ranks map. Both ask the C that the virtual engine asks (cost/), so modelled times are the same. COMPUTE
+takes what the topology's accelerator would; where it has none, what it takes here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu import _native
+from cxlemu.compute import kernel_costs
 from cxlemu.errors import ArgumentError
+from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import Frame, RankPart
+from cxlemu.plan.instructions import Records
 from cxlemu.timing import CostModel
-from cxlemu.topology import Topology
+from cxlemu.topology import Accelerator, Topology
 
 TIME_SCALE_MIN, TIME_SCALE_MAX = 1e-3, 1e6
 # An emulated host's cache copies what is written twice, and what is read; other memory is written and read once.
@@ -45,6 +50,23 @@ class Pace:
             raise ArgumentError(
                 f"a time scale is a number from {TIME_SCALE_MIN:g} to {TIME_SCALE_MAX:g}, not {self.time_scale:g}"
             )
+
+
+@dataclass(frozen=True)
+class Pacer:
+    """What makes the instructions of one rank take their time."""
+
+    native: _native.Pacer
+    accelerator: Accelerator | None
+
+    @property
+    def time_scale(self) -> float:
+        return self.native.time_scale
+
+    def kernels(self, frame: Frame, part: RankPart) -> Records | None:
+        """What the kernels of a plan cost. None: the time that they take here, as nobody models them."""
+        modelled = all(KERNELS[kernel.name].product for kernel in frame.kernels)
+        return kernel_costs(self.accelerator, frame, part) if self.accelerator is not None and modelled else None
 
 
 @dataclass(frozen=True)
@@ -75,8 +97,10 @@ class Clocks:
         """In a new segment, before any rank has it."""
         _native.clocks_make(memory, len(self.model.resources), time_scale)
 
-    def pacer(self, memory: Bytes, rank: int) -> _native.Pacer:
-        return _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes)
+    def pacer(self, memory: Bytes, rank: int, test_ns: NDArray[np.int64] | None = None) -> Pacer:
+        """``test_ns``: a clock of one number, instead of this machine's."""
+        native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
+        return Pacer(native, self.model.accelerator)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,13 @@ from collectives import catalog, oracle
 from collectives.choose import choose
 from collectives.communicator import Communicator
 from collectives.contracts import COLLECTIVES
+from collectives.fused import KINDS, STYLES, build, roomy_layout
+from collectives.fused import oracle as fused_oracle
+from collectives.fused.plans import fused_call
 from collectives.layouts import layout_in, world_layout
 from cxlemu import _native
 from cxlemu.cli import main
-from cxlemu.engines.native import DONE, IDLE, ITS_TIME, NativeEngine
+from cxlemu.engines.native import DONE, IDLE, ITS_TIME, KERNEL, NativeEngine, compute
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PeerLostError
@@ -52,10 +55,7 @@ class Paced:
         clocks = Clocks(CostModel.of(topology, layout.ranks), layout.extent_bytes)
         memory = card(clocks.nbytes) if memory is None else memory
         clocks.make(memory, 1.0)
-        self.pacers = [
-            _native.Pacer(memory, clocks.model.tables(), rank, clocks.cards, layout.extent_bytes, self.now)
-            for rank in range(layout.ranks)
-        ]
+        self.pacers = [clocks.pacer(memory, rank, self.now) for rank in range(layout.ranks)]
         self.engines = [NativeEngine(self.cards, pacer=pacer) for pacer in self.pacers]
         self.epoch = 1
 
@@ -67,10 +67,9 @@ class Paced:
         """
         ranks = range(self.layout.ranks)
         buffers = [[fresh_buffers(plan.part(rank), given[rank]) for rank in ranks] for given in inputs]
-        programs = []
-        for rank in ranks:
-            binding = Binding(self.layout, 0, self.epoch, plan.call.tag())
-            programs.append(self.engines[rank].program(Running(plan.call, plan.frame, plan.part(rank), binding)))
+        binding = Binding(self.layout, 0, self.epoch, plan.call.tag())
+        running = [Running(plan.call, plan.frame, plan.part(rank), binding) for rank in ranks]
+        programs = [engine.program(its) for engine, its in zip(self.engines, running, strict=True)]
         ends = [[-1] * len(ranks) for _ in inputs]
         begun = [-1] * len(ranks)
         while any(turn < len(inputs) for turn in begun):
@@ -79,11 +78,16 @@ class Paced:
                 while begun[rank] < len(inputs):
                     if begun[rank] >= 0:
                         status, found = programs[rank].advance(0, 0)
+                        while status == KERNEL:
+                            stream, at = found[0][:2]
+                            compute(running[rank], buffers[begun[rank]][rank], stream=stream, at=at)
+                            programs[rank].skip(stream)
+                            status, found = programs[rank].advance(0, 0)
                         assert status in (DONE, IDLE), status
                         if status == IDLE:
                             due += [wanted for _, _, doorbell, wanted, _ in found if doorbell == ITS_TIME]
                             break
-                        ends[begun[rank]][rank] = self.pacers[rank].ended_ns
+                        ends[begun[rank]][rank] = self.pacers[rank].native.ended_ns
                     begun[rank] += 1
                     if begun[rank] < len(inputs):
                         epoch = self.epoch + begun[rank] * plan.rounds
@@ -128,6 +132,25 @@ def test_calls_end_when_the_virtual_engine_says(collective: str, variant: str) -
         for rank, got in enumerate(each):
             right = oracle.expected(call, rank, 1, turn)
             assert right is None or got.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_take_what_the_accelerator_would(kind: str, style: str) -> None:
+    """The topology's, while this machine's BLAS computes; without one, a COMPUTE takes what it takes here."""
+    bare = Topology.load("titan2-6xcz120")
+    topology = bare.model_copy(update={"accelerator": "a100-sxm"})
+    call = fused_call(kind, style, 2, 256, 256, 256)
+    layout = roomy_layout(call, topology.pool_card_count, topology.interleave_bytes, CARD_BYTES)
+    plan = build(layout, call)
+    inputs = [[fused_oracle.as_bytes(call, rank, 1, turn) for rank in range(2)] for turn in range(2)]
+    ends, outputs = Paced(topology, layout).calls(plan, inputs)
+    assert ends == [each.tolist() for each in simulate(CostModel.of(topology, 2), [VirtualCall(plan)] * 2).end_ns]
+    for turn, each in enumerate(outputs):
+        for rank, got in enumerate(each):
+            assert got.tobytes() == fused_oracle.expected(call, rank, 1, turn).tobytes()
+    unknown, _ = Paced(bare, layout).calls(plan, inputs)
+    assert max(unknown[0]) < max(ends[0])  # on the test's clock nothing is computed
 
 
 def test_times_are_the_models_however_late_this_machine_is() -> None:

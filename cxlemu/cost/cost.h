@@ -53,6 +53,10 @@ typedef struct {
     int64_t tiles, tile_ns;
 } kernel_cost;
 
+static inline bool kernel_cost_fits(const kernel_cost *cost) {
+    return cost->tiles >= 1 && cost->tiles <= MOST_TILES && cost->tile_ns >= 0 && cost->tile_ns <= LONGEST_TILE_NS;
+}
+
 _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE");
 _Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");

@@ -15,6 +15,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.pace import Pacer
 
 ENGINES = ("reference", "native")
 
@@ -35,7 +36,7 @@ class Engine(Protocol):
 
 
 def engine_for(
-    name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: _native.Pacer | None = None
+    name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: Pacer | None = None
 ) -> Engine:
     """The engine ``name`` for one rank. Raises ArgumentError for a machine that it cannot run on, or a pace that it has
     not.

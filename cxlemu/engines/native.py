@@ -17,6 +17,7 @@ from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
+from cxlemu.pace import Pacer
 from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
 
@@ -43,7 +44,7 @@ class NativeEngine:
     elides: Step = EVERYTHING
     through: NativeShadowMemory | None = None
     spins: int = 0
-    pacer: _native.Pacer | None = None
+    pacer: Pacer | None = None
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
     def run(
@@ -155,7 +156,8 @@ class NativeEngine:
                 events=part.events,
                 elides=self.elides.value,
                 memory=None if self.through is None else self.through.shadow,
-                pacer=self.pacer,
+                pacer=None if self.pacer is None else self.pacer.native,
+                kernels=None if self.pacer is None else self.pacer.kernels(frame, part),
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error

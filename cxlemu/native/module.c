@@ -39,6 +39,7 @@ static void Program_dealloc(Program *self) {
     PyMem_Free((void *)self->p.groups);
     PyMem_Free(self->p.events);
     free(self->p.scratch);
+    if (self->p.pacing) PyMem_Free((void *)self->p.pacing->kernels);
     PyMem_Free(self->p.pacing);
     Py_XDECREF(self->memory);
     Py_XDECREF(self->pacer);
@@ -123,7 +124,7 @@ static int go_through(Program *self, PyObject *memory, int64_t extent_bytes) {
 }
 
 /* At a pace that is its rank's. */
-static int go_at(Program *self, PyObject *object) {
+static int go_at(Program *self, PyObject *object, PyObject *kernels) {
     pacer *its = pacer_of(object);
     if (!its) return -1;
     if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
@@ -136,26 +137,33 @@ static int go_at(Program *self, PyObject *object) {
         return -1;
     }
     made->pacer = its, made->regions = (region_table){self->p.regions, self->p.region_count, its->card_of};
+    if (kernels != Py_None && !(made->kernels = copy(kernels, sizeof(kernel_cost), &made->kernel_count))) {
+        PyMem_Free(made);
+        return -1;
+    }
     self->pacer = Py_NewRef(object);
     self->p.pacing = made;
-    return 0;
+    bool right = !made->kernel_count || its->model.multiprocessors;
+    for (int64_t k = 0; k < made->kernel_count; k++) right = right && kernel_cost_fits(&made->kernels[k]);
+    if (!right) PyErr_SetString(PyExc_ValueError, "a kernel takes more than is modelled, or there is nothing to compute it");
+    return right ? 0 : -1;
 }
 
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "base", "extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes",
                             "doorbells_offset", "slot_doorbell_bytes", "data_offset", "regions", "groups", "streams",
-                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pacer", NULL};
-    PyObject *cards, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None;
+                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pacer", "kernels", NULL};
+    PyObject *cards, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset, heap_offset = -1;
     int64_t region_count = 0, group_count = 0;
     if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LO", names, &cards, &base, &extent, &self->p.ranks,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOO", names, &cards, &base, &extent, &self->p.ranks,
                                      &self->p.slots, &self->p.doorbells_per_rank, &slot_card, &doorbells_offset,
                                      &slot_doorbell, &data_offset, &regions, &groups, &streams, &sizes,
-                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer))
+                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer, &kernels))
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
@@ -178,7 +186,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         else PyErr_Format(PyExc_ValueError, "record %lld of stream %d is not valid", (long long)at, (int)stream);
         return -1;
     }
-    if (its_pacer != Py_None && go_at(self, its_pacer) < 0) return -1;
+    if (its_pacer != Py_None && go_at(self, its_pacer, kernels) < 0) return -1;
     self->state = READY;
     return 0;
 }
@@ -275,8 +283,8 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
         PyErr_SetString(PyExc_RuntimeError, "there is no record to skip");
         return NULL;
     }
-    self->p.position[stream]++;
     if (self->p.pacing) pace_skip(&self->p, (int32_t)stream);
+    self->p.position[stream]++;
     Py_RETURN_NONE;
 }
 

@@ -48,7 +48,10 @@ void pace_order(const program *p, int32_t order[MAX_STREAMS]) {
 }
 
 bool pace_due(const program *p, int32_t s, obstacle *found) {
-    const int64_t due = p->pacing->streams[s].now;
+    progress *stream = &p->pacing->streams[s];
+    const record *next = p->position[s] < p->lengths[s] ? &p->records[s][p->position[s]] : NULL;
+    if (stream->now < stream->computed_ns && needs_result(next)) stream->now = stream->computed_ns;
+    const int64_t due = stream->now;
     if (due <= pacer_now(p->pacing->pacer)) return true;
     *found = (obstacle){.stream = s, .doorbell = ITS_TIME, .at = p->position[s], .wanted = due};
     return false;
@@ -113,7 +116,7 @@ enum status pace_pay(program *p, int32_t s, const record *r, bool *more) {
     progress *stream = &p->pacing->streams[s];
     *more = false;
     if (r->op == SIGNAL || r->op == SIGNAL_DATA) ring(p, s, r);
-    else if (r->op == RECORD) p->pacing->event_ns[r->arg] = stream->now;
+    else if (r->op == RECORD) p->pacing->event_ns[r->arg] = later(stream->now, stream->computed_ns);
     else {
         if (!host_lock_take(&its->shared->lock, LOCK_S)) return CLOCKS_HELD;
         *more = instruction_part(&its->model, its->rank, p->pacing->regions, r, &its->landed_ns, stream) == MORE;
@@ -124,8 +127,18 @@ enum status pace_pay(program *p, int32_t s, const record *r, bool *more) {
 }
 
 void pace_skip(program *p, int32_t s) {
+    const pacing *its = p->pacing;
     progress *stream = &p->pacing->streams[s];
-    next_instruction(stream, later(stream->now, pacer_now(p->pacing->pacer)));
+    const record *r = &p->records[s][p->position[s]];
+    int64_t first, last;
+    if (r->op != COMPUTE || !its->kernels || r->arg < 0 || r->arg >= its->kernel_count) {
+        next_instruction(stream, later(stream->now, pacer_now(its->pacer)));
+        return;
+    }
+    const int64_t end = compute_tiles(&its->kernels[r->arg], its->pacer->free_ns, its->pacer->model.multiprocessors, stream->now,
+                                      &first, &last);
+    stream->computed_ns = later(stream->computed_ns, end);
+    next_instruction(stream, last);
 }
 
 int64_t pace_rest_ns(const program *p, const obstacle *found, int count, bool *only) {

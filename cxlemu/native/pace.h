@@ -36,6 +36,7 @@ typedef struct pacer {
     int32_t card_count;
     int32_t rank; /* of the world */
     int64_t landed_ns, ended_ns; /* all that it wrote is in the pool; its last call is over */
+    int64_t *free_ns; /* of each of its multiprocessors */
     double time_scale;
     const int64_t *test_ns; /* a test's clock; NULL: the machine's */
 } pacer;
@@ -44,6 +45,8 @@ typedef struct pacer {
 typedef struct pacing {
     pacer *pacer;
     region_table regions;
+    const kernel_cost *kernels; /* of each kernel of the plan; NULL where the model does not know what they cost */
+    int64_t kernel_count;
     progress streams[MAX_STREAMS]; /* .now: from when on the next instruction may begin, or its next part */
     int64_t event_ns[];
 } pacing;
@@ -63,7 +66,7 @@ void pace_end(program *p);
 /* The streams by their modelled times: a rank that comes late still makes its requests in their order. */
 void pace_order(const program *p, int32_t order[MAX_STREAMS]);
 
-/* Whether a stream's modelled time has come; if not, *found says so. */
+/* Whether a stream's modelled time has come, and that of what it computes, where it needs that; if not, *found says so. */
 bool pace_due(const program *p, int32_t s, obstacle *found);
 
 /* What an instruction costs that is about to be executed: DONE, or CLOCKS_HELD when the clocks cannot be had. *more: it has
@@ -73,7 +76,7 @@ enum status pace_pay(program *p, int32_t s, const record *r, bool *more);
 /* What a wait costs that was executed. */
 void pace_saw(program *p, int32_t s, const record *r);
 
-/* What a stream stood at was executed elsewhere: it took the time that has passed. */
+/* What a stream stood at was executed elsewhere: a COMPUTE that the model knows, or what took the time that has passed. */
 void pace_skip(program *p, int32_t s);
 
 /* For how long, on this machine's clock, nothing will be due of what was found; INT64_MAX if nothing ever will by itself.

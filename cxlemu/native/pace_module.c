@@ -54,6 +54,10 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     p->model.resources = (resource *)(void *)(at + CLOCKS_HEAD_BYTES);
     p->rung = (rung *)(void *)(at + clocks_bytes(p->model.resource_count, 0, 0));
     p->card_lines = card_bytes / LINE_BYTES, p->card_count = (int32_t)cards;
+    if (!(p->free_ns = PyMem_Calloc((size_t)p->model.multiprocessors + 1, sizeof *p->free_ns))) {
+        PyErr_NoMemory();
+        return -1;
+    }
     p->model.transfers = (int64_t)p->rank << 40; /* of all ranks, no two are alike */
     if (!host_lock_take(&p->shared->lock, 10)) return refuse("the clocks cannot be had");
     for (int32_t k = 0; k < p->model.resource_count; k++) p->model.resources[k].pace = paces[k];
@@ -64,6 +68,7 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
 static void Pacer_dealloc(Pacer *self) {
     if (self->clocks.obj) PyBuffer_Release(&self->clocks);
     if (self->test_ns.obj) PyBuffer_Release(&self->test_ns);
+    PyMem_Free(self->p.free_ns);
     Py_XDECREF(self->kept);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

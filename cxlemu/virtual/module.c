@@ -93,10 +93,8 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
 static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
 
 static bool tables_fit(const simulation *v, const virtual_call *c, const communicator *m) {
-    for (int32_t k = 0; k < c->kernel_count; k++) {
-        const kernel_cost *cost = &c->kernels[k];
-        if (cost->tiles < 1 || cost->tiles > MOST_TILES || cost->tile_ns < 0 || cost->tile_ns > LONGEST_TILE_NS) return false;
-    }
+    for (int32_t k = 0; k < c->kernel_count; k++)
+        if (!kernel_cost_fits(&c->kernels[k])) return false;
     if (c->kernel_count && !v->model.multiprocessors) return false;
     for (int32_t k = 0; k < c->regions.count; k++) {
         const region *r = &c->regions.all[k];

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from uuid import UUID
 
-from cxlemu import __version__, _native
+from cxlemu import __version__
 from cxlemu.backends import Backend
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import HostMemory
-from cxlemu.pace import Clocks, Pace, suitable_time_scale
+from cxlemu.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.pool import Pool
@@ -52,7 +52,7 @@ class RankContext:
     backend: Backend
     memory: HostMemory
     session: Session
-    pacer: _native.Pacer | None  # in a world with a pace
+    pacer: Pacer | None  # in a world with a pace
     arena: Arena  # of the pool's bytes, what nobody has taken yet
     deadline_s: float  # for any one wait
     launch: str  # "threads", "processes" or the name of the launcher
@@ -108,7 +108,7 @@ class World:
         scale = pace.time_scale or suitable_time_scale(self.topology, self.ranks, self.memory.kind).value
         return NewClocks(self.clocks.nbytes, partial(self.clocks.make, time_scale=scale))
 
-    def pacer(self, pool: Pool, rank: int) -> _native.Pacer | None:
+    def pacer(self, pool: Pool, rank: int) -> Pacer | None:
         """That of a world with a pace. Raises PoolError where the pool was made without."""
         if self.pace is None or not isinstance(pool, ShmPool):
             return None
