@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from collectives.reproduce.cccl import AVERAGES, FITTED_ON, MISS, VARIANTS, Reproduction, Row
 from collectives.reproduce.nccl import GROUPED
 from cxlemu import __version__
-from cxlemu.cli.bench_plot import pyplot
-from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
+from cxlemu.cli import reproduce_flux
+from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_plot import PICTURES, pictures
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.reproduce_table import make_directory, missed, table
 from cxlemu.topology.document import dotted
 from cxlemu.units import format_bytes
 
@@ -29,47 +27,44 @@ NOT_MODELLED = "training a Llama-3-8B (1.11x) and the cost of hardware (2.75x)"
 
 
 @click.command()
-@click.argument("system", type=click.Choice(["cccl"]))
+@click.argument("system", type=click.Choice(["cccl", "flux"]))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
 def command(system: str, json_file: Path | None, plot_dir: Path | None) -> None:
     """Compare published measurements with our plans on the modelled hardware.
 
     cccl: collectives over a CXL pool (arXiv 2602.22457), three hosts and six cards against NCCL over InfiniBand. Each
-    figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted. Exit code 0, also
-    where the model is far off: those are listed, with what it shows.
+    figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted.
+
+    flux: GEMM fused with communication (arXiv 2406.06858) on eight A100 or H800, over NVLink and PCIe, in layers of
+    GPT-3. Fitted is the efficiency of each chip's GEMMs, on one published time.
+
+    Exit code 0, also where the model is far off: those are listed, with what it shows.
 
     \b
     Examples:
       cxlemu reproduce cccl
       cxlemu reproduce cccl --plot out --json cccl.json
+      cxlemu reproduce flux --plot out --json flux.json
     """
     check_json_file(json_file)
+    if system == "flux":
+        reproduce_flux.show(json_file, plot_dir)
+        return
     if plot_dir is not None:
-        _make_directory(plot_dir)
+        make_directory(plot_dir, PICTURES)
     work = Reproduction()
     rows = work.rows()
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(work):
         out.print(Text(f"# {line}"))
-    out.print(_table(rows))
+    out.print(table(rows))
     for line in _footer(work, rows):
         out.print(Text(line))
     write_json(json_file, _document(system, work, rows))
     if plot_dir is not None:
         for name, data in pictures(work).items():
             write_output("--plot", plot_dir / name, data)
-
-
-def _make_directory(plot_dir: Path) -> None:
-    """Raises ArgumentError where no picture could be drawn or written in the end; then nothing is made."""
-    pyplot()
-    try:
-        plot_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
-    for name in PICTURES:
-        check_output("--plot", plot_dir / name)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -85,29 +80,17 @@ def _header(work: Reproduction) -> list[str]:
     ]
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("figure", "published", "ours", "error", "kind"):
-        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=True)
-    for row in rows:
-        published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
-        error = f"{100 * row.relative_error:+.0f}%"
-        table.add_row(row.figure, published, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else "")
-    return table
-
-
 def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
-    missed = [row for row in rows if row.missed]
+    found = missed(rows)
     predicted = [row for row in rows if row.kind == "predicted"]
-    width = max((len(row.figure) for row in missed), default=0)
     nbytes = work.nccl.ring_slice_bytes
     equal = work.beside(replace(work.nccl, chain_slice_bytes=nbytes, grouped_slice_bytes=nbytes))
     alone = work.beside(replace(work.nccl, grouped_slice_bytes=CHUNK_BYTES))
     others = [f"{name} {statistics.fmean(alone.speedups(name)):.2f}" for name in GROUPED]
     return [
         "",
-        f"{len(predicted) - len(missed)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
-        *(f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in missed),
+        f"{len(predicted) - len(found)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
+        *found,
         "",
         f"Averages: {_hits(work)} of those predicted are within {MISS:.0%}; would NCCL receive at one rate in all "
         f"collectives, fitted likewise, {_hits(equal)}.",
