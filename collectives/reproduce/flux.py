@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from collectives.fused.choice import Operator
 from collectives.fused.metrics import Metrics
 from collectives.fused.tuner import Tuned, tune
-from collectives.fused.virtual import Operator, Simulator
+from collectives.fused.virtual import Simulator
 from collectives.reproduce.cccl import Row
 from cxlemu.topology import Topology
 
