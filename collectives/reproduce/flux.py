@@ -137,7 +137,7 @@ class Reproduction:
             assert efficiency is not None
             exposed = report.fused - report.gemm
             yield explained(
-                row(f"{words}: overlap", report.efficiency, efficiency),
+                row(f"{words}: overlap", round(report.efficiency, 3), efficiency),
                 f"FLUX leaves {exposed * 1e3:.0f} us exposed, the model {its.ect_ns('fused') / 1e3:.0f} us",
             )
 

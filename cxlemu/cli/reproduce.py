@@ -15,10 +15,10 @@ from rich.text import Text
 from collectives.reproduce.cccl import AVERAGES, FITTED_ON, MISS, VARIANTS, Reproduction, Row
 from collectives.reproduce.nccl import GROUPED
 from cxlemu import __version__
-from cxlemu.cli import reproduce_flux
+from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_plot import PICTURES, pictures
-from cxlemu.cli.reproduce_table import make_directory, missed, table
+from cxlemu.cli.reproduce_table import check_directory, table_of
 from cxlemu.topology.document import dotted
 from cxlemu.units import format_bytes
 
@@ -26,39 +26,32 @@ CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_
 NOT_MODELLED = "training a Llama-3-8B (1.11x) and the cost of hardware (2.75x)"
 
 
-@click.command()
+@click.command(cls=forms(flux="cxlemu.cli.reproduce_flux"))
 @click.argument("system", type=click.Choice(["cccl", "flux"]))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
 def command(system: str, json_file: Path | None, plot_dir: Path | None) -> None:
     """Compare published measurements with our plans on the modelled hardware.
 
+    flux: GEMM fused with communication (arXiv 2406.06858), on NVLink and PCIe; see its own --help.
+
     cccl: collectives over a CXL pool (arXiv 2602.22457), three hosts and six cards against NCCL over InfiniBand. Each
-    figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted.
-
-    flux: GEMM fused with communication (arXiv 2406.06858) on eight A100 or H800, over NVLink and PCIe, in layers of
-    GPT-3. Fitted is the efficiency of each chip's GEMMs, on one published time.
-
-    Exit code 0, also where the model is far off: those are listed, with what it shows.
+    figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted. Exit code 0, also
+    where the model is far off: those are listed, with what it shows.
 
     \b
     Examples:
       cxlemu reproduce cccl
       cxlemu reproduce cccl --plot out --json cccl.json
-      cxlemu reproduce flux --plot out --json flux.json
     """
     check_json_file(json_file)
-    if system == "flux":
-        reproduce_flux.show(json_file, plot_dir)
-        return
-    if plot_dir is not None:
-        make_directory(plot_dir, PICTURES)
+    check_directory(plot_dir, PICTURES)
     work = Reproduction()
     rows = work.rows()
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(work):
         out.print(Text(f"# {line}"))
-    out.print(table(rows))
+    out.print(table_of(rows))
     for line in _footer(work, rows):
         out.print(Text(line))
     write_json(json_file, _document(system, work, rows))
@@ -81,16 +74,17 @@ def _header(work: Reproduction) -> list[str]:
 
 
 def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
-    found = missed(rows)
+    missed = [row for row in rows if row.missed]
     predicted = [row for row in rows if row.kind == "predicted"]
+    width = max((len(row.figure) for row in missed), default=0)
     nbytes = work.nccl.ring_slice_bytes
     equal = work.beside(replace(work.nccl, chain_slice_bytes=nbytes, grouped_slice_bytes=nbytes))
     alone = work.beside(replace(work.nccl, grouped_slice_bytes=CHUNK_BYTES))
     others = [f"{name} {statistics.fmean(alone.speedups(name)):.2f}" for name in GROUPED]
     return [
         "",
-        f"{len(predicted) - len(found)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
-        *found,
+        f"{len(predicted) - len(missed)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
+        *(f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in missed),
         "",
         f"Averages: {_hits(work)} of those predicted are within {MISS:.0%}; would NCCL receive at one rate in all "
         f"collectives, fitted likewise, {_hits(equal)}.",
