@@ -19,8 +19,7 @@ from collectives.reproduce.cccl import AVERAGES, FITTED_ON, GROWTH, LOWS, SIZES,
 from collectives.reproduce.nccl import GROUPED, Nccl
 from collectives.reproduce.ours import RANKS, Ours
 from collectives.virtual import simulate_case
-from cxlemu.cli import main
-from cxlemu.cli import reproduce as cli
+from cxlemu.cli import main, reproduce_table
 from cxlemu.topology.standing import KINDS
 
 MB = 1 << 20
@@ -185,7 +184,7 @@ def test_bad_input_is_refused_before_the_work(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reproduction, "rows", lambda self: pytest.fail("worked all the same"))
-    monkeypatch.setattr(cli, "pyplot", lambda: None)
+    monkeypatch.setattr(reproduce_table, "pyplot", lambda: None)
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert message in done.output
