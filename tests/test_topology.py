@@ -26,6 +26,11 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "twelve-hosts": (12, 1, 6, 32 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
     "infiniband-12xh100": (12, 1, 12, 32 << 20),
+    "cxl-8xh100": (8, 1, 16, 32 << 20),
+    "nvlink-8xa100": (1, 8, 8, 32 << 20),
+    "nvlink-8xa800": (1, 8, 8, 32 << 20),
+    "nvlink-8xh800": (1, 8, 8, 32 << 20),
+    "pcie-8xa100": (1, 8, 8, 32 << 20),
 }
 
 TWO_LEVELS = """
