@@ -7,7 +7,7 @@ order in which they were added. So there is nothing to choose, and the timeline 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -76,6 +76,10 @@ class Timeline:
     @cached_property
     def _last(self) -> int:
         return max(range(len(self.operations)), key=lambda number: self.end_ns[number])
+
+    def spent_ns(self, kinds: Collection[str]) -> int:
+        """On all lanes, whether it shows or not."""
+        return sum(ns for its in self.operations for kind, ns in its.parts if kind in kinds)
 
     def billed(self, lane: int) -> Counter[str]:
         """What the step's time went to on one lane, in nanoseconds: the sum is the step's time.
