@@ -5,15 +5,17 @@ its stream goes on as soon as the last of them has begun: COMPUTEs that follow e
 one kernel do. RECORD, and whatever else reads what was computed, waits until they are over; so a COMPUTE that needs the
 result of another waits for an event between them. What launching kernels takes is in `costs.call_ns`.
 
-All tiles of a rank share its memory: together they take no less than moving their operands, each once.
+All tiles of a rank share its memory: together they take no less than what their waves load.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.gemm import Product, in_company
+from cxlemu.gemm import Product, Tiling, fastest, in_company, moved_bytes, slowed
 from cxlemu.plan import DTYPES, Frame, Kernel, Op, RankPart
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Accelerator
@@ -31,24 +33,27 @@ def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) 
     """
     if not frame.kernels:
         return np.zeros(0, COST_DTYPE)
+    costs = np.zeros(len(frame.kernels), COST_DTYPE)
     products = [_product(kernel) for kernel in frame.kernels]
     if accelerator is None:
         raise ArgumentError(
             f"{frame.kernels[0].name} needs an accelerator: give the topology one, such as accelerator: a100-sxm"
         )
     records = np.concatenate([stream.records for stream in part.streams])
-    records = records[records["op"] == Op.COMPUTE]
-    computes = [records[records["arg"] == number] for number in range(len(products))]
-    total_flops = sum(len(its) * product.flops for its, product in zip(computes, products, strict=True))
-    total_ns = _moved_bytes(products, computes) / accelerator.memory_bytes_per_s * 1e9
-    costs = np.zeros(len(products), COST_DTYPE)
-    for row, product, its in zip(costs, products, computes, strict=True):
-        share_ns = total_ns * len(its) * product.flops / total_flops if len(its) else 0.0
-        tiling = in_company(accelerator, product, times=max(len(its), 1), floor_ns=share_ns)
+    known = (records["arg"] >= 0) & (records["arg"] < len(products))  # of others the engine tells
+    records = records[(records["op"] == Op.COMPUTE) & known]
+    times = np.bincount(records["arg"], minlength=len(products)).tolist()
+    tilings = [
+        fastest(accelerator, its) if many == 1 else in_company(accelerator, its, max(many, 1))
+        for its, many in zip(products, times, strict=True)
+    ]
+    total_ns = _moved_bytes(accelerator, products, tilings, records) / accelerator.memory_bytes_per_s * 1e9
+    flops = sum(many * its.flops for its, many in zip(products, times, strict=True))
+    for row, its, tiling, many in zip(costs, products, tilings, times, strict=True):
+        share_ns = total_ns * many * its.flops / flops if many else 0.0
+        tiling = slowed(tiling, share_ns, max(many, 1) * tiling.tiles, accelerator.multiprocessors)
         if tiling.tiles > TILES_MAX or tiling.tile_ns > TILE_NS_MAX:
-            raise ArgumentError(
-                f"a GEMM of {product.m} x {product.n} x {product.k} in one COMPUTE is too large: cut it into tiles"
-            )
+            raise ArgumentError(f"a GEMM of {its.m} x {its.n} x {its.k} in one COMPUTE is too large: cut it into tiles")
         row["tiles"], row["tile_ns"] = tiling.tiles, tiling.tile_ns
     return costs
 
@@ -61,12 +66,22 @@ def _product(kernel: Kernel) -> Product:
     return Product(m, n, k, dtype)
 
 
-def _moved_bytes(products: list[Product], computes: list[Records]) -> int:
-    """Operands and results that the rank's COMPUTEs name, each once: tiles of one row share their rows of A."""
-    moved: dict[tuple[int, int, int], int] = {}
-    for product, records in zip(products, computes, strict=True):
+def _moved_bytes(
+    accelerator: Accelerator, products: Sequence[Product], tilings: Sequence[Tiling], records: Records
+) -> int:
+    """Through memory, by all COMPUTEs in this order: what a wave of tiles loads it loads once, the next one anew."""
+    total, wave, full = 0, dict[tuple[int, int, int], int](), 0
+    for record in records:
+        product, tiling = products[record["arg"]], tilings[record["arg"]]
+        if tiling.tiles >= accelerator.multiprocessors:
+            total += moved_bytes(product, tiling, accelerator.multiprocessors)
+            continue
         sides = {"dst": product.m * product.n, "a": product.m * product.k, "b": product.k * product.n}
         for name, elements in sides.items():
-            for place in np.unique(records[name][["kind", "id", "offset"]]).tolist():
-                moved[place] = max(moved.get(place, 0), elements * DTYPES[product.dtype].itemsize)
-    return sum(moved.values())
+            operand = record[name]
+            wave[int(operand["kind"]), int(operand["id"]), int(operand["offset"])] = elements * product.itemsize
+        full += tiling.tiles
+        if full >= accelerator.multiprocessors:
+            total += sum(wave.values())
+            wave, full = {}, full % accelerator.multiprocessors
+    return total + sum(wave.values())

@@ -8,15 +8,16 @@ As many tiles run at once as there are multiprocessors, a wave; 109 tiles on 108
 last wave better and compute more slowly, as they load more for each product: a tile reaches I / (I + H) of an endless
 one's rate, where I = rows columns / (rows + columns) and H is that of the accelerator's half-rate tile. The library is
 taken to have the tiles of TILES and to choose the best, as one tunes it. While so computed a GEMM also moves its
-operands and its result through memory, once: where that takes longer (few rows), it is what a GEMM takes.
+operands and its result through memory. Tiles of one wave share what they load; the next wave loads anew. Where that
+takes longer than the products (few rows), it is what a GEMM takes.
 
-Not modelled: split k and stream-k, caches (operands that do not fit and are loaded again), clocks that fall under load.
+Not modelled: split k and stream-k, clocks that fall under load, caches that hold operands from wave to wave.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+import math
+from dataclasses import dataclass, replace
 
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Accelerator
@@ -39,9 +40,8 @@ class Product:
         return 2 * self.m * self.n * self.k
 
     @property
-    def nbytes(self) -> int:
-        """Of both operands and the result, each once."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * DTYPES[self.dtype].itemsize
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,46 @@ class Tiling:
 
 def fastest(accelerator: Accelerator, product: Product) -> Tiling:
     """The tiling that takes least, alone on the accelerator. Raises ArgumentError for a dtype without a rate."""
-    return in_company(accelerator, product, times=1, floor_ns=product.nbytes / accelerator.memory_bytes_per_s * 1e9)
-
-
-def in_company(accelerator: Accelerator, product: Product, *, times: int, floor_ns: float) -> Tiling:
-    """The tiling that takes least where ``times`` of them are computed, which move through memory in ``floor_ns``."""
     found = []
     for rows, columns in TILES:
-        tiles = -(-product.m // rows) * -(-product.n // columns)
-        at_once = min(tiles * times, accelerator.multiprocessors)
-        needs_ns = tile_ns(accelerator, rows, columns, product.k, product.dtype)
-        tiling = Tiling(rows, columns, tiles, ceil(max(needs_ns, floor_ns * at_once / (tiles * times))))
-        found.append((-(-tiles * times // accelerator.multiprocessors) * tiling.tile_ns, -rows * columns, tiling))
-    return min(found, key=lambda candidate: candidate[:2])[2]
+        tiling = _tiling(accelerator, product, rows, columns)
+        floor_ns = moved_bytes(product, tiling, accelerator.multiprocessors) / accelerator.memory_bytes_per_s * 1e9
+        found.append(slowed(tiling, floor_ns, tiling.tiles, accelerator.multiprocessors))
+    return min(found, key=lambda tiling: (tiling.ns(accelerator.multiprocessors), -tiling.rows * tiling.columns))
+
+
+def in_company(accelerator: Accelerator, product: Product, times: int) -> Tiling:
+    """The tiling that computes ``times`` of them soonest, whatever they load."""
+    found = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
+
+    def wanted(tiling: Tiling) -> tuple[int, int]:
+        waves = -(-tiling.tiles * times // accelerator.multiprocessors)
+        return waves * tiling.tile_ns, -tiling.rows * tiling.columns
+
+    return min(found, key=wanted)
+
+
+def slowed(tiling: Tiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> Tiling:
+    """The same where so many tiles, which are computed together, take no less than ``floor_ns`` to load."""
+    return replace(
+        tiling, tile_ns=max(tiling.tile_ns, math.ceil(floor_ns * min(all_tiles, multiprocessors) / all_tiles))
+    )
+
+
+def moved_bytes(product: Product, tiling: Tiling, multiprocessors: int) -> int:
+    """Through memory, for one product: what each wave loads, blocks of tiles as square as can be, and the result."""
+    down, across = -(-product.m // tiling.rows), -(-product.n // tiling.columns)
+    side = math.sqrt(multiprocessors * tiling.rows * tiling.columns)  # of a wave's block, in elements
+    high = min(max(round(side / tiling.rows), -(-multiprocessors // across), 1), down)
+    wide = min(-(-multiprocessors // high), across)
+    waves_down, waves_across = -(-down // high), -(-across // wide)
+    loaded = waves_across * product.m * product.k + waves_down * product.k * product.n
+    return (loaded + product.m * product.n) * product.itemsize
+
+
+def _tiling(accelerator: Accelerator, product: Product, rows: int, columns: int) -> Tiling:
+    tiles = -(-product.m // rows) * -(-product.n // columns)
+    return Tiling(rows, columns, tiles, math.ceil(tile_ns(accelerator, rows, columns, product.k, product.dtype)))
 
 
 def tile_ns(accelerator: Accelerator, rows: int, columns: int, k: int, dtype: str) -> float:
