@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from collectives.reproduce.cccl import AVERAGES, FITTED_ON, MISS, VARIANTS, Reproduction, Row
 from collectives.reproduce.nccl import GROUPED
 from cxlemu import __version__
-from cxlemu.cli.bench_plot import pyplot
-from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
+from cxlemu.cli.forms import forms
+from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_plot import PICTURES, pictures
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.reproduce_table import check_directory, table_of
 from cxlemu.topology.document import dotted
 from cxlemu.units import format_bytes
 
@@ -28,12 +26,14 @@ CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_
 NOT_MODELLED = "training a Llama-3-8B (1.11x) and the cost of hardware (2.75x)"
 
 
-@click.command()
-@click.argument("system", type=click.Choice(["cccl"]))
+@click.command(cls=forms(scalepool="cxlemu.cli.reproduce_scalepool"))
+@click.argument("system", type=click.Choice(["cccl", "scalepool"]))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
 def command(system: str, json_file: Path | None, plot_dir: Path | None) -> None:
     """Compare published measurements with our plans on the modelled hardware.
+
+    scalepool: training of large models on clusters joined by CXL against RDMA (arXiv 2510.14580); see its own --help.
 
     cccl: collectives over a CXL pool (arXiv 2602.22457), three hosts and six cards against NCCL over InfiniBand. Each
     figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted. Exit code 0, also
@@ -45,31 +45,19 @@ def command(system: str, json_file: Path | None, plot_dir: Path | None) -> None:
       cxlemu reproduce cccl --plot out --json cccl.json
     """
     check_json_file(json_file)
-    if plot_dir is not None:
-        _make_directory(plot_dir)
+    check_directory(plot_dir, PICTURES)
     work = Reproduction()
     rows = work.rows()
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(work):
         out.print(Text(f"# {line}"))
-    out.print(_table(rows))
+    out.print(table_of(rows))
     for line in _footer(work, rows):
         out.print(Text(line))
     write_json(json_file, _document(system, work, rows))
     if plot_dir is not None:
         for name, data in pictures(work).items():
             write_output("--plot", plot_dir / name, data)
-
-
-def _make_directory(plot_dir: Path) -> None:
-    """Raises ArgumentError where no picture could be drawn or written in the end; then nothing is made."""
-    pyplot()
-    try:
-        plot_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
-    for name in PICTURES:
-        check_output("--plot", plot_dir / name)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -83,17 +71,6 @@ def _header(work: Reproduction) -> list[str]:
         f"fitted    on {FITTED_ON} alone: receiving a slice costs NCCL {work.slice_ns / 1e3:.1f} us beside its time on "
         f"the wire, so that it receives at {rate:.1f} GB/s there",
     ]
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("figure", "published", "ours", "error", "kind"):
-        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=True)
-    for row in rows:
-        published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
-        error = f"{100 * row.relative_error:+.0f}%"
-        table.add_row(row.figure, published, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else "")
-    return table
 
 
 def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
