@@ -171,6 +171,9 @@ class Costs(Model):
 
     to_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for writes, in GB/s")
     from_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for reads, in GB/s")
+    fold_from_pool_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="what a kernel that folds reads by itself, in GB/s; absent: the engine reads for it"
+    )
     both_gbytes_per_s: GbytesPerS | None = Field(
         default=None, description="both directions of a rank together, in GB/s"
     )
@@ -186,6 +189,18 @@ class Costs(Model):
     doorbell_scan_ns: Nanoseconds | None = Field(default=None, description="each further doorbell of a group, in ns")
     local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes copied locally, in GB/s")
     reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
+
+
+class Protocol(Model):
+    """One way of sending over a space's links, such as NCCL's Simple, LL128 and LL: what it costs, and how it cuts."""
+
+    name: Name = Field(description="the protocol's name")
+    costs: Costs = Field(description="what its messages cost, instead of the costs")
+    step_ns: Nanoseconds = Field(description="what who chooses a protocol counts for a step, in ns")
+    slice_bytes: Size | None = Field(default=None, description="its largest message; absent: the algorithm's")
+    share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="how much of the links' bandwidth its payload gets"
+    )
 
 
 class Space(Model):
@@ -212,6 +227,9 @@ class Space(Model):
         default=None, description="what coherence adds to each access: directory and snoops, in ns"
     )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
+    protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(
+        default=None, description="in which ranks that send to each other have a choice"
+    )
 
     @property
     def on_cards(self) -> bool:
@@ -239,8 +257,9 @@ class Space(Model):
             raise Misplaced(("interleave_bytes",), "is missing: a power of two from 256 to 16MiB")
         elif granule is not None and (granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX):
             raise Misplaced(("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB")
-        if self.over is not None and not self.owned:
-            raise Misplaced(("over",), f"does not apply to a space of kind {self.kind}; leave it out")
+        for key in ("over", "protocols"):
+            if getattr(self, key) is not None and not self.owned:
+                raise Misplaced((key,), f"does not apply to a space of kind {self.kind}; leave it out")
         if self.coherence_ns is not None and not self.coherent:
             raise Misplaced(("coherence_ns",), "does not apply to a space that is not coherent; leave it out")
         return self

@@ -257,11 +257,12 @@ static const costs *costs_of(const simulation *v, const virtual_call *c, const o
 }
 
 /* One copy from or to the pool, after what it takes to start it. -1 for a region that is not there. */
-static int64_t copy(simulation *v, stream *s, const virtual_call *c, const operand *o, int64_t nbytes, bool to_pool) {
+static int64_t copy(simulation *v, stream *s, const virtual_call *c, const operand *o, int64_t nbytes, enum way way) {
+    const bool to_pool = way == TO_POOL;
     int64_t alone_ns = 0, way_ns = 0;
     const costs *cost = costs_of(v, c, o);
     const int64_t begin = s->now + cost->copy_ns + cost->coherence_ns;
-    const int64_t end = transfer(v, s->rank, c, o, nbytes, to_pool, begin, &alone_ns, &way_ns);
+    const int64_t end = transfer(v, s->rank, c, o, nbytes, way, begin, &alone_ns, &way_ns);
     if (end < 0) return -1;
     s->queue_ns += end - begin - alone_ns;
     rank_state *r = &v->ranks[s->rank];
@@ -274,7 +275,7 @@ static enum state write(simulation *v, int64_t id, const virtual_call *c, const 
     stream *s = &v->streams[id];
     if (i->dst.id >= c->region_count) return WRONG;
     int64_t end = s->now;
-    if (!c->regions[i->dst.id].heap) end = copy(v, s, c, &i->dst, i->nbytes, true); /* an array in the heap is there already */
+    if (!c->regions[i->dst.id].heap) end = copy(v, s, c, &i->dst, i->nbytes, TO_POOL); /* an array in the heap is there already */
     if (end < 0) return WRONG;
     busy(&v->ranks[s->rank], s->now, end);
     finish(v, id, end);
@@ -291,7 +292,7 @@ static enum state gather(simulation *v, int64_t id, const virtual_call *c, const
     while (s->phase < 3 && sources[s->phase]->kind != REGION) s->phase++;
     if (s->phase != 3) {
         const bool out = s->phase == COMPUTED;
-        end = copy(v, s, c, out ? &i->dst2 : sources[s->phase++], i->nbytes, out);
+        end = copy(v, s, c, out ? &i->dst2 : sources[s->phase++], i->nbytes, out ? TO_POOL : i->op == REDUCE ? FOLD : FROM_POOL);
         if (end < 0) return WRONG;
         while (s->phase < 3 && sources[s->phase]->kind != REGION) s->phase++;
     }

@@ -81,7 +81,7 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
                  fits(v->first_total, cards, resources);
     for (int64_t k = 0; k < cost_rows; k++)
         right = right && fits(v->costs[k].first_to, ranks, resources) && fits(v->costs[k].first_from, ranks, resources) &&
-                fits(v->costs[k].first_both, ranks, resources) && v->costs[k].coherence_ns >= 0;
+                fits(v->costs[k].first_both, ranks, resources) && fits(v->costs[k].first_fold, ranks, resources) && v->costs[k].coherence_ns >= 0;
     for (int64_t k = 0; k < cards; k++) right = right && fits(v->card[k].costs, 1, cost_rows) && v->card[k].owner_host < v->hosts;
     for (int64_t k = 0; k < resources; k++)
         right = right && rate[k].rate >= 0 && rate[k].message_ns >= 0 && rate[k].payload_bytes >= 1 && rate[k].flit_bytes >= 1 &&

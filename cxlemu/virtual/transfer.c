@@ -67,11 +67,12 @@ static int32_t way_of(simulation *v, int32_t rank, int32_t card, bool to_pool, r
     return count;
 }
 
-int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, bool to_pool,
+int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, enum way way_taken,
                  int64_t now, int64_t *alone_ns, int64_t *way_ns) {
     int32_t cards[MAX_CARDS];
     int64_t pieces[MAX_CARDS];
     resource *way[MAX_HOPS + 2];
+    const bool to_pool = way_taken == TO_POOL;
     if (o->kind != REGION || o->id >= call->region_count || nbytes < 0 || nbytes > LARGEST_BYTES || o->offset < 0 ||
         o->offset > LARGEST_BYTES)
         return -1;
@@ -82,7 +83,8 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
     for (int32_t k = 0; k < count; k++)
         if (!route_to(v, rank, cards[k])) return -1;
     const costs *cost = costs_at(v, cards[0]);
-    resource *engine = &v->resources[(to_pool ? cost->first_to : cost->first_from) + rank];
+    const int64_t engines[] = {cost->first_to, cost->first_from, cost->first_fold};
+    resource *engine = &v->resources[engines[way_taken] + rank];
     resource *both = &v->resources[cost->first_both + rank];
     const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;

@@ -41,7 +41,7 @@ typedef struct {
     int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
     int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
     int64_t coherent, coherence_ns; /* coherence_ns: of each access */
-    int64_t first_to, first_from, first_both; /* + rank: engines */
+    int64_t first_to, first_from, first_both, first_fold; /* + rank: engines */
 } costs; /* of the memory that is used; what uses none costs what the first row says */
 
 typedef struct {
@@ -58,7 +58,7 @@ _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE")
 _Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 120, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
 _Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* Waiters are lists linked through `link`. */
@@ -181,10 +181,12 @@ enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY };
 /* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there. */
 enum outcome simulation_run(simulation *v, int64_t *where);
 
+enum way { TO_POOL, FROM_POOL, FOLD }; /* FOLD: from the pool, by a kernel that folds */
+
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
  * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there, or
  * that no way leads to. */
-int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, bool to_pool,
+int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, enum way way_taken,
                  int64_t now, int64_t *alone_ns, int64_t *way_ns);
 
 /* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
