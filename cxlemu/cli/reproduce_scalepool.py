@@ -64,7 +64,7 @@ def _header(work: Reproduction) -> list[str]:
     standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
     return [
         f"cxlemu     {__version__}: what a model says, the same on every machine",
-        f"scalepool  {setup.accelerator} in clusters of {setup.cluster_ranks}, {setup.inside}; between, {setup.scalepool}",
+        f"scalepool  {setup.accelerator}, {setup.cluster_ranks} a cluster ({setup.inside}), {setup.scalepool} between",
         f"baseline   the same clusters, {setup.baseline} between, optimizer's state with the hosts",
         f"figures    of scalepool.yaml {standing}; none fitted",
     ]
