@@ -19,21 +19,21 @@ from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_plot import PICTURES, pictures
 from cxlemu.cli.reproduce_table import check_directory, table_of
-from cxlemu.topology.document import dotted
 from cxlemu.units import format_bytes
 
 CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_NET_CHUNKSIZE
 NOT_MODELLED = "training a Llama-3-8B (1.11x) and the cost of hardware (2.75x)"
 
 
-@click.command(cls=forms(flux="cxlemu.cli.reproduce_flux"))
-@click.argument("system", type=click.Choice(["cccl", "flux"]))
+@click.command(cls=forms(flux="cxlemu.cli.reproduce_flux", scalepool="cxlemu.cli.reproduce_scalepool"))
+@click.argument("system", type=click.Choice(["cccl", "flux", "scalepool"]))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
 def command(system: str, json_file: Path | None, plot_dir: Path | None) -> None:
     """Compare published measurements with our plans on the modelled hardware.
 
     flux: GEMM fused with communication (arXiv 2406.06858), on NVLink and PCIe; see its own --help.
+    scalepool: training of large models on clusters joined by CXL against RDMA (arXiv 2510.14580); see its own --help.
 
     cccl: collectives over a CXL pool (arXiv 2602.22457), three hosts and six cards against NCCL over InfiniBand. Each
     figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted. Exit code 0, also
