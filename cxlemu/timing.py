@@ -22,6 +22,7 @@ doorbells' bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Link, Route, Topology
+from cxlemu.topology.ends import members
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
 HOP_DTYPE = np.dtype([("first", "<i4"), ("by_host", "<i4"), ("by_card", "<i4")])
@@ -112,15 +114,10 @@ class CostModel:
                 words = {"read": "reads", "write": "writes", "total": "both ways"}[which]
                 resources.append(Resource(f"card{card} {words}", "card", rate))
         ways = _Ways(topology, cards, resources)
-        fabric = topology.fabric()
-        route_of = np.empty((topology.host_count, len(cards)), np.int32)
-        for host in range(topology.host_count):
-            for at, card in enumerate(cards):
-                route = fabric.route(host, card)
-                assert route is not None  # checks.py sees to it
-                route_of[host, at] = ways.number(route)
+        found, route_of = topology.fabric().table(range(topology.host_count), cards)
+        routes = ways.table(found)
         latencies = np.array([topology.card(card).latency_ns for card in cards], np.int64)
-        return cls(topology, hosts, cards, tuple(resources), first, ways.table(), route_of, latencies)
+        return cls(topology, hosts, cards, tuple(resources), first, routes, route_of, latencies)
 
     def costs(self) -> Records:
         """One row of COSTS_DTYPE: what is absent costs nothing."""
@@ -135,42 +132,54 @@ class CostModel:
 
 
 class _Ways:
-    """Routes as hops. A link to ``hosts`` or ``cards`` is one for each of them, two resources: there and back."""
+    """Links as resources, two each: there and back; one to some hosts or cards is as many links. Routes as hops."""
 
     def __init__(self, topology: Topology, cards: range, resources: list[Resource]) -> None:
-        self._hosts, self._cards = topology.host_count, len(cards)
-        self._hops: dict[str, tuple[int, int, int]] = {}  # a link's: first, by_host, by_card
-        self._numbers: dict[Route, int] = {}
-        for link in topology.links:
-            self._hops[link.name] = self._add(link, cards, resources)
+        self._cards, self._resources = cards, resources
+        self._counts = {"host": topology.host_count, "card": topology.card_count}
+        self._hops = {link.name: self._add(link) for link in topology.expanded.links}
 
-    def _add(self, link: Link, cards: range, resources: list[Resource]) -> tuple[int, int, int]:
-        by_host, by_card = "hosts" in link.ends, "cards" in link.ends
-        first = len(resources)
-        for host in range(self._hosts if by_host else 1):
-            for card in cards if by_card else [0]:
-                words = [f"host{host}"] * by_host + [f"card{card}"] * by_card
+    def _add(self, link: Link) -> tuple[int, int, int]:
+        """The link's hop: the resource of a host and a card is first + by_host * host + by_card * card of the pool."""
+        hosts, cards = self._numbers(link, "host"), self._numbers(link, "card")
+        if cards:
+            pool = self._cards
+            cards = range(max(cards.start, pool.start), min(cards.stop, pool.stop))
+        first = len(self._resources)
+        for host in hosts or [None]:
+            for card in cards if cards is not None else [None]:
+                words = [f"{kind}{at}" for kind, at in (("host", host), ("card", card)) if at is not None]
                 name = " ".join([link.name, *words])
+                flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
                 for way in ("to the pool", "from the pool"):
-                    flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
-                    resources.append(
-                        Resource(f"{name} {way}", "link", link.gbytes_per_s, link.message_ns or 0, flit, payload)
-                    )
-        each = 2 * (self._cards if by_card else 1)
-        return first, each if by_host else 0, 2 if by_card else 0
+                    pace = link.gbytes_per_s, link.message_ns or 0, flit, payload
+                    self._resources.append(Resource(f"{name} {way}", "link", *pace))
+        by_host, by_card = 2 * len(cards or [0]), 2
+        first -= by_host * hosts.start if hosts else 0
+        first -= by_card * (cards.start - self._cards.start) if cards else 0
+        return first, by_host if hosts else 0, by_card if cards else 0
 
-    def number(self, route: Route) -> int:
-        if len(route.links) > HOPS_MAX:
-            raise ArgumentError(
-                f"a route of {len(route.links)} links is too long to be modelled: {HOPS_MAX} are the most"
-            )
-        return self._numbers.setdefault(route, len(self._numbers))
+    def _numbers(self, link: Link, kind: str) -> range | None:
+        """Which hosts or cards the link has an end at; None where it needs no word for it, being one or none."""
+        for end in link.ends:
+            some = members(end)
+            if some is not None and some.kind == kind and (some.all_of_them or len(some.numbers) > 1):
+                return some.among(self._counts[kind])
+        return None
 
-    def table(self) -> Records:
-        table = np.zeros(len(self._numbers), ROUTE_DTYPE)
-        for row, route in zip(table, self._numbers, strict=True):
-            hops = [self._hops[link.name] for link in route.links]
-            row["to_pool"][: len(hops)] = hops
-            row["from_pool"][: len(hops)] = [(first + 1, host, card) for first, host, card in reversed(hops)]
-            row["hops"], row["latency_ns"] = len(hops), route.latency_ns
+    def table(self, routes: Sequence[Route]) -> Records:
+        """Raises ArgumentError for a route of too many links."""
+        longest = max((len(route.links) for route in routes), default=0)
+        if longest > HOPS_MAX:
+            raise ArgumentError(f"a route of {longest} links is too long to be modelled: {HOPS_MAX} are the most")
+        numbers = {name: number for number, name in enumerate(self._hops)}
+        hops = np.array([*self._hops.values(), (0, 0, 0)], HOP_DTYPE)  # the last one fills up what is shorter
+        there = [[numbers[link.name] for link in route.links] for route in routes]
+        back = hops.copy()
+        back["first"][:-1] += 1
+        table = np.zeros(len(routes), ROUTE_DTYPE)
+        table["to_pool"] = hops[[way + [-1] * (HOPS_MAX - len(way)) for way in there]]
+        table["from_pool"] = back[[way[::-1] + [-1] * (HOPS_MAX - len(way)) for way in there]]
+        table["hops"] = [len(way) for way in there]
+        table["latency_ns"] = [route.latency_ns for route in routes]
         return table

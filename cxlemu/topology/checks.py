@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cxlemu.topology.document import Key, shown
+from cxlemu.topology.ends import members
 from cxlemu.topology.fields import Misplaced, Space, closest
 from cxlemu.topology.parts import Parts
 from cxlemu.units import format_bytes
@@ -26,25 +27,34 @@ def defects(topology: Parts) -> Iterator[Misplaced]:
 
 
 def _names_taken_twice(topology: Parts) -> Iterator[Misplaced]:
-    for kind in ("switches", "links", "spaces"):
+    for kind in ("fabrics", "switches", "links", "spaces"):
         seen: dict[str, int] = {}
         for index, item in enumerate(getattr(topology, kind)):
             if item.name in seen:
                 yield Misplaced((kind, index, "name"), f"{item.name} is already {kind}[{seen[item.name]}]; rename one")
             seen[item.name] = index
+    for kind in ("switches", "links"):
+        for index, item in enumerate(getattr(topology, kind)):
+            for fabric in topology.fabrics:
+                if item.name.startswith(f"{fabric.name}-"):
+                    what = f"{item.name} begins as names in the fabric {fabric.name} do; choose another"
+                    yield Misplaced((kind, index, "name"), what)
 
 
 def _link_ends(topology: Parts) -> Iterator[Misplaced]:
-    known = ["hosts", "cards"]
-    known += [f"host{host}" for host in range(topology.host_count)]
-    known += [f"card{card}" for card in range(topology.card_count)]
     for index, switch in enumerate(topology.switches):
-        if switch.name in known:
+        if switch.name in {"hosts", "cards"} or members(switch.name):
             yield Misplaced(("switches", index, "name"), f"{switch.name} means hosts or cards; choose another")
-    known = [switch.name for switch in topology.switches] + known
+    switches = {switch.name for switch in topology.expanded.switches}
+    counts = {"host": topology.host_count, "card": topology.card_count}
     for index, link in enumerate(topology.links):
         for side, end in enumerate(link.ends):
-            if end not in known:
+            some = members(end)
+            if some is None and end in switches:
+                continue
+            if some is None or not some.are_among(counts[some.kind]):
+                known = [*switches, "hosts", "cards"]
+                known += [f"{kind}{number}" for kind, count in counts.items() for number in range(count)]
                 what = f"{shown(end)} is not a host, card or switch; {closest(end, known)}"
                 yield Misplaced(("links", index, "ends", side), what)
         if link.ends[0] == link.ends[1]:
@@ -74,12 +84,11 @@ def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Mispl
 
 
 def _unreachable(topology: Parts) -> Iterator[Misplaced]:
-    fabric = topology.fabric()
-    for card in topology.cards_of(topology.pool_space):
-        for host in range(topology.host_count):
-            if fabric.route(host, card) is None:
-                what = f"should join every host to the pool's cards, but host{host} does not reach card{card}"
-                yield Misplaced(("links",), what)
+    cards = topology.cards_of(topology.pool_space)
+    apart = topology.fabric().cut_off(range(topology.host_count), range(cards[0], cards[-1] + 1))
+    for host, card in sorted(apart, key=lambda pair: pair[::-1]):
+        what = f"should join every host to the pool's cards, but host{host} does not reach card{card}"
+        yield Misplaced(("fabrics" if topology.fabrics and not topology.links else "links",), what)
 
 
 def _emulation(topology: Parts) -> Iterator[Misplaced]:

@@ -16,6 +16,7 @@ from cxlemu.units import parse_bytes
 GRANULE_BYTES_MIN, GRANULE_BYTES_MAX = 256, 16 << 20
 PAGE_BYTES = 4096
 
+Routing = Literal["first", "spread"]  # fabric.py says what they mean
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Nanoseconds = Annotated[int, Field(ge=0, le=10**9)]
 GbytesPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
@@ -69,8 +70,13 @@ def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None 
 
 def _defect(details: ErrorDetails) -> tuple[Key, str]:
     """A pydantic error as (key, rest of a sentence that begins with the key)."""
-    key: Key = details["loc"]
-    cause = details.get("ctx", {}).get("error")
+    key: Key = _written(details["loc"])
+    context = details.get("ctx", {})
+    if details["type"] == "union_tag_invalid":
+        return (*key, "kind"), f"is {shown(context['tag'])} but should be one of {context['expected_tags']}"
+    if details["type"] == "union_tag_not_found":
+        return (*key, "kind"), "is missing: leaf_spine, clos, torus, dragonfly or xlink"
+    cause = context.get("error")
     if isinstance(cause, Misplaced):
         return (*key, *cause.key), cause.text
     if isinstance(cause, ArgumentError):
@@ -78,6 +84,11 @@ def _defect(details: ErrorDetails) -> tuple[Key, str]:
     message = details["msg"]
     should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
     return key, f"is {shown(details['input'])} but {should}"
+
+
+def _written(loc: Key) -> Key:
+    """As the file has it: pydantic also names the kind of fabric whose key it is."""
+    return loc[:2] + loc[3:] if loc[:1] == ("fabrics",) else loc
 
 
 class LocalMemory(Model):
@@ -125,14 +136,9 @@ class Switch(Model):
     port_latency_ns: Nanoseconds = Field(description="from port to port, in ns")
 
 
-class Link(Model):
-    """A link, or one to each host or card where an end is ``hosts`` or ``cards``. Full duplex."""
+class Carrier(Model):
+    """What a link does to that which it carries, but for its bandwidth."""
 
-    name: Name = Field(description="the link's name")
-    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
-        description="what it joins, for example [hosts, switch0]"
-    )
-    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
     latency_ns: Nanoseconds = Field(description="one way, in ns")
     message_ns: Nanoseconds | None = Field(default=None, description="each message keeps it so much longer, in ns")
     flit_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
@@ -143,7 +149,7 @@ class Link(Model):
     )
 
     @model_validator(mode="after")
-    def _flits_carry_payload(self) -> Link:
+    def _flits_carry_payload(self) -> Carrier:
         flit, payload = self.flit_bytes, self.flit_payload_bytes
         if flit is None and payload is not None:
             raise Misplaced(("flit_bytes",), "is missing: a flit's size and its payload are given together, or neither")
@@ -152,6 +158,19 @@ class Link(Model):
         if flit is not None and payload is not None and payload > flit:
             raise Misplaced(("flit_payload_bytes",), f"is {payload} but should be {flit} at most, the flit's size")
         return self
+
+
+class LinkFigures(Carrier):
+    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
+
+
+class Link(LinkFigures):
+    """A link, or one to each host or card where an end is some of them: ``hosts``, ``host0-15``. Full duplex."""
+
+    name: Name = Field(description="the link's name")
+    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
+        description="what it joins, for example [hosts, switch0]"
+    )
 
 
 class Costs(Model):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from cxlemu.errors import ArgumentError
 from cxlemu.topology.fabric import Fabric
-from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Model, Name, Space, Switch
+from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Misplaced, Model, Name, Routing, Space, Switch
+from cxlemu.topology.hierarchies import AnyHierarchy, Expanded
 
 
 def _as_groups(cards: Any) -> Any:
@@ -26,12 +29,16 @@ class Parts(Model):
         description="one group of equal cards, or a list of groups"
     )
     costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
+    fabrics: Annotated[tuple[AnyHierarchy, ...], Field(strict=False, max_length=16)] = Field(
+        default=(), description="fabrics of many switches, each in a few lines"
+    )
     switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
-        default=(), description="the switches between hosts and cards"
+        default=(), description="single switches between hosts and cards"
     )
-    links: Annotated[tuple[Link, ...], Field(strict=False, min_length=1, max_length=1024)] = Field(
-        description="the links that join hosts, switches and cards"
+    links: Annotated[tuple[Link, ...], Field(strict=False, max_length=1024)] = Field(
+        default=(), description="single links that join hosts, switches and cards"
     )
+    routing: Routing = Field(default="first", description="which of several shortest routes: first or spread")
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
         description="the memories that regions lie in, one of them of kind cxl_pool"
     )
@@ -81,5 +88,19 @@ class Parts(Model):
         """The NUMA node that the cards' memory is bound to, if any."""
         return self.emulation.numa_node
 
-    def fabric(self) -> Fabric:
-        return Fabric(self.switches, self.links)
+    @cached_property
+    def expanded(self) -> Expanded:
+        """All switches and links: the file's own, and those that its fabrics mean. Raises Misplaced as these do."""
+        switches, links = list(self.switches), list(self.links)
+        for number, fabric in enumerate(self.fabrics):
+            try:
+                more = fabric.expand(self.host_count, self.card_count)
+            except Misplaced as defect:
+                raise Misplaced(("fabrics", number, *defect.key), defect.text) from None
+            switches += more.switches
+            links += more.links
+        return Expanded(switches, links)
+
+    def fabric(self, lost: Collection[str] = ()) -> Fabric:
+        """The graph of it. ``lost``: switches and links that failed, see Fabric."""
+        return Fabric(*self.expanded, routing=self.routing, lost=lost)

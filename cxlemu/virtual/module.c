@@ -43,6 +43,11 @@ static int refuse(const char *what) {
 
 static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
 
+static bool leads_to(const hop *h, int64_t host, int64_t card, int64_t resources) {
+    const int64_t at = h->first + h->by_host * host + h->by_card * card;
+    return at >= 0 && at < resources;
+}
+
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"paces", "routes", "route_of", "card_latency_ns", "host_of", "costs", "first_read", "first_write",
                             "first_total", "first_to", "first_from", "first_both", NULL};
@@ -78,11 +83,12 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     for (int64_t k = 0; k < route_count && right; k++) {
         const route *way = &v->routes[k];
         right = way->hops >= 0 && way->hops <= MAX_HOPS && way->latency_ns >= 0;
-        for (int64_t h = 0; right && h < 2 * way->hops; h++) {
-            const hop *at = h < way->hops ? &way->to_pool[h] : &way->from_pool[h - way->hops];
-            const int64_t most = at->first + (int64_t)at->by_host * (v->hosts - 1) + (int64_t)at->by_card * (cards - 1);
-            right = at->first >= 0 && at->by_host >= 0 && at->by_card >= 0 && most < resources;
-        }
+    }
+    for (int64_t k = 0; k < pairs && right; k++) {
+        const route *way = &v->routes[v->route_of[k]];
+        for (int64_t h = 0; right && h < way->hops; h++)
+            right = leads_to(&way->to_pool[h], k / cards, k % cards, resources) &&
+                    leads_to(&way->from_pool[h], k / cards, k % cards, resources);
     }
     if (!right) return refuse("the tables of the model name what is not there");
     v->resources = zeros(resources, sizeof(resource));
