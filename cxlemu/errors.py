@@ -7,7 +7,9 @@
     │   ├── PlanError              a plan that breaks a rule: rank, stream, instruction, rule
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
     │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
-    │   └── TokenError             a replay token that is damaged, foreign or too large
+    │   ├── TokenError             a replay token that is damaged, foreign or too large
+    │   ├── CapacityError          more of the pool than is free, or than is free in one piece
+    │   └── AccessError            a plan that would touch what its tenant does not hold
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   └── PeerLostError      ... because a peer went silent
@@ -64,6 +66,14 @@ class PoolError(InputError):
 
 
 class TokenError(InputError):
+    pass
+
+
+class CapacityError(InputError):
+    pass
+
+
+class AccessError(InputError):
     pass
 
 
