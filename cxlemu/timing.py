@@ -1,6 +1,6 @@
 """The cost model: what moving bytes takes on a topology, in integer nanoseconds.
 
-A transfer between a rank and the pool uses, in the direction of its data:
+A transfer between a rank and a memory uses, in the direction of its data:
 
     to the pool      copy engine -> host's link -> ... -> card's link -> card's writes -> card (both directions)
     from the pool    card (both directions) -> card's reads -> card's link -> ... -> host's link -> copy engine
@@ -11,6 +11,11 @@ link carries whole flits, of which payload is a part, and is kept for `message_n
 NVLink and UALink are links like others. The copy engine is held until the transfer is over; all others only for their
 own time, as queues before links and cards take in what comes. Bytes that are spread over several cards move at once:
 what their ways share carries their sum.
+
+Memory that a host or a rank owns is a card, too. Its owner takes no link to it; others take their own links and then
+the owner's, against the direction in which the owner takes them. Each space has costs and engines of its own where its
+file says so. On a coherent one flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
+wrote before, as on one RDMA connection or XLink; each access pays for coherence what the space says.
 
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
@@ -24,6 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -31,21 +38,28 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
-from cxlemu.topology import Link, Route, Topology
+from cxlemu.topology import Costs, Link, Route, Space, Topology
 from cxlemu.topology.ends import members
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
-HOP_DTYPE = np.dtype([("first", "<i4"), ("by_host", "<i4"), ("by_card", "<i4")])
+HOP_FIELDS = ("first", "by_host", "by_rank", "by_card", "by_owner")
+HOP_DTYPE = np.dtype([(name, "<i4") for name in HOP_FIELDS])
 ROUTE_DTYPE = np.dtype(
     [("to_pool", HOP_DTYPE, HOPS_MAX), ("from_pool", HOP_DTYPE, HOPS_MAX), ("hops", "<i8"), ("latency_ns", "<i8")]
+)
+CARD_DTYPE = np.dtype(
+    [("latency_ns", "<i8"), ("costs", "<i4"), ("owner_host", "<i4"), ("owner_rank", "<i4"), ("pad", "<i4")]
 )
 COST_FIELDS = (
     *("call_ns", "copy_ns", "flush_line_ns", "invalidate_line_ns", "fence_ns"),
     *("doorbell_ring_ns", "doorbell_observe_ns", "doorbell_scan_ns", "local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
 )
+ENGINES = ("to", "from", "both")
 PACE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
 PACE_DTYPE = np.dtype([(name, "<i8") for name in PACE_FIELDS])
-COSTS_DTYPE = np.dtype([(name, "<i8") for name in COST_FIELDS])
+COSTS_DTYPE = np.dtype(
+    [(name, "<i8") for name in (*COST_FIELDS, "coherent", "coherence_ns", *(f"first_{way}" for way in ENGINES))]
+)
 
 
 class Resource(NamedTuple):
@@ -83,47 +97,68 @@ class CostModel:
 
     topology: Topology
     hosts: tuple[int, ...]  # of each rank
-    cards: range  # the pool's, as the topology numbers them
+    cards: tuple[int, ...]  # as the topology numbers them; memories of ranks that there are not are left out
     resources: tuple[Resource, ...]
-    first: dict[str, int]  # "to", "from", "both": of rank 0; "read", "write", "total": of the pool's card 0
+    first: dict[str, int]  # "read", "write", "total": of the first card
+    costs: Records  # a row of COSTS_DTYPE: the general ones, then those of spaces that differ
+    card_rows: Records  # of CARD_DTYPE
     routes: Records
-    route_of: NDArray[np.int32]  # [host][card of the pool]
-    card_latency_ns: NDArray[np.int64]
+    route_of: NDArray[np.int32]  # [host][card]; -1: no way
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> CostModel:
         """Raises ArgumentError for routes of too many links, and for ranks that are none."""
         hosts = topology.place(ranks)
-        pool = topology.cards_of(topology.pool_space)
-        cards = range(pool[0], pool[-1] + 1)
-        cost = topology.costs
+        placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
+        cards = tuple(
+            n
+            for numbers, group in topology.card_groups()
+            for n in numbers[: placed if group.owner == "ranks" else None]
+        )
         resources: list[Resource] = []
+        costs, of_card = _costs(topology, cards, ranks, resources)
         first = {}
-        for which, rate in (
-            ("to", cost.to_pool_gbytes_per_s),
-            ("from", cost.from_pool_gbytes_per_s),
-            ("both", cost.both_gbytes_per_s),
-        ):
-            first[which] = len(resources)
-            words = {"to": "to the pool", "from": "from the pool", "both": "both ways"}[which]
-            resources += [Resource(f"rank{rank} {words}", "engine", rate) for rank in range(ranks)]
-        for which in ("read", "write", "total"):
+        for which, words in (("read", "reads"), ("write", "writes"), ("total", "both ways")):
             first[which] = len(resources)
             for card in cards:
                 rate = getattr(topology.card(card), f"{which}_gbytes_per_s")
-                words = {"read": "reads", "write": "writes", "total": "both ways"}[which]
-                resources.append(Resource(f"card{card} {words}", "card", rate))
-        ways = _Ways(topology, cards, resources)
+                resources.append(Resource(f"{topology.card_name(card)} {words}", "card", rate))
+        rows = np.zeros(len(cards), CARD_DTYPE)
+        for row, card, kind in zip(rows, cards, of_card, strict=True):
+            host, group = topology.owner_host(card), topology.card(card)
+            row["latency_ns"], row["costs"] = group.latency_ns, kind
+            row["owner_host"] = -1 if host is None else host
+            row["owner_rank"] = -1
+        for numbers, group in topology.card_groups():
+            if group.owner == "ranks":
+                its = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
+                rows["owner_rank"][its] = np.arange(placed)
+        ways = _Ways(topology, cards, ranks, rows, resources)
         found, route_of = topology.fabric().table(range(topology.host_count), cards)
-        routes = ways.table(found)
-        latencies = np.array([topology.card(card).latency_ns for card in cards], np.int64)
-        return cls(topology, hosts, cards, tuple(resources), first, routes, route_of, latencies)
+        return cls(topology, hosts, cards, tuple(resources), first, costs, rows, ways.table(found), route_of)
 
-    def costs(self) -> Records:
-        """One row of COSTS_DTYPE: what is absent costs nothing."""
-        values = self.topology.costs.model_dump()
-        row = [bytes_per_ms(values[n]) if n.endswith("_per_s") else values[n] or 0 for n in COST_FIELDS]
-        return np.array([tuple(row)], COSTS_DTYPE)
+    def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
+        """The model's cards, by index, of a space: all of a pool, of owned memory that of each member's own, in order.
+
+        Raises ArgumentError where a member has none.
+        """
+        numbers = self.topology.cards_of(space)
+        if not space.owned:
+            return tuple(range(numbers[0], numbers[-1] + 1))
+        by_rank = self.topology.card(numbers[0]).owner == "ranks"
+        found = []
+        for rank in range(len(self.hosts)) if members is None else members:
+            card = numbers[0] + (rank if by_rank else self.hosts[rank])
+            if card not in self._index or card > numbers[-1]:
+                raise ArgumentError(
+                    f"rank {rank} has no memory in space {space.name} of {self.topology.name}: take fewer ranks"
+                )
+            found.append(self._index[card])
+        return tuple(found)
+
+    @cached_property
+    def _index(self) -> dict[int, int]:
+        return {card: index for index, card in enumerate(self.cards)}
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""
@@ -131,36 +166,78 @@ class CostModel:
         return np.array(rows, PACE_DTYPE)
 
 
-class _Ways:
-    """Links as resources, two each: there and back; one to some hosts or cards is as many links. Routes as hops."""
+def _costs(
+    topology: Topology, cards: Sequence[int], ranks: int, resources: list[Resource]
+) -> tuple[Records, NDArray[np.int32]]:
+    """Rows of costs, with the engines that they bring, and which of them is each card's."""
+    kinds: list[tuple[Costs, bool, int, str]] = [(topology.costs, False, 0, "the pool")]
+    of_card = np.zeros(len(cards), np.int32)
+    for space in topology.spaces:
+        if not space.on_cards or (space.costs is None and not space.coherent):
+            continue
+        its = np.isin(cards, topology.cards_of(space)) & (of_card == 0)
+        of_card[its] = len(kinds)
+        kinds.append((space.costs or topology.costs, space.coherent, space.coherence_ns or 0, space.name))
+    rows, engines = [], {}
+    for cost, coherent, coherence_ns, name in kinds:
+        if id(cost) not in engines:  # who shares costs shares engines
+            engines[id(cost)] = _engines(cost, ranks, name, resources)
+        values = cost.model_dump()
+        row = [bytes_per_ms(values[n]) if n.endswith("_per_s") else values[n] or 0 for n in COST_FIELDS]
+        rows.append((*row, coherent, coherence_ns, *engines[id(cost)]))
+    return np.array(rows, COSTS_DTYPE), of_card
 
-    def __init__(self, topology: Topology, cards: range, resources: list[Resource]) -> None:
-        self._cards, self._resources = cards, resources
-        self._counts = {"host": topology.host_count, "card": topology.card_count}
+
+def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> tuple[int, int, int]:
+    """Every rank's copy engines, and where each kind of them begins."""
+    firsts = []
+    for words, rate in (
+        (f"to {name}", cost.to_pool_gbytes_per_s),
+        (f"from {name}", cost.from_pool_gbytes_per_s),
+        ("both ways" if name == "the pool" else f"{name} both ways", cost.both_gbytes_per_s),
+    ):
+        firsts.append(len(resources))
+        resources += [Resource(f"rank{rank} {words}", "engine", rate) for rank in range(ranks)]
+    return firsts[0], firsts[1], firsts[2]
+
+
+class _Ways:
+    """Links as resources, two each: there and back. Routes as hops.
+
+    A link to some hosts, ranks or cards is one for each of them. A switch that every host has of its own has a link of
+    its own, too, to whatever it joins.
+    """
+
+    def __init__(
+        self, topology: Topology, cards: Sequence[int], ranks: int, card_rows: Records, resources: list[Resource]
+    ) -> None:
+        self._resources = resources
+        pooled = sum(topology.owner_host(card) is None for card in cards)
+        self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
+        self._first_of_ranks = next((at for at, row in enumerate(card_rows) if row["owner_rank"] == 0), 0)
+        self._level = {switch.name: switch.level for switch in topology.expanded.switches}
+        self._own = {switch.name for switch in topology.expanded.switches if switch.per_host}
         self._hops = {link.name: self._add(link) for link in topology.expanded.links}
 
-    def _add(self, link: Link) -> tuple[int, int, int]:
-        """The link's hop: the resource of a host and a card is first + by_host * host + by_card * card of the pool."""
-        hosts, cards = self._numbers(link, "host"), self._numbers(link, "card")
-        if cards:
-            pool = self._cards
-            cards = range(max(cards.start, pool.start), min(cards.stop, pool.stop))
-        first = len(self._resources)
-        for host in hosts or [None]:
-            for card in cards if cards is not None else [None]:
-                words = [f"{kind}{at}" for kind, at in (("host", host), ("card", card)) if at is not None]
-                name = " ".join([link.name, *words])
-                flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
-                for way in ("to the pool", "from the pool"):
-                    pace = link.gbytes_per_s, link.message_ns or 0, flit, payload
-                    self._resources.append(Resource(f"{name} {way}", "link", *pace))
-        by_host, by_card = 2 * len(cards or [0]), 2
-        first -= by_host * hosts.start if hosts else 0
-        first -= by_card * (cards.start - self._cards.start) if cards else 0
-        return first, by_host if hosts else 0, by_card if cards else 0
+    def _add(self, link: Link) -> tuple[int, int, int, int]:
+        """The link's first resource, as if its hosts, ranks and cards began at 0, and how many lie between those of two
+        hosts, two ranks and two cards.
+        """
+        hosts, ranks, cards = (self._numbers(link, kind) for kind in ("host", "rank", "card"))
+        if hosts is None and ranks is None and not self._own.isdisjoint(link.ends):
+            hosts = range(self._counts["host"])
+        first, pace = len(self._resources), (link.gbytes_per_s, link.message_ns or 0)
+        flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
+        for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
+            words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
+            for way in ("to the pool", "from the pool"):
+                self._resources.append(Resource(" ".join([link.name, *words, way]), "link", *pace, flit, payload))
+        each = 2 * len(cards or [0])
+        by_host, by_rank, by_card = each * bool(hosts), each * bool(ranks), 2 * bool(cards)
+        return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
 
     def _numbers(self, link: Link, kind: str) -> range | None:
-        """Which hosts or cards the link has an end at; None where it needs no word for it, being one or none."""
+        """Which hosts, ranks or cards the link has an end at; None where that is none, or one that needs no word."""
         for end in link.ends:
             some = members(end)
             if some is not None and some.kind == kind and (some.all_of_them or len(some.numbers) > 1):
@@ -172,14 +249,46 @@ class _Ways:
         longest = max((len(route.links) for route in routes), default=0)
         if longest > HOPS_MAX:
             raise ArgumentError(f"a route of {longest} links is too long to be modelled: {HOPS_MAX} are the most")
-        numbers = {name: number for number, name in enumerate(self._hops)}
-        hops = np.array([*self._hops.values(), (0, 0, 0)], HOP_DTYPE)  # the last one fills up what is shorter
-        there = [[numbers[link.name] for link in route.links] for route in routes]
-        back = hops.copy()
-        back["first"][:-1] += 1
-        table = np.zeros(len(routes), ROUTE_DTYPE)
-        table["to_pool"] = hops[[way + [-1] * (HOPS_MAX - len(way)) for way in there]]
-        table["from_pool"] = back[[way[::-1] + [-1] * (HOPS_MAX - len(way)) for way in there]]
-        table["hops"] = [len(way) for way in there]
+        hops: dict[tuple[int, ...], int] = {(0,) * len(HOP_FIELDS): 0}  # the first one fills up what is shorter
+        both: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        there, back = np.zeros((2, len(routes), HOPS_MAX), np.int64)
+        for number, route in enumerate(routes):
+            ways, came_from = [], ""
+            for at, link in enumerate(route.links):
+                owners = bool(route.owner) and at == len(route.links) - 1
+                key = link.name, came_from, owners
+                if key not in both:
+                    to, fro = (hops.setdefault(hop, len(hops)) for hop in self._hop(link, came_from, owners))
+                    both[key] = to, fro
+                ways.append(both[key])
+                came_from = route.switches[at].name if at < len(route.switches) else ""
+            there[number, : len(ways)] = [way for way, _ in ways]
+            back[number, : len(ways)] = [way for _, way in reversed(ways)]
+        table, rows = np.zeros(len(routes), ROUTE_DTYPE), np.array(list(hops), HOP_DTYPE)
+        table["to_pool"], table["from_pool"] = rows[there], rows[back]
+        table["hops"] = [len(route.links) for route in routes]
         table["latency_ns"] = [route.latency_ns for route in routes]
         return table
+
+    def _hop(self, link: Link, came_from: str, owners: bool) -> list[tuple[int, ...]]:
+        """A link on the way to a memory, and on the way back. ``owners``: it is that of the memory's owner."""
+        first, by_host, by_rank, by_card = self._hops[link.name]
+        if owners:
+            where = (0, 0, by_rank, by_host)
+            first -= by_rank * self._first_of_ranks
+        else:
+            where = (by_host, by_rank, by_card, 0)
+        towards = self._is_towards(link, came_from)
+        return [(first + (not towards), *where), (first + towards, *where)]
+
+    def _is_towards(self, link: Link, came_from: str) -> bool:
+        """Whether a link is taken in the direction that is called "to the pool": away from hosts and ranks, to cards,
+        and from lower switches to higher ones.
+        """
+        start, end = link.ends
+        if not came_from:
+            return True
+        if start in self._level and end in self._level:
+            return came_from == (start if self._level[start] <= self._level[end] else end)
+        some = members(start) or members(end)
+        return some is not None and some.kind == "card"

@@ -254,27 +254,30 @@ def test_only_one_end_of_a_link_can_fail(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_cost_model_has_a_resource_for_every_hop(kind: str) -> None:
-    """A link to some hosts is as many links, and a route takes the host's own."""
-    topology = machine(KINDS[kind], hosts=30, cards=5)
-    model = CostModel.of(topology, 30)
-    fabric = topology.fabric()
+def test_each_direction_of_each_link_is_one_resource(kind: str) -> None:
+    """Whoever sends bytes over a link from one end to the other shares it, be it to write or to read."""
+    topology = machine(KINDS[kind], hosts=30, cards=5, more="routing: spread")
+    model, fabric = CostModel.of(topology, 30), topology.fabric()
+    used: dict[tuple[str, str, str], set[str]] = {}
     for host, card in product(range(30), range(5)):
         route = fabric.route(host, card)
         assert route is not None
+        stops = [f"host{host}", *(switch.name for switch in route.switches), f"card{card}"]
         row = model.routes[model.route_of[host, card]]
-        for way, words in (("to_pool", "to the pool"), ("from_pool", "from the pool")):
-            hops = row[way][: row["hops"]].tolist()
-            names = [model.resources[first + by_host * host + by_card * card].name for first, by_host, by_card in hops]
-            assert names == [
-                " ".join([link.name, *_ends_named(link.ends, host, card), words])
-                for link in (route.links if way == "to_pool" else route.links[::-1])
-            ]
-
-
-def _ends_named(ends: tuple[str, ...], host: int, card: int) -> list[str]:
-    several = {members(end).kind for end in ends if "-" in end and members(end)}  # type: ignore[union-attr]
-    return [f"host{host}"] * ("host" in several) + [f"card{card}"] * ("card" in several)
+        assert row["hops"] == len(route.links) and row["latency_ns"] == route.latency_ns
+        hops = list(zip(route.links, stops, stops[1:], strict=False))
+        for way, its in (("to_pool", hops), ("from_pool", [(link, b, a) for link, a, b in reversed(hops)])):
+            for (link, start, end), hop in zip(its, row[way][: row["hops"]].tolist(), strict=True):
+                first, by_host, by_rank, by_card, by_owner = hop
+                assert by_rank == by_owner == 0
+                resource = model.resources[first + by_host * host + by_card * card]
+                assert resource.name.startswith(link.name + " ") and resource.gbytes_per_s == link.gbytes_per_s
+                used.setdefault((link.name, start, end), set()).add(resource.name)
+    assert all(len(names) == 1 for names in used.values())
+    for (link_name, start, end), names in used.items():
+        assert names.isdisjoint(used[link_name, end, start])
+    names = [name for its in used.values() for name in its]
+    assert len(set(names)) == len(names) > 60
 
 
 def test_a_thousand_hosts_are_a_few_searches() -> None:

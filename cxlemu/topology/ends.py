@@ -1,4 +1,6 @@
-"""What a link may end at: a switch, by its name; all ``hosts`` or ``cards``, one (``host3``) or some (``host0-15``)."""
+"""What a link may end at: a switch, by its name; all ``hosts``, ``ranks`` or ``cards``; one of hosts or cards
+(``host3``), or some (``host0-15``).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _SOME = re.compile(r"(host|card)(0|[1-9][0-9]{0,5})(?:-(0|[1-9][0-9]{0,5}))?")
 
 
 class Members(NamedTuple):
-    """``kind`` is "host" or "card". All of them are a range without an end that anything reaches."""
+    """``kind`` is "host", "rank" or "card". All of them are a range without an end that anything reaches."""
 
     kind: str
     numbers: range
@@ -21,7 +23,9 @@ class Members(NamedTuple):
         return self.numbers.stop == sys.maxsize
 
     def are_among(self, count: int) -> bool:
-        return self.all_of_them or 0 < len(self.numbers) <= self.numbers.stop <= count
+        if self.all_of_them:
+            return count > 0
+        return 0 < len(self.numbers) <= self.numbers.stop <= count
 
     def among(self, count: int) -> range:
         """Those that there are, where there are ``count``."""
@@ -30,7 +34,7 @@ class Members(NamedTuple):
 
 def members(end: str) -> Members | None:
     """The hosts or cards that an end means, None where it is a switch."""
-    if end in {"hosts", "cards"}:
+    if end in {"hosts", "ranks", "cards"}:
         return Members(end[:-1], range(sys.maxsize))
     found = _SOME.fullmatch(end)
     if found is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from cxlemu.errors import ArgumentError
-from cxlemu.topology.fabric import Fabric
+from cxlemu.topology.fabric import Fabric, Side
 from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Misplaced, Model, Name, Routing, Space, Switch
 from cxlemu.topology.hierarchies import AnyHierarchy, Expanded
 
@@ -40,7 +40,7 @@ class Parts(Model):
     )
     routing: Routing = Field(default="first", description="which of several shortest routes: first or spread")
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
-        description="the memories that regions lie in, one of them of kind cxl_pool"
+        description="the memories that regions lie in: a cxl_pool, or others on cards"
     )
     emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
 
@@ -49,34 +49,74 @@ class Parts(Model):
         return self.hosts.count
 
     @property
+    def place_count(self) -> int:
+        """How many ranks have a place of their own."""
+        return self.hosts.count * self.hosts.ranks_per_host
+
+    @property
     def card_count(self) -> int:
-        return sum(group.count for group in self.cards)
+        """Of all memories, those with owners included."""
+        return sum(len(numbers) for numbers, _ in self.card_groups())
+
+    def card_groups(self) -> Iterator[tuple[range, Cards]]:
+        """The numbers of each group's cards. Of owned memory, that of host or rank k is the group's k-th."""
+        first = 0
+        for group in self.cards:
+            count = {"hosts": self.hosts.count, "ranks": self.place_count}.get(group.owner or "", group.count)
+            yield range(first, first + count), group
+            first += count
 
     def card(self, number: int) -> Cards:
         """The group that card ``number`` belongs to. Raises ArgumentError where there is no such card."""
-        first = 0
-        for group in self.cards:
-            if 0 <= number - first < group.count:
+        for numbers, group in self.card_groups():
+            if number in numbers:
                 return group
-            first += group.count
         raise ArgumentError(f"there is no card {number}; {self.name} has {self.card_count}")
 
     def cards_of(self, space: Space) -> tuple[int, ...]:
         """The numbers of the cards that ``space`` lies on: consecutive, and none for memory without cards."""
         if not space.on_cards:
             return ()
-        return tuple(range(self.card_count)) if space.cards is None else space.cards
+        if space.cards is not None:
+            return space.cards
+        return tuple(
+            n for numbers, its in self.card_groups() if (its.owner is not None) == space.owned for n in numbers
+        )
+
+    def card_name(self, number: int) -> str:
+        """``card3``, or whose memory it is: ``rank3 memory``."""
+        numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
+        return f"card{number}" if group.owner is None else f"{group.owner[:-1]}{number - numbers[0]} memory"
+
+    def owner_host(self, number: int) -> int | None:
+        """The host that a memory belongs to; None for a card that nobody owns."""
+        numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
+        if group.owner is None:
+            return None
+        return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
+
+    def space(self, name: str) -> Space:
+        """Raises ArgumentError where there is no such space on cards."""
+        named = {space.name: space for space in self.spaces if space.on_cards}
+        if name not in named:
+            raise ArgumentError(f"{self.name} has no space {name!r} on cards: it has {', '.join(named)}")
+        return named[name]
 
     @property
     def pool_space(self) -> Space:
-        return next(space for space in self.spaces if space.kind == "cxl_pool")
+        """Where collectives run unless they are told: the pool or, without one, the first memory of hosts or ranks."""
+        pool = next((space for space in self.spaces if space.kind == "cxl_pool"), None)
+        return pool or next(space for space in self.spaces if space.owned)
+
+    @property
+    def pool_card_count(self) -> int:
+        """Those of ``pool_space``: cards from 0 on."""
+        return len(self.cards_of(self.pool_space))
 
     @property
     def interleave_bytes(self) -> int:
         """The pool's granule: a power of two from 256 bytes to 16 MiB."""
-        granule = self.pool_space.interleave_bytes
-        assert granule is not None
-        return granule
+        return self.pool_space.granule_bytes
 
     @property
     def card_bytes(self) -> int:
@@ -92,9 +132,10 @@ class Parts(Model):
     def expanded(self) -> Expanded:
         """All switches and links: the file's own, and those that its fabrics mean. Raises Misplaced as these do."""
         switches, links = list(self.switches), list(self.links)
+        pooled = sum(group.count for group in self.cards if group.owner is None)
         for number, fabric in enumerate(self.fabrics):
             try:
-                more = fabric.expand(self.host_count, self.card_count)
+                more = fabric.expand(self.host_count, pooled)
             except Misplaced as defect:
                 raise Misplaced(("fabrics", number, *defect.key), defect.text) from None
             switches += more.switches
@@ -103,4 +144,23 @@ class Parts(Model):
 
     def fabric(self, lost: Collection[str] = ()) -> Fabric:
         """The graph of it. ``lost``: switches and links that failed, see Fabric."""
-        return Fabric(*self.expanded, routing=self.routing, lost=lost)
+        return Fabric(*self.expanded, self._sides.__getitem__, routing=self.routing, lost=lost)
+
+    @cached_property
+    def _sides(self) -> list[Side]:
+        """Of each card."""
+        fabrics = {fabric.name for fabric in self.fabrics}
+        sides = [Side()] * self.card_count
+        for numbers, group in self.card_groups():
+            for at, card in enumerate(numbers):
+                if group.owner is not None:
+                    host = at if group.owner == "hosts" else at // self.hosts.ranks_per_host
+                    sides[card] = Side(host, group.owner)
+        for space in reversed(self.spaces):  # the first one counts
+            if space.over is None:
+                continue
+            over, whole = set(space.over), fabrics.intersection(space.over)
+            over.update(its.name for its in self.expanded.switches if its.name.partition("-")[0] in whole)
+            for card in self.cards_of(space):
+                sides[card] = sides[card]._replace(over=frozenset(over))
+        return sides
