@@ -23,6 +23,8 @@ block. Who waits for a doorbell sees it a look (a load, and the cost of observin
 to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
 each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
 doorbells' bytes.
+
+What COMPUTE costs says cxlemu/compute.py.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
-from cxlemu.topology import Costs, Link, Route, Space, Topology
+from cxlemu.topology import Accelerator, Costs, Link, Route, Space, Topology
 from cxlemu.topology.ends import members
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
@@ -159,6 +161,12 @@ class CostModel:
     @cached_property
     def _index(self) -> dict[int, int]:
         return {card: index for index, card in enumerate(self.cards)}
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """What every rank computes with: see cxlemu/compute.py."""
+        name = self.topology.accelerator
+        return None if name is None else Accelerator.load(name)
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""

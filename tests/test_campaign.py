@@ -21,7 +21,6 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from faults.campaign.case import Case
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.record import wrong_read
 from faults.campaign.run import Judged, Runner, judged
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
@@ -408,9 +407,9 @@ def test_the_picture_tells_the_story(reports: Path, tmp_path: Path) -> None:
 def told(case: Case) -> list[str]:
     """The events of a case's story, from the last store to the line on."""
     execution = executed(case)
-    wrong = wrong_read(execution)
-    assert wrong is not None
-    return [f"{event.host} {event.text.split()[0]} {event.wrong}".strip() for event in story(execution, wrong).events]
+    found = story(execution)
+    assert found is not None
+    return [f"{event.host} {event.text.split()[0]} {event.wrong}".strip() for event in found.events]
 
 
 def test_the_story_of_a_missing_flush() -> None:
@@ -419,10 +418,9 @@ def test_the_story_of_a_missing_flush() -> None:
     assert told(case) == [
         "0 WAIT_ALL", "0 WRITE", "0 FENCE", "0 SIGNAL", "1 WAIT", "1 INVALIDATE", "1 READ reads v0, should be v1",
     ]  # fmt: skip
-    execution = executed(case)
-    wrong = wrong_read(execution)
-    assert wrong is not None
-    last = story(execution, wrong).events[-1]
+    found = story(executed(case))
+    assert found is not None
+    last = found.events[-1]
     assert [(held.cached, held.dirty) for held in last.caches] == [(1, True), (0, False)]
     assert last.pool == 0
 
@@ -434,10 +432,29 @@ def test_the_story_of_a_missing_wait() -> None:
     assert told(case)[-1] == "1 READ reads v0 too early: what is right is not written yet"
 
 
+def test_the_story_of_a_missing_signal() -> None:
+    """Its owner went past it; who waits for it is shown last, in red."""
+    case = Case(collective="broadcast", variant="naive", ranks=3, nbytes=64, calls=2, mutant="0.0.5:delete", moves=[])
+    assert judge(case).kind == "deadlock"
+    assert told(case) == [
+        "0 COPY", "0 WAIT_ALL", "0 WRITE", "0 FLUSH", "0 FENCE", "0 SIGNAL", "2 WAIT",
+        "1 WAIT waits for epoch 1, for ever",
+    ]  # fmt: skip
+    found = story(executed(case))
+    assert found is not None and found.line.endswith(", published[0][0]") and found.events[-1].pool == 0
+
+
+def test_the_story_of_a_slot_that_is_never_free_again() -> None:
+    """Rank 1 never says that it is done: rank 0 waits for that when the ring of two slots comes round."""
+    case = Case(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=3, mutant="1.0.3:delete", moves=[])
+    assert judge(case).kind == "deadlock"
+    assert told(case)[-2:] == ["1 WAIT", "0 WAIT_ALL waits for epoch 1, for ever"]
+
+
 def test_what_goes_right_has_no_story() -> None:
     case = BROKEN.model_copy(update={"mutant": None})
     assert judge(case) == Judgement("right")
-    assert wrong_read(executed(case)) is None
+    assert story(executed(case)) is None
 
 
 # --- Dask, where it is installed -----------------------------------------------------------------------------

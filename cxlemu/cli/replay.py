@@ -52,7 +52,7 @@ def command(ctx: click.Context, token: str, algorithm: str | None, svg: Path | N
     if svg is not None:
         drawn = replayed.picture()
         if drawn is None:
-            raise ArgumentError("--svg: there is nothing to draw, no line was read wrong by ranks in lockstep")
+            raise ArgumentError("--svg: nothing to draw: ranks in lockstep neither read a line wrong nor wait for ever")
         write_output("--svg", svg, drawn.encode())
     ctx.exit(1 if replayed.now else 0)
 

@@ -10,7 +10,20 @@ from pydantic import BeforeValidator, Field
 
 from cxlemu.errors import ArgumentError
 from cxlemu.topology.fabric import Fabric, Side
-from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Misplaced, Model, Name, Routing, Space, Switch
+from cxlemu.topology.fields import (
+    Cards,
+    Costs,
+    Emulation,
+    Hosts,
+    Item,
+    Link,
+    Misplaced,
+    Model,
+    Name,
+    Routing,
+    Space,
+    Switch,
+)
 from cxlemu.topology.hierarchies import AnyHierarchy, Expanded
 
 
@@ -28,6 +41,7 @@ class Parts(Model):
     cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
         description="one group of equal cards, or a list of groups"
     )
+    accelerator: Name | None = Field(default=None, description="a shipped accelerator: what every rank computes with")
     costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
     fabrics: Annotated[tuple[AnyHierarchy, ...], Field(strict=False, max_length=16)] = Field(
         default=(), description="fabrics of many switches, each in a few lines"
@@ -41,6 +55,9 @@ class Parts(Model):
     routing: Routing = Field(default="first", description="which of several shortest routes: first or spread")
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
         description="the memories that regions lie in: a cxl_pool, or others on cards"
+    )
+    bill: Annotated[tuple[Item, ...], Field(strict=False, min_length=1, max_length=64)] | None = Field(
+        default=None, description="what the fabric costs: name, kind, count, price_usd and power_watts of each part"
     )
     emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
 

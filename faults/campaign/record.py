@@ -7,7 +7,7 @@ data, so the n-th load of a stream is the same load in both.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,6 +36,17 @@ class Execution:
 
     def world(self, order: Order, memory: MemorySpec | None = None) -> Lockstep:
         return Lockstep(self.layout, hosts=self.hosts, memory=memory or self.memory, order=order)
+
+    def waited(self, done: Done) -> Iterator[tuple[int, int]]:
+        """Which doorbells a step waits for, and the epoch that each has to show."""
+        i = done.instruction
+        if i.op == Op.WAIT_ALL:
+            yield from (
+                (doorbell, done.epoch + i.value)
+                for doorbell in self.program[done.call][0].frame.groups[i.arg].doorbells
+            )
+        elif i.op in (Op.WAIT, Op.WAIT_DATA):
+            yield i.arg, done.epoch + i.value
 
 
 class Piece(NamedTuple):
@@ -70,7 +81,7 @@ class Watch:
     def __init__(
         self, execution: Execution, program: Program, see: Callable[[Lockstep, int, Done | None], None]
     ) -> None:
-        self._streams = {step: iter(queue) for step, queue in queues(program).items()}
+        self._streams = {step: deque(queue) for step, queue in queues(program).items()}
         self._see, self._seen = see, 0
         self._program = program
 
@@ -86,6 +97,10 @@ class Watch:
             world.order = follow
         return ""
 
+    def left(self) -> dict[Step, list[Done]]:
+        """Of every stream, what it has not done."""
+        return {step: list(queue) for step, queue in self._streams.items()}
+
     def _following(self, world: Lockstep, order: Order) -> Order:
         def choose(steps: Sequence[Step]) -> Move:
             self._catch_up(world)
@@ -96,7 +111,7 @@ class Watch:
     def _catch_up(self, world: Lockstep) -> None:
         for number in range(self._seen, len(world.moves)):
             move = world.moves[number]
-            self._see(world, number, next(self._streams[move]) if isinstance(move, Step) else None)
+            self._see(world, number, self._streams[move].popleft() if isinstance(move, Step) else None)
         self._seen = len(world.moves)
 
 

@@ -41,7 +41,7 @@ def _words(judgement: Judgement) -> str:
 
 
 def picture(case: Case) -> str | None:
-    """An SVG of the line that was read wrong; None where none was, or ranks are not in lockstep."""
+    """An SVG of a wrong read or of a deadlock; None where there is neither, or ranks are not in lockstep."""
     if case.launch != "lockstep":
         return None
     return drawn(executed(case))
