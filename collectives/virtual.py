@@ -29,6 +29,7 @@ from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.timing import CostModel
 from cxlemu.topology import Space, Topology
+from cxlemu.topology.failures import Failure
 from cxlemu.units import format_bytes
 
 SPLIT = "split"  # the name of an all-reduce in two levels
@@ -163,6 +164,7 @@ def simulate_case(
     algorithm: str | None = None,
     space: str | None = None,
     split: int | None = None,
+    failures: Sequence[Failure] = (),
     calls: int = 1,
     check: bool = False,
     seed: int = 1,
@@ -171,12 +173,14 @@ def simulate_case(
     """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
 
     ``space``: on which of the topology's (default: the pool). ``split``: in groups of so many ranks, see
-    ``split_calls``. ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every
-    result is compared with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises
-    ArgumentError for a case that is too large for memory, either, and as ``planned``.
+    ``split_calls``. ``failures``: of links and switches, at their times after the first call began. ``check``: the same
+    run moves real bytes through caches that nothing keeps coherent, and every result is compared with NumPy's.
+    ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that is too large
+    for memory, either, and as ``planned``; CutOffError where failures leave
+    no way that is needed.
     """
     where = topology.pool_space if space is None else topology.space(space)
-    model = CostModel.of(topology, case.call.ranks)
+    model = CostModel.of(topology, case.call.ranks, failures)
     if split is None:
         plan, choice = planned(topology, case, algorithm, where)
         program = [VirtualCall(plan, cards=model.cards_of(where))]

@@ -42,6 +42,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Accelerator, Costs, Link, Route, Space, Topology
 from cxlemu.topology.ends import members
+from cxlemu.topology.failures import Change, Failure
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
 HOP_FIELDS = ("first", "by_host", "by_rank", "by_card", "by_owner")
@@ -105,11 +106,15 @@ class CostModel:
     costs: Records  # a row of COSTS_DTYPE: the general ones, then those of spaces that differ
     card_rows: Records  # of CARD_DTYPE
     routes: Records
-    route_of: NDArray[np.int32]  # [host][card]; -1: no way
+    route_of: NDArray[np.int32]  # [change][host][card]; -1: no way
+    changes: tuple[Change, ...] = ()  # each begins the next table
 
     @classmethod
-    def of(cls, topology: Topology, ranks: int) -> CostModel:
-        """Raises ArgumentError for routes of too many links, and for ranks that are none."""
+    def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
+        """``failures``: what is asked of the fabric from their times on takes the routes that are left.
+
+        Raises ArgumentError for routes of too many links, and for ranks that are none.
+        """
         hosts = topology.place(ranks)
         placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
         cards = tuple(
@@ -136,8 +141,9 @@ class CostModel:
                 its = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
                 rows["owner_rank"][its] = np.arange(placed)
         ways = _Ways(topology, cards, ranks, rows, resources)
-        found, route_of = topology.fabric().table(range(topology.host_count), cards)
-        return cls(topology, hosts, cards, tuple(resources), first, costs, rows, ways.table(found), route_of)
+        found, route_of, changes = _routes(topology, cards, failures)
+        table = ways.table(found)
+        return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
 
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
         """The model's cards, by index, of a space: all of a pool, of owned memory that of each member's own, in order.
@@ -172,6 +178,48 @@ class CostModel:
         """A row of PACE_DTYPE for each resource."""
         rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
         return np.array(rows, PACE_DTYPE)
+
+
+def _routes(
+    topology: Topology, cards: Sequence[int], failures: Sequence[Failure]
+) -> tuple[list[Route], NDArray[np.int32], tuple[Change, ...]]:
+    """All routes that are ever taken, which of them [change][host][card] takes, and what changed."""
+    found: dict[tuple[str, ...], tuple[int, Route]] = {}
+    tables: list[NDArray[np.int32]] = []
+    changes: list[Change] = []
+    times = sorted({failure.at_ns for failure in failures})
+    for at_ns in [-1, *times]:
+        lost = {failure.name for failure in failures if failure.at_ns <= at_ns}
+        routes, taken = topology.fabric(lost).table(range(topology.host_count), cards)
+        numbers = [found.setdefault(route.key, (len(found), route))[0] for route in routes]
+        tables.append(np.array([*numbers, -1], np.int32)[taken])
+        if at_ns >= 0:
+            now = tuple(failure for failure in failures if failure.at_ns == at_ns)
+            changes.append(_change(at_ns, now, tables[-2:], [route for _, route in found.values()], cards))
+    return [route for _, route in found.values()], np.stack(tables), tuple(changes)
+
+
+def _change(
+    at_ns: int,
+    failures: tuple[Failure, ...],
+    tables: Sequence[NDArray[np.int32]],
+    routes: Sequence[Route],
+    cards: Sequence[int],
+) -> Change:
+    before, after = tables
+    ended = np.argwhere((before >= 0) & (after < 0)).tolist()
+    rerouted = np.argwhere((after >= 0) & (before != after))
+    one = tuple(rerouted[0]) if len(rerouted) else None
+    return Change(
+        at_ns,
+        failures,
+        int((before >= 0).sum()),
+        len(rerouted),
+        tuple((host, cards[at]) for host, at in ended),
+        None if one is None else routes[before[one]],
+        None if one is None else routes[after[one]],
+        (-1, -1) if one is None else (int(one[0]), cards[int(one[1])]),
+    )
 
 
 def _costs(

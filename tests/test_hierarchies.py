@@ -263,7 +263,7 @@ def test_each_direction_of_each_link_is_one_resource(kind: str) -> None:
         route = fabric.route(host, card)
         assert route is not None
         stops = [f"host{host}", *(switch.name for switch in route.switches), f"card{card}"]
-        row = model.routes[model.route_of[host, card]]
+        row = model.routes[model.route_of[0, host, card]]
         assert row["hops"] == len(route.links) and row["latency_ns"] == route.latency_ns
         hops = list(zip(route.links, stops, stops[1:], strict=False))
         for way, its in (("to_pool", hops), ("from_pool", [(link, b, a) for link, a, b in reversed(hops)])):

@@ -32,6 +32,11 @@ class Route(NamedTuple):
     owner: str = ""  # of the memory that it leads to: "hosts", "ranks" or nobody
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for equal routes of a topology."""
+        return (self.owner, *(link.name for link in self.links))
+
+    @property
     def latency_ns(self) -> int:
         """One way."""
         return sum(link.latency_ns for link in self.links) + sum(s.port_latency_ns for s in self.switches)
@@ -135,15 +140,10 @@ class Fabric:
             yield hosts[host], cards[card]
 
     def _table(self, hosts: range, cards: Sequence[int], spread: bool) -> tuple[list[Route], NDArray[np.int32]]:
-        numbers: dict[tuple[object, ...], int] = {}
-        found: list[Route] = []
+        found: dict[tuple[str, ...], tuple[int, Route]] = {}
 
         def number(route: Route) -> int:
-            key = (route.owner, *(link.name for link in route.links))
-            if key not in numbers:
-                numbers[key] = len(found)
-                found.append(route)
-            return numbers[key]
+            return found.setdefault(route.key, (len(found), route))[0]
 
         def picked(source: Sequence[Step], target: _Target, choices: Numbers) -> NDArray[np.int32]:
             first = self._walk(source, target, int(choices[0, 0]), spread)
@@ -167,7 +167,7 @@ class Fabric:
                     else:
                         block = np.where(own, picked(source, self._target(goal, inside=True), choices), block)
                 taken[np.ix_(from_hosts - hosts.start, to_cards)] = block
-        return found, taken
+        return [route for _, route in found.values()], taken
 
     # --- hosts and cards that are joined to the fabric alike -------------------------------------------------------
 

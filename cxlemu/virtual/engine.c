@@ -104,6 +104,10 @@ static int64_t look_ns(const simulation *v, const stream *s, const communicator 
 static void resume(simulation *v, int32_t id, int64_t shown, int64_t extra_ns) {
     stream *s = &v->streams[id];
     const virtual_call *c = &v->calls[v->ranks[s->rank].call];
+    if (!reaches(v, s->rank, doorbell_card(comm_of(v, c), s->doorbell))) {
+        v->stranded = id;
+        return;
+    }
     finish(v, id, later(s->began, shown) + look_ns(v, s, comm_of(v, c), s->doorbell) + extra_ns);
     v->woken[v->woken_length++] = id;
 }
@@ -157,9 +161,9 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
-    const route *way = route_to(v, s->rank, at);
-    if (!way) return WRONG;
-    const int64_t end = s->now + costs_at(v, at)->ring_ns + costs_at(v, at)->coherence_ns, shown = end + way->latency_ns;
+    if (!reaches(v, s->rank, at)) return WRONG;
+    const int64_t end = s->now + costs_at(v, at)->ring_ns + costs_at(v, at)->coherence_ns;
+    const int64_t shown = end + route_to(v, s->rank, at)->latency_ns;
     busy(&v->ranks[s->rank], s->now, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -177,7 +181,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !route_to(v, s->rank, doorbell_card(m, i->arg))) return WRONG;
+    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !reaches(v, s->rank, doorbell_card(m, i->arg))) return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
     if (shown == NEVER) {
@@ -202,7 +206,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
     s->doorbell = its->first;
-    if (!route_to(v, s->rank, doorbell_card(m, its->first))) return WRONG;
+    if (!reaches(v, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};
         look_on(v, (int32_t)number);
@@ -422,13 +426,15 @@ static bool end_stream(simulation *v, int32_t rank, int64_t now) {
 }
 
 enum outcome simulation_run(simulation *v, int64_t *where) {
-    *where = -1;
+    *where = -1, v->no_way_to = -1, v->stranded = -1;
     for (int32_t rank = 0; rank < v->rank_count; rank++)
         if (!begin_turn(v, rank, 0)) return NO_MEMORY;
     while (v->heap_length) {
         const int64_t id = v->heap[0].id;
         stream *s = &v->streams[id];
         *where = id;
+        while (v->changed < v->change_count && v->heap[0].ns >= v->changes_ns[v->changed])
+            v->route_of += (int64_t)v->hosts * v->cards, v->changed++;
         if (s->now < s->computed_ns && needs_result(s)) {
             s->now = s->began = s->computed_ns;
             sift_down(v, (due){s->now, id});
@@ -440,6 +446,10 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
             continue;
         }
         const enum state state = execute(v, id, &v->calls[v->ranks[s->rank].call], &s->records[s->at]);
+        if (v->no_way_to >= 0) {
+            if (v->stranded >= 0) *where = v->stranded;
+            return NO_WAY;
+        }
         if (state == WRONG) return BAD_RECORD;
         if (state == BLOCKED) pop(v);
         else sift_down(v, (due){s->now, id});

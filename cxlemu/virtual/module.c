@@ -55,28 +55,31 @@ static bool leads_somewhere(const simulation *v, const route *way, int64_t host,
 }
 
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"paces", "routes", "route_of", "cards", "host_of", "costs", "first_read", "first_write",
+    static char *names[] = {"paces", "routes", "route_of", "changes_ns", "cards", "host_of", "costs", "first_read", "first_write",
                             "first_total", "multiprocessors", NULL};
-    PyObject *paces, *routes, *route_of, *card_rows, *host_of, *given;
+    PyObject *paces, *routes, *route_of, *changes, *card_rows, *host_of, *given;
     simulation *v = &self->v;
-    int64_t resources, route_count, pairs, cards, ranks, cost_rows;
+    int64_t resources, route_count, pairs, cards, ranks, cost_rows, tables;
     if (self->kept) return refuse("a Simulation is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiiii", names, &paces, &routes, &route_of, &card_rows, &host_of, &given,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOiiii", names, &paces, &routes, &route_of, &changes, &card_rows, &host_of, &given,
                                      &v->first_read, &v->first_write, &v->first_total, &v->multiprocessors))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
     const pace *rate = keep(self, paces, sizeof *rate, &resources);
     v->routes = rate ? keep(self, routes, sizeof(route), &route_count) : NULL;
     v->route_of = v->routes ? keep(self, route_of, sizeof(int32_t), &pairs) : NULL;
-    v->card = v->route_of ? keep(self, card_rows, sizeof(card_row), &cards) : NULL;
+    v->changes_ns = v->route_of ? keep(self, changes, sizeof(int64_t), &v->change_count) : NULL;
+    v->card = v->changes_ns ? keep(self, card_rows, sizeof(card_row), &cards) : NULL;
     const int32_t *hosts = v->card ? keep(self, host_of, sizeof(int32_t), &ranks) : NULL;
     v->costs = hosts ? keep(self, given, sizeof(costs), &cost_rows) : NULL;
     if (!v->costs) return -1;
     if (v->multiprocessors < 0 || v->multiprocessors > MAX_MULTIPROCESSORS) return refuse("too many multiprocessors");
-    if (!cost_rows || !cards || cards > INT32_MAX || pairs % cards || !ranks || ranks > INT32_MAX / MAX_STREAMS)
+    tables = v->change_count + 1;
+    if (!cost_rows || !cards || cards > INT32_MAX || pairs % (cards * tables) || !ranks || ranks > INT32_MAX / MAX_STREAMS)
         return refuse("the tables of the model do not fit together");
-    v->cards = (int32_t)cards, v->hosts = (int32_t)(pairs / cards), v->rank_count = (int32_t)ranks;
+    v->cards = (int32_t)cards, v->hosts = (int32_t)(pairs / cards / tables), v->rank_count = (int32_t)ranks;
     v->resource_count = (int32_t)resources, v->route_count = (int32_t)route_count;
+    const int64_t one_table = pairs / tables;
     bool right = fits(v->first_read, cards, resources) && fits(v->first_write, cards, resources) &&
                  fits(v->first_total, cards, resources);
     for (int64_t k = 0; k < cost_rows; k++)
@@ -91,7 +94,8 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     for (int64_t k = 0; k < route_count; k++)
         right = right && v->routes[k].hops >= 0 && v->routes[k].hops <= MAX_HOPS && v->routes[k].latency_ns >= 0;
     for (int64_t k = 0; right && k < pairs; k++)
-        if (v->route_of[k] >= 0) right = leads_somewhere(v, &v->routes[v->route_of[k]], k / cards, k % cards);
+        if (v->route_of[k] >= 0) right = leads_somewhere(v, &v->routes[v->route_of[k]], k % one_table / cards, k % cards);
+    for (int64_t k = 1; k < v->change_count; k++) right = right && v->changes_ns[k - 1] <= v->changes_ns[k];
     if (!right) return refuse("the tables of the model name what is not there");
     v->resources = zeros(resources, sizeof(resource));
     v->ranks = zeros(ranks, sizeof(rank_state));
@@ -227,7 +231,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
-/* run(turns, first_turn, logs) -> (outcome, rank, stream, record) */
+/* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card that no way leads to) */
 static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     PyObject *turns, *firsts;
@@ -258,7 +262,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     Py_END_ALLOW_THREADS
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
     const long long at = where < 0 ? -1 : v->streams[where].at;
-    return Py_BuildValue("iiiL", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at);
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at, v->no_way_to);
 }
 
 static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
@@ -311,7 +315,7 @@ static PyMethodDef simulation_methods[] = {
      "communicator(ranks, slots, doorbells_per_rank, cards, epochs) -> its number; cards: which of the model's, of each"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
-    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},
+    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
     {NULL, NULL, 0, NULL},

@@ -80,7 +80,7 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
     const int32_t count = pieces_of(v->comms[call->comm].card_of, whole, o, nbytes, cards, pieces);
     if (count < 1) return -1;
     for (int32_t k = 0; k < count; k++)
-        if (!route_to(v, rank, cards[k])) return -1;
+        if (!reaches(v, rank, cards[k])) return -1;
     const costs *cost = costs_at(v, cards[0]);
     resource *engine = &v->resources[(to_pool ? cost->first_to : cost->first_from) + rank];
     resource *both = &v->resources[cost->first_both + rank];

@@ -149,7 +149,9 @@ typedef struct {
     /* the model */
     resource *resources;
     const route *routes;
-    const int32_t *route_of; /* [host][card]; -1: no way */
+    const int32_t *route_of; /* [host][card], of now; -1: no way */
+    const int64_t *changes_ns; /* from each on, the next such table */
+    int64_t change_count, changed;
     const card_row *card;
     const costs *costs;
     int32_t resource_count, route_count, cost_rows, hosts, cards, rank_count;
@@ -174,11 +176,14 @@ typedef struct {
     reserved *log_reserved;
     int64_t log_room, log_length, reserved_room, reserved_length;
     bool logs, out_of_memory;
+    int32_t no_way_to; /* a card that was needed and that no way leads to, or -1 */
+    int64_t stranded; /* who waited for a doorbell there, or -1 */
 } simulation;
 
-enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY };
+enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY };
 
-/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there. */
+/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there; NO_WAY: that of the rank
+ * that has no way to `no_way_to`. */
 enum outcome simulation_run(simulation *v, int64_t *where);
 
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
@@ -213,6 +218,11 @@ static inline const route *route_to(const simulation *v, int32_t rank, int32_t c
     const int32_t number = v->route_of[(int64_t)v->ranks[rank].host * v->cards + card];
     if (v->card[card].owner_rank == rank) return &NO_WAY_TO_GO;
     return number < 0 ? NULL : &v->routes[number];
+}
+
+static inline bool reaches(simulation *v, int32_t rank, int32_t card) {
+    if (!route_to(v, rank, card)) v->no_way_to = card;
+    return v->no_way_to < 0;
 }
 
 static inline const costs *costs_at(const simulation *v, int32_t card) { return &v->costs[v->card[card].costs]; }
