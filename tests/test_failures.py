@@ -210,7 +210,7 @@ def test_the_cost_of_a_failure_is_shown(config: str, tmp_path: Path) -> None:
         {"at_us": half_us, "failures": ["switch:cxl-spine1"], "ways": 32, "rerouted": 12, "ended": []}
     ]
     more = failed["time_us"] / row["time_us"] - 1
-    assert more > 0.2
+    assert more > 0.05
     assert f"#   without failures {row['time_us']:.1f} us: {more:+.1%}" in lines
 
 
