@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from cxlemu.topology import Accelerator, Costs, Link, Route, Space, Topology
 from cxlemu.topology.ends import members
 from cxlemu.topology.failures import Change, Failure
 
-HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
+HOPS_MAX = 32  # MAX_HOPS in cost/cost.h
 HOP_FIELDS = ("first", "by_host", "by_rank", "by_card", "by_owner")
 HOP_DTYPE = np.dtype([(name, "<i4") for name in HOP_FIELDS])
 ROUTE_DTYPE = np.dtype(
@@ -173,6 +173,20 @@ class CostModel:
         """What every rank computes with: see cxlemu/compute.py."""
         name = self.topology.accelerator
         return None if name is None else Accelerator.load(name)
+
+    def tables(self) -> dict[str, Any]:
+        """What C takes of it: see cost/tables.h."""
+        return {
+            "paces": self.paces(),
+            "routes": self.routes,
+            "route_of": self.route_of,
+            "changes_ns": np.array([change.at_ns for change in self.changes], np.int64),
+            "cards": self.card_rows,
+            "host_of": np.array(self.hosts, np.int32),
+            "costs": self.costs,
+            **{f"first_{which}": first for which, first in self.first.items()},
+            "multiprocessors": self.accelerator.multiprocessors if self.accelerator else 0,
+        }
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""
