@@ -70,7 +70,10 @@ typedef void reservation_seen(void *watcher, const resource *r, int32_t rank, in
 typedef struct {
     resource *resources;
     const route *routes;
-    const int32_t *route_of; /* [host][card]; -1: no way */
+    const int32_t *route_of; /* [host][card], of now; -1: no way */
+    const int64_t *changes_ns; /* from each on, the next such table */
+    int64_t change_count, changed; /* changed: how many of them are over */
+    int32_t no_way_to; /* a card that was needed and that no way leads to, or -1 */
     const card_row *card;
     const costs *costs;
     const int32_t *host_of; /* [rank] */
@@ -145,6 +148,17 @@ static inline const route *route_to(const model *m, int32_t rank, int32_t card) 
     const int32_t number = m->route_of[(int64_t)m->host_of[rank] * m->cards + card];
     if (m->card[card].owner_rank == rank) return &NO_WAY_TO_GO;
     return number < 0 ? NULL : &m->routes[number];
+}
+
+static inline bool reaches(model *m, int32_t rank, int32_t card) {
+    if (!route_to(m, rank, card)) m->no_way_to = card;
+    return m->no_way_to < 0;
+}
+
+/* From `now` on. */
+static inline void change_ways(model *m, int64_t now) {
+    for (; m->changed < m->change_count && now >= m->changes_ns[m->changed]; m->changed++)
+        m->route_of += (int64_t)m->hosts * m->cards;
 }
 
 static inline const costs *costs_at(const model *m, int32_t card) { return &m->costs[m->card[card].costs]; }
