@@ -1,7 +1,7 @@
 """What moves between tiers, and when. Policies choose pages and know nothing else: neither bytes nor time.
 
-``Static`` moves nothing. ``Lru`` brings what was touched to the nearest tier. ``Hotness`` counts, and moves what is clearly
-hotter than what it displaces. ``Prefetch`` knows what will be touched, and brings it in time.
+``Static`` moves nothing. ``Lru`` brings what was touched to the nearest tier. ``Hotness`` counts, and moves what is
+clearly hotter than what it displaces. ``Prefetch`` knows what will be touched, and brings it in time.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Lru:
 
 class Hotness:
     """Every ``period`` accesses, counts are halved and pages of further tiers, hottest first, change places with the
-    coldest of a nearer one, but only where they are ``ratio`` times as hot and were touched at least twice: pages that are
-    about equally hot stay where they are. At most ``moves_max`` pages go up each time."""
+    coldest of a nearer one, but only where they are ``ratio`` times as hot and were touched at least twice: pages that
+    are about equally hot stay where they are. At most ``moves_max`` pages go up each time."""
 
     def __init__(self, period: int = 512, ratio: float = 2.0, moves_max: int = 64) -> None:
         self.period, self.ratio, self.moves_max = period, ratio, moves_max
@@ -101,8 +101,8 @@ class Hotness:
 
 
 class Prefetch:
-    """Brings to tier 0 what is touched ``ahead`` accesses later, in place of what is needed last, if that is later still
-    (Belady's rule). Needs the schedule, which a training step or a batch of decoding has."""
+    """Brings to tier 0 what is touched ``ahead`` accesses later, in place of what is needed last, if that is later
+    still (Belady's rule). Needs the schedule, which a training step or a batch of decoding has."""
 
     def __init__(self, ahead: int = 16) -> None:
         self.ahead = ahead

@@ -1,36 +1,30 @@
 """Memory-bound workloads: which pages are touched in which order, and how many bytes of each.
 
-A working set of terabytes is modelled by a sample of its pages, in tiers that hold the same part of them (as SHARDS does,
-Waldspurger et al., FAST 2015): pages and what is read of them keep their sizes, only there are fewer of them.
+A working set of terabytes is modelled by a sample of its pages, in tiers that hold the same part of them (as SHARDS
+does, Waldspurger et al., FAST 2015): pages and what is read of them keep their sizes, only there are fewer of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from cxlemu.errors import ArgumentError
+from collectives.workloads.described import Described
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.topology.fields import Misplaced, Model, Name, Size
+from cxlemu.topology.fields import Misplaced, Name, Size
 
 PAGE_BYTES_MAX = 1 << 30
 
 
-@dataclass(frozen=True)
-class Trace:
-    """``pages[k]``: what access k touches, of ``page_count``."""
+class Workload(Described):
+    """What is touched how. Some keys are for one kind only, which their description begins with."""
 
-    page_count: int
-    pages: NDArray[np.int64]
-
-
-class Workload(Model):
-    """What is touched how. ``random`` keys belong to no kind but the one that they are described for."""
+    noun: ClassVar[str] = "memory workload"
+    folder: ClassVar[Path] = Path(__file__).parent / "shipped"
 
     name: Name = Field(description="the workload's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
@@ -62,24 +56,19 @@ class Workload(Model):
             raise Misplaced(("access_bytes",), f"is {self.access_bytes} but should fit a page of {self.page_bytes}")
         return self
 
-    def trace(self, page_count: int, accesses: int, seed: int) -> Trace:
-        """At least so many accesses to so many pages; the same for the same seed. Raises ArgumentError without pages."""
-        if page_count < 1:
-            raise ArgumentError("a working set has at least one page")
+    def trace(self, page_count: int, passes: int, seed: int) -> NDArray[np.int64]:
+        """The page of each access, of ``page_count``; the same for a seed. All passes are equally long."""
         random = np.random.default_rng(seed)
         if self.kind == "chase":
-            pages = _chase(page_count, accesses, random)
-        elif self.kind == "zipf":
-            pages = _zipf(page_count, accesses, self.skew or 0.0, random)
-        else:
-            pages = _sessions(page_count, accesses, self.session_pages or 1, self.session_tokens or 1, random)
-        return Trace(page_count, pages)
+            return _chase(page_count, passes, random)
+        if self.kind == "zipf":
+            return _zipf(page_count, passes * page_count, self.skew or 0.0, random)
+        return _sessions(page_count, passes, self.session_pages or 1, self.session_tokens or 1, random)
 
 
-def _chase(page_count: int, accesses: int, random: np.random.Generator) -> NDArray[np.int64]:
+def _chase(page_count: int, passes: int, random: np.random.Generator) -> NDArray[np.int64]:
     """One cycle through all pages, in random order, again and again: every page is touched equally often."""
-    cycles = -(-accesses // page_count)
-    return np.tile(random.permutation(page_count), cycles)
+    return np.tile(random.permutation(page_count), passes)
 
 
 def zipf_shares(page_count: int, skew: float) -> NDArray[np.float64]:
@@ -97,15 +86,14 @@ def _zipf(page_count: int, accesses: int, skew: float, random: np.random.Generat
 
 
 def _sessions(
-    page_count: int, accesses: int, session_pages: int, tokens: int, random: np.random.Generator
+    page_count: int, passes: int, session_pages: int, tokens: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Sessions take turns in random order; each reads all of its pages for every token of its turn."""
     starts = np.arange(0, page_count, session_pages)
-    turns: list[NDArray[np.int64]] = []
-    count = 0
-    while count < accesses:
-        for start in random.permutation(starts).tolist():
-            turn = np.tile(np.arange(start, min(start + session_pages, page_count)), tokens)
-            turns.append(turn)
-            count += turn.size
-    return np.concatenate(turns)
+    return np.concatenate(
+        [
+            np.tile(np.arange(start, min(start + session_pages, page_count)), tokens)
+            for _ in range(passes)
+            for start in random.permutation(starts).tolist()
+        ]
+    )
