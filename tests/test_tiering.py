@@ -94,7 +94,7 @@ def test_hotness_brings_up_what_is_clearly_hotter_and_leaves_equals() -> None:
 def test_hotness_without_hysteresis_would_go_to_and_fro() -> None:
     """Two pages that take turns in being slightly hotter: a ratio of 1 swaps them again and again, of 2 never."""
     turns = [0, 0, 0, 1, 1, 1, 1, 1, 0, 0] * 20
-    moved = {ratio: sum(len(m) for _, m in followed(Hotness(5, ratio), [1, 1], turns)) for ratio in (1.0, 2.0)}
+    moved = {ratio: sum(len(m) for _, m in followed(Hotness(5, 5, ratio), [1, 1], turns)) for ratio in (1.0, 2.0)}
     assert moved[1.0] > 20
     assert moved[2.0] == 0
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.tiering.placement import Move, Placement
 
@@ -61,12 +62,15 @@ class Lru:
 
 
 class Hotness:
-    """Every ``period`` accesses, counts are halved and pages of further tiers, hottest first, change places with the
-    coldest of a nearer one, but only where they are ``ratio`` times as hot and were touched at least twice: pages that
-    are about equally hot stay where they are. At most ``moves_max`` pages go up each time."""
+    """Counts accesses to each page, and forgets them with a ``half_life``. Every ``period`` accesses pages of further
+    tiers, hottest first, change places with the coldest of a nearer one, but only where they are ``ratio`` times as hot
+    and at least ``HOT``: pages that are about equally hot stay where they are. At most ``moves_max`` go up each time."""
 
-    def __init__(self, period: int = 512, ratio: float = 2.0, moves_max: int = 64) -> None:
+    HOT = 2.0
+
+    def __init__(self, period: int = 128, half_life: int = 512, ratio: float = 2.0, moves_max: int = 64) -> None:
         self.period, self.ratio, self.moves_max = period, ratio, moves_max
+        self.kept = 0.5 ** (period / half_life)
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
         self._placement = placement
@@ -80,15 +84,15 @@ class Hotness:
         moves: list[Move] = []
         for tier in range(len(self._placement.room) - 1):
             moves += self._up_to(tier, self.moves_max - sum(move.target < move.source for move in moves))
-        self._heat /= 2
+        self._heat *= self.kept
         return moves
 
     def _up_to(self, tier: int, count: int) -> list[Move]:
         heat, tier_of = self._heat, self._placement.tier_of
-        further = np.flatnonzero((tier_of > tier) & (heat >= 2))
-        hottest = further[np.argsort(-heat[further], kind="stable")][: max(count, 0)].tolist()
+        further = np.flatnonzero((heat >= self.HOT) & (tier_of > tier))
+        hottest = _first(further, -heat[further], count)
         here = np.flatnonzero(tier_of == tier)
-        coldest = deque(here[np.argsort(heat[here], kind="stable")].tolist())
+        coldest = deque(_first(here, heat[here], len(hottest)))
         moves: list[Move] = []
         for page in hottest:
             if self._placement.free[tier]:
@@ -148,6 +152,17 @@ class Prefetch:
                 return page
             heapq.heappop(self._last)
         return None
+
+
+def _first(pages: NDArray[np.int64], keys: NDArray[np.float64], count: int) -> list[int]:
+    """Of the pages, so many with the smallest keys, in their order; of equals the first."""
+    if count < 1:
+        return []
+    if count < pages.size:
+        few = np.flatnonzero(keys <= np.partition(keys, count - 1)[count - 1])
+        pages, keys = pages[few], keys[few]
+    found: list[int] = pages[np.argsort(keys, kind="stable")][:count].tolist()
+    return found
 
 
 def _in_turn(placement: Placement, wanted: Sequence[tuple[int, int]]) -> list[Move]:

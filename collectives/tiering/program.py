@@ -38,32 +38,26 @@ class Program:
     moves: dict[int, list[Move]] = field(default_factory=dict)
 
 
-@dataclass
-class _Rows:
-    """Instructions, a column each."""
+class _Row(NamedTuple):
+    """What an instruction says here."""
 
-    op: list[int] = field(default_factory=list)
-    arg: list[int] = field(default_factory=list)
-    region: list[int] = field(default_factory=list)
-    offset: list[int] = field(default_factory=list)
-    nbytes: list[int] = field(default_factory=list)
+    op: int
+    arg: int = 0
+    region: int = 0
+    offset: int = 0
+    nbytes: int = 0
 
-    def add(self, op: Op, arg: int = 0, region: int = 0, offset: int = 0, nbytes: int = 0) -> None:
-        for column, value in zip(
-            (self.op, self.arg, self.region, self.offset, self.nbytes), (op, arg, region, offset, nbytes), strict=True
-        ):
-            column.append(value)
 
-    def records(self) -> Records:
-        rows = np.zeros(len(self.op), RECORD_DTYPE)
-        rows["op"], rows["arg"], rows["nbytes"] = self.op, self.arg, self.nbytes
-        for op, far, near in ((Op.READ, "a", "dst"), (Op.WRITE, "dst", "a")):
-            its = np.asarray(self.op) == op
-            rows[far]["kind"][its], rows[near]["kind"][its] = Kind.REGION, Kind.BUFFER
-            rows[far]["id"][its] = np.asarray(self.region)[its]
-            rows[far]["offset"][its] = np.asarray(self.offset)[its]
-        rows.flags.writeable = False
-        return rows
+def _records(rows: Sequence[_Row]) -> Records:
+    op, arg, region, offset, nbytes = np.array(rows, np.int64).reshape(-1, len(_Row._fields)).T
+    records = np.zeros(len(rows), RECORD_DTYPE)
+    records["op"], records["arg"], records["nbytes"] = op, arg, nbytes
+    for which, far, near in ((Op.READ, "a", "dst"), (Op.WRITE, "dst", "a")):
+        its = op == which
+        records[far]["kind"][its], records[near]["kind"][its] = Kind.REGION, Kind.BUFFER
+        records[far]["id"][its], records[far]["offset"][its] = region[its], offset[its]
+    records.flags.writeable = False
+    return records
 
 
 def timed(
@@ -90,31 +84,34 @@ def one_by_one(model: CostModel, regions: Sequence[Region], accesses: Sequence[A
 
 
 def _part(rank: int, ranks: int, program: Program) -> RankPart:
-    reads, moving = _Rows(), _Rows()
+    reads: list[_Row] = []
+    moving: list[_Row] = []
     happened: dict[int, int] = {}  # page: the event of its latest move
     events = 0
     for step, access in enumerate(program.accesses):
         if moves := program.moves.get(step):
-            reads.add(Op.RECORD, arg=events)
-            moving.add(Op.AWAIT, arg=events)
+            reads.append(_Row(Op.RECORD, events))
+            moving.append(_Row(Op.AWAIT, events))
             events += 1
             for move in moves:
-                _add_move(moving, rank, ranks, move, program.page_bytes)
-                moving.add(Op.RECORD, arg=events)
+                moving += _move(rank, ranks, move, program.page_bytes)
+                moving.append(_Row(Op.RECORD, events))
                 happened[move.page] = events
                 events += 1
         if program.page_bytes and (event := happened.pop(access.offset // program.page_bytes, None)) is not None:
-            reads.add(Op.AWAIT, arg=event)
-        reads.add(Op.READ, region=access.tier * ranks + rank, offset=access.offset, nbytes=access.nbytes)
-    streams = [Stream("reads", reads.records())] + [Stream("moves", moving.records())] * bool(moving.op)
+            reads.append(_Row(Op.AWAIT, event))
+        reads.append(_Row(Op.READ, 0, access.tier * ranks + rank, access.offset, access.nbytes))
+    streams = [Stream("reads", _records(reads))] + [Stream("moves", _records(moving))] * bool(moving)
     return RankPart(rank, (Buffer("page", program.page_bytes),), tuple(streams), events)
 
 
-def _add_move(rows: _Rows, rank: int, ranks: int, move: Move, page_bytes: int) -> None:
+def _move(rank: int, ranks: int, move: Move, page_bytes: int) -> list[_Row]:
     offset = move.page * page_bytes
-    rows.add(Op.READ, region=move.source * ranks + rank, offset=offset, nbytes=page_bytes)
-    rows.add(Op.WRITE, region=move.target * ranks + rank, offset=offset, nbytes=page_bytes)
-    rows.add(Op.FENCE)
+    return [
+        _Row(Op.READ, 0, move.source * ranks + rank, offset, page_bytes),
+        _Row(Op.WRITE, 0, move.target * ranks + rank, offset, page_bytes),
+        _Row(Op.FENCE),
+    ]
 
 
 def _access_ns(run: VirtualRun, rank: int, part: RankPart) -> NDArray[np.int64]:

@@ -19,8 +19,10 @@ from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
-PAGES = 4096  # of a sample
-WARM_UP_PASSES = 3  # of policies that move pages
+PAGES = 128  # of a sample that the nearest memory holds
+PAGES_TIMES_MIN = 8  # so many times that at least, for a working set that it holds as a whole
+PAGES_MAX = 1 << 20
+ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # of policies that move pages: what is measured, and in which they learn
 SEED = 1
 
 
@@ -54,6 +56,7 @@ class Measured:
     working_set_bytes: int
     access_ns: float
     accesses: int
+    moved_bytes: float  # by policies, for each access
     tiers: tuple[TierUse, ...]
 
 
@@ -80,44 +83,48 @@ class Memory:
         pages: int = PAGES,
         seed: int = SEED,
     ) -> Measured:
-        """One pass over the working set, after others in which policies learn.
+        """One pass over the working set where pages stay, else ACCESSES after those in which the policy learned.
 
-        Raises ArgumentError for a working set that does not fit, or of which ``pages`` pages are too small a sample.
+        ``pages``: of the sample, how many the nearest memory has room for. Raises ArgumentError for a working set that
+        does not fit, or is too many times larger than that.
         """
         if policy not in POLICIES:
             raise ArgumentError(f"there is no policy {policy!r}: it is one of {', '.join(POLICIES)}")
-        count, room = self._sampled(workload, working_set_bytes, pages)
-        warm_up = 0 if policy == "static" else WARM_UP_PASSES
-        runs = [
-            _follow(policy, workload.trace(count, 1 + warm_up, seed + rank), count, room, warm_up)
-            for rank in range(self.ranks)
-        ]
-        programs = [
-            Program(self._accesses(workload, its), workload.page_bytes, its.moves) for its in runs
-        ]
+        sample = self._sample(workload, working_set_bytes, pages)
+        runs = [_follow(policy, workload, sample, seed + rank) for rank in range(self.ranks)]
+        programs = [Program(self._accesses(workload, its), workload.page_bytes, its.moves) for its in runs]
         _, times = timed(self.model, [tier.regions for tier in self.tiers], programs)
         uses = tuple(self._use(number, workload, runs, times) for number in range(len(self.tiers)))
         accesses = sum(its.size for its in times)
-        mean = sum(int(its.sum()) for its in times) / accesses
         return Measured(
-            self.topology.name, workload.name, policy, self.ranks, working_set_bytes, mean, accesses, uses
+            topology=self.topology.name,
+            workload=workload.name,
+            policy=policy,
+            ranks=self.ranks,
+            working_set_bytes=working_set_bytes,
+            access_ns=sum(int(its.sum()) for its in times) / accesses,
+            accesses=accesses,
+            moved_bytes=sum(use.moved_in_bytes for use in uses) / accesses,
+            tiers=uses,
         )
 
-    def _sampled(self, workload: Workload, working_set_bytes: int, pages: int) -> tuple[int, list[int]]:
-        """How many pages stand for the working set, and for how many of them each tier has room."""
-        if working_set_bytes > self.capacity_bytes:
+    def _sample(self, workload: Workload, working_set_bytes: int, pages: int) -> Sample:
+        nearest = self.tiers[0].capacity_bytes
+        if not 0 < working_set_bytes <= self.capacity_bytes:
             raise ArgumentError(
                 f"a working set of {format_bytes(working_set_bytes)} does not fit {self.topology.name}, which has "
                 f"{format_bytes(self.capacity_bytes)} for each of {self.ranks} rank{'s' * (self.ranks != 1)}"
             )
         real = -(-working_set_bytes // workload.page_bytes)
-        count = min(real, pages)
+        count = min(real, pages * max(-(-working_set_bytes // nearest), PAGES_TIMES_MIN))
+        if count > PAGES_MAX:
+            raise ArgumentError(
+                f"a working set of {format_bytes(working_set_bytes)} is {working_set_bytes // nearest} times the nearest "
+                f"memory, too much to be modelled with {pages} pages there: take fewer"
+            )
         room = [tier.capacity_bytes * count // (real * workload.page_bytes) for tier in self.tiers]
-        if min(room) < 1:
-            small = self.tiers[room.index(min(room))].name
-            raise ArgumentError(f"{count} pages are too few to stand for {format_bytes(working_set_bytes)}: none of them fits {small}")
         room[-1] += max(count - sum(room), 0)  # what rounding down lost
-        return count, room
+        return Sample(count, real, room)
 
     def _accesses(self, workload: Workload, run: _Followed) -> list[Access]:
         """Memory that takes copies is read a page at a time, all other as much as is asked for."""
@@ -148,28 +155,35 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """``pages`` stand for ``real_pages``; of each tier, for how many of them it has ``room``."""
+
+    pages: int
+    real_pages: int
+    room: list[int]
+
+
+@dataclass(frozen=True)
 class _Followed:
-    """The pass that is measured: pages, the tiers they lay in when touched, and moves by the access that they follow."""
+    """What is measured: pages, the tiers they lay in when touched, and moves by the access that they precede."""
 
     pages: NDArray[np.int64]
     tiers: NDArray[np.int64]
     moves: dict[int, list[Move]]
 
 
-def _follow(name: str, trace: NDArray[np.int64], page_count: int, room: Sequence[int], warm_up: int) -> _Followed:
-    placement = fill(range(page_count), room)
-    policy = POLICIES[name]()
-    schedule = trace.tolist()
-    first = len(schedule) * warm_up // (warm_up + 1)
-    tiers = np.empty(len(schedule) - first, np.int64)
-    moves: dict[int, list[Move]] = {}
-    begun = policy.begin(placement, schedule)
-    if first == 0 and begun:
-        moves[0] = begun
+def _follow(name: str, workload: Workload, sample: Sample, seed: int) -> _Followed:
+    placement = fill(range(sample.pages), sample.room)
+    if name == "static":
+        pages = workload.evenly(sample.pages, seed)
+        return _Followed(pages, placement.tier_of[pages], {})
+    pages = workload.trace(sample.pages, sample.real_pages, WARM_UP_ACCESSES + ACCESSES, seed)
+    policy, schedule = POLICIES[name](), pages.tolist()
+    tiers = np.empty(len(schedule), np.int64)
+    moves = {0: policy.begin(placement, schedule)}
     for step, page in enumerate(schedule):
-        if step >= first:
-            tiers[step - first] = placement.tier_of[page]
-        moved = policy.touched(step, page)
-        if moved and first <= step + 1 < len(schedule):
-            moves[step + 1 - first] = moved
-    return _Followed(trace[first:], tiers, moves)
+        tiers[step] = placement.tier_of[page]
+        if moved := policy.touched(step, page):
+            moves[step + 1] = moved
+    late = {step - WARM_UP_ACCESSES: its for step, its in moves.items() if step >= WARM_UP_ACCESSES}
+    return _Followed(pages[WARM_UP_ACCESSES:], tiers[WARM_UP_ACCESSES:], late)

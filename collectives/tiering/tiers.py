@@ -67,7 +67,7 @@ def _tier(
     held = sum(model.topology.card(model.cards[card]).capacity_bytes for card in cards[0])
     regions = tuple(Region(its[0], len(its), space.granule_bytes, 0, 0, REGION_BYTES) for its in cards)
     costs = space.costs or model.topology.costs
-    return Tier(name, space, own, held // sharers, regions, bool(costs.copy_ns), space.coherence_ns or 0)
+    return Tier(name, space, own, held // sharers, regions, bool(costs.copy_ns), 0 if own else space.coherence_ns or 0)
 
 
 def _load_ns(model: CostModel, tier: Tier) -> int:

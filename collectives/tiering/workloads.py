@@ -18,6 +18,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.topology.fields import Misplaced, Name, Size
 
 PAGE_BYTES_MAX = 1 << 30
+TERMS = 1 << 16  # of a sum that are added one by one
 
 
 class Workload(Described):
@@ -56,44 +57,48 @@ class Workload(Described):
             raise Misplaced(("access_bytes",), f"is {self.access_bytes} but should fit a page of {self.page_bytes}")
         return self
 
-    def trace(self, page_count: int, passes: int, seed: int) -> NDArray[np.int64]:
-        """The page of each access, of ``page_count``; the same for a seed. All passes are equally long."""
+    def evenly(self, page_count: int, seed: int) -> NDArray[np.int64]:
+        """Each page once, in random order: what it comes to where pages stay where they are. Which are popular then
+        does not matter, as popular ones lie anywhere: rows are stored in the order of their keys, sessions as they come.
+        """
+        return np.random.default_rng(seed).permutation(page_count)
+
+    def trace(self, page_count: int, real_pages: int, accesses: int, seed: int) -> NDArray[np.int64]:
+        """The page of each access, the same for a seed. Pages are apart by their popularity, as who moves them tells
+        them apart: of ``real_pages`` each stands for equally many that are about equally popular."""
         random = np.random.default_rng(seed)
-        if self.kind == "chase":
-            return _chase(page_count, passes, random)
+        if self.kind == "chase":  # one cycle through all pages, again and again
+            return np.resize(random.permutation(page_count), accesses)
         if self.kind == "zipf":
-            return _zipf(page_count, passes * page_count, self.skew or 0.0, random)
-        return _sessions(page_count, passes, self.session_pages or 1, self.session_tokens or 1, random)
+            ends = np.cumsum(zipf_shares(page_count, real_pages, self.skew or 0.0))
+            found = np.searchsorted(ends, random.random(accesses), side="right")
+            return random.permutation(page_count)[np.minimum(found, page_count - 1)]
+        return _sessions(page_count, accesses, self.session_pages or 1, self.session_tokens or 1, random)
 
 
-def _chase(page_count: int, passes: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """One cycle through all pages, in random order, again and again: every page is touched equally often."""
-    return np.tile(random.permutation(page_count), passes)
-
-
-def zipf_shares(page_count: int, skew: float) -> NDArray[np.float64]:
-    """How large a part of all accesses goes to the k-th most popular page."""
-    weights = np.arange(1, page_count + 1, dtype=np.float64) ** -skew
-    shares: NDArray[np.float64] = weights / weights.sum()
+def zipf_shares(page_count: int, real_pages: int, skew: float) -> NDArray[np.float64]:
+    """How large a part of all accesses goes to each of ``page_count`` equal parts of the pages, most popular first."""
+    ends = zipf_sums(np.arange(page_count + 1) * (real_pages / page_count), skew)
+    shares: NDArray[np.float64] = np.diff(ends) / ends[-1]
     return shares
 
 
-def _zipf(page_count: int, accesses: int, skew: float, random: np.random.Generator) -> NDArray[np.int64]:
-    """Independent draws. Popular pages lie anywhere: rows are stored in the order of their keys."""
-    ranks = np.searchsorted(np.cumsum(zipf_shares(page_count, skew)), random.random(accesses), side="right")
-    found: NDArray[np.int64] = random.permutation(page_count)[np.minimum(ranks, page_count - 1)]
-    return found
+def zipf_sums(upto: NDArray[np.float64], skew: float) -> NDArray[np.float64]:
+    """The sum of k ** -skew over k from 1 to each of these: term by term, and from TERMS on by the integral with the
+    trapezoidal correction of Euler and Maclaurin. In between it is a straight line."""
+    few = np.arange(1, TERMS + 1, dtype=np.float64) ** -skew
+    exact = np.interp(upto, np.arange(TERMS + 1), np.concatenate([[0.0], np.cumsum(few)]))
+    x = np.maximum(upto, TERMS)
+    grown = np.log(x / TERMS) if skew == 1 else (x ** (1 - skew) - TERMS ** (1 - skew)) / (1 - skew)
+    sums: NDArray[np.float64] = exact + grown + np.where(upto > TERMS, (x**-skew - TERMS**-skew) / 2, 0)
+    return sums
 
 
 def _sessions(
-    page_count: int, passes: int, session_pages: int, tokens: int, random: np.random.Generator
+    page_count: int, accesses: int, session_pages: int, tokens: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Sessions take turns in random order; each reads all of its pages for every token of its turn."""
-    starts = np.arange(0, page_count, session_pages)
-    return np.concatenate(
-        [
-            np.tile(np.arange(start, min(start + session_pages, page_count)), tokens)
-            for _ in range(passes)
-            for start in random.permutation(starts).tolist()
-        ]
-    )
+    """Sessions take turns; each reads all of its pages for every token of its turn. They lie evenly over all pages."""
+    turns = -(-accesses // (session_pages * tokens))
+    starts = random.permutation(turns) * page_count // turns
+    pages = (starts[:, None] + np.arange(session_pages)) % page_count
+    return np.tile(pages, tokens).reshape(-1)[:accesses]

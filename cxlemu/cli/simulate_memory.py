@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collectives.bench import size_steps
 from collectives.tiering.policies import POLICIES
 from collectives.tiering.study import PAGES, SEED, Measured, Memory
 from collectives.tiering.workloads import Workload
@@ -102,7 +101,12 @@ def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | Non
         maxbytes = min(memory.capacity_bytes for memory in memories) if minbytes is None else minbytes
     if minbytes is None:
         minbytes = min(min(memory.tiers[0].capacity_bytes for memory in memories) // 2, maxbytes)
-    return size_steps(minbytes, maxbytes, stepfactor, None)
+    if not 0 < minbytes <= maxbytes:
+        raise ArgumentError(f"-b is {minbytes} and -e {maxbytes}: the smallest working set is from 1 byte to the largest")
+    steps = [minbytes]
+    while steps[-1] * stepfactor <= maxbytes:
+        steps.append(steps[-1] * stepfactor)
+    return steps
 
 
 def _header(memories: Sequence[Memory], pages: int) -> Iterable[str]:

@@ -209,7 +209,7 @@ class Space(Model):
         default=None, description="the switches over which others reach owned memory; absent: any"
     )
     coherence_ns: Nanoseconds | None = Field(
-        default=None, description="what coherence adds to each access: directory and snoops, in ns"
+        default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
     )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
 

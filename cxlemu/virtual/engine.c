@@ -98,7 +98,7 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
 static int64_t look_ns(const simulation *v, const stream *s, const communicator *m, int32_t doorbell) {
     const int32_t at = doorbell_card(m, doorbell);
     const costs *cost = costs_at(v, at);
-    return cost->observe_ns + cost->coherence_ns + round_trip_ns(v, s->rank, at, false);
+    return cost->observe_ns + coherence_ns(v, s->rank, at) + round_trip_ns(v, s->rank, at, false);
 }
 
 static void resume(simulation *v, int32_t id, int64_t shown, int64_t extra_ns) {
@@ -159,7 +159,7 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int32_t at = doorbell_card(m, doorbell);
     const route *way = route_to(v, s->rank, at);
     if (!way) return WRONG;
-    const int64_t end = s->now + costs_at(v, at)->ring_ns + costs_at(v, at)->coherence_ns, shown = end + way->latency_ns;
+    const int64_t end = s->now + costs_at(v, at)->ring_ns + coherence_ns(v, s->rank, at), shown = end + way->latency_ns;
     busy(&v->ranks[s->rank], s->now, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -250,17 +250,24 @@ static enum state await(simulation *v, int64_t id, const virtual_call *c, const 
 
 static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
 
-/* Of the memory that a region begins in. */
+/* The memory that a region begins in, -1 for none. */
+static int32_t card_at(const simulation *v, const virtual_call *c, const operand *o) {
+    if (o->kind != REGION || o->id >= c->region_count) return -1;
+    return v->comms[c->comm].card_of[c->regions[o->id].first_card];
+}
+
 static const costs *costs_of(const simulation *v, const virtual_call *c, const operand *o) {
-    if (o->kind != REGION || o->id >= c->region_count) return v->costs;
-    return costs_at(v, v->comms[c->comm].card_of[c->regions[o->id].first_card]);
+    const int32_t card = card_at(v, c, o);
+    return card < 0 ? v->costs : costs_at(v, card);
 }
 
 /* One copy from or to the pool, after what it takes to start it. -1 for a region that is not there. */
 static int64_t copy(simulation *v, stream *s, const virtual_call *c, const operand *o, int64_t nbytes, bool to_pool) {
     int64_t alone_ns = 0, way_ns = 0;
-    const costs *cost = costs_of(v, c, o);
-    const int64_t begin = s->now + cost->copy_ns + cost->coherence_ns;
+    const int32_t card = card_at(v, c, o);
+    if (card < 0) return -1;
+    const costs *cost = costs_at(v, card);
+    const int64_t begin = s->now + cost->copy_ns + coherence_ns(v, s->rank, card);
     const int64_t end = transfer(v, s->rank, c, o, nbytes, to_pool, begin, &alone_ns, &way_ns);
     if (end < 0) return -1;
     s->queue_ns += end - begin - alone_ns;

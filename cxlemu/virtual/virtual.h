@@ -204,6 +204,12 @@ static inline const route *route_to(const simulation *v, int32_t rank, int32_t c
 
 static inline const costs *costs_at(const simulation *v, int32_t card) { return &v->costs[v->card[card].costs]; }
 
+/* What coherence adds to an access. Whose own memory it is does not wait for its directory. */
+static inline int64_t coherence_ns(const simulation *v, int32_t rank, int32_t card) {
+    const route *way = route_to(v, rank, card);
+    return way && way->hops ? costs_at(v, card)->coherence_ns : 0;
+}
+
 /* A request's way and its answer's; a load waits for the card, too. */
 static inline int64_t round_trip_ns(const simulation *v, int32_t rank, int32_t card, bool is_write) {
     return 2 * route_to(v, rank, card)->latency_ns + (is_write ? 0 : v->card[card].latency_ns);
