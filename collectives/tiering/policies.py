@@ -63,8 +63,9 @@ class Lru:
 
 class Hotness:
     """Counts accesses to each page, and forgets them with a ``half_life``. Every ``period`` accesses pages of further
-    tiers, hottest first, change places with the coldest of a nearer one, but only where they are ``ratio`` times as hot
-    and at least ``HOT``: pages that are about equally hot stay where they are. At most ``moves_max`` go up each time."""
+    tiers, hottest first, change places with the coldest of a nearer one, but only where they are ``ratio`` times as
+    hot and at least ``HOT``: pages that are about equally hot stay where they are. At most ``moves_max`` go up a time.
+    """
 
     HOT = 2.0
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from collectives.tiering.placement import Move, fill
 from collectives.tiering.policies import POLICIES
 from collectives.tiering.program import Access, Program, timed
-from collectives.tiering.tiers import Tier, tiers_of
+from collectives.tiering.tiers import tiers_of
 from collectives.tiering.workloads import Workload
 from cxlemu.errors import ArgumentError
 from cxlemu.timing import CostModel
@@ -119,8 +119,8 @@ class Memory:
         count = min(real, pages * max(-(-working_set_bytes // nearest), PAGES_TIMES_MIN))
         if count > PAGES_MAX:
             raise ArgumentError(
-                f"a working set of {format_bytes(working_set_bytes)} is {working_set_bytes // nearest} times the nearest "
-                f"memory, too much to be modelled with {pages} pages there: take fewer"
+                f"a working set of {format_bytes(working_set_bytes)} is {working_set_bytes // nearest} times the "
+                f"nearest memory, too much to be modelled with {pages} pages there: take fewer"
             )
         room = [tier.capacity_bytes * count // (real * workload.page_bytes) for tier in self.tiers]
         room[-1] += max(count - sum(room), 0)  # what rounding down lost

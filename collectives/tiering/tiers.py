@@ -1,5 +1,5 @@
-"""What memory a topology offers a rank, nearest first: each of its spaces, and of memory that has owners its own part and
-that of its peers."""
+"""What memory a topology offers a rank, nearest first: each of its spaces, and of memory that has owners its own part
+and that of its peers."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def _of_space(model: CostModel, space: Space, ranks: int) -> list[Tier]:
     return tiers
 
 
-def _tier(
-    model: CostModel, space: Space, name: str, own: bool, cards: Sequence[tuple[int, ...]], sharers: int
-) -> Tier:
+def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[tuple[int, ...]], sharers: int) -> Tier:
     for its in cards:
         if its != tuple(range(its[0], its[0] + len(its))):
             raise ArgumentError(f"{name} of {model.topology.name} should lie on cards in a row")

@@ -58,9 +58,8 @@ class Workload(Described):
         return self
 
     def evenly(self, page_count: int, seed: int) -> NDArray[np.int64]:
-        """Each page once, in random order: what it comes to where pages stay where they are. Which are popular then
-        does not matter, as popular ones lie anywhere: rows are stored in the order of their keys, sessions as they come.
-        """
+        """Each page once, in random order: what it comes to where pages stay where they are. Which are popular does
+        not matter then, as popular ones lie anywhere: rows in the order of their keys, sessions as they come."""
         return np.random.default_rng(seed).permutation(page_count)
 
     def trace(self, page_count: int, real_pages: int, accesses: int, seed: int) -> NDArray[np.int64]:
@@ -78,7 +77,7 @@ class Workload(Described):
 
 def zipf_shares(page_count: int, real_pages: int, skew: float) -> NDArray[np.float64]:
     """How large a part of all accesses goes to each of ``page_count`` equal parts of the pages, most popular first."""
-    ends = zipf_sums(np.arange(page_count + 1) * (real_pages / page_count), skew)
+    ends = zipf_sums(np.linspace(0, real_pages, page_count + 1), skew)
     shares: NDArray[np.float64] = np.diff(ends) / ends[-1]
     return shares
 

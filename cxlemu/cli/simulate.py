@@ -41,7 +41,7 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
 # First word -> module of a form with options of its own; it holds a click command named `command`.
-FORMS = {"training": "cxlemu.cli.simulate_training"}
+FORMS = {"memory": "cxlemu.cli.simulate_memory", "training": "cxlemu.cli.simulate_training"}
 
 
 class Forms(click.Command):
@@ -122,7 +122,8 @@ def command(
       cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
       cxlemu simulate --json all.json
 
-    `cxlemu simulate training` simulates a language model's training step; its --help has its options.
+    `cxlemu simulate training` simulates a language model's training step, `cxlemu simulate memory` memory-bound
+    workloads on tiers of memory; their --help has their options.
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -188,6 +189,12 @@ class Costs(Model):
     reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
 
 
+def _as_numbers(cards: Any) -> Any:
+    """``0-71`` is all from 0 to 71."""
+    found = re.fullmatch(r"(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})", cards) if isinstance(cards, str) else None
+    return list(range(int(found[1]), int(found[2]) + 1)) if found and int(found[1]) <= int(found[2]) else cards
+
+
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
 
@@ -200,8 +207,8 @@ class Space(Model):
         description="what it is made of"
     )
     coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
-    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="consecutive card numbers, for example [0, 1]"
+    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1), BeforeValidator(_as_numbers)] | None = Field(
+        default=None, description="consecutive card numbers, for example [0, 1] or 0-1"
     )
     capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
     interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
