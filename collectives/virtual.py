@@ -104,9 +104,16 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
 
 
 def planned(
-    topology: Topology, case: Case, algorithm: str | None = None, space: Space | None = None
+    topology: Topology,
+    case: Case,
+    algorithm: str | None = None,
+    space: Space | None = None,
+    layout: Layout | None = None,
 ) -> tuple[Plan, Choice]:
-    """The plan of a case, and why this variant. Raises ArgumentError for a case that is not possible."""
+    """The plan of a case, and why this variant; on a ring of its own, or on one that is there.
+
+    Raises ArgumentError for a case that is not possible.
+    """
     call = replace(case.call, in_place=case.in_place)
     choice = Choice(call.algorithm, "")
     if algorithm is not None:
@@ -116,7 +123,7 @@ def planned(
             choice = choose(call.collective, call.nbytes, call.ranks)
         recipe = catalog.recipe(call.collective, choice.variant)
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
-    return catalog.build(recipe, virtual_layout(topology, call, space), call), choice
+    return catalog.build(recipe, layout or virtual_layout(topology, call, space), call), choice
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:

@@ -7,9 +7,11 @@
 
 /* --- terms: equal ones have equal numbers ---------------------------------------------------------------------- */
 
-/* INPUT of (call, rank); FOLDED, left with right, `by` bytes further on; DIVIDED, left by a number; COMPUTED by the step
- * that `by` names; CHECKED, after left the bytes of right, `by` bytes further on; UP_TO, left, which so ends. */
-enum { NOBODY, INPUT, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO };
+/* GIVEN to (call, rank) in buffer `by`; FOLDED, left with right, `by` bytes further on; DIVIDED, left by a number;
+ * COMPUTED by the step that `by` names; CHECKED, after left the bytes of right, `by` bytes further on; UP_TO, left, which
+ * so ends. BELOW, under the column that left is the element of right, `by` bytes further on; DOT, the row left (CHECKED)
+ * times the column right in units of `by`. */
+enum { NOBODY, GIVEN, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO, BELOW, DOT };
 
 static int64_t hash_of(const term *t) {
     uint64_t h = (uint64_t)t->by * 0x9e3779b97f4a7c15u + (uint64_t)t->kind;
@@ -132,6 +134,10 @@ void contents_fold(pass *p, contents *into, const contents *source, int sources,
 
 int32_t computed_term(pass *p, event by) { return term_of(p, COMPUTED, 0, 0, (int64_t)by.stream << 32 | by.at); }
 
+static int64_t end_of(const contents *c, int k, int64_t end) {
+    return k + 1 < c->runs && c->run[k + 1].begin < end ? c->run[k + 1].begin : end;
+}
+
 bool contents_known(const contents *c, int64_t nbytes) {
     for (int k = 0; k < c->runs && c->run[k].begin < nbytes; k++)
         if (c->run[k].term == NOBODY) return false;
@@ -146,31 +152,89 @@ bool contents_are(const contents *c, int64_t nbytes, int32_t number) {
 }
 
 /* Equal bytes have an equal one, however their runs are cut, and no others: a collision is left to chance. */
-int32_t checksum_term(pass *p, const contents *c, int64_t nbytes) {
+int32_t checksum_term(pass *p, const contents *c, int64_t begin, int64_t nbytes) {
+    const int64_t end = begin + nbytes;
     int32_t sum = NOBODY;
-    if (!contents_known(c, nbytes)) return NOBODY;
-    for (int k = 0; k < c->runs && c->run[k].begin < nbytes; k++) {
-        const run *r = &c->run[k], *next = k + 1 < c->runs && r[1].begin < nbytes ? &r[1] : NULL;
-        if (next && alike(r, next)) continue;
-        sum = term_of(p, CHECKED, sum, r->term, r->shift);
-        sum = term_of(p, UP_TO, sum, 0, next ? next->begin : nbytes);
+    for (int k = find(c, begin); k < c->runs && c->run[k].begin < end; k++) {
+        const run *r = &c->run[k];
+        const int64_t stop = end_of(c, k, end);
+        if (r->term == NOBODY) return NOBODY;
+        if (stop < end && alike(r, r + 1)) continue;
+        sum = term_of(p, CHECKED, sum, r->term, r->shift + begin);
+        sum = term_of(p, UP_TO, sum, 0, stop - begin);
     }
     return sum;
 }
 
+/* The first opaque term among these bytes, or 0. */
+static int32_t opaque_in(const pass *p, const contents *c, int64_t begin, int64_t nbytes) {
+    for (int k = find(c, begin); k < c->runs && c->run[k].begin < begin + nbytes; k++)
+        if (opaque(p, c->run[k].term)) return c->run[k].term;
+    return 0;
+}
+
+/* Bytes [at, *end) of all rows of B, one below the other, as columns: byte x of a row is byte x + *shift of the term of
+ * its column. *end is where the runs of some row end. 0: nobody wrote some of them. */
+static int32_t columns(pass *p, const contents *b, const matrix *rows, int64_t at, int64_t *end, int64_t *shift) {
+    int32_t column = NOBODY;
+    bool whole = true;
+    for (int64_t row = 0, begin = 0; row < rows->rows; row++, begin += rows->nbytes) {
+        const int k = find(b, begin + at);
+        const run *r = &b->run[k];
+        *end = end_of(b, k, begin + *end) - begin;
+        whole = whole && r->term != NOBODY;
+        if (row == 0) *shift = r->shift;
+        if (whole) column = opaque(p, column) ? column : opaque(p, r->term) ? r->term : term_of(p, BELOW, column, r->term, begin + r->shift - *shift);
+    }
+    return whole ? column : NOBODY;
+}
+
+/* A and B row after row, and so is what they make. An element is the DOT of a row and a column: of which tile, is no part
+ * of it. */
+void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k) {
+    const matrix *c = &k->of[0], *of_a = &k->of[1], *of_b = &k->of[2];
+    contents_begin(p, into);
+    for (int64_t at = 0, end, shift = 0; at < c->nbytes; at = end) {
+        end = c->nbytes;
+        const int32_t column = columns(p, b, of_b, at, &end, &shift);
+        for (int64_t row = 0; row < c->rows; row++) {
+            const int64_t begin = row * of_a->nbytes;
+            const int32_t line = checksum_term(p, a, begin, of_a->nbytes), unknown = opaque_in(p, a, begin, of_a->nbytes);
+            int32_t made = column && line ? term_of(p, DOT, line, column, k->unit) : NOBODY;
+            if (made && (unknown || opaque(p, column))) made = unknown ? unknown : column;
+            contents_fill(p, into, row * c->nbytes + at, row * c->nbytes + end, made, shift - row * c->nbytes);
+        }
+    }
+}
+
 /* --- a call's begin and end ------------------------------------------------------------------------------------ */
 
-int32_t input_term(pass *p, int32_t call, int32_t rank) { return term_of(p, INPUT, call, rank, 0); }
+int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer) { return term_of(p, GIVEN, call, rank, buffer); }
 
-/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions),
- * and for each of those (rank, offset in that rank's input). The output's byte 0 is byte `base` of c. */
+/* A row of the A of one rank times the columns of the B of another. */
+static int32_t product_term(pass *p, int32_t call, const int64_t *of) {
+    int32_t row = term_of(p, CHECKED, NOBODY, input_term(p, call, (int32_t)of[0], 0), of[2]), column = NOBODY;
+    row = term_of(p, UP_TO, row, 0, of[3]);
+    const int32_t b = input_term(p, call, (int32_t)of[4], (int)of[5]);
+    for (int64_t k = 0; k < of[6]; k++) column = term_of(p, BELOW, column, b, k * of[7]);
+    return term_of(p, DOT, row, column, of[8]);
+}
+
+static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t words) {
+    return words == PRODUCT_WORDS ? product_term(p, call, of) : input_term(p, call, (int32_t)of[0], 0);
+}
+
+/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions,
+ * words of each), and then those: (rank, offset in that rank's input), or of a product (rank, offset of its columns,
+ * where the row of A begins, its bytes; rank, buffer, rows and how far these are apart of B; unit). The output's byte 0
+ * is byte `base` of c. */
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
     if (p->without >> CONTRACT & 1) return;
-    for (const int64_t *end = piece + words; piece < end; piece += 4 + 2 * piece[3]) {
-        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], *source = piece + 4;
-        int32_t wanted = input_term(p, p->call[rank], (int32_t)source[0]);
+    for (const int64_t *end = piece + words; piece < end; piece += PIECE_WORDS + piece[3] * piece[4]) {
+        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], each = piece[4], *source = piece + PIECE_WORDS;
+        int32_t wanted = contributed(p, p->call[rank], source, each);
         for (int64_t k = 1; k < piece[3]; k++)
-            wanted = term_of(p, FOLDED, wanted, input_term(p, p->call[rank], (int32_t)source[2 * k]), source[2 * k + 1] - source[1]);
+            wanted = term_of(p, FOLDED, wanted, contributed(p, p->call[rank], source + k * each, each), source[k * each + 1] - source[1]);
         if (divisor != 1) wanted = term_of(p, DIVIDED, wanted, 0, divisor);
         const run expected = {0, wanted, source[1] - at - base};
         for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {
