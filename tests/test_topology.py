@@ -18,6 +18,9 @@ from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology, shipped_configs
 
 SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
+    "tiers-clusters": (72, 1, 126, 1 << 20),
+    "tiers-rdma": (72, 1, 144, 1 << 20),
+    "tiers-scalepool": (72, 1, 92, 1 << 20),
     "laptop": (2, 1, 2, 8 << 20),
     "one-host-four-ranks": (1, 4, 2, 8 << 20),
     "six-cards": (4, 1, 6, 32 << 20),
