@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from collectives.reproduce.tiers import CLUSTERS, SCALEPOOL, TierStudy, told
 from collectives.tiering.placement import Move
 from collectives.tiering.program import Access, Program, one_by_one, timed
 from collectives.tiering.study import ACCESSES, Memory
@@ -309,3 +310,30 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(four: str, arguments: tu
 def test_a_sample_that_would_be_too_large_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"is 284 times the nearest memory, .* with 65536 pages there: take fewer"):
         Memory(Topology.load("tiers-scalepool")).measure(CHASE, 48 << 40, pages=1 << 16)
+
+
+# --- ScalePool's figures --------------------------------------------------------------------------------------------
+
+
+def test_scalepools_figures_stand_beside_ours() -> None:
+    study = TierStudy(pages=32)
+    rows = list(study.rows())
+    assert [(row.published, row.kind) for row in rows] == [(1.4, "predicted"), (4.5, "predicted"), (1.6, "predicted")]
+    for row in rows:
+        assert row.relative_error == pytest.approx(row.ours / row.published - 1)
+        assert bool(row.shows) == row.missed
+    beyond = [row.ours for row in rows[1:]]
+    assert beyond[0] > beyond[1] > 1  # RDMA is further away than clusters are, and those than memory nodes
+    assert re.search(r"left them, the three would be 0\.9\d, \d\.\d\d, 1\.\d\d; if all moved them, ", told(study))
+
+
+def test_a_gain_is_what_an_access_takes_there_by_what_it_takes_here() -> None:
+    """In the limit of a chase that fits nothing near: the latencies of the last tiers."""
+    study = TierStudy(pages=32)
+    chase = next(workload for workload in study.workloads if workload.kind == "chase")
+    size = study.beyond[-1]
+    gain = study.gain(CLUSTERS, [size], policies=("static", "static"), only=chase)
+    parts = np.array([1, 71, 3 * 72]) / (4 * 72)  # of the working set: own, peers', and what is further
+    loads = [[tier.load_ns for tier in study.memories[name].tiers] for name in (CLUSTERS, SCALEPOOL)]
+    there, here = (float(parts @ np.array(its)) for its in loads)
+    assert gain == pytest.approx(there / here, rel=0.01)

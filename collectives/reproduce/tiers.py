@@ -48,14 +48,21 @@ class TierStudy:
     def beyond(self) -> list[int]:
         return [times * self.in_cluster[-1] for times in TIMES_CLUSTER]
 
-    def gain(self, over: str, sizes: Sequence[int], *, policy: str = MOVES, workload: Workload | None = None) -> float:
-        """How many times as long an access takes on another system as on ScalePool's tiers."""
-        its = STAYS if over == BASELINE else policy
+    def gain(
+        self, over: str, sizes: Sequence[int], *, policies: tuple[str, str] | None = None, only: Workload | None = None
+    ) -> float:
+        """How many times as long an access takes on another system as on ScalePool's tiers, with a policy for each."""
+        its, ours = policies or (STAYS if over == BASELINE else MOVES, MOVES)
         return statistics.geometric_mean(
-            self.access_ns(over, one, size, its) / self.access_ns(SCALEPOOL, one, size, policy)
-            for one in ([workload] if workload else self.workloads)
+            self.access_ns(over, one, size, its) / self.access_ns(SCALEPOOL, one, size, ours)
+            for one in ([only] if only else self.workloads)
             for size in sizes
         )
+
+    def alike(self, policy: str) -> str:
+        """The three figures if all systems had one policy."""
+        cases = ((BASELINE, self.in_cluster), (BASELINE, self.beyond), (CLUSTERS, self.beyond))
+        return ", ".join(f"{self.gain(over, sizes, policies=(policy, policy)):.2f}" for over, sizes in cases)
 
     def rows(self) -> Iterable[Row]:
         yield self._row("working set larger than an accelerator", "accelerator", BASELINE, self.in_cluster)
@@ -64,20 +71,20 @@ class TierStudy:
 
     def _row(self, what: str, which: str, over: str, sizes: Sequence[int]) -> Row:
         published, ours = PUBLISHED[which], self.gain(over, sizes)
-        each = ", ".join(f"{one.name} {self.gain(over, sizes, workload=one):.2f}" for one in self.workloads)
-        loads = f"{self._far_load_ns(over)} against {self._far_load_ns(SCALEPOOL)} ns a load there"
-        shows = f"{each}; {self.gain(over, sizes, policy=STAYS):.2f} where pages stay; {loads}"
+        each = ", ".join(f"{one.name} {self.gain(over, sizes, only=one):.2f}" for one in self.workloads)
+        loads = [self.memories[system].tiers[-1].load_ns for system in (over, SCALEPOOL)]
+        shows = f"{each}; a load of the last tier takes {loads[0]} against {loads[1]} ns"
         row = Row(f"tier 2: {what}", published, (published, published), ours, ours / published - 1, "predicted")
         return replace(row, shows=shows) if row.missed else row
 
-    def _far_load_ns(self, system: str) -> int:
-        return self.memories[system].tiers[-1].load_ns
 
-
-def describe(study: TierStudy) -> str:
-    """What the figures are of, in a line."""
-    first, cluster, last = (
-        format_bytes(size) for size in (study.in_cluster[0], study.in_cluster[-1], study.beyond[-1])
-    )
+def told(study: TierStudy) -> str:
+    """What the figures are of, and what they would be if all systems moved pages alike."""
+    sizes = (study.in_cluster[0], study.in_cluster[-1], study.beyond[-1])
+    first, cluster, last = (format_bytes(size) for size in sizes)
     names = ", ".join(workload.name for workload in study.workloads)
-    return f"{names}; {first} to {cluster}, and from there to {last}; {STAYS} pages on {BASELINE}, else {MOVES}"
+    return (
+        f"Tier 2: {names} on one accelerator, working sets of {first} to {cluster}, and from there to {last}. Assumed: "
+        f"the baseline leaves pages where it placed them, as ZeRO-Offload does, and the others move what is hot. If "
+        f"all left them, the three would be {study.alike(STAYS)}; if all moved them, {study.alike(MOVES)}."
+    )
