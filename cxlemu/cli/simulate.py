@@ -42,7 +42,7 @@ HEADS = (
 MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
-@click.command(cls=forms(training="cxlemu.cli.simulate_training"))
+@click.command(cls=forms(memory="cxlemu.cli.simulate_memory", training="cxlemu.cli.simulate_training"))
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
@@ -117,7 +117,8 @@ def command(
       cxlemu simulate all_gather -c rack-72-cxl -b 64M --fail switch:cxl-spine0@500
       cxlemu simulate --json all.json
 
-    `cxlemu simulate training` simulates a language model's training step; its --help has its options.
+    `cxlemu simulate training` simulates a language model's training step, `cxlemu simulate memory` memory-bound
+    workloads on tiers of memory; their --help has their options.
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:
