@@ -22,7 +22,7 @@ from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.pool.segments import SHM_DIR
 
-MEASURED_BYTES = 1 << 28  # of each array, more than most caches hold; less where memory is short
+MEASURED_BYTES = 1 << 27  # of each array, more than most caches hold; less where memory is short
 WORDS = {
     "local_latency_ns": "latency of this core's memory",
     "far_latency_ns": "latency of the pool's memory",
