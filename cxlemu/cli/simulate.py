@@ -42,7 +42,13 @@ HEADS = (
 MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
-@click.command(cls=forms(memory="cxlemu.cli.simulate_memory", training="cxlemu.cli.simulate_training"))
+@click.command(
+    cls=forms(
+        memory="cxlemu.cli.simulate_memory",
+        trace="cxlemu.cli.simulate_trace",
+        training="cxlemu.cli.simulate_training",
+    )
+)
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
