@@ -120,7 +120,9 @@ class Reproduction:
     @cached_property
     def crossing_once(self) -> dict[str, float]:
         """Speedups if collectives took two levels."""
-        return {pair.case.model: pair.speedup for pair in Reproduction(self.setup, two_levels=True).pairs}
+        other = Reproduction(self.setup, two_levels=True)
+        other.baseline, other.scalepool, other.inside = self.baseline, self.scalepool, self.inside
+        return {pair.case.model: pair.speedup for pair in other.pairs}
 
     def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
         """The same with another fabric; what does not change is not simulated again."""
