@@ -148,6 +148,7 @@ class Communicator(Verbs, Products):
         deadline_s: float | None = None,
         engine: str | Engine = "native",
         integrity: str | None = None,
+        paced: bool = True,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
@@ -156,6 +157,8 @@ class Communicator(Verbs, Products):
         ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
         doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
         doorbell is a deadline.
+
+        ``paced=False`` is for calls that take no modelled time in a world that has a pace.
 
         A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
         Collective: every rank makes the same communicators in the same order.
@@ -168,15 +171,14 @@ class Communicator(Verbs, Products):
             arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
         )
         if isinstance(engine, str):
-            engine = engine_for(engine, context.backend, context.memory, pool.cards)
+            pacer = context.pacer if paced else None
+            engine = engine_for(engine, context.backend, context.memory, pool.cards, pacer)
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
             layout=layout,
             arena=arena,
-            engine=engine_for(engine, context.backend, context.memory, pool.cards)
-            if isinstance(engine, str)
-            else engine,
+            engine=engine,
             lane=Lane(),
             deadline_s=deadline_s,
             integrity=integrity,

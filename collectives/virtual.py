@@ -112,9 +112,16 @@ def _on_cards(topology: Topology, space: Space, ranks: int) -> tuple[int, int, i
 
 
 def planned(
-    topology: Topology, case: Case, algorithm: str | None = None, space: Space | None = None
+    topology: Topology,
+    case: Case,
+    algorithm: str | None = None,
+    space: Space | None = None,
+    layout: Layout | None = None,
 ) -> tuple[Plan, Choice]:
-    """The plan of a case, and why this variant. Raises ArgumentError for a case that is not possible."""
+    """The plan of a case, and why this variant; on a ring of its own, or on one that is there.
+
+    Raises ArgumentError for a case that is not possible.
+    """
     call = replace(case.call, in_place=case.in_place)
     choice = Choice(call.algorithm, "")
     if algorithm is not None:
@@ -123,25 +130,24 @@ def planned(
         if call.algorithm == AUTO:
             choice = choose(call.collective, call.nbytes, call.ranks)
         recipe = catalog.recipe(call.collective, choice.variant)
-    return _built(topology, recipe, call, space or topology.pool_space), choice
+    return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
 
 
-def _built(topology: Topology, recipe: Recipe, call: Call, space: Space) -> Plan:
+def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
+    """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it."""
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
-    if recipe.style.slice_bytes:
+    if layout is None and recipe.style.slice_bytes:
         cards, card_bytes, granule_bytes = _on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
-    else:
-        layout = virtual_layout(topology, call, space)
-    return catalog.build(recipe, layout, call)
+    return catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
 
 
 def _spoken(topology: Topology, case: Case, space: Space) -> tuple[Topology, Plan, Choice]:
     """A case on a space that has protocols, and the machine that speaks the one that NCCL takes."""
     call = replace(case.call, in_place=case.in_place)
-    spoken, recipe, reason = take(topology, space, call)
+    spoken, recipe, _, reason = take(topology, space, call)
     its = next(its for its in spoken.spaces if its.name == space.name)
-    return spoken, _built(spoken, recipe, call, its), Choice(recipe.name, reason)
+    return spoken, plan_of(spoken, recipe, call, its), Choice(recipe.name, reason)
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:

@@ -6,20 +6,10 @@ from numpy.typing import NDArray
 Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py say
 
 class Simulation:
-    def __init__(
-        self,
-        paces: Table,
-        routes: Table,
-        route_of: Table,
-        cards: Table,
-        host_of: Table,
-        costs: Table,
-        first_read: int,
-        first_write: int,
-        first_total: int,
-        multiprocessors: int,
-    ) -> None: ...
-    def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: Table, epochs: int, /) -> int: ...
+    def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
+    def communicator(
+        self, ranks: int, slots: int, doorbells_per_rank: int, cards: Table, epochs: int, used: int, /
+    ) -> int: ...
     def call(
         self,
         comm: int,

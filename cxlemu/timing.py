@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Accelerator, Cards, Costs, Link, Route, Space, Switch, Topology
 
-HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
+HOPS_MAX = 32  # MAX_HOPS in cost/cost.h
 HOP_DTYPE = np.dtype([(name, "<i4") for name in ("first", "by_host", "by_rank", "by_card", "by_owner")])
 ROUTE_DTYPE = np.dtype(
     [("to_pool", HOP_DTYPE, HOPS_MAX), ("from_pool", HOP_DTYPE, HOPS_MAX), ("hops", "<i8"), ("latency_ns", "<i8")]
@@ -164,6 +164,19 @@ class CostModel:
         """What every rank computes with: see cxlemu/compute.py."""
         name = self.topology.accelerator
         return None if name is None else Accelerator.load(name)
+
+    def tables(self) -> dict[str, Any]:
+        """What C takes of it: see cost/tables.h."""
+        return {
+            "paces": self.paces(),
+            "routes": self.routes,
+            "route_of": self.route_of,
+            "cards": self.card_rows,
+            "host_of": np.array(self.hosts, np.int32),
+            "costs": self.costs,
+            **{f"first_{which}": first for which, first in self.first.items()},
+            "multiprocessors": self.accelerator.multiprocessors if self.accelerator else 0,
+        }
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""

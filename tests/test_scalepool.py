@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from collectives.bench import Sweep
 from collectives.reproduce import sensitivity
-from collectives.reproduce.cccl import MISS
+from collectives.reproduce.rows import MISS
 from collectives.reproduce.scalepool import Case, Reproduction, Setup
 from collectives.virtual import planned
 from collectives.workloads.durations import LEVELS

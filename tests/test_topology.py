@@ -25,6 +25,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "thousand-hosts": (1024, 1, 64, 32 << 20),
     "twelve-hosts": (12, 1, 6, 32 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
+    "infiniband-12xh100": (12, 1, 12, 32 << 20),
 }
 
 TWO_LEVELS = """
@@ -244,7 +245,7 @@ def test_show_as_json_loads_again() -> None:
 
 def test_list_names_every_shipped_topology() -> None:
     lines = cxlemu("topology", "list").output.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == sorted(SHIPPED)
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == sorted(SHIPPED)
 
 
 def test_check_tells_right_files_from_wrong_ones(tmp_path: Path) -> None:

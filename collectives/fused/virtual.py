@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.halves import communicating, computing
 from collectives.fused.metrics import Metrics
-from collectives.fused.plans import build, fused_call, roomy_layout
+from collectives.fused.plans import build, roomy_layout
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.gemm import Product, in_company
-from cxlemu.plan import Call, Frame, Layout, Op, Plan, RankPart, Stream
+from cxlemu.plan import Call, Layout, Op, Plan
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A product of A (m x k) and B (k x n), shared by all ranks, and what it is fused with."""
-
-    kind: str
-    m: int
-    n: int
-    k: int
-    dtype: str = "bf16"
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.m}x{self.n}x{self.k} {self.dtype}"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How a fused call is cut. None: what the plan takes by default."""
-
-    comm_tile_rows: int | None = None
-    compute_tile: tuple[int, int] | None = None  # rows, columns
-    order: str = "shifted"
-    transport: str | None = None
-
-    def __str__(self) -> str:
-        tile = "x".join(map(str, self.compute_tile)) if self.compute_tile else "by default"
-        return f"{self.comm_tile_rows or 'default'} rows, tiles {tile}, {self.order}, {self.transport or 'default'}"
 
 
 class Simulator:
@@ -57,14 +29,7 @@ class Simulator:
 
     def plan(self, operator: Operator, style: str, choice: Choice | None = None) -> Plan:
         """Raises ArgumentError for an operator or a choice that is not possible."""
-        its = choice or Choice()
-        call = fused_call(
-            *(operator.kind, style, self.ranks, operator.m, operator.n, operator.k, operator.dtype),
-            comm_tile_rows=its.comm_tile_rows,
-            compute_tile=its.compute_tile,
-            order=its.order,
-            transport=its.transport,
-        )
+        call = call_of(operator, style, self.ranks, choice or Choice())
         return build(self._layout(call), call)
 
     def _layout(self, call: Call) -> Layout:
@@ -113,22 +78,3 @@ class Simulator:
             fused_ns=run.time_ns,
             wait_ns=sum(wait.ns for wait in waits) / max(sum(wait.count for wait in waits), 1),
         )
-
-
-def computing(plan: Plan) -> Plan:
-    """What a plan computes, alone, as if all that it waits for were there."""
-    return _of(plan, {Op.COMPUTE})
-
-
-def communicating(plan: Plan) -> Plan:
-    """A plan without what it computes."""
-    return _of(plan, set(Op) - {Op.COMPUTE})
-
-
-def _of(plan: Plan, ops: set[Op]) -> Plan:
-    def build_part(rank: int) -> tuple[Frame, RankPart]:
-        part = plan.part(rank)
-        streams = [replace(its, records=its.records[[op in ops for op in its.records["op"]]]) for its in part.streams]
-        return plan.frame, replace(part, streams=tuple(Stream(its.name, its.records) for its in streams))
-
-    return Plan(plan.call, plan.layout, build_part)

@@ -26,6 +26,7 @@ class Taken(NamedTuple):
 
     topology: Topology
     recipe: Recipe
+    protocol: str
     reason: str
 
 
@@ -50,7 +51,7 @@ def take(topology: Topology, space: Space, call: Call) -> Taken:
         recipe = replace(recipe, style=replace(recipe.style, slice_bytes=protocol.slice_bytes))
     others = ", ".join(f"{a} {p.name} {us:.0f} us" for (a, p), us in options.items() if (a, p) != (name, protocol))
     reason = f"{name} with {protocol.name}: {options[name, protocol]:.0f} us by NCCL's formula"
-    return Taken(topology.speaking(space, protocol), recipe, reason + (f"; {others}" if others else ""))
+    return Taken(topology.speaking(space, protocol), recipe, protocol.name, reason + (f"; {others}" if others else ""))
 
 
 def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call, name: str) -> float:

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from collectives.reproduce.cccl import Row
+from collectives.reproduce.rows import Row, row_of
 from collectives.workloads.described import Described
 from collectives.workloads.durations import BETWEEN, LEVELS
 from collectives.workloads.fabrics import Fabric, Modelled
@@ -144,21 +144,16 @@ class Reproduction:
 
     def rows(self) -> Iterable[Row]:
         for pair in self.pairs:
-            yield row(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, why(pair))
-        yield row("geometric mean of the five", GEOMEAN, self.geomean, "of those above")
+            yield row_of(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, shows=why(pair))
+        yield row_of("geometric mean of the five", GEOMEAN, self.geomean, shows="of those above")
         rate = Topology.load(self.setup.baseline).links[0].gbytes_per_s
         needs = rate * self.communication / COMMUNICATION
         shows = f"the ratio of the links' bandwidths; met if RDMA carried {needs:.0f} of its {rate:.0f} GB/s"
-        yield row("communication: mean speedup", COMMUNICATION, self.communication, shows)
+        yield row_of("communication: mean speedup", COMMUNICATION, self.communication, shows=shows)
 
 
 def between(topology: Topology) -> Symmetric:
     return Symmetric(Modelled(topology, tuned=True))
-
-
-def row(figure: str, published: float, ours: float, shows: str) -> Row:
-    made = Row(figure, published, (published, published), ours, ours / published - 1, "predicted")
-    return replace(made, shows=shows) if made.missed else made
 
 
 def why(pair: Pair) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from collectives.reproduce.cccl import Row
+from collectives.reproduce.rows import Row
 from cxlemu.cli.bench_plot import pyplot
 from cxlemu.cli.output import check_output
 from cxlemu.errors import ArgumentError

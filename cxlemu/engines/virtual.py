@@ -110,25 +110,17 @@ class VirtualRun:
         return max((use for use in self.uses if use.resource.kind == kind), key=lambda use: use.busy_ns, default=None)
 
 
-def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False) -> VirtualRun:
-    """Run calls one after another. With ``log`` every instruction and reservation is kept.
+def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False, warm: bool = False) -> VirtualRun:
+    """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose
+    slots have all been used before, so that looking whether they are free takes the time that it takes later.
 
     Raises PlanError for a record that names what is not there or has no cost, DeadlineError for a deadlock,
     ArgumentError for calls that do not fit the model or take too long.
     """
     ranks = len(model.hosts)
-    core = _virtual.Simulation(
-        paces=model.paces(),
-        routes=model.routes,
-        route_of=model.route_of,
-        cards=model.card_rows,
-        host_of=np.array(model.hosts, np.int32),
-        costs=model.costs,
-        **{f"first_{which}": first for which, first in model.first.items()},
-        multiprocessors=model.accelerator.multiprocessors if model.accelerator else 0,
-    )
+    core = _virtual.Simulation(model.tables())
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
-    _add_calls(core, model, calls, members)
+    _add_calls(core, model, calls, members, warm)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for number, its in enumerate(members):
         for member, rank in enumerate(its):
@@ -164,20 +156,26 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
 
 
 def _add_calls(
-    core: _virtual.Simulation, model: CostModel, calls: Sequence[VirtualCall], members: Sequence[tuple[int, ...]]
+    core: _virtual.Simulation,
+    model: CostModel,
+    calls: Sequence[VirtualCall],
+    members: Sequence[tuple[int, ...]],
+    warm: bool,
 ) -> None:
     rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
     rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
         rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
-    numbers, epochs = {}, dict.fromkeys(rounds, 1)
+    used = {ring: ring[0].slots if warm else 0 for ring in rounds}
+    numbers, epochs = {}, {ring: number + 1 for ring, number in used.items()}
     for ring, total in rounds.items():
         layout, its, cards = ring
         if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         table = np.array(cards, np.int32)
         try:
-            numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, table, total)
+            shape = layout.ranks, layout.slots, layout.doorbells_per_rank
+            numbers[ring] = core.communicator(*shape, table, used[ring] + total, used[ring])
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):
