@@ -29,8 +29,7 @@ from collectives.reproduce.cccl import (
 from collectives.reproduce.nccl import Nccl
 from collectives.reproduce.ours import RANKS, Ours
 from collectives.virtual import simulate_case
-from cxlemu.cli import main
-from cxlemu.cli import reproduce as cli
+from cxlemu.cli import main, reproduce_table
 from cxlemu.topology import Topology
 from cxlemu.topology.standing import KINDS
 
@@ -216,11 +215,11 @@ def test_bad_input_is_refused_before_the_work(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reproduction, "rows", lambda self: pytest.fail("worked all the same"))
-    monkeypatch.setattr(cli, "pyplot", lambda: None)
+    monkeypatch.setattr(reproduce_table, "pyplot", lambda: None)
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert message in done.output
-    assert CliRunner().invoke(main, ["reproduce", "scalepool"]).exit_code == 2
+    assert CliRunner().invoke(main, ["reproduce", "nothing"]).exit_code == 2
 
 
 def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
