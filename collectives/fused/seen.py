@@ -50,13 +50,13 @@ def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
     return ""
 
 
-def _plan(seen: Seen, job: Job, style: str) -> Plan:
+def plan_of(seen: Seen, job: Job, style: str) -> Plan:
     return build(seen.layout, call_of(job.operator, style, seen.layout.ranks, cut(job, style)))
 
 
 def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
     """Of a doorbell in the fused call, in the mean over all ranks."""
-    plan = _plan(seen[0], job, "fused")
+    plan = plan_of(seen[0], job, "fused")
     waits = [
         step.end_ns - step.begin_ns
         for one in seen
@@ -70,7 +70,7 @@ def events(seen: Sequence[Seen], job: Job) -> Iterator[Event]:
     """The traced calls, one style after another, for `cxlemu.trace.perfetto`."""
     start_ns = 0
     for style in job.styles:
-        plan = _plan(seen[0], job, style)
+        plan = plan_of(seen[0], job, style)
         steps = [step for one in seen for step in one.steps[style]]
         if not steps:
             continue
