@@ -20,6 +20,7 @@ from collectives.fused.measure import Job, Seen, cut, measure
 from collectives.fused.plans import build
 from collectives.fused.seen import events, median_ns
 from collectives.layouts import REGION_BYTES, world_layout
+from cxlemu.cli.forms import engines
 from cxlemu.cli.fused_report import Result, Setup, show
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.schedule_table import console
@@ -59,8 +60,15 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, numbers))
 
 
-@click.command()
+@click.command(cls=engines(virtual="cxlemu.cli.fused_virtual"))
 @click.argument("kind", metavar="OPERATOR")
+@click.option(
+    "--engine",
+    type=click.Choice(["native", "virtual"]),
+    default="native",
+    show_default=True,
+    help="virtual: on modelled accelerators; see --engine virtual --help.",
+)
 @click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
 @click.option(
     "-s",
@@ -100,6 +108,7 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
 def command(
     ctx: click.Context,
     kind: str,
+    engine: str,
     ranks: int,
     shape: tuple[int, ...],
     datatype: str,
@@ -132,6 +141,7 @@ def command(
       cxlemu fused all_gather_gemm --pace
       cxlemu fused gemm_reduce_scatter -s 1024x1024x2048 --comm-rows 64 --tile 128x512 --pace --trace fused.json
       cxlemu fused gemm_all_reduce -n 4 -s 256x256x256 --json fused.json
+      cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100 --tune
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         check_output(flag, file)
