@@ -15,7 +15,7 @@ what their ways share carries their sum.
 Memory that a host or a rank owns is a card, too. Its owner takes no link to it; others take their own links and then
 the owner's, against the direction in which the owner takes them. Each space has costs and engines of its own where its
 file says so. On a coherent one flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
-wrote before, as on one RDMA connection or XLink; each access pays for coherence what the space says.
+wrote before, as on one RDMA connection or XLink; each access but the owner's pays for coherence what the space says.
 
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
@@ -57,7 +57,7 @@ COST_FIELDS = (
     *("call_ns", "copy_ns", "flush_line_ns", "invalidate_line_ns", "fence_ns"),
     *("doorbell_ring_ns", "doorbell_observe_ns", "doorbell_scan_ns", "local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
 )
-ENGINES = ("to", "from", "both")
+ENGINES = ("to", "from", "both", "fold")
 PACE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
 PACE_DTYPE = np.dtype([(name, "<i8") for name in PACE_FIELDS])
 COSTS_DTYPE = np.dtype(
@@ -258,7 +258,7 @@ def _costs(
     return np.array(rows, COSTS_DTYPE), of_card
 
 
-def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> tuple[int, int, int]:
+def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> tuple[int, ...]:
     """Every rank's copy engines, and where each kind of them begins."""
     firsts = []
     for words, rate in (
@@ -268,7 +268,12 @@ def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> t
     ):
         firsts.append(len(resources))
         resources += [Resource(f"rank{rank} {words}", "engine", rate) for rank in range(ranks)]
-    return firsts[0], firsts[1], firsts[2]
+    if cost.fold_from_pool_gbytes_per_s is None:
+        return (*firsts, firsts[1])
+    firsts.append(len(resources))
+    rate = cost.fold_from_pool_gbytes_per_s
+    resources += [Resource(f"rank{rank} folding from {name}", "engine", rate) for rank in range(ranks)]
+    return tuple(firsts)
 
 
 class _Ways:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from collectives.builder import LINE
 from collectives.contracts import COLLECTIVES
 from collectives.virtual import Simulated, simulate_case
 from cxlemu import __version__
+from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.run import OPS, Names
 from cxlemu.cli.simulate_failures import cost_of, document_of, failed_ways
@@ -42,23 +42,7 @@ HEADS = (
 MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
-# First word -> module of a form with options of its own; it holds a click command named `command`.
-FORMS = {"training": "cxlemu.cli.simulate_training"}
-
-
-class Forms(click.Command):
-    """``simulate`` takes collectives, unless its first word is that of another form."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] in FORMS:
-            form: click.Command = importlib.import_module(FORMS[args[0]]).command
-            return form.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@click.command(cls=Forms)
+@click.command(cls=forms(memory="cxlemu.cli.simulate_memory", training="cxlemu.cli.simulate_training"))
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
@@ -133,7 +117,8 @@ def command(
       cxlemu simulate all_gather -c rack-72-cxl -b 64M --fail switch:cxl-spine0@500
       cxlemu simulate --json all.json
 
-    `cxlemu simulate training` simulates a language model's training step; its --help has its options.
+    `cxlemu simulate training` simulates a language model's training step, `cxlemu simulate memory` memory-bound
+    workloads on tiers of memory; their --help has their options.
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:

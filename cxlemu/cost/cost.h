@@ -39,8 +39,8 @@ typedef struct {
 typedef struct {
     int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
     int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
-    int64_t coherent, coherence_ns; /* coherence_ns: of each access */
-    int64_t first_to, first_from, first_both; /* + rank: engines */
+    int64_t coherent, coherence_ns; /* coherence_ns: of each access but the owner's */
+    int64_t first_to, first_from, first_both, first_fold; /* + rank: engines */
 } costs; /* of the memory that is used; what uses none costs what the first row says */
 
 typedef struct {
@@ -61,7 +61,7 @@ _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE")
 _Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 120, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
 _Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* A reservation that was made: called while it is placed. */
@@ -92,10 +92,12 @@ typedef struct {
     const int32_t *card_of; /* of its layout's cards, which of the model's */
 } region_table;
 
+enum way { TO_POOL, FROM_POOL, FOLD }; /* FOLD: from the pool, by a kernel that folds */
+
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
  * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there, or
  * that no way leads to. */
-int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
                  int64_t *alone_ns, int64_t *way_ns);
 
 /* How far a stream is. phase: which part of its instruction comes next, 0 before the first. */
@@ -161,25 +163,31 @@ static inline void change_ways(model *m, int64_t now) {
 
 static inline const costs *costs_at(const model *m, int32_t card) { return &m->costs[m->card[card].costs]; }
 
+/* What coherence adds to an access. Whose own memory it is does not wait for its directory. */
+static inline int64_t coherence_ns(const model *m, int32_t rank, int32_t card) {
+    const route *way = route_to(m, rank, card);
+    return way && way->hops ? costs_at(m, card)->coherence_ns : 0;
+}
+
 /* A request's way and its answer's; a load waits for the card, too. */
 static inline int64_t round_trip_ns(const model *m, int32_t rank, int32_t card, bool is_write) {
     return 2 * route_to(m, rank, card)->latency_ns + (is_write ? 0 : m->card[card].latency_ns);
 }
 
 /* When a rank that rings a doorbell on a card from `now` on goes on. */
-static inline int64_t rung_ns(const model *m, int32_t card, int64_t now) {
-    return now + costs_at(m, card)->ring_ns + costs_at(m, card)->coherence_ns;
+static inline int64_t rung_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
+    return now + costs_at(m, card)->ring_ns + coherence_ns(m, rank, card);
 }
 
 /* When it comes to show that, where there is a way to it. */
 static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
-    return rung_ns(m, card, now) + route_to(m, rank, card)->latency_ns;
+    return rung_ns(m, rank, card, now) + route_to(m, rank, card)->latency_ns;
 }
 
 /* A look at `count` doorbells, the first of which lies on this card. */
 static inline int64_t look_ns(const model *m, int32_t rank, int32_t card, int32_t count) {
     const costs *cost = costs_at(m, card);
-    return cost->observe_ns + cost->coherence_ns + round_trip_ns(m, rank, card, false) + cost->scan_ns * (count - 1);
+    return cost->observe_ns + coherence_ns(m, rank, card) + round_trip_ns(m, rank, card, false) + cost->scan_ns * (count - 1);
 }
 
 #endif

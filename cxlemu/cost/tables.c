@@ -35,7 +35,8 @@ static bool is_right(const model *m, const pace *paces) {
                  fits(m->first_total, cards, resources);
     for (int64_t k = 0; k < m->cost_rows; k++)
         right = right && fits(m->costs[k].first_to, ranks, resources) && fits(m->costs[k].first_from, ranks, resources) &&
-                fits(m->costs[k].first_both, ranks, resources) && m->costs[k].coherence_ns >= 0;
+                fits(m->costs[k].first_both, ranks, resources) && fits(m->costs[k].first_fold, ranks, resources) &&
+                m->costs[k].coherence_ns >= 0;
     for (int64_t k = 0; k < cards; k++)
         right = right && fits(m->card[k].costs, 1, m->cost_rows) && m->card[k].owner_host < m->hosts;
     for (int64_t k = 0; k < resources; k++)

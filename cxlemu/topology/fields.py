@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -190,6 +191,9 @@ class Costs(Model):
 
     to_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for writes, in GB/s")
     from_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for reads, in GB/s")
+    fold_from_pool_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="what a kernel that folds reads by itself, in GB/s; absent: the engine reads for it"
+    )
     both_gbytes_per_s: GbytesPerS | None = Field(
         default=None, description="both directions of a rank together, in GB/s"
     )
@@ -207,6 +211,24 @@ class Costs(Model):
     reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
 
 
+class Protocol(Model):
+    """One way of sending over a space's links, such as NCCL's Simple, LL128 and LL: what it costs, and how it cuts."""
+
+    name: Name = Field(description="the protocol's name")
+    costs: Costs = Field(description="what its messages cost, instead of the costs")
+    step_ns: Nanoseconds = Field(description="what who chooses a protocol counts for a step, in ns")
+    slice_bytes: Size | None = Field(default=None, description="its largest message; absent: the algorithm's")
+    share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="how much of the links' bandwidth its payload gets"
+    )
+
+
+def _as_numbers(cards: Any) -> Any:
+    """``0-71`` is all from 0 to 71."""
+    found = re.fullmatch(r"(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})", cards) if isinstance(cards, str) else None
+    return list(range(int(found[1]), int(found[2]) + 1)) if found and int(found[1]) <= int(found[2]) else cards
+
+
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
 
@@ -219,8 +241,8 @@ class Space(Model):
         description="what it is made of"
     )
     coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
-    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="consecutive card numbers, for example [0, 1]"
+    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1), BeforeValidator(_as_numbers)] | None = Field(
+        default=None, description="consecutive card numbers, for example [0, 1] or 0-1"
     )
     capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
     interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
@@ -228,9 +250,12 @@ class Space(Model):
         default=None, description="the switches or fabrics over which others reach owned memory; absent: any"
     )
     coherence_ns: Nanoseconds | None = Field(
-        default=None, description="what coherence adds to each access: directory and snoops, in ns"
+        default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
     )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
+    protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(
+        default=None, description="in which ranks that send to each other have a choice"
+    )
 
     @property
     def on_cards(self) -> bool:
@@ -258,8 +283,9 @@ class Space(Model):
             raise Misplaced(("interleave_bytes",), "is missing: a power of two from 256 to 16MiB")
         elif granule is not None and (granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX):
             raise Misplaced(("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB")
-        if self.over is not None and not self.owned:
-            raise Misplaced(("over",), f"does not apply to a space of kind {self.kind}; leave it out")
+        for key in ("over", "protocols"):
+            if getattr(self, key) is not None and not self.owned:
+                raise Misplaced((key,), f"does not apply to a space of kind {self.kind}; leave it out")
         if self.coherence_ns is not None and not self.coherent:
             raise Misplaced(("coherence_ns",), "does not apply to a space that is not coherent; leave it out")
         return self

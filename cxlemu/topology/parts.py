@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -20,6 +20,7 @@ from cxlemu.topology.fields import (
     Misplaced,
     Model,
     Name,
+    Protocol,
     Routing,
     Space,
     Switch,
@@ -111,6 +112,20 @@ class Parts(Model):
         if group.owner is None:
             return None
         return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
+
+    def speaking(self, space: Space, protocol: Protocol) -> Self:
+        """The same machine where everybody uses this protocol on this space, and on the links that lead to it."""
+        spoken = space.model_copy(update={"costs": protocol.costs, "protocols": None})
+        switches = {switch.name for switch in self.switches} if space.over is None else set(space.over)
+        slower = [
+            link.model_copy(update={"gbytes_per_s": link.gbytes_per_s * protocol.share_of_rate})
+            if switches.intersection(link.ends)
+            else link
+            for link in self.links
+        ]
+        update: dict[str, Any] = {"spaces": tuple(spoken if its is space else its for its in self.spaces)}
+        update["costs"] = self.costs.model_copy(update={"call_ns": protocol.costs.call_ns})
+        return self.model_copy(update={**update, "links": tuple(slower)})
 
     def space(self, name: str) -> Space:
         """Raises ArgumentError where there is no such space on cards."""
