@@ -7,6 +7,8 @@ from dataclasses import replace
 from collectives.algorithms import SHIPPED
 from collectives.builder import ALL, Builder
 from collectives.contracts import contract_of
+from collectives.hierarchical import HIERARCHICAL
+from collectives.hierarchical.levels import Levels
 from collectives.recipes import Recipe, recipes_of
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError, CxlemuError
@@ -14,19 +16,25 @@ from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 
 BLOCK_BYTES_MAX = 1 << 40
 
-_RECIPES = {(recipe.collective, recipe.name): recipe for function in SHIPPED for recipe in recipes_of(function)}
+_RECIPES = {
+    (recipe.collective, recipe.name): recipe
+    for function in (*SHIPPED, *HIERARCHICAL)
+    for recipe in recipes_of(function)
+}
 
 
-def variants(collective: str) -> list[str]:
-    """The variants that a collective can be run in."""
-    return [name for c, name in _RECIPES if c == collective]
+def variants(collective: str, *, clusters: bool = False) -> list[str]:
+    """The variants that a collective can be run in; some take ranks that come in ``clusters``."""
+    return [name for (c, name), its in _RECIPES.items() if c == collective and (clusters or not its.style.levels)]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
     """Raises ArgumentError naming what there is."""
     contract_of(collective)
     if (collective, variant) not in _RECIPES:
-        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(variants(collective))}")
+        raise ArgumentError(
+            f"{collective} has no variant {variant!r}: it has {', '.join(variants(collective, clusters=True))}"
+        )
     return _RECIPES[collective, variant]
 
 
@@ -60,8 +68,15 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     if recipe.style.heap and call.heap is None:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
 
+    if recipe.style.levels and not 1 < call.cluster < call.ranks:
+        raise ArgumentError(
+            f"{call.collective} {recipe.name} takes two clusters or more of two ranks or more, and {call.ranks} ranks "
+            f"in clusters of {call.cluster} are none"
+        )
+    kind = Levels if recipe.style.levels else Builder
+
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        builder = Builder(call, layout, recipe.style, rank, foreign=bool(recipe.source))
+        builder = kind(call, layout, recipe.style, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
         elif recipe.source:
@@ -91,6 +106,8 @@ def check(call: Call) -> None:
         raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")
     if not 0 <= call.root < call.ranks:
         raise ArgumentError(f"root {call.root} is not one of the ranks 0..{call.ranks - 1}")
+    if call.cluster < 1 or call.ranks % call.cluster:
+        raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
     if call.dtype not in DTYPES:
         raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
     operations = ("sum", "prod", "min", "max", "avg") if contract.reduces else ("none",)

@@ -58,6 +58,7 @@ class OneCall(Model):
     root: Small = 0
     in_place: bool = False
     heap: Heap | None = None
+    cluster: Ranks = 1
     mutant: Annotated[str, Field(max_length=80)] | None = None
 
     @property

@@ -120,6 +120,7 @@ def test_tags_differ_where_calls_differ_in_one_argument() -> None:
         "redop": ["min", "max", "avg", "prod"],
         "root": [0, 2, 3],
         "heap": [InHeap(0), InHeap(64), InHeap(64, 4096), InHeap(64, output=0)],
+        "cluster": [2, 4],
     }
     assert set(others) | {"in_place"} == {field.name for field in fields(Call)}
     for name, values in others.items():

@@ -55,6 +55,7 @@ class _Call(_Model):
     root: _Id
     in_place: bool
     heap: _InHeap | None
+    cluster: _Few = 1
 
 
 class _Layout(_Model):

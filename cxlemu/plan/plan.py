@@ -55,6 +55,7 @@ class Call:
     root: int = 0
     in_place: bool = False
     heap: InHeap | None = None  # zero copy: the input is published where it lies
+    cluster: int = 1  # on two levels: so many consecutive ranks each exchange among themselves first, and fold apart
 
     def tag(self) -> int:
         """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
@@ -70,6 +71,7 @@ class Call:
         words += [f"root {self.root}"] if self.root else []
         words += ["in place"] if self.in_place else []
         words += [str(self.heap)] if self.heap else []
+        words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         return " ".join(words)
 
 

@@ -178,12 +178,12 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 
 
 def _contract(plan: Plan, rank: int) -> list[int]:
-    """What the rank's output must be, piece by piece: (at, bytes, divisor, how many), and (rank, offset) of each."""
+    """What the rank's output must be, piece by piece: (at, bytes, divisor, apart, how many), and (rank, offset) of each."""
     if plan.call.collective not in COLLECTIVES:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
-        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions))
+        words += (piece.at, piece.nbytes, piece.divisor, piece.apart, len(piece.contributions))
         words += chain.from_iterable(piece.contributions)
     return words
 

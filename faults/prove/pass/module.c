@@ -44,14 +44,15 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
     if (!piece) return false;
     whole->contract[rank] = piece, whole->contract_words[rank] = words;
     while (piece < end) {
-        bool fits = end - piece >= 6 && piece[3] >= 1 && piece[3] <= (end - piece - 4) / 2 && piece[2] >= 1;
+        bool fits = end - piece >= 7 && piece[4] >= 1 && piece[4] <= (end - piece - 5) / 2 && piece[2] >= 1;
+        fits = fits && piece[3] >= 1 && piece[3] <= piece[4];
         fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes && piece[0] <= output_bytes - piece[1];
-        for (int64_t k = 0; fits && k < piece[3]; k++) fits = piece[4 + 2 * k] >= 0 && piece[4 + 2 * k] < p->ranks && piece[5 + 2 * k] >= 0;
+        for (int64_t k = 0; fits && k < piece[4]; k++) fits = piece[5 + 2 * k] >= 0 && piece[5 + 2 * k] < p->ranks && piece[6 + 2 * k] >= 0;
         if (!fits) {
             PyErr_SetString(PyExc_ValueError, "a contract is of whole pieces of the output");
             return false;
         }
-        piece += 4 + 2 * piece[3];
+        piece += 5 + 2 * piece[4];
     }
     return true;
 }

@@ -162,15 +162,23 @@ int32_t checksum_term(pass *p, const contents *c, int64_t nbytes) {
 
 int32_t input_term(pass *p, int32_t call, int32_t rank) { return term_of(p, INPUT, call, rank, 0); }
 
-/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions),
- * and for each of those (rank, offset in that rank's input). The output's byte 0 is byte `base` of c. */
+/* Contributions [first, end), of which each is (rank, offset in that rank's input), from the left. */
+static int32_t fold_of(pass *p, int32_t rank, const int64_t *source, int64_t first, int64_t end) {
+    int32_t sum = input_term(p, p->call[rank], (int32_t)source[2 * first]);
+    for (int64_t k = first + 1; k < end; k++)
+        sum = term_of(p, FOLDED, sum, input_term(p, p->call[rank], (int32_t)source[2 * k]), source[2 * k + 1] - source[2 * first + 1]);
+    return sum;
+}
+
+/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many are folded apart,
+ * how many contributions), and then these. The output's byte 0 is byte `base` of c. */
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
     if (p->without >> CONTRACT & 1) return;
-    for (const int64_t *end = piece + words; piece < end; piece += 4 + 2 * piece[3]) {
-        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], *source = piece + 4;
-        int32_t wanted = input_term(p, p->call[rank], (int32_t)source[0]);
-        for (int64_t k = 1; k < piece[3]; k++)
-            wanted = term_of(p, FOLDED, wanted, input_term(p, p->call[rank], (int32_t)source[2 * k]), source[2 * k + 1] - source[1]);
+    for (const int64_t *end = piece + words; piece < end; piece += 5 + 2 * piece[4]) {
+        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], apart = piece[3], count = piece[4], *source = piece + 5;
+        int32_t wanted = fold_of(p, rank, source, 0, apart);
+        for (int64_t k = apart; k < count; k += apart)
+            wanted = term_of(p, FOLDED, wanted, fold_of(p, rank, source, k, k + apart < count ? k + apart : count), source[2 * k + 1] - source[1]);
         if (divisor != 1) wanted = term_of(p, DIVIDED, wanted, 0, divisor);
         const run expected = {0, wanted, source[1] - at - base};
         for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {
