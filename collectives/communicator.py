@@ -160,7 +160,7 @@ class Communicator(Verbs):
         check_integrity(integrity)
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)
-        cards, interleave = len(pool.cards), pool.interleave_bytes
+        cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
         layout = layout_in(
             arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
         )

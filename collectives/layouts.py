@@ -112,4 +112,4 @@ def heirs_room(left_bytes: int) -> int:
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
-    return layout_in(room, ranks, topology.card_count, topology.interleave_bytes, region_bytes=region_bytes)
+    return layout_in(room, ranks, topology.pool_card_count, topology.interleave_bytes, region_bytes=region_bytes)

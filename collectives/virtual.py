@@ -28,7 +28,7 @@ from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.timing import CostModel
-from cxlemu.topology import Topology
+from cxlemu.topology import Space, Topology
 from cxlemu.units import format_bytes
 
 SPLIT = "split"  # the name of an all-reduce in two levels
@@ -67,16 +67,20 @@ class Simulated:
     rounds: int
 
 
-def virtual_layout(topology: Topology, call: Call) -> Layout:
+def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -> Layout:
     """A ring in which a round takes all of the call, where the cards have room for it.
 
-    Raises ArgumentError where they have not even room for doorbells and a line for each rank.
+    It lies on ``space`` (default: the pool). On owned memory its cards are the ranks' own, one each, and a doorbell
+    whose index is k more than a multiple of the ranks lies in rank k's. Raises ArgumentError where the cards have not
+    even room for doorbells and a line for each rank.
     """
-    cards, ranks = len(topology.cards_of(topology.pool_space)), call.ranks
-    granule = topology.interleave_bytes
+    space, ranks = space or topology.pool_space, call.ranks
+    numbers = topology.cards_of(space)
+    cards = ranks if space.owned else len(numbers)
+    granule = space.granule_bytes
     many = COLLECTIVES[call.collective].input_blocks == "ranks" or call.collective == "all_reduce"
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
-    bare = Layout(ranks, cards, SLOTS_MIN, 0, doorbells, granule)
+    bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
     blocks = ranks if COLLECTIVES[call.collective].input_blocks == "ranks" else 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
     area = blocks * round_up(call.nbytes, LINE_BYTES) + round_up(-(-call.nbytes // ranks), LINE_BYTES)
@@ -85,7 +89,7 @@ def virtual_layout(topology: Topology, call: Call) -> Layout:
     in_ranges = -(-area // least_cards) * sharers
     over_all = (area + (cards + 1) * granule) * ranks // cards
     heap_rank_bytes = round_up(contracts.buffers(call, call.root)[0].nbytes, DATA_ALIGN_BYTES) if call.heap else 0
-    room = min(topology.card(card).capacity_bytes for card in topology.cards_of(topology.pool_space))
+    room = min(group.capacity_bytes for its, group in topology.card_groups() if numbers[0] in its or numbers[-1] in its)
     most = (room - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
     wanted = round_up(max(in_ranges, over_all) + sharers * granule, granule)
     if call.algorithm == NAIVE.name:  # one area after another, from card 0 on: a real card has room for all
@@ -99,7 +103,9 @@ def virtual_layout(topology: Topology, call: Call) -> Layout:
     return replace(bare, slot_card_bytes=slot_card_bytes, heap_card_bytes=sharers * heap_rank_bytes)
 
 
-def planned(topology: Topology, case: Case, algorithm: str | None = None) -> tuple[Plan, Choice]:
+def planned(
+    topology: Topology, case: Case, algorithm: str | None = None, space: Space | None = None
+) -> tuple[Plan, Choice]:
     """The plan of a case, and why this variant. Raises ArgumentError for a case that is not possible."""
     call = replace(case.call, in_place=case.in_place)
     choice = Choice(call.algorithm, "")
@@ -110,7 +116,7 @@ def planned(topology: Topology, case: Case, algorithm: str | None = None) -> tup
             choice = choose(call.collective, call.nbytes, call.ranks)
         recipe = catalog.recipe(call.collective, choice.variant)
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
-    return catalog.build(recipe, virtual_layout(topology, call), call), choice
+    return catalog.build(recipe, virtual_layout(topology, call, space), call), choice
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
@@ -155,6 +161,7 @@ def simulate_case(
     case: Case,
     *,
     algorithm: str | None = None,
+    space: str | None = None,
     split: int | None = None,
     calls: int = 1,
     check: bool = False,
@@ -163,13 +170,18 @@ def simulate_case(
 ) -> tuple[Simulated, VirtualRun]:
     """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
 
-    ``split``: in groups of so many ranks, see ``split_calls``. ``check``: the same run moves real bytes through caches
-    that nothing keeps coherent, and every result is compared with NumPy's. ``log_max``: log the run, which has so many
-    instructions at most. Raises ArgumentError for a case that is too large for memory, either, and as ``planned``.
+    ``space``: on which of the topology's (default: the pool). ``split``: in groups of so many ranks, see
+    ``split_calls``. ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every
+    result is compared with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises
+    ArgumentError for a case that is too large for memory, either, and as ``planned``.
     """
+    where = topology.pool_space if space is None else topology.space(space)
+    model = CostModel.of(topology, case.call.ranks)
     if split is None:
-        plan, choice = planned(topology, case, algorithm)
-        program = [VirtualCall(plan)]
+        plan, choice = planned(topology, case, algorithm, where)
+        program = [VirtualCall(plan, cards=model.cards_of(where))]
+    elif space is not None:
+        raise ArgumentError("--split does not go with --space: its calls are on the pool")
     else:
         program = split_calls(topology, case, split)
         plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
@@ -183,7 +195,7 @@ def simulate_case(
         raise ArgumentError(
             f"[{case.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
         )
-    run = simulate(CostModel.of(topology, case.call.ranks), program, log=bool(log_max) or check)
+    run = simulate(model, program, log=bool(log_max) or check)
     wrong, first_wrong = _wrong(case, plan, run, seed) if check else (None, None)
     time_ns = max(run.time_ns, 1) / calls
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)

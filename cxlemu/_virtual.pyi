@@ -11,17 +11,14 @@ class Simulation:
         paces: Table,
         routes: Table,
         route_of: Table,
-        card_latency_ns: Table,
+        cards: Table,
         host_of: Table,
         costs: Table,
         first_read: int,
         first_write: int,
         first_total: int,
-        first_to: int,
-        first_from: int,
-        first_both: int,
     ) -> None: ...
-    def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: int, epochs: int, /) -> int: ...
+    def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: Table, epochs: int, /) -> int: ...
     def call(
         self,
         comm: int,

@@ -24,6 +24,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "titan2-6xcz120": (3, 1, 6, 32 << 20),
     "thousand-hosts": (1024, 1, 64, 32 << 20),
     "twelve-hosts": (12, 1, 6, 32 << 20),
+    "infiniband-3xh100": (3, 1, 3, 32 << 20),
 }
 
 TWO_LEVELS = """

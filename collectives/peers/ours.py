@@ -93,7 +93,7 @@ def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes:
 
 def _with_room(topology: Topology, ranks: int, heap_bytes: int) -> tuple[Topology, int | None]:
     """Cards so large that every rank's arrays fit, where this machine has the memory; pages are backed as touched."""
-    sharers = -(-ranks // topology.card_count)
+    sharers = -(-ranks // topology.pool_card_count)
     card_bytes = round_up(2 * (sharers * heap_bytes + REGION_BYTES) + (4 << 20), PAGE_BYTES)
     if card_bytes <= topology.card_bytes or 2 * card_bytes * topology.card_count > shutil.disk_usage("/dev/shm").free:
         return topology, None

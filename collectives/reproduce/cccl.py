@@ -15,7 +15,6 @@ from functools import cached_property
 
 from collectives.reproduce.nccl import Nccl
 from collectives.reproduce.ours import RANKS, Ours
-from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
@@ -134,9 +133,7 @@ class Reproduction:
 
     def _config(self) -> Iterable[Row]:
         topology = self.ours.topology
-        model = CostModel.of(topology, RANKS)
-        load_ns = int(model.card_latency_ns[0]) + 2 * int(model.routes["latency_ns"][0])
-        yield _row("pool load latency (ns)", 658, load_ns, "config")
+        yield _row("pool load latency (ns)", 658, topology.load_latency_ns(0, 0), "config")
         yield _row("local load latency (ns)", 214, topology.hosts.memory.latency_ns, "config")
         yield _row("copy engine (GB/s)", 20, topology.costs.from_pool_gbytes_per_s or 0, "config")
 

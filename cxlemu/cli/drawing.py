@@ -29,12 +29,16 @@ def drawing(topology: Topology, width: int) -> list[str]:
     levels: dict[int, list[Box]] = {}
     for switch in sorted(topology.switches, key=lambda switch: switch.level):
         levels.setdefault(switch.level, []).append((switch.name,))
-    capacities = [topology.card(card).capacity_bytes for card in range(topology.card_count)]
-    cards: list[Box] = [(f"card{card}", format_bytes(nbytes)) for card, nbytes in enumerate(capacities)]
+    cards: list[Box] = [
+        (f"card{card}", format_bytes(group.capacity_bytes))
+        for numbers, group in topology.card_groups()
+        for card in numbers
+        if group.owner is None
+    ]
     lines: list[str] = []
     above: list[int] = []
     upper: list[Box] = []
-    for row in (hosts, *levels.values(), cards):
+    for row in (hosts, *levels.values(), *([cards] if cards else [])):
         shown = _fitted(row, width)
         middles = _middles(shown, width)
         if above:
@@ -109,5 +113,5 @@ def _labels(topology: Topology, above: Sequence[Box], below: Sequence[Box]) -> l
 
 
 def _members(end: str) -> str:
-    """A node that stands for the end: all hosts are in one row, and so are all cards."""
-    return {"hosts": "host0", "cards": "card0"}.get(end, end)
+    """A node that stands for the end: all hosts are in one row, with their ranks, and so are all cards."""
+    return {"hosts": "host0", "ranks": "host0", "cards": "card0"}.get(end, end)

@@ -62,6 +62,7 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 @click.option(
     "--iters", type=click.IntRange(1, 1000), metavar="N", default=1, show_default=True, help="Calls in a row."
 )
+@click.option("--space", metavar="NAME", help="Which of the config's memories to run on.  [default: its pool]")
 @click.option("--split", type=click.IntRange(2), metavar="N", help="all_reduce in two levels, in groups of N ranks.")
 @click.option("--check", is_flag=True, help="Move real bytes, too, and compare every result with NumPy's.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
@@ -83,6 +84,7 @@ def command(
     variant: str,
     algorithm: str | None,
     iters: int,
+    space: str | None,
     split: int | None,
     check: bool,
     json_file: Path | None,
@@ -130,7 +132,7 @@ def command(
     if variant == EVERY:
         cases = [case for case in cases if case.call.algorithm != LINE.name or case.call.nbytes <= LINE_MAX_BYTES]
     out = Console(highlight=False, soft_wrap=True)
-    for line in _header(topology, ranks, iters, check):
+    for line in _header(topology, ranks, iters, check, space):
         out.print(Text(f"# {line}"))
     rows: list[Simulated] = []
     traced: list[Event] = []
@@ -140,6 +142,7 @@ def command(
             topology,
             case,
             algorithm=algorithm,
+            space=space,
             split=split,
             calls=iters,
             check=check,
@@ -162,7 +165,7 @@ def command(
     ctx.exit(1 if wrong else 0)
 
 
-def _header(topology: Topology, ranks: int, calls: int, checked: bool) -> list[str]:
+def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:
     kinds = [standing.kind for standing in topology.standings.values()]
     standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown standing"
     how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
@@ -170,6 +173,7 @@ def _header(topology: Topology, ranks: int, calls: int, checked: bool) -> list[s
         f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine",
         f"config   {topology.name}: {topology.description}",
         f"figures  {standing}",
+        *([f"space    {space}"] if space is not None else []),
         f"ranks    {topology.describe_placement(ranks)}",
         f"calls    {calls} in a row, {how}",
     ]

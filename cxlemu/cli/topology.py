@@ -111,7 +111,7 @@ def show(config: str, as_json: bool) -> None:
 
 
 def _summary(topology: Topology) -> str:
-    room = sum(group.count * group.capacity_bytes for group in topology.cards)
+    room = sum(len(its) * group.capacity_bytes for its, group in topology.card_groups())
     hosts, cards = topology.host_count, topology.card_count
     return f"{hosts} host{'s' * (hosts > 1)}, {cards} card{'s' * (cards > 1)}, {format_bytes(room)}"
 
@@ -144,7 +144,8 @@ def _parts(topology: Topology) -> Table:
         node = "" if group.numa_node is None else f", NUMA node {group.numa_node}"
         speeds = (group.read_gbytes_per_s, group.write_gbytes_per_s, group.total_gbytes_per_s)
         figures = (str(group.latency_ns), *(f"{speed:g}" for speed in speeds))
-        table.add_row(f"{group.count} x card{node}", format_bytes(group.capacity_bytes), *figures)
+        name = f"{group.count} x card" if group.owner is None else f"each {group.owner[:-1]}'s memory"
+        table.add_row(name + node, format_bytes(group.capacity_bytes), *figures)
     return table
 
 
@@ -165,7 +166,7 @@ def _links(topology: Topology) -> Table:
 
 
 def _each(end: str) -> str:
-    return f"each {end[:-1]}" if end in {"hosts", "cards"} else end
+    return f"each {end[:-1]}" if end in {"hosts", "ranks", "cards"} else end
 
 
 def _spaces(topology: Topology) -> Table:
@@ -182,10 +183,11 @@ def _spaces(topology: Topology) -> Table:
 
 def _notes(topology: Topology) -> str:
     pool = topology.cards_of(topology.pool_space)
+    far = pool[-1] if topology.pool_space.owned else pool[0]
     node = "" if topology.pool_numa_node is None else f" on NUMA node {topology.pool_numa_node}"
     fits = topology.host_count * topology.hosts.ranks_per_host
     return (
-        f"idle 64 B load, host0 from card{pool[0]}: {topology.load_latency_ns(0, pool[0])} ns\n"
+        f"idle 64 B load, host0 from {topology.card_name(far)}: {topology.load_latency_ns(0, far)} ns\n"
         f"emulated here with {format_bytes(topology.card_bytes)} for each card{node}\n"
         f"placement: {topology.describe_placement(fits)}"
     )

@@ -44,11 +44,13 @@ RESERVED_DTYPE = np.dtype(
 class VirtualCall:
     """One call. ``members``: the world's ranks that make it, in the order of the plan's (default: all).
 
-    Calls of the same members with the same layout share a ring, as those of one communicator do.
+    ``cards``: of the layout's cards, which of the model's each is (default: its first ones); `CostModel.cards_of` has
+    those of a space. Calls of the same members with the same layout and cards share a ring, as those of a communicator.
     """
 
     plan: Plan
     members: tuple[int, ...] | None = None
+    cards: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,9 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
         paces=model.paces(),
         routes=model.routes,
         route_of=model.route_of,
-        card_latency_ns=model.card_latency_ns,
+        cards=model.card_rows,
         host_of=np.array(model.hosts, np.int32),
-        costs=model.costs(),
+        costs=model.costs,
         **{f"first_{which}": first for which, first in model.first.items()},
     )
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
@@ -136,7 +138,10 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
-        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+        raise PlanError(
+            f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there, or memory "
+            f"that no link leads to"
+        )
     seen = core.seen()
     ends = [[np.frombuffer(table, np.int64) for table in call] for call in seen["calls"]]
     totals = np.frombuffer(seen["ops"], OP_DTYPE)
@@ -157,20 +162,18 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
 def _add_calls(
     core: _virtual.Simulation, model: CostModel, calls: Sequence[VirtualCall], members: Sequence[tuple[int, ...]]
 ) -> None:
-    rings = [(call.plan.layout, its) for call, its in zip(calls, members, strict=True)]
-    rounds: dict[tuple[Layout, tuple[int, ...]], int] = {}
+    rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
+    rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
         rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
     numbers, epochs = {}, dict.fromkeys(rounds, 1)
     for ring, total in rounds.items():
-        layout, its = ring
+        layout, its, cards = ring
         if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
-        if layout.cards > len(model.cards):
-            raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
-        shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.cards
+        table = np.array(cards, np.int32)
         try:
-            numbers[ring] = core.communicator(*shape, total)
+            numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, table, total)
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):
@@ -188,6 +191,14 @@ def _add_calls(
             [part.events for part in parts],
         )
         epochs[ring] += frame.rounds
+
+
+def _cards(model: CostModel, call: VirtualCall) -> tuple[int, ...]:
+    layout = call.plan.layout
+    cards = tuple(range(layout.cards)) if call.cards is None else call.cards
+    if len(cards) != layout.cards or not all(0 <= card < len(model.cards) for card in cards):
+        raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
+    return cards
 
 
 def _deadlock(core: _virtual.Simulation) -> DeadlineError:

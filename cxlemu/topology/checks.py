@@ -10,19 +10,32 @@ from cxlemu.topology.parts import Parts
 from cxlemu.units import format_bytes
 
 CARDS_MAX = 256
+OWNED_MAX = 1 << 14
 
 
 def defects(topology: Parts) -> Iterator[Misplaced]:
     """Every defect, in an order in which each check may rely on the ones before it: raise the first."""
     if not topology.description.isprintable():
         yield Misplaced(("description",), "should be one line of printable text")
-    if topology.card_count > CARDS_MAX:
-        yield Misplaced(("cards",), f"are {topology.card_count} but should be {CARDS_MAX} at most")
+    yield from _cards(topology)
     yield from _names_taken_twice(topology)
     yield from _link_ends(topology)
     yield from _spaces(topology)
     yield from _unreachable(topology)
     yield from _emulation(topology)
+
+
+def _cards(topology: Parts) -> Iterator[Misplaced]:
+    pooled = sum(group.count for group in topology.cards if group.owner is None)
+    if pooled > CARDS_MAX:
+        yield Misplaced(("cards",), f"are {pooled} but should be {CARDS_MAX} at most")
+    if topology.card_count - pooled > OWNED_MAX:
+        owned = topology.card_count - pooled
+        yield Misplaced(("cards",), f"of hosts and ranks are {owned} but should be {OWNED_MAX} at most")
+    owners = [group.owner for group in topology.cards]
+    for index, owner in enumerate(owners):
+        if owner is None and any(owners[:index]):
+            yield Misplaced(("cards", index), "should come before those that hosts or ranks own")
 
 
 def _names_taken_twice(topology: Parts) -> Iterator[Misplaced]:
@@ -35,9 +48,10 @@ def _names_taken_twice(topology: Parts) -> Iterator[Misplaced]:
 
 
 def _link_ends(topology: Parts) -> Iterator[Misplaced]:
-    known = ["hosts", "cards"]
+    pooled = sum(group.count for group in topology.cards if group.owner is None)
+    known = ["hosts", "ranks"] + ["cards"] * bool(pooled)
     known += [f"host{host}" for host in range(topology.host_count)]
-    known += [f"card{card}" for card in range(topology.card_count)]
+    known += [f"card{card}" for card in range(pooled)]
     for index, switch in enumerate(topology.switches):
         if switch.name in known:
             yield Misplaced(("switches", index, "name"), f"{switch.name} means hosts or cards; choose another")
@@ -55,18 +69,34 @@ def _spaces(topology: Parts) -> Iterator[Misplaced]:
     for index, space in enumerate(topology.spaces):
         if space.on_cards:
             yield from _space_on_cards(topology, space, ("spaces", index))
-    pools = sum(space.kind == "cxl_pool" for space in topology.spaces)
-    if pools != 1:
-        yield Misplaced(("spaces",), f"should hold exactly one space of kind cxl_pool, not {pools}")
+    pools = [space for space in topology.spaces if space.kind == "cxl_pool"]
+    if len(pools) > 1 or (not pools and not any(space.owned for space in topology.spaces)):
+        what = f"should hold exactly one space of kind cxl_pool, not {len(pools)}"
+        yield Misplaced(("spaces",), what + (", or memory of hosts or ranks" if not pools else ""))
+    if pools and topology.cards_of(pools[0])[0] != 0:
+        yield Misplaced(("spaces", topology.spaces.index(pools[0]), "cards"), "should begin with card 0")
 
 
 def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Misplaced]:
     cards = topology.cards_of(space)
+    if not cards:
+        what = "of hosts or ranks" if space.owned else "that nobody owns"
+        yield Misplaced((*where, "kind"), f"is {space.kind}, but there are no cards {what}")
     for card in cards:
         if not 0 <= card < topology.card_count:
             yield Misplaced((*where, "cards"), f"name card {card}, but cards are 0 to {topology.card_count - 1}")
     if list(cards) != list(range(cards[0], cards[0] + len(cards))):
         yield Misplaced((*where, "cards"), "should be consecutive and ascending, like [0, 1, 2]")
+    for card in cards:
+        if (topology.owner_host(card) is not None) != space.owned:
+            what = "nobody owns it" if space.owned else "it has an owner"
+            yield Misplaced(
+                (*where, "cards"), f"name card {card}, which a space of kind {space.kind} cannot lie on: {what}"
+            )
+    switches = [switch.name for switch in topology.switches]
+    for at, name in enumerate(space.over or ()):
+        if name not in switches:
+            yield Misplaced((*where, "over", at), f"{shown(name)} is not a switch; {closest(name, switches)}")
     room = sum(topology.card(card).capacity_bytes for card in cards)
     if space.capacity_bytes is not None and space.capacity_bytes > room:
         what = f"is {format_bytes(space.capacity_bytes)} but its cards hold {format_bytes(room)}"
@@ -74,11 +104,15 @@ def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Mispl
 
 
 def _unreachable(topology: Parts) -> Iterator[Misplaced]:
-    fabric = topology.fabric()
-    for card in topology.cards_of(topology.pool_space):
-        for host in range(topology.host_count):
+    fabric, cards = topology.fabric(), topology.cards_of(topology.pool_space)
+    some = [host for alike in topology.alike_hosts() for host in alike[:2]]
+    if topology.pool_space.owned:
+        cards = tuple(card for card in cards if topology.owner_host(card) in some)
+    for card in cards:
+        for host in some:
             if fabric.route(host, card) is None:
-                what = f"should join every host to the pool's cards, but host{host} does not reach card{card}"
+                name = topology.card_name(card)
+                what = f"should join every host to the pool's cards, but host{host} does not reach {name}"
                 yield Misplaced(("links",), what)
 
 

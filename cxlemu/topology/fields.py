@@ -14,6 +14,7 @@ from cxlemu.topology.document import Document, Key, dotted, shown
 from cxlemu.units import parse_bytes
 
 GRANULE_BYTES_MIN, GRANULE_BYTES_MAX = 256, 16 << 20
+GRANULE_BYTES = 64 << 10  # of memories that have owners, unless said
 PAGE_BYTES = 4096
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -97,8 +98,13 @@ class Hosts(Model):
 
 
 class Cards(Model):
-    """``count`` equal cards. Latency is the card's own: from the request at its port to the data there."""
+    """``count`` equal cards. Latency is the card's own: from the request at its port to the data there.
 
+    With an ``owner`` they are memories that every host, or every rank, has: one each, which its owner reaches without a
+    link, and others over the owner's links.
+    """
+
+    owner: Literal["hosts", "ranks"] | None = Field(default=None, description="whose memory it is, one each")
     count: int = Field(default=1, ge=1, le=256, description="number of cards of this kind")
     capacity_bytes: Size = Field(description="size of one card, for example 128GiB")
     latency_ns: Nanoseconds = Field(description="load latency of the card itself, without the way to it, in ns")
@@ -109,6 +115,8 @@ class Cards(Model):
 
     @model_validator(mode="after")
     def _total_is_possible(self) -> Cards:
+        if self.owner is not None and self.count != 1:
+            raise Misplaced(("count",), f"is {self.count} but {self.owner} own one each; leave it out")
         reads, writes, total = self.read_gbytes_per_s, self.write_gbytes_per_s, self.total_gbytes_per_s
         if not max(reads, writes) <= total <= reads + writes:
             raise Misplaced(
@@ -123,10 +131,11 @@ class Switch(Model):
     name: Name = Field(description="the switch's name, as links write it")
     level: int = Field(default=1, ge=1, le=8, description="1 beside the hosts, 2 behind that, ...")
     port_latency_ns: Nanoseconds = Field(description="from port to port, in ns")
+    per_host: bool | None = Field(default=None, description="whether every host has one of its own, for its ranks")
 
 
 class Link(Model):
-    """A link, or one to each host or card where an end is ``hosts`` or ``cards``. Full duplex."""
+    """A link, or one to each host, rank or card where an end is ``hosts``, ``ranks`` or ``cards``. Full duplex."""
 
     name: Name = Field(description="the link's name")
     ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
@@ -180,20 +189,42 @@ class Costs(Model):
 
 
 class Space(Model):
-    """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards."""
+    """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
+
+    A ``cxl_pool`` and ``tier2`` lie on cards that nobody owns, ``peer_memory`` (reached over NICs) and ``xlink`` (over
+    NVLink or UALink) on memories of hosts or ranks. Where it is coherent, flushes, fences and invalidates take no time.
+    """
 
     name: Name = Field(description="the space's name")
-    kind: Literal["cxl_pool", "host_dram", "accelerator", "tier2"] = Field(description="what it is made of")
+    kind: Literal["cxl_pool", "host_dram", "accelerator", "tier2", "peer_memory", "xlink"] = Field(
+        description="what it is made of"
+    )
     coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
     cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] | None = Field(
         default=None, description="consecutive card numbers, for example [0, 1]"
     )
     capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
     interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
+    over: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None, description="the switches over which others reach owned memory; absent: any"
+    )
+    coherence_ns: Nanoseconds | None = Field(
+        default=None, description="what coherence adds to each access: directory and snoops, in ns"
+    )
+    costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
 
     @property
     def on_cards(self) -> bool:
-        return self.kind in {"cxl_pool", "tier2"}
+        return self.kind in {"cxl_pool", "tier2"} or self.owned
+
+    @property
+    def owned(self) -> bool:
+        """Whether it lies on memories of hosts or ranks."""
+        return self.kind in {"peer_memory", "xlink"}
+
+    @property
+    def granule_bytes(self) -> int:
+        return self.interleave_bytes or GRANULE_BYTES
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Space:
@@ -204,10 +235,14 @@ class Space(Model):
                     raise Misplaced((key,), f"does not apply to a space of kind {self.kind}; leave it out")
             if self.capacity_bytes is None:
                 raise Misplaced(("capacity_bytes",), f"is missing: the size of a {self.kind} space")
-        elif granule is None:
+        elif granule is None and not self.owned:
             raise Misplaced(("interleave_bytes",), "is missing: a power of two from 256 to 16MiB")
-        elif granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX:
+        elif granule is not None and (granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX):
             raise Misplaced(("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB")
+        if self.over is not None and not self.owned:
+            raise Misplaced(("over",), f"does not apply to a space of kind {self.kind}; leave it out")
+        if self.coherence_ns is not None and not self.coherent:
+            raise Misplaced(("coherence_ns",), "does not apply to a space that is not coherent; leave it out")
         return self
 
 

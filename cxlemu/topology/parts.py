@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from cxlemu.errors import ArgumentError
-from cxlemu.topology.fabric import Fabric
+from cxlemu.topology.fabric import Fabric, Side
 from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Model, Name, Space, Switch
 
 
@@ -33,7 +34,7 @@ class Parts(Model):
         description="the links that join hosts, switches and cards"
     )
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
-        description="the memories that regions lie in, one of them of kind cxl_pool"
+        description="the memories that regions lie in: a cxl_pool, or others on cards"
     )
     emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
 
@@ -42,34 +43,80 @@ class Parts(Model):
         return self.hosts.count
 
     @property
+    def place_count(self) -> int:
+        """How many ranks have a place of their own."""
+        return self.hosts.count * self.hosts.ranks_per_host
+
+    @property
     def card_count(self) -> int:
-        return sum(group.count for group in self.cards)
+        """Of all memories, those with owners included."""
+        return sum(len(numbers) for numbers, _ in self.card_groups())
+
+    def card_groups(self) -> Iterator[tuple[range, Cards]]:
+        """The numbers of each group's cards. Of owned memory, that of host or rank k is the group's k-th."""
+        first = 0
+        for group in self.cards:
+            count = {"hosts": self.hosts.count, "ranks": self.place_count}.get(group.owner or "", group.count)
+            yield range(first, first + count), group
+            first += count
 
     def card(self, number: int) -> Cards:
         """The group that card ``number`` belongs to. Raises ArgumentError where there is no such card."""
-        first = 0
-        for group in self.cards:
-            if 0 <= number - first < group.count:
+        for numbers, group in self.card_groups():
+            if number in numbers:
                 return group
-            first += group.count
         raise ArgumentError(f"there is no card {number}; {self.name} has {self.card_count}")
 
     def cards_of(self, space: Space) -> tuple[int, ...]:
         """The numbers of the cards that ``space`` lies on: consecutive, and none for memory without cards."""
         if not space.on_cards:
             return ()
-        return tuple(range(self.card_count)) if space.cards is None else space.cards
+        if space.cards is not None:
+            return space.cards
+        return tuple(
+            n for numbers, its in self.card_groups() if (its.owner is not None) == space.owned for n in numbers
+        )
+
+    def card_name(self, number: int) -> str:
+        """``card3``, or whose memory it is: ``rank3 memory``."""
+        numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
+        return f"card{number}" if group.owner is None else f"{group.owner[:-1]}{number - numbers[0]} memory"
+
+    def owner_host(self, number: int) -> int | None:
+        """The host that a memory belongs to; None for a card that nobody owns."""
+        numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
+        if group.owner is None:
+            return None
+        return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
+
+    def alike_hosts(self) -> list[list[int]]:
+        """Hosts that the links treat alike: each that one of them names is alone."""
+        named = {end for link in self.links for end in link.ends}
+        others = [host for host in range(self.host_count) if f"host{host}" not in named]
+        return [[host] for host in range(self.host_count) if f"host{host}" in named] + [others] * bool(others)
+
+    def space(self, name: str) -> Space:
+        """Raises ArgumentError where there is no such space on cards."""
+        named = {space.name: space for space in self.spaces if space.on_cards}
+        if name not in named:
+            raise ArgumentError(f"{self.name} has no space {name!r} on cards: it has {', '.join(named)}")
+        return named[name]
 
     @property
     def pool_space(self) -> Space:
-        return next(space for space in self.spaces if space.kind == "cxl_pool")
+        """Where collectives run unless they are told: the pool or, without one, the first memory of hosts or ranks."""
+        pool = next((space for space in self.spaces if space.kind == "cxl_pool"), None)
+        return pool or next(space for space in self.spaces if space.owned)
+
+    @property
+    def pool_card_count(self) -> int:
+        """Those of ``pool_space``: cards from 0 on."""
+        return len(self.cards_of(self.pool_space))
 
     @property
     def interleave_bytes(self) -> int:
         """The pool's granule: a power of two from 256 bytes to 16 MiB."""
-        granule = self.pool_space.interleave_bytes
-        assert granule is not None
-        return granule
+        return self.pool_space.granule_bytes
 
     @property
     def card_bytes(self) -> int:
@@ -82,4 +129,12 @@ class Parts(Model):
         return self.emulation.numa_node
 
     def fabric(self) -> Fabric:
-        return Fabric(self.switches, self.links)
+        return Fabric(self.switches, self.links, self._side)
+
+    def _side(self, card: int) -> Side:
+        host = self.owner_host(card)
+        if host is None:
+            return Side(None, (f"card{card}", "cards"), None)
+        ends = (f"host{host}", "hosts") + ("ranks",) * (self.card(card).owner == "ranks")
+        over = next((space.over for space in self.spaces if space.owned and card in self.cards_of(space)), None)
+        return Side(host, ends, over)

@@ -91,12 +91,14 @@ static int32_t *waiters_of(communicator *m, int32_t doorbell, int64_t epoch) {
 
 static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
     const int32_t published = published_of(m);
-    return (doorbell >= published ? doorbell - published : doorbell) % m->cards;
+    return m->card_of[(doorbell >= published ? doorbell - published : doorbell) % m->cards];
 }
 
 /* How long a look at a doorbell takes, beside those at the rest of its group. */
 static int64_t look_ns(const simulation *v, const stream *s, const communicator *m, int32_t doorbell) {
-    return v->cost.observe_ns + round_trip_ns(v, v->ranks[s->rank].host, doorbell_card(m, doorbell), false);
+    const int32_t at = doorbell_card(m, doorbell);
+    const costs *cost = costs_at(v, at);
+    return cost->observe_ns + cost->coherence_ns + round_trip_ns(v, s->rank, at, false);
 }
 
 static void resume(simulation *v, int32_t id, int64_t shown, int64_t extra_ns) {
@@ -106,7 +108,9 @@ static void resume(simulation *v, int32_t id, int64_t shown, int64_t extra_ns) {
     v->woken[v->woken_length++] = id;
 }
 
-static int64_t scan_ns(const simulation *v, const group *g) { return v->cost.scan_ns * (g->count - 1); }
+static int64_t scan_ns(const simulation *v, const communicator *m, const group *g) {
+    return costs_at(v, doorbell_card(m, g->first))->scan_ns * (g->count - 1);
+}
 
 /* Look at the gate's doorbells as far as they are rung; when all are, its waiters go on. */
 static void look_on(simulation *v, int32_t number) {
@@ -127,7 +131,7 @@ static void look_on(simulation *v, int32_t number) {
     g->open = true;
     for (int32_t waiting = g->waiters, next; waiting != NOBODY; waiting = next) {
         next = v->streams[waiting - 1].link;
-        resume(v, waiting - 1, g->ns, scan_ns(v, its));
+        resume(v, waiting - 1, g->ns, scan_ns(v, m, its));
     }
     g->waiters = NOBODY;
 }
@@ -152,8 +156,10 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int64_t epoch = c->epoch + i->value;
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
-    const int64_t end = s->now + v->cost.ring_ns;
-    const int64_t shown = end + route_to(v, v->ranks[s->rank].host, doorbell_card(m, doorbell))->latency_ns;
+    const int32_t at = doorbell_card(m, doorbell);
+    const route *way = route_to(v, s->rank, at);
+    if (!way) return WRONG;
+    const int64_t end = s->now + costs_at(v, at)->ring_ns + costs_at(v, at)->coherence_ns, shown = end + way->latency_ns;
     busy(&v->ranks[s->rank], s->now, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -171,7 +177,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks) return WRONG;
+    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !route_to(v, s->rank, doorbell_card(m, i->arg))) return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
     if (shown == NEVER) {
@@ -185,7 +191,8 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
 
 static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
-    const int64_t slots = comm_of(v, c)->slots, epoch = c->epoch + i->value;
+    const communicator *m = comm_of(v, c);
+    const int64_t slots = m->slots, epoch = c->epoch + i->value;
     if (i->arg < 0 || i->arg >= c->group_count || i->value < -slots || i->value >= c->rounds) return WRONG;
     if (epoch <= 0) { /* before the communicator's first round */
         finish(v, id, s->now);
@@ -195,6 +202,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
     s->doorbell = its->first;
+    if (!route_to(v, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};
         look_on(v, (int32_t)number);
@@ -203,7 +211,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
         s->link = g->waiters, g->waiters = stream_waits(id);
         return BLOCKED;
     }
-    finish(v, id, later(s->now, g->ns) + look_ns(v, s, comm_of(v, c), s->doorbell) + scan_ns(v, its));
+    finish(v, id, later(s->now, g->ns) + look_ns(v, s, m, s->doorbell) + scan_ns(v, m, its));
     return ON;
 }
 
@@ -242,15 +250,23 @@ static enum state await(simulation *v, int64_t id, const virtual_call *c, const 
 
 static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
 
+/* Of the memory that a region begins in. */
+static const costs *costs_of(const simulation *v, const virtual_call *c, const operand *o) {
+    if (o->kind != REGION || o->id >= c->region_count) return v->costs;
+    return costs_at(v, v->comms[c->comm].card_of[c->regions[o->id].first_card]);
+}
+
 /* One copy from or to the pool, after what it takes to start it. -1 for a region that is not there. */
 static int64_t copy(simulation *v, stream *s, const virtual_call *c, const operand *o, int64_t nbytes, bool to_pool) {
     int64_t alone_ns = 0, way_ns = 0;
-    const int64_t begin = s->now + v->cost.copy_ns;
+    const costs *cost = costs_of(v, c, o);
+    const int64_t begin = s->now + cost->copy_ns + cost->coherence_ns;
     const int64_t end = transfer(v, s->rank, c, o, nbytes, to_pool, begin, &alone_ns, &way_ns);
     if (end < 0) return -1;
     s->queue_ns += end - begin - alone_ns;
     rank_state *r = &v->ranks[s->rank];
-    if (to_pool) r->landed_ns = later(r->landed_ns, end + way_ns);
+    if (to_pool && cost->coherent) s->stored_coherent = true;
+    else if (to_pool) s->stored = true, r->landed_ns = later(r->landed_ns, end + way_ns);
     return to_pool ? end : end + way_ns;
 }
 
@@ -281,7 +297,7 @@ static enum state gather(simulation *v, int64_t id, const virtual_call *c, const
     }
     bool over = s->phase >= 3;
     if (s->phase == 3) {
-        if (i->op == REDUCE) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->cost.reduce_rate);
+        if (i->op == REDUCE) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->costs->reduce_rate);
         if (i->dst2.kind == REGION) s->phase = COMPUTED, over = false;
     }
     busy(&v->ranks[s->rank], s->now, end);
@@ -290,18 +306,24 @@ static enum state gather(simulation *v, int64_t id, const virtual_call *c, const
     return ON;
 }
 
-static int64_t landed_ns(const simulation *v, const stream *s) { return later(s->now, v->ranks[s->rank].landed_ns); }
+/* When a FENCE is over. One for nothing but stores to coherent memory takes no time. */
+static int64_t fenced_ns(const simulation *v, stream *s) {
+    const bool waits = s->stored || !s->stored_coherent;
+    s->stored = s->stored_coherent = false;
+    return waits ? later(s->now, v->ranks[s->rank].landed_ns) + v->costs->fence_ns : s->now;
+}
 
 /* What takes a time that is known at once. */
-static enum state local(simulation *v, int64_t id, const record *i) {
+static enum state local(simulation *v, int64_t id, const virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
+    const costs *cost = costs_of(v, c, &i->a);
     int64_t end = s->now;
     if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return WRONG;
-    if (i->op == FLUSH) end += lines_of(i) * v->cost.flush_line_ns;
-    if (i->op == INVALIDATE) end += lines_of(i) * v->cost.invalidate_line_ns;
-    if (i->op == FENCE) end = landed_ns(v, s) + v->cost.fence_ns;
-    if (i->op == COPY) end += bytes_ns(i->nbytes, v->cost.local_copy_rate);
-    if (i->op == REDUCE_LOCAL) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->cost.reduce_rate);
+    if (i->op == FLUSH && !cost->coherent) end += lines_of(i) * cost->flush_line_ns;
+    if (i->op == INVALIDATE && !cost->coherent) end += lines_of(i) * cost->invalidate_line_ns;
+    if (i->op == FENCE) end = fenced_ns(v, s);
+    if (i->op == COPY) end += bytes_ns(i->nbytes, v->costs->local_copy_rate);
+    if (i->op == REDUCE_LOCAL) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->costs->reduce_rate);
     busy(&v->ranks[s->rank], s->now, end);
     finish(v, id, end);
     return ON;
@@ -316,7 +338,7 @@ static enum state execute(simulation *v, int64_t id, virtual_call *c, const reco
     case WAIT_ALL: return wait_all(v, id, c, i);
     case RECORD: return happen(v, id, c, i);
     case AWAIT: return await(v, id, c, i);
-    case FLUSH: case INVALIDATE: case FENCE: case COPY: case REDUCE_LOCAL: return local(v, id, i);
+    case FLUSH: case INVALIDATE: case FENCE: case COPY: case REDUCE_LOCAL: return local(v, id, c, i);
     default: return WRONG;
     }
 }
@@ -336,7 +358,7 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
             r->events = more, r->event_room = c->events[r->member];
         }
         for (int32_t k = 0; k < c->events[r->member]; k++) r->events[k] = (event){NEVER, NOBODY};
-        r->busy_ns = 0, r->covered_ns = now += v->cost.call_ns;
+        r->busy_ns = 0, r->covered_ns = now += v->costs->call_ns;
         for (int k = 0; k < MAX_STREAMS; k++) {
             const program_stream *p = &c->streams[r->member * MAX_STREAMS + k];
             if (!p->length) continue;
@@ -358,7 +380,7 @@ static bool end_stream(simulation *v, int32_t rank, int64_t now) {
     c->end_ns[r->member] = later(c->end_ns[r->member], now);
     if (--r->live) return true;
     const int64_t end = c->end_ns[r->member];
-    r->exposed_ns += end - c->begin_ns[r->member] - v->cost.call_ns - r->busy_ns;
+    r->exposed_ns += end - c->begin_ns[r->member] - v->costs->call_ns - r->busy_ns;
     r->turn++;
     return begin_turn(v, rank, end);
 }

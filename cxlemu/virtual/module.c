@@ -43,47 +43,54 @@ static int refuse(const char *what) {
 
 static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
 
+/* Whether all that a way takes is there, for any rank of the host. */
+static bool leads_somewhere(const simulation *v, const route *way, int64_t host, int64_t card) {
+    for (int64_t k = 0; k < 2 * way->hops; k++) {
+        const hop *h = k < way->hops ? &way->to_pool[k] : &way->from_pool[k - way->hops];
+        const int64_t owner = v->card[card].owner_host;
+        const int64_t first = h->first + h->by_host * host + h->by_card * card + h->by_owner * owner;
+        if (h->by_rank < 0 || first < 0 || first + (int64_t)h->by_rank * (v->rank_count - 1) >= v->resource_count) return false;
+    }
+    return true;
+}
+
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"paces", "routes", "route_of", "card_latency_ns", "host_of", "costs", "first_read", "first_write",
-                            "first_total", "first_to", "first_from", "first_both", NULL};
-    PyObject *paces, *routes, *route_of, *latencies, *host_of, *given;
+    static char *names[] = {"paces", "routes", "route_of", "cards", "host_of", "costs", "first_read", "first_write",
+                            "first_total", NULL};
+    PyObject *paces, *routes, *route_of, *card_rows, *host_of, *given;
     simulation *v = &self->v;
     int64_t resources, route_count, pairs, cards, ranks, cost_rows;
     if (self->kept) return refuse("a Simulation is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiiiiii", names, &paces, &routes, &route_of, &latencies, &host_of, &given,
-                                     &v->first_read, &v->first_write, &v->first_total, &v->first_to, &v->first_from,
-                                     &v->first_both))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiii", names, &paces, &routes, &route_of, &card_rows, &host_of, &given,
+                                     &v->first_read, &v->first_write, &v->first_total))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
     const pace *rate = keep(self, paces, sizeof *rate, &resources);
     v->routes = rate ? keep(self, routes, sizeof(route), &route_count) : NULL;
     v->route_of = v->routes ? keep(self, route_of, sizeof(int32_t), &pairs) : NULL;
-    v->card_latency_ns = v->route_of ? keep(self, latencies, sizeof(int64_t), &cards) : NULL;
-    const int32_t *hosts = v->card_latency_ns ? keep(self, host_of, sizeof(int32_t), &ranks) : NULL;
-    const costs *cost = hosts ? keep(self, given, sizeof(costs), &cost_rows) : NULL;
-    if (!cost) return -1;
-    if (cost_rows != 1 || !cards || cards > MAX_CARDS || pairs % cards || !ranks || ranks > INT32_MAX / MAX_STREAMS)
+    v->card = v->route_of ? keep(self, card_rows, sizeof(card_row), &cards) : NULL;
+    const int32_t *hosts = v->card ? keep(self, host_of, sizeof(int32_t), &ranks) : NULL;
+    v->costs = hosts ? keep(self, given, sizeof(costs), &cost_rows) : NULL;
+    if (!v->costs) return -1;
+    if (!cost_rows || !cards || cards > INT32_MAX || pairs % cards || !ranks || ranks > INT32_MAX / MAX_STREAMS)
         return refuse("the tables of the model do not fit together");
-    v->cost = *cost;
     v->cards = (int32_t)cards, v->hosts = (int32_t)(pairs / cards), v->rank_count = (int32_t)ranks;
     v->resource_count = (int32_t)resources, v->route_count = (int32_t)route_count;
     bool right = fits(v->first_read, cards, resources) && fits(v->first_write, cards, resources) &&
-                 fits(v->first_total, cards, resources) && fits(v->first_to, ranks, resources) &&
-                 fits(v->first_from, ranks, resources) && fits(v->first_both, ranks, resources);
+                 fits(v->first_total, cards, resources);
+    for (int64_t k = 0; k < cost_rows; k++)
+        right = right && fits(v->costs[k].first_to, ranks, resources) && fits(v->costs[k].first_from, ranks, resources) &&
+                fits(v->costs[k].first_both, ranks, resources) && v->costs[k].coherence_ns >= 0;
+    for (int64_t k = 0; k < cards; k++) right = right && fits(v->card[k].costs, 1, cost_rows) && v->card[k].owner_host < v->hosts;
     for (int64_t k = 0; k < resources; k++)
         right = right && rate[k].rate >= 0 && rate[k].message_ns >= 0 && rate[k].payload_bytes >= 1 && rate[k].flit_bytes >= 1 &&
                 rate[k].flit_bytes <= 65536;
-    for (int64_t k = 0; k < pairs; k++) right = right && v->route_of[k] >= 0 && v->route_of[k] < route_count;
+    for (int64_t k = 0; k < pairs; k++) right = right && v->route_of[k] >= -1 && v->route_of[k] < route_count;
     for (int64_t k = 0; k < ranks; k++) right = right && hosts[k] >= 0 && hosts[k] < v->hosts;
-    for (int64_t k = 0; k < route_count && right; k++) {
-        const route *way = &v->routes[k];
-        right = way->hops >= 0 && way->hops <= MAX_HOPS && way->latency_ns >= 0;
-        for (int64_t h = 0; right && h < 2 * way->hops; h++) {
-            const hop *at = h < way->hops ? &way->to_pool[h] : &way->from_pool[h - way->hops];
-            const int64_t most = at->first + (int64_t)at->by_host * (v->hosts - 1) + (int64_t)at->by_card * (cards - 1);
-            right = at->first >= 0 && at->by_host >= 0 && at->by_card >= 0 && most < resources;
-        }
-    }
+    for (int64_t k = 0; k < route_count; k++)
+        right = right && v->routes[k].hops >= 0 && v->routes[k].hops <= MAX_HOPS && v->routes[k].latency_ns >= 0;
+    for (int64_t k = 0; right && k < pairs; k++)
+        if (v->route_of[k] >= 0) right = leads_somewhere(v, &v->routes[v->route_of[k]], k / cards, k % cards);
     if (!right) return refuse("the tables of the model name what is not there");
     v->resources = zeros(resources, sizeof(resource));
     v->ranks = zeros(ranks, sizeof(rank_state));
@@ -114,10 +121,15 @@ static void Simulation_dealloc(Simulation *self) {
 static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     communicator made = {0};
     long long epochs;
+    int64_t cards;
     simulation *v = &self->v;
-    if (!PyArg_ParseTuple(args, "iiiiL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.cards, &epochs)) return NULL;
-    made.epochs = epochs;
-    if (made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || made.cards > v->cards || epochs < 0 ||
+    PyObject *table;
+    if (!PyArg_ParseTuple(args, "iiiOL", &made.ranks, &made.slots, &made.doorbells_per_rank, &table, &epochs)) return NULL;
+    if (!(made.card_of = keep(self, table, sizeof(int32_t), &cards))) return NULL;
+    made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
+    bool there = true;
+    for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->cards;
+    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || epochs < 0 ||
         (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
@@ -136,7 +148,7 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
 static bool tables_fit(const virtual_call *c, const communicator *m) {
     for (int32_t k = 0; k < c->region_count; k++) {
         const region *r = &c->regions[k];
-        if (r->cards < 1 || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
+        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
             r->start > LARGEST_BYTES)
             return false;
     }
@@ -285,7 +297,7 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, cards, epochs) -> its number"},
+     "communicator(ranks, slots, doorbells_per_rank, cards, epochs) -> its number; cards: which of the model's, of each"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, streams, events) -> its number"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},

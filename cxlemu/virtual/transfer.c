@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 /* How much of a logical range lies on each card that it touches, from the first on; returns how many. */
-static int32_t pieces_of(const region *r, const operand *o, int64_t nbytes, int32_t *card, int64_t *piece) {
+static int32_t pieces_of(const int32_t *card_of, const region *r, const operand *o, int64_t nbytes, int32_t *card, int64_t *piece) {
     const int64_t size = r->granularity_bytes, begin = r->start + o->offset, end = begin + nbytes;
     const int64_t first = begin / size, last = (end - 1) / size;
     if (r->cards == 1 || first == last) {
-        card[0] = r->first_card + (int32_t)(first % r->cards), piece[0] = nbytes;
+        card[0] = card_of[r->first_card + (int32_t)(first % r->cards)], piece[0] = nbytes;
         return 1;
     }
     int32_t count = 0;
@@ -19,7 +19,7 @@ static int32_t pieces_of(const region *r, const operand *o, int64_t nbytes, int3
         piece[count] = blocks * size;
         if (granule == first) piece[count] -= begin - first * size;
         if ((last - granule) % r->cards == 0) piece[count] -= (last + 1) * size - end;
-        card[count] = r->first_card + (int32_t)(granule % r->cards);
+        card[count] = card_of[r->first_card + (int32_t)(granule % r->cards)];
     }
     return count;
 }
@@ -53,14 +53,16 @@ static int64_t take(simulation *v, resource *r, int32_t rank, int64_t asked_ns, 
 }
 
 /* The resources of a piece's way in the direction of the data, engines apart; returns how many. */
-static int32_t way_of(simulation *v, int32_t host, int32_t card, bool to_pool, resource **way) {
-    const route *between = route_to(v, host, card);
+static int32_t way_of(simulation *v, int32_t rank, int32_t card, bool to_pool, resource **way) {
+    const route *between = route_to(v, rank, card);
+    const int64_t host = v->ranks[rank].host, owner = v->card[card].owner_host;
     const hop *hops = to_pool ? between->to_pool : between->from_pool;
     int32_t count = 0;
     resource *ends[2] = {&v->resources[(to_pool ? v->first_write : v->first_read) + card], &v->resources[v->first_total + card]};
     if (!to_pool) way[count++] = ends[1], way[count++] = ends[0];
     for (int64_t k = 0; k < between->hops; k++)
-        way[count++] = &v->resources[hops[k].first + hops[k].by_host * host + hops[k].by_card * card];
+        way[count++] = &v->resources[hops[k].first + hops[k].by_host * host + hops[k].by_rank * (int64_t)rank +
+                                     hops[k].by_card * (int64_t)card + hops[k].by_owner * owner];
     if (to_pool) way[count++] = ends[0], way[count++] = ends[1];
     return count;
 }
@@ -70,22 +72,26 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
     int32_t cards[MAX_CARDS];
     int64_t pieces[MAX_CARDS];
     resource *way[MAX_HOPS + 2];
-    const int32_t host = v->ranks[rank].host;
     if (o->kind != REGION || o->id >= call->region_count || nbytes < 0 || nbytes > LARGEST_BYTES || o->offset < 0 ||
         o->offset > LARGEST_BYTES)
         return -1;
     const region *whole = &call->regions[o->id];
     if (nbytes == 0) return now;
-    resource *engine = &v->resources[(to_pool ? v->first_to : v->first_from) + rank], *both = &v->resources[v->first_both + rank];
+    const int32_t count = pieces_of(v->comms[call->comm].card_of, whole, o, nbytes, cards, pieces);
+    if (count < 1) return -1;
+    for (int32_t k = 0; k < count; k++)
+        if (!route_to(v, rank, cards[k])) return -1;
+    const costs *cost = costs_at(v, cards[0]);
+    resource *engine = &v->resources[(to_pool ? cost->first_to : cost->first_from) + rank];
+    resource *both = &v->resources[cost->first_both + rank];
     const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
     start = take(v, both, rank, start, nbytes, &end, alone_ns);
-    const int32_t count = pieces_of(whole, o, nbytes, cards, pieces);
     if (count > 1) { /* what pieces share carries their sum, from when the first of them comes */
         const int64_t number = ++v->transfers;
         for (int32_t k = 0; k < count; k++) {
-            const int32_t length = way_of(v, host, cards[k], to_pool, way);
+            const int32_t length = way_of(v, rank, cards[k], to_pool, way);
             for (int32_t at = 0; at < length; at++) {
                 if (way[at]->transfer != number) way[at]->transfer = number, way[at]->load = 0, way[at]->start_ns = -1;
                 way[at]->load += pieces[k];
@@ -93,7 +99,7 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
         }
     }
     for (int32_t k = 0; k < count; k++) {
-        const int32_t length = way_of(v, host, cards[k], to_pool, way);
+        const int32_t length = way_of(v, rank, cards[k], to_pool, way);
         int64_t here = start;
         for (int32_t at = 0; at < length; at++) {
             resource *r = way[at];
@@ -104,7 +110,7 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
             }
         }
         last_start = later(last_start, here);
-        *way_ns = later(*way_ns, round_trip_ns(v, host, cards[k], to_pool));
+        *way_ns = later(*way_ns, round_trip_ns(v, rank, cards[k], to_pool));
     }
     if (engine->pace.rate) {
         const int64_t needs = kept_ns(nbytes, &engine->pace);

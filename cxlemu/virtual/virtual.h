@@ -24,9 +24,10 @@ typedef struct {
     int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
 } resource;
 
-/* Resource `first + by_host * host + by_card * card` on the way between a host and a card. */
+/* On the way between a rank and a card: resource `first`, and so many further for its host, the rank, the card and the
+ * host that owns that. */
 typedef struct {
-    int32_t first, by_host, by_card;
+    int32_t first, by_host, by_rank, by_card, by_owner;
 } hop;
 
 typedef struct {
@@ -37,12 +38,20 @@ typedef struct {
 typedef struct {
     int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
     int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
-} costs;
+    int64_t coherent, coherence_ns; /* coherence_ns: of each access */
+    int64_t first_to, first_from, first_both; /* + rank: engines */
+} costs; /* of the memory that is used; what uses none costs what the first row says */
+
+typedef struct {
+    int64_t latency_ns;
+    int32_t costs, owner_host, owner_rank, pad; /* costs: which row; -1: nobody's, or no rank's */
+} card_row;
 
 _Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
-_Static_assert(sizeof(hop) == 12, "hop differs from HOP_DTYPE");
-_Static_assert(sizeof(route) == 2 * MAX_HOPS * 12 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 80, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
+_Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
+_Static_assert(sizeof(costs) == 120, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* Waiters are lists linked through `link`. */
 static inline int32_t stream_waits(int64_t id) { return (int32_t)id + 1; }
@@ -63,6 +72,7 @@ typedef struct {
 
 typedef struct {
     int32_t ranks, slots, doorbells_per_rank, cards;
+    const int32_t *card_of; /* of its layout's cards, which of the model's */
     int64_t epochs; /* all that its calls take */
     bell *published; /* [slot][doorbell] */
     int64_t *done; /* [rank][epoch]: when the done doorbell came to show it */
@@ -90,6 +100,7 @@ typedef struct {
     const record *records;
     int64_t length, at, now, began, queue_ns, wanted;
     int32_t phase, link, rank, doorbell;
+    bool stored, stored_coherent; /* since its last FENCE: where nothing keeps caches coherent, and elsewhere */
 } stream;
 
 typedef struct {
@@ -127,12 +138,11 @@ typedef struct {
     /* the model */
     resource *resources;
     const route *routes;
-    const int32_t *route_of; /* [host][card] */
-    const int64_t *card_latency_ns;
-    int32_t resource_count, route_count, hosts, cards, rank_count;
+    const int32_t *route_of; /* [host][card]; -1: no way */
+    const card_row *card;
+    const costs *costs;
+    int32_t resource_count, route_count, cost_rows, hosts, cards, rank_count;
     int32_t first_read, first_write, first_total; /* + card: resources */
-    int32_t first_to, first_from, first_both; /* + rank */
-    costs cost;
     /* the program */
     communicator *comms;
     virtual_call *calls;
@@ -159,7 +169,8 @@ enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY };
 enum outcome simulation_run(simulation *v, int64_t *where);
 
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
- * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there. */
+ * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there, or
+ * that no way leads to. */
 int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, bool to_pool,
                  int64_t now, int64_t *alone_ns, int64_t *way_ns);
 
@@ -182,13 +193,20 @@ static inline int64_t kept_ns(int64_t nbytes, const pace *p) {
 
 static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static inline const route *route_to(const simulation *v, int32_t host, int32_t card) {
-    return &v->routes[v->route_of[(int64_t)host * v->cards + card]];
+static const route NO_WAY_TO_GO = {.hops = 0};
+
+/* NULL where there is none. */
+static inline const route *route_to(const simulation *v, int32_t rank, int32_t card) {
+    const int32_t number = v->route_of[(int64_t)v->ranks[rank].host * v->cards + card];
+    if (v->card[card].owner_rank == rank) return &NO_WAY_TO_GO;
+    return number < 0 ? NULL : &v->routes[number];
 }
 
+static inline const costs *costs_at(const simulation *v, int32_t card) { return &v->costs[v->card[card].costs]; }
+
 /* A request's way and its answer's; a load waits for the card, too. */
-static inline int64_t round_trip_ns(const simulation *v, int32_t host, int32_t card, bool is_write) {
-    return 2 * route_to(v, host, card)->latency_ns + (is_write ? 0 : v->card_latency_ns[card]);
+static inline int64_t round_trip_ns(const simulation *v, int32_t rank, int32_t card, bool is_write) {
+    return 2 * route_to(v, rank, card)->latency_ns + (is_write ? 0 : v->card[card].latency_ns);
 }
 
 #endif
