@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
 
 from collectives import catalog, oracle, sizes
-from collectives.builder import ZERO_COPY
+from collectives.builder import HIERARCHICAL, ZERO_COPY
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.layouts import REGION_BYTES
-from collectives.recipes import Recipe
+from collectives.recipes import Recipe, with_checksums
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call
 
@@ -75,6 +75,7 @@ class Sweep:
     region_bytes: int = REGION_BYTES
     engine: str = "native"
     integrity: str | None = None
+    cluster: int = 1  # ranks in a cluster, where the topology has clusters
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
@@ -103,6 +104,8 @@ class Sweep:
                 raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
             block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
             call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
+            if variant == HIERARCHICAL.name:
+                call = replace(call, cluster=self.cluster)
             catalog.check(call)
             if self.check:
                 oracle.check_exact(call)
@@ -116,11 +119,19 @@ class Sweep:
             return [own.name]
         lends = not self.in_place or collective not in NEVER_LENT_IN_PLACE
         if self.variant == EVERY:
-            return [v for v in catalog.variants(collective) if lends or v != ZERO_COPY.name]
+            there = catalog.variants(collective, clusters=self.cluster > 1 and self.integrity is None)
+            return [v for v in there if lends or v != ZERO_COPY.name]
         if self.variant == ZERO_COPY.name and not lends:
             raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
         if self.variant != AUTO:
-            catalog.recipe(collective, self.variant)
+            levels = catalog.recipe(collective, self.variant).style.levels
+            if levels and self.cluster == 1:
+                raise ArgumentError(
+                    f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
+                    f"choose -n and a topology's ranks_per_host so"
+                )
+            if levels and self.integrity is not None:
+                with_checksums(catalog.recipe(collective, self.variant))  # says why not
         return [self.variant]
 
 

@@ -70,8 +70,8 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
 
     if recipe.style.levels and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
-            f"{call.collective} {recipe.name} takes two clusters or more of two ranks or more, and {call.ranks} ranks "
-            f"in clusters of {call.cluster} are none"
+            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on each "
+            f"of two or more hosts"
         )
     kind = Levels if recipe.style.levels else Builder
 

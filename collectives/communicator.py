@@ -31,6 +31,7 @@ from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_
 from collectives.builder import ZERO_COPY
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
+from collectives.clusters import ranks_per_cluster
 from collectives.contracts import NEVER_LENT_IN_PLACE
 from collectives.heap import SymmetricHeap, lines
 from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
@@ -87,6 +88,9 @@ class Communicator(Verbs):
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
+        self.cluster = ranks_per_cluster(
+            [context.hosts[member] for member in members]
+        )  # ranks in one, 1: there are none
         self.layout = layout
         self._board = context.session.board(arena.take(board_bytes(self.size)).at, self.size)
         ring = arena.take(self.layout.extent_bytes)
@@ -295,7 +299,8 @@ class Communicator(Verbs):
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
-        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
+        cluster = self.cluster if chosen.style.levels else 1
+        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster)
         check(call)
         bound = bind(call, self.rank, x, out)
         if chosen.style.heap or (auto and self.pool.in_use):

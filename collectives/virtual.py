@@ -15,6 +15,7 @@ from collectives import catalog, contracts, oracle, sizes
 from collectives.bench import AUTO, Case, WrongElement, load_algorithm
 from collectives.builder import NAIVE
 from collectives.choose import Choice, choose
+from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from cxlemu.engines.reference import Runner
@@ -115,7 +116,8 @@ def planned(
         if call.algorithm == AUTO:
             choice = choose(call.collective, call.nbytes, call.ranks)
         recipe = catalog.recipe(call.collective, choice.variant)
-    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
+    cluster = ranks_per_cluster(topology.place(call.ranks)) if recipe.style.levels else 1
+    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
     return catalog.build(recipe, virtual_layout(topology, call, space), call), choice
 
 

@@ -83,11 +83,11 @@ def _cases(collectives: Sequence[str], ranks: range, variant: str) -> Iterator[C
     chosen = list(collectives or COLLECTIVES)
     wanted = variant.split(",")
     for name in wanted if variant != EVERY else ():
-        if not any(name in variants(collective) for collective in chosen):
+        if not any(name in variants(collective, clusters=True) for collective in chosen):
             recipe(chosen[0], name)  # says what there is
     for collective in chosen:
         for count in ranks:
-            for there in variants(collective):
+            for there in variants(collective, clusters=True):
                 if variant == EVERY or there in wanted:
                     yield from cases(collective, there, count)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from collectives.bench import load_algorithm
 from collectives.catalog import build, recipe, variants
 from collectives.catalog import check as check_call
 from collectives.choose import choose
+from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
@@ -82,7 +83,10 @@ class Wanted:
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
         heap = InHeap(0, output=0 if self.in_place else None) if chosen.style.heap else None  # at its begin
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
-        return build(chosen, world_layout(Topology.load(self.config), self.ranks), call)
+        topology = Topology.load(self.config)
+        if chosen.style.levels:
+            call = replace(call, cluster=ranks_per_cluster(topology.place(self.ranks)))
+        return build(chosen, world_layout(topology, self.ranks), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
         variant = choose(collective, nbytes, self.ranks).variant if self.variant == "auto" else self.variant
@@ -272,7 +276,7 @@ def list_() -> None:
     table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for collective in COLLECTIVES:
         by_algorithm: dict[str, list[str]] = {}
-        for variant in variants(collective):
+        for variant in variants(collective, clusters=True):
             by_algorithm.setdefault(_first_line(recipe(collective, variant)), []).append(variant)
         for line, names in by_algorithm.items():
             table.add_row(collective, " ".join(names), line)

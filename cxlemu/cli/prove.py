@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from collectives import catalog
-from collectives.bench import EVERY, STEP_FACTOR, Sweep, size_steps
+from collectives.bench import EVERY, STEP_FACTOR, Case, Sweep, size_steps
+from collectives.builder import HIERARCHICAL
+from collectives.clusters import cluster_sizes
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe, with_checksums
@@ -62,12 +65,14 @@ def command(
 
     Each plan is proved as a call among any others, of every root, on a ring that wraps. A violation names the rank,
     the instruction and the link of the chain that is missing, with a schedule that shows it where one was found.
-    Without arguments: all collectives and barrier, in every variant.
+    Without arguments: all collectives and barrier, in every variant, and on two levels with clusters of every
+    size that the ranks can come in.
 
     \b
     Examples:
       cxlemu prove
       cxlemu prove all_gather broadcast -n 2-16 -b 8 -e 1M --variant all,line
+      cxlemu prove --variant hierarchical -n 4-8
       cxlemu prove -n 64 --json proofs.json
       cxlemu prove all_reduce --integrity crc32c
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 3
@@ -87,8 +92,12 @@ def command(
         (world_layout(topology, count), case, own or catalog.recipe(case.call.collective, case.call.algorithm))
         for count in ranks
         for name in variant.split(",")
-        for case in _sweep(named, sizes, name, algorithm, in_place).cases(count)
+        for case in _cases(_sweep(named, sizes, name, algorithm, in_place), count)
     ]
+    if not asked:
+        raise ArgumentError(
+            f"-n: no number of ranks from {ranks[0]} to {ranks[-1]} is that of two clusters of two or more"
+        )
     if integrity is not None:
         asked = [(layout, case, with_checksums(recipe)) for layout, case, recipe in asked if _carries(recipe, variant)]
         if not asked:
@@ -101,18 +110,28 @@ def command(
     ctx.exit(report.verdict.exit_code)
 
 
+def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
+    """All that are asked for; those on two levels with clusters of every size."""
+    sizes = cluster_sizes(ranks)
+    if sweep.variant == HIERARCHICAL.name and not sizes:
+        return
+    for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
+        for cluster in sizes if case.call.cluster > 1 else (1,):
+            yield replace(case, call=replace(case.call, cluster=cluster))
+
+
 def _carries(recipe: Recipe, variant: str) -> bool:
     """Whether its doorbells have room for checksums. Raises ArgumentError where one that has not is asked for."""
     if recipe.style.line and variant != EVERY:
         raise ArgumentError(
             "--integrity: the line variant carries its payload where a checksum would be, and needs none"
         )
-    return not recipe.style.line
+    return not recipe.style.line and (variant != EVERY or not recipe.style.levels)
 
 
 def _sweep(named: tuple[str, ...], sizes: list[int], variant: str, algorithm: str | None, in_place: bool) -> Sweep:
     """Every collective that has the variant. Raises ArgumentError when none has it."""
-    having = tuple(c for c in named if c not in COLLECTIVES or variant in (EVERY, *catalog.variants(c)))
+    having = tuple(c for c in named if c not in COLLECTIVES or variant in (EVERY, *catalog.variants(c, clusters=True)))
     return Sweep(
         collectives=having or named, sizes=sizes, variant=variant, algorithm=algorithm, in_place=in_place, check=False
     )

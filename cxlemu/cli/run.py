@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from uuid import UUID
 import click
 
 from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep, load_algorithm, size_steps
+from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
@@ -229,6 +231,7 @@ def command(
         engine=engine,
         cards=_real_cards(memory),
     )
+    sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology.place(setup.ranks)))
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
     world_layout(topology, setup.ranks, region_bytes=region_bytes)  # refuses what cannot work before anything is made

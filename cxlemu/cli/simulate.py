@@ -13,6 +13,7 @@ from rich.text import Text
 
 from collectives.bench import AUTO, DEFAULT_SEED, EVERY, Sweep, size_steps
 from collectives.builder import LINE
+from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES
 from collectives.virtual import Simulated, simulate_case
 from cxlemu import __version__
@@ -127,6 +128,7 @@ def command(
         variant=variant,
         algorithm=algorithm,
         check=check,
+        cluster=ranks_per_cluster(topology.place(ranks)),
     )
     cases = sweep.cases(ranks)
     if variant == EVERY:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from collectives.builder import HIERARCHICAL
 from collectives.catalog import build, recipe, variants
+from collectives.clusters import cluster_sizes
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -30,16 +32,25 @@ class Case(NamedTuple):
     rounds: int = 1
     in_place: bool = False
     output_in_heap: bool = False
+    cluster: int = 1
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
+        words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"{self.rounds} rounds"] if self.rounds > 1 else []
         words += ["in place"] if self.in_place else []
         return " ".join(words + (["output in heap"] if self.output_in_heap else []))
 
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
-    """All forms in which a variant synchronizes: rounds, and arrays that are in place or in the heap."""
+    """All forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap."""
+    if variant == HIERARCHICAL.name:
+        for cluster in cluster_sizes(ranks):
+            yield Case(collective, variant, ranks, cluster=cluster)
+            yield Case(collective, variant, ranks, cluster=cluster, rounds=2)
+            if collective in ("all_reduce", "all_to_all"):
+                yield Case(collective, variant, ranks, cluster=cluster, in_place=True)
+        return
     yield Case(collective, variant, ranks)
     if collective == "barrier":
         return
@@ -58,7 +69,7 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
 def shipped(ranks: int) -> Iterator[Case]:
     """Every case of every variant of every collective."""
     for collective in COLLECTIVES:
-        for variant in variants(collective):
+        for variant in variants(collective, clusters=True):
             yield from cases(collective, variant, ranks)
 
 
@@ -67,11 +78,13 @@ def plan_of(case: Case) -> Plan:
     contract = COLLECTIVES[case.collective]
     line_bytes = PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES
     nbytes = 2 * line_bytes if contract.moves_data else 0
-    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy"):
-        nbytes *= case.ranks  # a slice has two lines
+    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy", HIERARCHICAL.name):
+        nbytes *= case.ranks  # a slice has two lines, on clusters those of each
+    elif case.collective in ("broadcast", "reduce"):
+        nbytes *= case.cluster
     slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
     call = Call(case.collective, case.variant, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
-    call = replace(call, in_place=case.in_place)
+    call = replace(call, in_place=case.in_place, cluster=case.cluster)
     if case.variant == "zero_copy":
         call = lent(call, output=case.output_in_heap)
     for lines in range(1, LINES_MAX):  # the smallest slots that will do
@@ -92,6 +105,16 @@ def plan_of(case: Case) -> Plan:
 
 def _blocks(case: Case) -> int:
     """How many blocks a rank publishes, at most."""
+    if case.cluster > 1:
+        clusters = case.ranks // case.cluster
+        return {
+            **dict.fromkeys(("all_gather", "gather"), clusters + 1),
+            **dict.fromkeys(("scatter", "reduce_scatter"), case.ranks + clusters),
+            "all_to_all": 2 * case.ranks,
+            "broadcast": case.cluster + 1,
+            "all_reduce": case.cluster + 3,
+            "reduce": case.cluster + 2,
+        }[case.collective]
     if case.collective in ("all_to_all", "reduce_scatter", "scatter"):
         return case.ranks
     return case.ranks + 1 if case.variant in ("two_shot", "zero_copy") else 1
