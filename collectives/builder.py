@@ -136,6 +136,7 @@ class Builder:
     _events: int = field(init=False, default=0)
     _kernels: dict[Kernel, int] = field(init=False, default_factory=dict)
     _scratch_bytes: int = field(init=False, default=0)
+    _reserved: int = field(init=False, default=0)  # bytes of scratch memory that folds leave alone
     _areas: Areas = field(init=False)
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
     _lends: bool = field(init=False, default=False)  # and nothing else tells that it was read
@@ -144,7 +145,8 @@ class Builder:
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.style.overlap else ("main",)
         self._streams = {name: [] for name in names}
-        self._scratch_bytes = CHECKSUMS_BYTES if self.style.checked else 0
+        if self.style.checked:
+            self._reserve(CHECKSUMS_BYTES)
         self._groups = [Group(self.layout.done(0), self.ranks, 1)]
 
     # --- what an algorithm asks -------------------------------------------------------------------------------
@@ -191,17 +193,19 @@ class Builder:
         blocks: int = 1,
         spread: str,
         answered: bool = False,
+        chunk_bytes: int = 0,
     ) -> Iterator[list[Chunk]]:
         """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks.
 
         ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
         or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N). ``answered``: everyone
-        who reads a rank's blocks sends it what they became, and so need not say that they were read.
+        who reads a rank's blocks sends it what they became, and so need not say that they were read. ``chunk_bytes``:
+        chunks of that size, or smaller ones where a slot has no room, instead of as many as the style says.
         """
         if nbytes == 0:
             return
         writers = list(range(self.ranks)) if writers is None else writers
-        piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread)
+        piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes)
         self._answered = answered
         if nbytes > ROUNDS_MAX * piece:
             raise ArgumentError(
@@ -213,7 +217,7 @@ class Builder:
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
             self._entered = ""
             chunks = [
-                Chunk(seq, number, start + at, min(step, size - at), at)
+                Chunk(seq, number, start + at, min(step, size - at), number * round_up(step, LINE_BYTES))
                 for number, at in enumerate(range(0, size, step))
             ]
             for chunk in chunks:
@@ -225,7 +229,9 @@ class Builder:
             self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
             self._lends = False
 
-    def _plan_areas(self, nbytes: int, writers: list[int], blocks: int, spread: str) -> tuple[int, int, Areas]:
+    def _plan_areas(
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0
+    ) -> tuple[int, int, Areas]:
         """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
         doorbells = self.layout.doorbells_per_rank // blocks
         if doorbells < 1:
@@ -239,8 +245,12 @@ class Builder:
         placement = spread if self.style.interleaved else "sequential"
         chunks = min(self.style.chunks, doorbells)
         if not self.style.heap:
-            regions, piece = place(self.layout, len(writers), blocks, nbytes, placement)
-            return piece, 0, Areas(self._table(writers, regions), piece, chunks)
+            regions, room = place(self.layout, len(writers), blocks, nbytes, placement)
+            piece, step = room, min(chunk_bytes, room)
+            if step:
+                chunks = min(room // round_up(step, LINE_BYTES), doorbells)
+                piece = chunks * step
+            return piece, step, Areas(self._table(writers, regions), room, chunks)
         return self._plan_heap_areas(nbytes, writers, blocks, placement, chunks)
 
     def _plan_heap_areas(
@@ -616,21 +626,28 @@ class Builder:
         return self._in_slot(block) and not self.style.checked
 
     def _scratch(self, nbytes: int, row: int = 0) -> Operand:
-        first, stride = CHECKSUMS_BYTES if self.style.checked else 0, round_up(nbytes, LINE_BYTES)
-        self._scratch_bytes = max(self._scratch_bytes, first + (row + 1) * stride)
-        return Operand(Kind.BUFFER, SCRATCH, 0, first + row * stride)
+        stride = round_up(nbytes, LINE_BYTES)
+        self._scratch_bytes = max(self._scratch_bytes, self._reserved + (row + 1) * stride)
+        return Operand(Kind.BUFFER, SCRATCH, 0, self._reserved + row * stride)
 
-    def _record(self) -> int | None:
-        """An event that follows all of the publish stream so far; with one stream, program order says as much."""
+    def _reserve(self, nbytes: int) -> Operand:
+        """Scratch memory for the whole call, before anything is folded."""
+        place = Operand(Kind.BUFFER, SCRATCH, 0, self._reserved)
+        self._reserved += round_up(nbytes, LINE_BYTES)
+        self._scratch_bytes = max(self._scratch_bytes, self._reserved)
+        return place
+
+    def _record(self, stream: str = "publish") -> int | None:
+        """An event that follows all of the stream so far; with one stream, program order says as much."""
         if not self.style.overlap:
             return None
         self._events += 1
-        self._emit("publish", Op.RECORD, arg=self._events - 1)
+        self._emit(stream, Op.RECORD, arg=self._events - 1)
         return self._events - 1
 
-    def _order(self, event: int | None) -> None:
+    def _order(self, event: int | None, stream: str = "retrieve") -> None:
         if event is not None:
-            self._emit("retrieve", Op.AWAIT, arg=event)
+            self._emit(stream, Op.AWAIT, arg=event)
 
     @cached_property
     def _buffers(self) -> tuple[Buffer, Buffer]:

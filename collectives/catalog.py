@@ -70,8 +70,8 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
 
     if recipe.style.levels and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
-            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on each "
-            f"of two or more hosts"
+            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
+            f"each of two or more hosts"
         )
     kind = Levels if recipe.style.levels else Builder
 

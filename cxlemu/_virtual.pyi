@@ -17,6 +17,7 @@ class Simulation:
         first_read: int,
         first_write: int,
         first_total: int,
+        multiprocessors: int,
     ) -> None: ...
     def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: Table, epochs: int, /) -> int: ...
     def call(
@@ -26,6 +27,7 @@ class Simulation:
         rounds: int,
         regions: Table,
         groups: Table,
+        kernels: Table,
         streams: list[Sequence[Table]],
         events: list[int],
         /,

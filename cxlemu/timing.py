@@ -23,6 +23,8 @@ block. Who waits for a doorbell sees it a look (a load, and the cost of observin
 to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
 each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
 doorbells' bytes.
+
+What COMPUTE costs says cxlemu/compute.py.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
-from cxlemu.topology import Cards, Costs, Link, Route, Space, Switch, Topology
+from cxlemu.topology import Accelerator, Cards, Costs, Link, Route, Space, Switch, Topology
 
 HOPS_MAX = 32  # MAX_HOPS in virtual/virtual.h
 HOP_DTYPE = np.dtype([(name, "<i4") for name in ("first", "by_host", "by_rank", "by_card", "by_owner")])
@@ -156,6 +158,12 @@ class CostModel:
     @cached_property
     def _index(self) -> dict[int, int]:
         return {card: index for index, card in enumerate(self.cards)}
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """What every rank computes with: see cxlemu/compute.py."""
+        name = self.topology.accelerator
+        return None if name is None else Accelerator.load(name)
 
     def paces(self) -> Records:
         """A row of PACE_DTYPE for each resource."""

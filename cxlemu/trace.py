@@ -1,7 +1,8 @@
 """What a virtual run did, as events on tracks, and as a file that Perfetto (ui.perfetto.dev) and Chrome open.
 
 A track is a rank's stream, a copy engine, a card or a link. Slices of one track never overlap: a stream executes one
-instruction at a time, and a resource carries one transfer.
+instruction at a time, and a resource carries one transfer. COMPUTEs of a stream do overlap: they are on as many tracks
+of the rank's as there are at a time.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ class Event(NamedTuple):
 def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[Event]:
     """All that a logged run did, ``start_ns`` later, so that runs can follow each other in one trace."""
     ranks = range(len(run.model.hosts))
+    lanes: dict[int, list[int]] = {}
     members = [{rank: at for at, rank in enumerate(call.members or ranks)} for call in run.calls]
     for begin_ns, end_ns, queue_ns, rank, call, stream, at in run.executed.tolist():
         plan = run.calls[call].plan
         its = plan.part(members[call][rank]).streams[stream]
         instruction = its.instructions[at]
         track = f"rank{rank} {its.name}"
+        if instruction.op == Op.COMPUTE:
+            track = f"rank{rank} computes {_lane(lanes.setdefault(rank, []), begin_ns, end_ns)}"
         arguments: dict[str, int | str] = {"call": str(plan.call), "at": at} | _arguments(instruction)
         if queue_ns:
             arguments["queue_ns"] = queue_ns
-        name = instruction.op.name + (f" {format_bytes(instruction.nbytes)}" if instruction.nbytes else "")
+        kernel = f" {plan.frame.kernels[instruction.arg]}" if instruction.op == Op.COMPUTE else ""
+        name = instruction.op.name + kernel + (f" {format_bytes(instruction.nbytes)}" if instruction.nbytes else "")
         yield Event("ranks", track, name, start_ns + begin_ns, start_ns + end_ns, arguments)
     for begin_ns, end_ns, nbytes, number, rank in run.reserved.tolist():
         resource = run.model.resources[number]
@@ -52,6 +57,13 @@ def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[Event]:
             start_ns + end_ns,
             {"bytes": nbytes, "rank": rank},
         )
+
+
+def _lane(ends_ns: list[int], begin_ns: int, end_ns: int) -> int:
+    """The first track that is free, or one more."""
+    lane = next((lane for lane, its_ns in enumerate(ends_ns) if its_ns <= begin_ns), len(ends_ns))
+    ends_ns[lane : lane + 1] = [end_ns]
+    return lane
 
 
 def _arguments(instruction: Instruction) -> dict[str, int | str]:

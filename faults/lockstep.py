@@ -49,7 +49,7 @@ class Queued(Runner):
         if self.given is not None:
             if not self.part.buffers[0].inside:
                 self.buffers[1][:] = POISON
-            self.buffers[0][:] = self.given
+            fill_inputs(self.buffers, self.given)
 
     def end(self) -> Bytes:
         self.output = self.buffers[1].copy()
@@ -120,10 +120,11 @@ class Lockstep:
         return Queued(plan.call, plan.frame, plan.part(rank), binding, memory=memory, buffers=arrays, given=later)
 
     def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:
-        source, target, scratch = fresh_buffers(plan.part(rank), given)
+        buffers = fresh_buffers(plan.part(rank), given)
         heap, inner = plan.call.heap, plan.part(rank).buffers[0]
         if not self.mapped or heap is None:
-            return [source, target, scratch]
+            return buffers
+        source, target, scratch = buffers
         strip = self.layout.heap_strip(rank)
         mine = self.cards[strip.card][self.base + self.layout.heap_offset + strip.offset :][: strip.nbytes]
         at = heap.input + rank * heap.step
@@ -200,12 +201,18 @@ class Lockstep:
 
 
 def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
-    """Input, output and scratch; in place, the smaller of the first two lies in the other."""
-    source, target, scratch = (np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers)
-    inner_input, inner_output, _ = part.buffers
+    """Input, output, scratch and what more a part has; in place, the smaller of the first two lies in the other."""
+    arrays = [np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers]
+    inner_input, inner_output = part.buffers[:2]
     if inner_input.inside:
-        source = target[inner_input.at : inner_input.at + inner_input.nbytes]
-    source[:] = given
+        arrays[0] = arrays[1][inner_input.at : inner_input.at + inner_input.nbytes]
+    fill_inputs(arrays, given)
     if inner_output.inside:
-        target = source[inner_output.at : inner_output.at + inner_output.nbytes]
-    return [source, target, scratch]
+        arrays[1] = arrays[0][inner_output.at : inner_output.at + inner_output.nbytes]
+    return arrays
+
+
+def fill_inputs(arrays: Sequence[Bytes], given: Bytes) -> None:
+    """``given``: the bytes of all inputs, one after another; the first one and those after scratch memory."""
+    for array in (arrays[0], *arrays[3:]):
+        array[:], given = given[: array.nbytes], given[array.nbytes :]

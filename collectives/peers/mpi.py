@@ -5,7 +5,6 @@ Run by mpirun: ``mpi.main(SOCKET)`` is one rank.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from collectives.peers.worker import Call, Prepared, Repeated, allocate, die_with_parent, serve
@@ -26,14 +25,14 @@ class Mpi:
     def _bound(self, collective: str, x: Any, out: Any, root: int) -> Call:
         comm = self._comm
         calls: dict[str, Call] = {
-            "all_reduce": partial(comm.Allreduce, x, out),
-            "reduce": partial(comm.Reduce, x, out, root=root),
-            "broadcast": partial(comm.Bcast, out, root=root),
-            "all_gather": partial(comm.Allgather, x, out),
-            "gather": partial(comm.Gather, x, out, root=root),
-            "scatter": partial(comm.Scatter, x, out, root=root),
-            "reduce_scatter": partial(comm.Reduce_scatter_block, x, out),
-            "all_to_all": partial(comm.Alltoall, x, out),
+            "all_reduce": lambda: comm.Allreduce(x, out),
+            "reduce": lambda: comm.Reduce(x, out, root=root),
+            "broadcast": lambda: comm.Bcast(out, root=root),
+            "all_gather": lambda: comm.Allgather(x, out),
+            "gather": lambda: comm.Gather(x, out, root=root),
+            "scatter": lambda: comm.Scatter(x, out, root=root),
+            "reduce_scatter": lambda: comm.Reduce_scatter_block(x, out),
+            "all_to_all": lambda: comm.Alltoall(x, out),
         }
         return calls[collective]
 

@@ -40,14 +40,15 @@ class Ours:
             paths["pool"] = Repeated(self._bound("{}_init", command, pooled, variant="zero_copy")(), own)
         return paths
 
-    def _bound(self, verb: str, command: dict[str, Any], buffers: Buffers, **arguments: Any) -> Any:
-        name = command["collective"]
+    def _bound(self, verb: str, command: dict[str, Any], buffers: Buffers, **more: Any) -> Any:
+        """The call as a program writes it, not through a partial, which copies what is given by name every time."""
+        name, root, (x, out) = command["collective"], command["root"], buffers
         call = getattr(self._comm, verb.format(name))
-        if name in ("broadcast", "reduce", "gather", "scatter"):
-            arguments["root"] = command["root"]
         if name == "broadcast":
-            return partial(call, buffers.out, **arguments)
-        return partial(call, buffers.x, out=buffers.out, **arguments)
+            return lambda: call(out, root=root, **more)
+        if name in ("reduce", "gather", "scatter"):
+            return lambda: call(x, out=out, root=root, **more)
+        return lambda: call(x, out=out, **more)
 
     def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
         """The same arrays in the pool, as far as zero copy wants them there. None where its heap has no room.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +41,23 @@ HEADS = (
 MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
-@click.command()
+# First word -> module of a form with options of its own; it holds a click command named `command`.
+FORMS = {"training": "cxlemu.cli.simulate_training"}
+
+
+class Forms(click.Command):
+    """``simulate`` takes collectives, unless its first word is that of another form."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in FORMS:
+            form: click.Command = importlib.import_module(FORMS[args[0]]).command
+            return form.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=Forms)
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
@@ -105,6 +122,8 @@ def command(
       cxlemu simulate broadcast -b 1M --check --trace broadcast.json
       cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
       cxlemu simulate --json all.json
+
+    `cxlemu simulate training` simulates a language model's training step; its --help has its options.
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli.drawing import ASCII, drawing
+from cxlemu.cli.topology_cost import cost as cost_command
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.topology.document import dotted
@@ -31,6 +32,7 @@ def command() -> None:
       cxlemu topology show six-cards
       cxlemu topology show my-rack.yaml --json
       cxlemu topology check configs/*.yaml
+      cxlemu topology cost titan2-6xcz120
     """
 
 
@@ -108,6 +110,9 @@ def show(config: str, as_json: bool) -> None:
         console.print(table)
     console.print()
     console.print(_notes(topology))
+
+
+command.add_command(cost_command)
 
 
 def _summary(topology: Topology) -> str:

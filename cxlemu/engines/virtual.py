@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu import _virtual
+from cxlemu.compute import kernel_costs
 from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.plan import Layout, Op, Plan
@@ -82,6 +83,7 @@ class VirtualRun:
     begin_ns: tuple[NDArray[np.int64], ...]
     end_ns: tuple[NDArray[np.int64], ...]
     exposed_wait_ns: NDArray[np.int64]  # of each rank: when none of its streams did anything but wait for peers
+    tiles_ns: NDArray[np.int64]  # of each rank: what its multiprocessors computed, all together
     ops: dict[Op, OpTotal]
     instructions: int
     executed: Records  # rows of EXECUTED_DTYPE, in the order of execution; none without a log
@@ -123,6 +125,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
         host_of=np.array(model.hosts, np.int32),
         costs=model.costs,
         **{f"first_{which}": first for which, first in model.first.items()},
+        multiprocessors=model.accelerator.multiprocessors if model.accelerator else 0,
     )
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
     _add_calls(core, model, calls, members)
@@ -151,6 +154,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
         tuple(begin for begin, _ in ends),
         tuple(end for _, end in ends),
         np.frombuffer(seen["exposed"], np.int64),
+        np.frombuffer(seen["tiles"], np.int64),
         {op: OpTotal(*totals[op].tolist()) for op in Op if totals[op]["count"]},
         seen["steps"],
         np.frombuffer(seen["log"], EXECUTED_DTYPE),
@@ -178,8 +182,6 @@ def _add_calls(
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame
-        if frame.kernels:
-            raise PlanError(f"{call.plan.call}: its kernels ({frame.kernels[0].name}) have no cost in this model")
         parts = call.plan.parts
         core.call(
             numbers[ring],
@@ -187,6 +189,7 @@ def _add_calls(
             frame.rounds,
             region_table(frame.regions),
             group_table(frame.groups),
+            kernel_costs(model.accelerator, frame, parts[0]),
             [[stream.records for stream in part.streams] for part in parts],
             [part.events for part in parts],
         )

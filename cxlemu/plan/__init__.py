@@ -13,7 +13,7 @@ from cxlemu.plan.instructions import (
     encode,
 )
 from cxlemu.plan.layout import Layout
-from cxlemu.plan.plan import Buffer, Call, Frame, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
+from cxlemu.plan.plan import Buffer, Call, Frame, Gemm, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
 
 __all__ = [
     "DTYPES",
@@ -23,6 +23,7 @@ __all__ = [
     "Call",
     "Flag",
     "Frame",
+    "Gemm",
     "Group",
     "InHeap",
     "Instruction",

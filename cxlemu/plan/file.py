@@ -21,7 +21,7 @@ from cxlemu.files import write_atomically
 from cxlemu.plan import rules
 from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import Layout
-from cxlemu.plan.plan import Buffer, Call, Frame, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
+from cxlemu.plan.plan import Buffer, Call, Frame, Gemm, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
 
 MAGIC = b"CXLEMUPL"
 VERSION = 2
@@ -45,6 +45,17 @@ class _InHeap(_Model):
     output: _Number | None
 
 
+class _Gemm(_Model):
+    m: _Id
+    n: _Id
+    k: _Id
+    comm_tile_rows: _Id
+    tile_rows: _Id
+    tile_cols: _Id
+    order: _Name
+    transport: _Name
+
+
 class _Call(_Model):
     collective: _Name
     algorithm: _Name
@@ -56,6 +67,7 @@ class _Call(_Model):
     in_place: bool
     heap: _InHeap | None
     cluster: _Few = 1
+    gemm: _Gemm | None = None
 
 
 class _Layout(_Model):
@@ -203,7 +215,8 @@ def _opened(content: bytes) -> tuple[_Header, memoryview]:
 
 def _plan(header: _Header, records: memoryview) -> Plan:
     heap = InHeap(**header.call.heap.model_dump()) if header.call.heap else None
-    call = Call(**{**header.call.model_dump(), "heap": heap})
+    gemm = Gemm(**header.call.gemm.model_dump()) if header.call.gemm else None
+    call = Call(**{**header.call.model_dump(), "heap": heap, "gemm": gemm})
     if len(header.parts) != call.ranks:
         raise PlanFileError(f"it has the parts of {len(header.parts)} ranks, its call has {call.ranks}")
     declared = sum(stream.records for part in header.parts for stream in part.streams) * RECORD_DTYPE.itemsize

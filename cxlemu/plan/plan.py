@@ -43,6 +43,29 @@ class InHeap:
 
 
 @dataclass(frozen=True, slots=True)
+class Gemm:
+    """A matrix product that is fused with a collective: A is m x k, B is k x n, as they are before ranks share them.
+
+    Ranks exchange ``comm_tile_rows`` rows at once, 0: as many as a chunk of a collective takes, and multiply tiles of
+    ``tile_rows`` x ``tile_cols``; ``order`` and ``transport`` are those of collectives/fused.
+    """
+
+    m: int
+    n: int
+    k: int
+    comm_tile_rows: int = 0
+    tile_rows: int = 0
+    tile_cols: int = 0
+    order: str = "shifted"
+    transport: str = "pull"
+
+    def __str__(self) -> str:
+        words = [f"{self.m}x{self.n}x{self.k}", f"tile {self.tile_rows}x{self.tile_cols}"]
+        words += [f"rows {self.comm_tile_rows}"] if self.comm_tile_rows else []
+        return " ".join([*words, self.order, self.transport])
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What is computed. The machine does not interpret it; contracts do, and ranks compare it."""
 
@@ -56,6 +79,7 @@ class Call:
     in_place: bool = False
     heap: InHeap | None = None  # zero copy: the input is published where it lies
     cluster: int = 1  # on two levels: so many consecutive ranks each exchange among themselves first, and fold apart
+    gemm: Gemm | None = None  # fused with a matrix product
 
     def tag(self) -> int:
         """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
@@ -70,7 +94,7 @@ class Call:
         words += [self.redop] if self.redop != "none" else []
         words += [f"root {self.root}"] if self.root else []
         words += ["in place"] if self.in_place else []
-        words += [str(self.heap)] if self.heap else []
+        words += [str(part) for part in (self.heap, self.gemm) if part]
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         return " ".join(words)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cxlemu.topology.document import Key, shown
 from cxlemu.topology.fields import Misplaced, Space, closest
 from cxlemu.topology.parts import Parts
+from cxlemu.topology.shipped import shipped_accelerators
 from cxlemu.units import format_bytes
 
 CARDS_MAX = 256
@@ -18,6 +19,9 @@ def defects(topology: Parts) -> Iterator[Misplaced]:
     if not topology.description.isprintable():
         yield Misplaced(("description",), "should be one line of printable text")
     yield from _cards(topology)
+    if topology.accelerator is not None and topology.accelerator not in shipped_accelerators():
+        what = f"is {topology.accelerator}, which is none; {closest(topology.accelerator, shipped_accelerators())}"
+        yield Misplaced(("accelerator",), what)
     yield from _names_taken_twice(topology)
     yield from _link_ends(topology)
     yield from _spaces(topology)

@@ -246,6 +246,16 @@ class Space(Model):
         return self
 
 
+class Item(Model):
+    """A line of the bill of materials: what joins hosts to each other, or the memory that they share."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)] = Field(description="what one buys")
+    kind: Literal["switch", "adapter", "cable", "card"] = Field(description="switch, adapter, cable or card")
+    count: int = Field(ge=1, le=10**6, description="how many")
+    price_usd: Annotated[float, Field(ge=0, le=10**8, allow_inf_nan=False)] = Field(description="of one, in US dollars")
+    power_watts: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = Field(description="of one, in watts")
+
+
 class Emulation(Model):
     """What this machine spends on the emulation."""
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from cxlemu.errors import ArgumentError
 from cxlemu.topology.fabric import Fabric, Side
-from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Link, Model, Name, Space, Switch
+from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Item, Link, Model, Name, Space, Switch
 
 
 def _as_groups(cards: Any) -> Any:
@@ -26,6 +26,7 @@ class Parts(Model):
     cards: Annotated[tuple[Cards, ...], Field(strict=False, min_length=1), BeforeValidator(_as_groups)] = Field(
         description="one group of equal cards, or a list of groups"
     )
+    accelerator: Name | None = Field(default=None, description="a shipped accelerator: what every rank computes with")
     costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
     switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
         default=(), description="the switches between hosts and cards"
@@ -35,6 +36,9 @@ class Parts(Model):
     )
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
         description="the memories that regions lie in: a cxl_pool, or others on cards"
+    )
+    bill: Annotated[tuple[Item, ...], Field(strict=False, min_length=1, max_length=64)] | None = Field(
+        default=None, description="what the fabric costs: name, kind, count, price_usd and power_watts of each part"
     )
     emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
 

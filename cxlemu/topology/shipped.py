@@ -1,4 +1,4 @@
-"""The topology files that come with cxlemu: inside the installed package, or beside it in a checkout."""
+"""The topology and accelerator files that come with cxlemu: in the installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ import cxlemu
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Name without ``.yaml`` -> file, in alphabetical order."""
+    """Topologies: name without ``.yaml`` -> file, in alphabetical order."""
+    return _files("*.yaml")
+
+
+def shipped_accelerators() -> dict[str, Path]:
+    """The same of accelerators."""
+    return _files("accelerators/*.yaml")
+
+
+def _files(pattern: str) -> dict[str, Path]:
     package = Path(cxlemu.__file__).parent
     for folder in (package / "configs", package.parent / "configs"):
-        if found := {path.stem: path for path in sorted(folder.glob("*.yaml"))}:
+        if found := {path.stem: path for path in sorted(folder.glob(pattern))}:
             return found
     return {}

@@ -15,7 +15,7 @@ from cxlemu.topology.document import Document, Key, shown
 
 KINDS = ("source", "fitted", "assumed")
 TEXT_MAX = 300
-_UNITS = ("_ns", "_gbytes_per_s", "_bytes")
+_UNITS = ("_ns", "_gbytes_per_s", "_bytes", "_usd", "_watts")
 _COUNTS = ("count", "ranks_per_host")
 
 

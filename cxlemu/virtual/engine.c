@@ -222,7 +222,7 @@ static enum state happen(simulation *v, int64_t id, const virtual_call *c, const
     rank_state *r = &v->ranks[s->rank];
     if (i->arg < 0 || i->arg >= c->events[r->member] || r->events[i->arg].ns != NEVER) return WRONG;
     event *e = &r->events[i->arg];
-    e->ns = s->now;
+    e->ns = later(s->now, s->computed_ns);
     finish(v, id, s->now);
     for (int32_t waiting = e->waiters, next; waiting != NOBODY; waiting = next) {
         stream *w = &v->streams[waiting - 1];
@@ -329,6 +329,41 @@ static enum state local(simulation *v, int64_t id, const virtual_call *c, const 
     return ON;
 }
 
+/* --- what is computed ----------------------------------------------------------------------------------------------- */
+
+/* Each tile goes to the multiprocessor that is free first. The stream goes on when the last tile has begun. */
+static enum state compute(simulation *v, int64_t id, const virtual_call *c, const record *i) {
+    stream *s = &v->streams[id];
+    if (i->arg < 0 || i->arg >= c->kernel_count) return WRONG;
+    const kernel_cost *cost = &c->kernels[i->arg];
+    int64_t *its = &v->free_ns[(int64_t)s->rank * v->multiprocessors], first = NEVER, last = s->now, end = s->now;
+    for (int64_t tile = 0; tile < cost->tiles; tile++) {
+        int32_t next = 0;
+        for (int32_t k = 1; k < v->multiprocessors; k++)
+            if (its[k] < its[next]) next = k;
+        last = later(s->now, its[next]);
+        if (tile == 0) first = last;
+        end = its[next] = last + cost->tile_ns;
+    }
+    rank_state *r = &v->ranks[s->rank];
+    r->tiles_ns += cost->tiles * cost->tile_ns;
+    busy(r, s->now, end);
+    s->began = first;
+    finish(v, id, end);
+    s->now = s->began = last;
+    s->computed_ns = later(s->computed_ns, end);
+    return ON;
+}
+
+/* Whether what comes next, or the stream's end, waits for what the stream computes. */
+static bool needs_result(const stream *s) {
+    if (s->at == s->length) return true;
+    switch (s->records[s->at].op) {
+    case COMPUTE: case RECORD: case AWAIT: case WAIT: case WAIT_ALL: case WAIT_DATA: return false;
+    default: return true;
+    }
+}
+
 static enum state execute(simulation *v, int64_t id, virtual_call *c, const record *i) {
     switch (i->op) {
     case WRITE: case WRITE_NT: return write(v, id, c, i);
@@ -336,6 +371,7 @@ static enum state execute(simulation *v, int64_t id, virtual_call *c, const reco
     case SIGNAL: case SIGNAL_DATA: return ring(v, id, c, i);
     case WAIT: case WAIT_DATA: return wait(v, id, c, i);
     case WAIT_ALL: return wait_all(v, id, c, i);
+    case COMPUTE: return compute(v, id, c, i);
     case RECORD: return happen(v, id, c, i);
     case AWAIT: return await(v, id, c, i);
     case FLUSH: case INVALIDATE: case FENCE: case COPY: case REDUCE_LOCAL: return local(v, id, c, i);
@@ -393,6 +429,11 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
         const int64_t id = v->heap[0].id;
         stream *s = &v->streams[id];
         *where = id;
+        if (s->now < s->computed_ns && needs_result(s)) {
+            s->now = s->began = s->computed_ns;
+            sift_down(v, (due){s->now, id});
+            continue;
+        }
         if (s->at == s->length) {
             pop(v);
             if (!end_stream(v, s->rank, s->now)) return NO_MEMORY;

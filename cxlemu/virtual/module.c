@@ -56,13 +56,13 @@ static bool leads_somewhere(const simulation *v, const route *way, int64_t host,
 
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"paces", "routes", "route_of", "cards", "host_of", "costs", "first_read", "first_write",
-                            "first_total", NULL};
+                            "first_total", "multiprocessors", NULL};
     PyObject *paces, *routes, *route_of, *card_rows, *host_of, *given;
     simulation *v = &self->v;
     int64_t resources, route_count, pairs, cards, ranks, cost_rows;
     if (self->kept) return refuse("a Simulation is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiii", names, &paces, &routes, &route_of, &card_rows, &host_of, &given,
-                                     &v->first_read, &v->first_write, &v->first_total))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiiii", names, &paces, &routes, &route_of, &card_rows, &host_of, &given,
+                                     &v->first_read, &v->first_write, &v->first_total, &v->multiprocessors))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
     const pace *rate = keep(self, paces, sizeof *rate, &resources);
@@ -72,6 +72,7 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     const int32_t *hosts = v->card ? keep(self, host_of, sizeof(int32_t), &ranks) : NULL;
     v->costs = hosts ? keep(self, given, sizeof(costs), &cost_rows) : NULL;
     if (!v->costs) return -1;
+    if (v->multiprocessors < 0 || v->multiprocessors > MAX_MULTIPROCESSORS) return refuse("too many multiprocessors");
     if (!cost_rows || !cards || cards > INT32_MAX || pairs % cards || !ranks || ranks > INT32_MAX / MAX_STREAMS)
         return refuse("the tables of the model do not fit together");
     v->cards = (int32_t)cards, v->hosts = (int32_t)(pairs / cards), v->rank_count = (int32_t)ranks;
@@ -95,9 +96,10 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     v->resources = zeros(resources, sizeof(resource));
     v->ranks = zeros(ranks, sizeof(rank_state));
     v->streams = zeros(ranks * MAX_STREAMS, sizeof(stream));
+    v->free_ns = zeros(ranks * v->multiprocessors, sizeof(int64_t));
     v->heap = zeros(ranks * MAX_STREAMS, sizeof(due));
     v->woken = zeros(ranks * MAX_STREAMS, sizeof(int32_t));
-    if (!v->resources || !v->ranks || !v->streams || !v->heap || !v->woken) return -1;
+    if (!v->resources || !v->ranks || !v->streams || !v->free_ns || !v->heap || !v->woken) return -1;
     for (int64_t k = 0; k < resources; k++) v->resources[k].pace = rate[k];
     for (int64_t k = 0; k < ranks; k++) v->ranks[k].host = hosts[k];
     return 0;
@@ -113,7 +115,7 @@ static void Simulation_dealloc(Simulation *self) {
     }
     for (int32_t k = 0; v->ranks && k < v->rank_count; k++) free(v->ranks[k].events);
     free(v->comms), free(v->calls), free(v->gates), free(v->resources), free(v->ranks), free(v->streams), free(v->heap);
-    free(v->woken), free(v->log), free(v->log_reserved);
+    free(v->free_ns), free(v->woken), free(v->log), free(v->log_reserved);
     Py_XDECREF(self->kept);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -145,7 +147,12 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->comm_count - 1);
 }
 
-static bool tables_fit(const virtual_call *c, const communicator *m) {
+static bool tables_fit(const simulation *v, const virtual_call *c, const communicator *m) {
+    for (int32_t k = 0; k < c->kernel_count; k++) {
+        const kernel_cost *cost = &c->kernels[k];
+        if (cost->tiles < 1 || cost->tiles > MOST_TILES || cost->tile_ns < 0 || cost->tile_ns > LONGEST_TILE_NS) return false;
+    }
+    if (c->kernel_count && !v->multiprocessors) return false;
     for (int32_t k = 0; k < c->region_count; k++) {
         const region *r = &c->regions[k];
         if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
@@ -160,14 +167,14 @@ static bool tables_fit(const virtual_call *c, const communicator *m) {
     return true;
 }
 
-/* call(comm, epoch, rounds, regions, groups, streams of each member, events of each member) */
+/* call(comm, epoch, rounds, regions, groups, kernels, streams of each member, events of each member) */
 static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     virtual_call made = {0};
     long long epoch, rounds;
-    int64_t groups, regions;
-    PyObject *region_rows, *group_rows, *members, *events;
-    if (!PyArg_ParseTuple(args, "iLLOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &PyList_Type, &members,
+    int64_t groups, regions, kernels;
+    PyObject *region_rows, *group_rows, *kernel_rows, *members, *events;
+    if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows, &PyList_Type, &members,
                           &PyList_Type, &events))
         return NULL;
     made.epoch = epoch, made.rounds = rounds, made.members = (int32_t)PyList_GET_SIZE(members);
@@ -178,10 +185,11 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     }
     made.regions = keep(self, region_rows, sizeof(region), &regions);
     made.groups = made.regions ? keep(self, group_rows, sizeof(group), &groups) : NULL;
-    if (!made.groups) return NULL;
-    made.region_count = (int32_t)regions, made.group_count = (int32_t)groups;
-    if (!tables_fit(&made, &v->comms[made.comm])) {
-        refuse("a region or a group names what is not there");
+    made.kernels = made.groups ? keep(self, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
+    if (!made.kernels) return NULL;
+    made.region_count = (int32_t)regions, made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
+    if (!tables_fit(v, &made, &v->comms[made.comm])) {
+        refuse("a region, a group or a kernel names what is not there");
         return NULL;
     }
     virtual_call *all = realloc(v->calls, (size_t)(v->call_count + 1) * sizeof *all);
@@ -276,20 +284,23 @@ static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
 static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
     const simulation *v = &self->v;
     (void)unused;
-    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->rank_count, sizeof(int64_t));
+    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->rank_count, sizeof(int64_t)),
+             *tiles = bytes_of(NULL, v->rank_count, sizeof(int64_t));
     for (int64_t k = 0; calls && k < v->call_count; k++) {
         const virtual_call *c = &v->calls[k];
         PyObject *row = Py_BuildValue("NN", bytes_of(c->begin_ns, c->members, sizeof(int64_t)), bytes_of(c->end_ns, c->members, sizeof(int64_t)));
         if (!row || PyList_Append(calls, row) < 0) Py_CLEAR(calls);
         Py_XDECREF(row);
     }
-    for (int32_t k = 0; exposed && k < v->rank_count; k++)
+    for (int32_t k = 0; exposed && tiles && k < v->rank_count; k++) {
         memcpy(PyBytes_AS_STRING(exposed) + (size_t)k * sizeof(int64_t), &v->ranks[k].exposed_ns, sizeof(int64_t));
-    if (!calls || !exposed) {
-        Py_XDECREF(calls), Py_XDECREF(exposed);
+        memcpy(PyBytes_AS_STRING(tiles) + (size_t)k * sizeof(int64_t), &v->ranks[k].tiles_ns, sizeof(int64_t));
+    }
+    if (!calls || !exposed || !tiles) {
+        Py_XDECREF(calls), Py_XDECREF(exposed), Py_XDECREF(tiles);
         return NULL;
     }
-    return Py_BuildValue("{sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "resources",
+    return Py_BuildValue("{sN sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "tiles", tiles, "resources",
                          bytes_of(v->resources, v->resource_count, sizeof(resource)), "ops", bytes_of(v->ops, OP_END, sizeof(op_total)),
                          "log", bytes_of(v->log, v->log_length, sizeof(executed)), "reserved",
                          bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
@@ -299,7 +310,7 @@ static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
      "communicator(ranks, slots, doorbells_per_rank, cards, epochs) -> its number; cards: which of the model's, of each"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
-     "call(comm, epoch, rounds, regions, groups, streams, events) -> its number"},
+     "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},

@@ -8,7 +8,9 @@
 #define NEVER INT64_MAX
 #define LONGEST_NS (1LL << 60)
 #define LARGEST_BYTES (1LL << 41) /* of one instruction */
-enum { MAX_HOPS = 32, NOBODY = 0 };
+#define MOST_TILES (1LL << 20) /* of one COMPUTE */
+#define LONGEST_TILE_NS (1LL << 40)
+enum { MAX_HOPS = 32, MAX_MULTIPROCESSORS = 1024, NOBODY = 0 };
 
 /* Of a resource: bytes in a millisecond, 0 where it is never in the way; how much longer it is kept for each transfer; and
  * how many bytes it carries for so many of payload, in whole flits. */
@@ -47,6 +49,12 @@ typedef struct {
     int32_t costs, owner_host, owner_rank, pad; /* costs: which row; -1: nobody's, or no rank's */
 } card_row;
 
+/* What a COMPUTE of a kernel costs: so many tiles, each so long on one multiprocessor. */
+typedef struct {
+    int64_t tiles, tile_ns;
+} kernel_cost;
+
+_Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE");
 _Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
@@ -86,10 +94,11 @@ typedef struct {
 } program_stream;
 
 typedef struct {
-    int32_t comm, members, group_count, region_count;
+    int32_t comm, members, group_count, region_count, kernel_count;
     int64_t epoch, rounds;
     const region *regions;
     const group *groups;
+    const kernel_cost *kernels;
     int64_t first_gate;
     const program_stream *streams; /* [member][MAX_STREAMS] */
     const int32_t *events; /* how many each member has */
@@ -99,6 +108,7 @@ typedef struct {
 typedef struct {
     const record *records;
     int64_t length, at, now, began, queue_ns, wanted;
+    int64_t computed_ns; /* when all that it computes is there; it may have gone on before */
     int32_t phase, link, rank, doorbell;
     bool stored, stored_coherent; /* since its last FENCE: where nothing keeps caches coherent, and elsewhere */
 } stream;
@@ -113,6 +123,7 @@ typedef struct {
     int32_t event_room;
     event *events;
     int64_t landed_ns, covered_ns, busy_ns, exposed_ns;
+    int64_t tiles_ns; /* of all multiprocessors together */
 } rank_state;
 
 typedef struct {
@@ -142,6 +153,7 @@ typedef struct {
     const card_row *card;
     const costs *costs;
     int32_t resource_count, route_count, cost_rows, hosts, cards, rank_count;
+    int32_t multiprocessors; /* of each rank */
     int32_t first_read, first_write, first_total; /* + card: resources */
     /* the program */
     communicator *comms;
@@ -152,6 +164,7 @@ typedef struct {
     /* the state */
     rank_state *ranks;
     stream *streams; /* [rank][MAX_STREAMS] */
+    int64_t *free_ns; /* [rank][multiprocessor] */
     due *heap;
     int32_t *woken; /* by the instruction that is being executed: they are put on the heap after it */
     int64_t heap_length, woken_length, transfers, steps;

@@ -178,7 +178,7 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 
 
 def _contract(plan: Plan, rank: int) -> list[int]:
-    """What the rank's output must be, piece by piece: (at, bytes, divisor, apart, how many), then (rank, offset) of each."""
+    """What its output must be, piece by piece: (at, bytes, divisor, apart, how many), and (rank, offset) of each."""
     if plan.call.collective not in COLLECTIVES:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []

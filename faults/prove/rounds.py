@@ -32,11 +32,18 @@ class _Counting(Builder):
     loops: list[tuple[int, int]] = field(default_factory=list)  # (bytes, of these in a round)
 
     def rounds(
-        self, nbytes: int, *, writers: list[int] | None = None, blocks: int = 1, spread: str, answered: bool = False
+        self,
+        nbytes: int,
+        *,
+        writers: list[int] | None = None,
+        blocks: int = 1,
+        spread: str,
+        answered: bool = False,
+        chunk_bytes: int = 0,
     ) -> Iterator[list[Chunk]]:
         if nbytes:
             writers = list(range(self.ranks)) if writers is None else writers
-            self.loops.append((nbytes, self._plan_areas(nbytes, writers, blocks, spread)[0]))
+            self.loops.append((nbytes, self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes)[0]))
         return iter(())
 
 

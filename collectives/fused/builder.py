@@ -1,0 +1,111 @@
+"""The words of fused operators: those of collectives, a stream that computes, and events between the streams.
+
+multiply   COMPUTE, for every tile of some rows
+handed_on  RECORD in the stream that is ready, AWAIT in the one that needs it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from collectives.builder import Builder, Chunk, Style
+from collectives.fused.shapes import WEIGHTS, Shapes, buffers, shapes
+from cxlemu.plan import DTYPES, Buffer, Frame, Gemm, Kernel, Kind, Op, Operand, RankPart
+
+STYLE_OF = {
+    "fused": Style("fused", overlap=True),
+    "medium": Style("medium", overlap=True),
+    "unfused": Style("unfused", chunks=4, overlap=True),
+}
+
+
+@dataclass
+class FusedBuilder(Builder):
+    """Builds one rank's part of a fused operator."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._streams["compute"] = []
+
+    @property
+    def gemm(self) -> Gemm:
+        assert self.call.gemm is not None  # plans.build sees to it
+        return self.call.gemm
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        return shapes(self.call)
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.call.dtype].itemsize
+
+    @property
+    def fused(self) -> bool:
+        return self.style.name != "unfused"
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """A row of what moves between ranks."""
+        return self.nbytes // self.shard_rows
+
+    @property
+    def shard_rows(self) -> int:
+        return self.gemm.m // self.ranks
+
+    @property
+    def order(self) -> list[int]:
+        """All ranks, in the order in which this one turns to them: itself first, or so that no two meet at one."""
+        if self.gemm.order == "natural":
+            return list(range(self.ranks))
+        if self.call.collective == "all_gather_gemm":
+            return [(self.rank + step) % self.ranks for step in range(self.ranks)]
+        return [(step - self.rank) % self.ranks for step in range(self.ranks)]
+
+    def chunked(self, *, blocks: int = 1) -> Iterator[list[Chunk]]:
+        """Rounds of communication tiles, the same part of every shard."""
+        tile_bytes = self.gemm.comm_tile_rows * self.row_bytes
+        return self.rounds(self.nbytes, blocks=blocks, spread="ranges", chunk_bytes=tile_bytes)
+
+    def row_tiles(self) -> list[range]:
+        """The rows of a shard, tile by tile."""
+        rows, step = self.shard_rows, self.gemm.tile_rows
+        return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+    def scratch(self, rows: int, columns: int) -> Operand:
+        """Memory for a matrix."""
+        return self._reserve(rows * columns * self.itemsize)
+
+    def multiply(self, dst: Operand, a: Operand, rows: int) -> None:
+        """So many rows of the result from as many of A: all of this rank's columns, tile by tile."""
+        size, (n, k) = self.itemsize, self.shapes[4:]
+        weights, step = Operand(Kind.BUFFER, WEIGHTS), self.gemm.tile_cols
+        for first in range(0, n, step):
+            columns = min(step, n - first)
+            kernel = Kernel(f"gemm_{self.call.dtype}", (rows, columns, k, k, n, n))
+            number = self._kernels.setdefault(kernel, len(self._kernels))
+            nbytes = ((rows - 1) * n + columns) * size
+            sources = [a, weights.at(first * size)]
+            self._emit("compute", Op.COMPUTE, arg=number, nbytes=nbytes, dst=dst.at(first * size), sources=sources)
+
+    def copy_own(self, dst: Operand) -> None:
+        """This rank's A, whole."""
+        self._emit("retrieve", Op.COPY, dst=dst, a=self.input(), nbytes=self.nbytes)
+
+    def ready(self, stream: str) -> int | None:
+        """An event that follows all of the stream so far."""
+        return self._record(stream)
+
+    def after(self, stream: str, event: int | None) -> None:
+        """What the stream does from here on comes after the event, if there is one."""
+        self._order(event, stream)
+
+    def finish(self) -> tuple[Frame, RankPart]:
+        frame, part = super().finish()
+        return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
+
+    @cached_property
+    def _buffers(self) -> tuple[Buffer, Buffer]:
+        return buffers(self.call)[:2]

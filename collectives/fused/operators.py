@@ -1,0 +1,129 @@
+"""The fused operators of FLUX (arXiv 2406.06858), over a ring of slots in the pool.
+
+Rows of A or of results move in communication tiles, products are made in compute tiles, and neither size depends on the
+other: a compute tile waits for the communication tiles that its rows are in, a communication tile for the compute tiles
+that its rows are made of. Epochs only rise and every line has one writer, so that no flag is ever reset.
+"""
+
+from __future__ import annotations
+
+from collectives.builder import Chunk
+from collectives.fused.builder import FusedBuilder
+from cxlemu.plan import Operand
+
+
+def all_gather_gemm(b: FusedBuilder) -> None:
+    """Own rows first, then peers' in the order in which they are copied in: once, for all columns.
+
+    Read per rank: (N - 1) shards of A. Written per rank: its shard, with ``push`` N - 1 times.
+    """
+    push = b.gemm.transport == "push"
+    sources = [peer for peer in b.order if peer != b.rank]
+    gathered = b.scratch(b.gemm.m, b.gemm.k)
+    if b.fused:
+        for tile in b.row_tiles():
+            b.multiply(_output_rows(b, b.rank, tile), b.input(tile.start * b.row_bytes), len(tile))
+    else:
+        b.copy_own(gathered.at(b.rank * b.nbytes))
+    for chunks in b.chunked(blocks=b.ranks if push else 1):
+        for reader in reversed(b.peers) if push else (0,):  # who reads this shard first
+            for chunk in chunks:
+                b.publish(chunk, b.input(chunk.offset), block=reader)
+        for peer in sources:
+            shard = gathered.at(peer * b.nbytes)
+            for chunk in chunks:
+                b.retrieve(shard.at(chunk.offset), chunk, peer, block=b.rank if push else 0)
+                if b.fused and (tiles := [tile for tile in b.row_tiles() if _ends_in(chunk, tile.stop * b.row_bytes)]):
+                    b.after("compute", b.ready("retrieve"))
+                    for tile in tiles:
+                        b.multiply(_output_rows(b, peer, tile), shard.at(tile.start * b.row_bytes), len(tile))
+    if not b.fused:
+        b.after("compute", b.ready("retrieve"))
+        b.multiply(b.output(), gathered, b.gemm.m)
+
+
+def _output_rows(b: FusedBuilder, shard: int, tile: range) -> Operand:
+    return b.output((shard * b.shard_rows + tile.start) * b.shapes.n * b.itemsize)
+
+
+def _ends_in(chunk: Chunk, end: int) -> bool:
+    """Whether this chunk brings the last byte before ``end``, which is one of its shard."""
+    return chunk.offset < end <= chunk.offset + chunk.nbytes
+
+
+def gemm_reduce_scatter(b: FusedBuilder) -> None:
+    """Every tile goes straight to the rank whose rows it has, which folds all ranks' tiles in rank order.
+
+    Written per rank: N - 1 shards of the result. Read per rank: N - 1.
+    """
+    partials = Partials(b)
+    for chunks in b.chunked(blocks=b.ranks):
+        mine = partials.published(chunks)
+        for chunk, event in zip(chunks, mine, strict=True):
+            own = partials.place(b.rank, chunk.offset)
+            b.fold(b.output(chunk.offset), chunk, own, block=b.rank, after=event)
+
+
+def gemm_all_reduce(b: FusedBuilder) -> None:
+    """As gemm_reduce_scatter; then whoever folded some rows publishes them, so that all get the same bits.
+
+    Written per rank: N shards of the result. Read per rank: 2 (N - 1).
+    """
+    partials, result = Partials(b), b.ranks
+    for chunks in b.chunked(blocks=b.ranks + 1):
+        mine = partials.published(chunks)
+        for chunk, event in zip(chunks, mine, strict=True):
+            own = partials.place(b.rank, chunk.offset)
+            at = b.rank * b.nbytes + chunk.offset
+            b.fold(b.output(at), chunk, own, block=b.rank, republish=result, after=event)
+        for chunk in chunks:
+            for peer in b.peers:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer, block=result)
+
+
+class Partials:
+    """This rank's summands of all ranks' rows: computed destination by destination, and published at once."""
+
+    def __init__(self, b: FusedBuilder) -> None:
+        self._b = b
+        self._matrix = b.scratch(b.gemm.m, b.gemm.n)
+        self._todo = {shard: b.row_tiles() for shard in range(b.ranks)}
+        self._awaited_by: dict[str, int | None] = {}
+        if not b.fused:
+            self._todo = {shard: [] for shard in range(b.ranks)}
+            b.multiply(self._matrix, b.input(), b.gemm.m)
+            self._awaited_by = dict.fromkeys(("publish", "retrieve"), b.ready("compute"))
+
+    def place(self, shard: int, offset: int) -> Operand:
+        return self._matrix.at(shard * self._b.nbytes + offset)
+
+    def published(self, chunks: list[Chunk]) -> list[int | None]:
+        """Compute and publish these parts of all shards. Gives the events that this rank's own part follows."""
+        b, mine = self._b, []
+        for shard in b.order:
+            for chunk in chunks:
+                computed = self._computed(shard, chunk)
+                if shard == b.rank:
+                    mine.append(computed if computed is not None else self._awaited_by.pop("retrieve", None))
+                    continue
+                b.after("publish", computed if computed is not None else self._awaited_by.pop("publish", None))
+                b.publish(chunk, self.place(shard, chunk.offset), block=shard)
+        return mine
+
+    def _computed(self, shard: int, chunk: Chunk) -> int | None:
+        """Compute what of this chunk is not; an event after it, or None where nothing was left to compute."""
+        b, todo = self._b, self._todo[shard]
+        missing = [tile for tile in todo if tile.start * b.row_bytes < chunk.offset + chunk.nbytes]
+        for tile in missing:
+            row = shard * b.shard_rows + tile.start
+            a = b.input(row * b.shapes.k * b.itemsize)
+            b.multiply(self.place(shard, tile.start * b.row_bytes), a, len(tile))
+        del todo[: len(missing)]
+        return b.ready("compute") if missing else None
+
+
+OPERATORS = {
+    "all_gather_gemm": all_gather_gemm,
+    "gemm_reduce_scatter": gemm_reduce_scatter,
+    "gemm_all_reduce": gemm_all_reduce,
+}

@@ -1,0 +1,113 @@
+"""Who has which part of the matrices: tensor parallelism as Megatron-LM has it, in FLUX's operators.
+
+                       A of a rank    B of a rank    result of a rank
+  all_gather_gemm      m/N x k        k x n/N        m x n/N    of all ranks' rows of A
+  gemm_reduce_scatter  m x k/N        k/N x n        m/N x n    summed over ranks
+  gemm_all_reduce      m x k/N        k/N x n        m x n      summed over ranks
+
+Matrices are row-major. A *shard* is m/N rows of whatever moves between ranks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cxlemu.errors import ArgumentError
+from cxlemu.kernels import DIMENSION_MAX, GEMM_DTYPES
+from cxlemu.plan import DTYPES, Buffer, Call
+
+KINDS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+STYLES = ("fused", "medium", "unfused")
+ORDERS = ("shifted", "natural")
+# push: a copy for every reader. A partial result has one reader, so that there is no choice.
+TRANSPORTS = {"all_gather_gemm": ("pull", "push"), "gemm_reduce_scatter": ("push",), "gemm_all_reduce": ("push",)}
+TILES_MAX = 1 << 18
+
+WEIGHTS = 3  # the buffer that B is in, after input (A), output and scratch memory
+
+
+class Shapes(NamedTuple):
+    """What a rank has, in elements: (rows, columns) of its A, B and result; m, n, k of its own product."""
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    c: tuple[int, int]
+    m: int
+    n: int
+    k: int
+
+
+def shapes(call: Call) -> Shapes:
+    """Of a call that `check` has vouched for."""
+    assert call.gemm is not None
+    m, n, k, ranks = call.gemm.m, call.gemm.n, call.gemm.k, call.ranks
+    if call.collective == "all_gather_gemm":
+        return Shapes((m // ranks, k), (k, n // ranks), (m, n // ranks), m, n // ranks, k)
+    rows = m // ranks if call.collective == "gemm_reduce_scatter" else m
+    return Shapes((m, k // ranks), (k // ranks, n), (rows, n), m, n, k // ranks)
+
+
+def moved_columns(kind: str, n: int, k: int) -> int:
+    """Columns of the matrix that moves between ranks: A, or the result."""
+    return k if kind == "all_gather_gemm" else n
+
+
+def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
+    """A, the result and B, of every rank."""
+    size, its = DTYPES[call.dtype].itemsize, shapes(call)
+    return (
+        Buffer("input", its.a[0] * its.a[1] * size),
+        Buffer("output", its.c[0] * its.c[1] * size),
+        Buffer("weights", its.b[0] * its.b[1] * size),
+    )
+
+
+def check(call: Call) -> None:
+    """Raises ArgumentError for a call that is no fused product."""
+    gemm, ranks = call.gemm, call.ranks
+    if call.collective not in KINDS:
+        raise ArgumentError(f"there is no operator {call.collective!r}: it is one of {', '.join(KINDS)}")
+    if call.algorithm not in STYLES:
+        raise ArgumentError(f"{call.collective} has no style {call.algorithm!r}: it has {', '.join(STYLES)}")
+    if gemm is None or ranks < 1 or call.in_place or call.heap or call.root:
+        raise ArgumentError(f"{call.collective} is of matrices of one or more ranks, neither in place nor of a root")
+    if call.dtype not in GEMM_DTYPES:
+        raise ArgumentError(f"{call.collective} multiplies {', '.join(GEMM_DTYPES)}, not {call.dtype}")
+    for name, value in (("m", gemm.m), ("n", gemm.n), ("k", gemm.k)):
+        if not 0 < value <= DIMENSION_MAX:
+            raise ArgumentError(f"{call.collective} takes {name} from 1 to {DIMENSION_MAX}, not {value}")
+    divided = ("m", "n") if call.collective == "all_gather_gemm" else ("m", "k")
+    for name in divided:
+        if getattr(gemm, name) % ranks:
+            raise ArgumentError(
+                f"{call.collective}: {name} = {getattr(gemm, name)} does not divide among {ranks} ranks"
+            )
+    _check_tiles(call)
+    columns = moved_columns(call.collective, gemm.n, gemm.k)
+    if call.nbytes != gemm.m // ranks * columns * DTYPES[call.dtype].itemsize:
+        raise ArgumentError(f"{call.collective}: a shard of {gemm.m // ranks} x {columns} has not {call.nbytes} bytes")
+    if call.redop != ("none" if call.collective == "all_gather_gemm" else "sum"):
+        raise ArgumentError(f"{call.collective} takes no op {call.redop!r}")
+
+
+def _check_tiles(call: Call) -> None:
+    gemm, its = call.gemm, shapes(call)
+    assert gemm is not None
+    if gemm.order not in ORDERS:
+        raise ArgumentError(f"{call.collective} has no order {gemm.order!r}: it is one of {', '.join(ORDERS)}")
+    if gemm.transport not in TRANSPORTS[call.collective]:
+        there = ", ".join(TRANSPORTS[call.collective])
+        raise ArgumentError(f"{call.collective} has no transport {gemm.transport!r}: it has {there}")
+    if not 0 <= gemm.comm_tile_rows <= gemm.m // call.ranks:
+        raise ArgumentError(
+            f"{call.collective}: a communication tile has 1 to {gemm.m // call.ranks} rows, a rank's shard, "
+            f"not {gemm.comm_tile_rows}"
+        )
+    if not (0 < gemm.tile_rows <= its.m and 0 < gemm.tile_cols <= its.n):
+        raise ArgumentError(
+            f"{call.collective}: a compute tile is of 1 x 1 to {its.m} x {its.n}, "
+            f"not {gemm.tile_rows} x {gemm.tile_cols}"
+        )
+    tiles = -(-its.m // gemm.tile_rows) * -(-its.n // gemm.tile_cols)
+    if tiles > TILES_MAX:
+        raise ArgumentError(f"{call.collective}: {tiles} compute tiles are too many, {TILES_MAX} are the most")

@@ -1,0 +1,146 @@
+"""Operations of a few streams, run in order, and where the time of a step went.
+
+An operation begins when those it comes after are over and its stream is free; a stream takes its operations in the
+order in which they were added. So there is nothing to choose, and the timeline is the only one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from cxlemu.trace import Event
+
+COMPUTE = "compute"  # the stream whose idle time is what shows
+BUBBLE = "bubble"
+
+
+class Part(NamedTuple):
+    """``kind`` is what the time is billed to."""
+
+    kind: str
+    ns: int
+
+
+class Operation(NamedTuple):
+    """Parts follow each other. ``lane`` is a rank (or all ranks that do the same), ``after`` numbers of others."""
+
+    name: str
+    lane: int
+    stream: str
+    parts: tuple[Part, ...]
+    after: tuple[int, ...]
+
+
+@dataclass
+class Program:
+    """Operations in the order of each stream; ``add`` returns an operation's number."""
+
+    operations: list[Operation] = field(default_factory=list)
+
+    def add(self, name: str, lane: int, stream: str, parts: Iterable[Part], after: Iterable[int] = ()) -> int:
+        self.operations.append(Operation(name, lane, stream, tuple(parts), tuple(after)))
+        return len(self.operations) - 1
+
+    def come_after(self, number: int, others: Iterable[int]) -> None:
+        """For those that are added later than what waits for them."""
+        its = self.operations[number]
+        self.operations[number] = its._replace(after=(*its.after, *others))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each operation began and ended, and which one it waited for last (-1: for none)."""
+
+    operations: Sequence[Operation]
+    begin_ns: Sequence[int]
+    end_ns: Sequence[int]
+    cause: Sequence[int]
+
+    @property
+    def time_ns(self) -> int:
+        return max(self.end_ns, default=0)
+
+    @cached_property
+    def _computing(self) -> dict[int, list[int]]:
+        """Of each lane, the operations of its compute stream."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for number, its in enumerate(self.operations):
+            if its.stream == COMPUTE:
+                found[its.lane].append(number)
+        return found
+
+    @cached_property
+    def _last(self) -> int:
+        return max(range(len(self.operations)), key=lambda number: self.end_ns[number])
+
+    def billed(self, lane: int) -> Counter[str]:
+        """What the step's time went to on one lane, in nanoseconds: the sum is the step's time.
+
+        Work of its compute stream counts as what it is. While that is idle, the time belongs to what it waits for, to
+        that which this one waited for, and so on; work of another lane's compute stream is the pipeline's bubble.
+        """
+        bill: Counter[str] = Counter()
+        free_ns = 0
+        for number in self._computing[lane]:
+            self._bill_gap(bill, self.cause[number], free_ns, self.begin_ns[number], lane)
+            for kind, ns in self.operations[number].parts:
+                bill[kind] += ns
+            free_ns = self.end_ns[number]
+        self._bill_gap(bill, self._last, free_ns, self.time_ns, lane)
+        return +bill
+
+    def _bill_gap(self, bill: Counter[str], cause: int, begin_ns: int, end_ns: int, lane: int) -> None:
+        """Backwards along the chain of causes, each of which ended when the next began."""
+        while end_ns > begin_ns:
+            assert cause >= 0  # only what waits for nothing begins at 0
+            its = self.operations[cause]
+            foreign = its.stream == COMPUTE and its.lane != lane
+            for kind, ns in reversed(its.parts):
+                share = min(ns, end_ns - begin_ns)
+                bill[BUBBLE if foreign else kind] += share
+                end_ns -= share
+            cause = self.cause[cause]
+
+
+def run(program: Program) -> Timeline:
+    """Time grows with operations and what they come after, not faster. Asserts that nobody waits in a circle."""
+    operations = program.operations
+    count = len(operations)
+    before: list[tuple[int, ...]] = []
+    newest: dict[tuple[int, str], int] = {}
+    waiters: defaultdict[int, list[int]] = defaultdict(list)
+    for number, its in enumerate(operations):
+        previous = newest.get((its.lane, its.stream))
+        before.append(its.after if previous is None else (*its.after, previous))
+        newest[its.lane, its.stream] = number
+        for other in before[-1]:
+            waiters[other].append(number)
+    begin_ns, end_ns, cause = [0] * count, [0] * count, [-1] * count
+    missing = [len(others) for others in before]
+    ready = [number for number in range(count) if not missing[number]]
+    for number in ready:  # grows
+        if before[number]:
+            cause[number] = max(before[number], key=lambda other: end_ns[other])
+            begin_ns[number] = end_ns[cause[number]]
+        end_ns[number] = begin_ns[number] + sum(part.ns for part in operations[number].parts)
+        for waiter in waiters[number]:
+            missing[waiter] -= 1
+            if not missing[waiter]:
+                ready.append(waiter)
+    assert len(ready) == count, "operations wait for each other in a circle"
+    return Timeline(operations, begin_ns, end_ns, cause)
+
+
+def events(timeline: Timeline) -> Iterator[Event]:
+    """A track for each stream of each lane, a slice for each part."""
+    for number, its in enumerate(timeline.operations):
+        begin_ns = timeline.begin_ns[number]
+        for kind, ns in its.parts:
+            if ns:
+                track = f"rank{its.lane} {its.stream}"
+                yield Event("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})
+            begin_ns += ns

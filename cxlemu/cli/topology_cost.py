@@ -1,0 +1,103 @@
+"""``cxlemu topology cost``: what a fabric's parts cost and draw, and how configurations compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import Item, Topology
+
+# What is added up, from the least to all.
+SUMS: dict[str, frozenset[str]] = {
+    "switches": frozenset({"switch"}),
+    "without cards": frozenset({"switch", "adapter", "cable"}),
+    "all": frozenset({"switch", "adapter", "cable", "card"}),
+}
+
+
+@click.command()
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+def cost(configs: tuple[str, ...], json_file: Path | None) -> None:
+    """Add up what the fabrics of topologies cost and draw, and compare them with the last one.
+
+    Prices and power are those of the file's `bill`, each with its standing.
+
+    \b
+    Examples:
+      cxlemu topology cost titan2-6xcz120
+      cxlemu topology cost my-rack.yaml titan2-6xcz120 --json cost.json
+    """
+    check_json_file(json_file)
+    topologies = [Topology.load(config) for config in configs]
+    bills = [bill_of(topology) for topology in topologies]
+    out = Console(highlight=False, soft_wrap=True)
+    for topology, bill in zip(topologies, bills, strict=True):
+        out.print(Text(f"{topology.name}: {topology.description}", "bold"))
+        out.print(_table(topology, bill))
+        out.print()
+    for line in _comparison(topologies, bills):
+        out.print(Text(line))
+    write_json(json_file, {"configs": [_document(*pair) for pair in zip(topologies, bills, strict=True)]})
+
+
+def bill_of(topology: Topology) -> tuple[Item, ...]:
+    """Raises ArgumentError for a topology that says no prices."""
+    if topology.bill is None:
+        raise ArgumentError(f"{topology.name} has no bill: give its parts with price_usd and power_watts under bill")
+    return topology.bill
+
+
+def price_usd(bill: tuple[Item, ...], what: str = "all") -> float:
+    """Of all its parts, or of those of SUMS."""
+    return sum(item.count * item.price_usd for item in bill if item.kind in SUMS[what])
+
+
+def power_watts(bill: tuple[Item, ...], what: str = "all") -> float:
+    return sum(item.count * item.power_watts for item in bill if item.kind in SUMS[what])
+
+
+def _table(topology: Topology, bill: tuple[Item, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("part", "each $", "all $", "standing", "all W", "standing"):
+        table.add_column(name, justify="left" if name in ("part", "standing") else "right", no_wrap=name != "part")
+    for index, item in enumerate(bill):
+        stands = [topology.standings.get(("bill", index, key)) for key in ("price_usd", "power_watts")]
+        kinds = [standing.kind if standing else "" for standing in stands]
+        whole = (f"{item.count * item.price_usd:,.0f}", kinds[0], f"{item.count * item.power_watts:,.0f}", kinds[1])
+        table.add_row(f"{item.count} x {item.name}", f"{item.price_usd:,.0f}", *whole)
+    table.add_section()
+    for what in SUMS:
+        table.add_row(what, "", f"{price_usd(bill, what):,.0f}", "", f"{power_watts(bill, what):,.0f}", "")
+    return table
+
+
+def _comparison(topologies: list[Topology], bills: list[tuple[Item, ...]]) -> list[str]:
+    last = bills[-1]
+    lines = []
+    for topology, bill in zip(topologies[:-1], bills[:-1], strict=True):
+        ratios = [
+            f"{what} {price_usd(bill, what) / price_usd(last, what):.2f} x the price, "
+            f"{power_watts(bill, what) / power_watts(last, what):.2f} x the power"
+            for what in SUMS
+            if price_usd(last, what) and power_watts(last, what)
+        ]
+        lines.append(f"{topology.name} by {topologies[-1].name}: {'; '.join(ratios)}")
+    return lines
+
+
+def _document(topology: Topology, bill: tuple[Item, ...]) -> dict[str, Any]:
+    return {
+        "config": topology.name,
+        "bill": topology.document()["bill"],
+        "price_usd": {what: price_usd(bill, what) for what in SUMS},
+        "power_watts": {what: power_watts(bill, what) for what in SUMS},
+    }

@@ -1,0 +1,119 @@
+"""How long a GEMM takes on an accelerator: tiles, waves of them, and the memory that feeds them.
+
+C (m x n) = A (m x k) B (k x n) is cut into tiles of rows x columns, each computed by one multiprocessor:
+
+    tile_ns = 2 rows columns k / (peak / multiprocessors * efficiency(rows, columns)) + what a tile costs beside that
+
+As many tiles run at once as there are multiprocessors, a wave; 109 tiles on 108 of them take two. Small tiles fill the
+last wave better and compute more slowly, as they load more for each product: a tile reaches I / (I + H) of an endless
+one's rate, where I = rows columns / (rows + columns) and H is that of the accelerator's half-rate tile. The library is
+taken to have the tiles of TILES and to choose the best, as one tunes it. While so computed a GEMM also moves its
+operands and its result through memory. Tiles of one wave share what they load; the next wave loads anew. Where that
+takes longer than the products (few rows), it is what a GEMM takes.
+
+Not modelled: split k and stream-k, clocks that fall under load, caches that hold operands from wave to wave.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cxlemu.plan import DTYPES
+from cxlemu.topology import Accelerator
+
+TILES = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64))  # rows, columns
+FULL_TILE = (128, 256)  # of which `gemm_efficiency` is said
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """C = A B of m x n, over k."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A GEMM as so many equal tiles, each ``tile_ns`` on one multiprocessor."""
+
+    rows: int
+    columns: int
+    tiles: int
+    tile_ns: int
+
+    def ns(self, multiprocessors: int) -> int:
+        """From the first tile's begin to the last one's end, where nothing else runs."""
+        return -(-self.tiles // multiprocessors) * self.tile_ns
+
+
+def fastest(accelerator: Accelerator, product: Product) -> Tiling:
+    """The tiling that takes least, alone on the accelerator. Raises ArgumentError for a dtype without a rate."""
+    found = []
+    for rows, columns in TILES:
+        tiling = _tiling(accelerator, product, rows, columns)
+        floor_ns = moved_bytes(product, tiling, accelerator.multiprocessors) / accelerator.memory_bytes_per_s * 1e9
+        found.append(slowed(tiling, floor_ns, tiling.tiles, accelerator.multiprocessors))
+    return min(found, key=lambda tiling: (tiling.ns(accelerator.multiprocessors), -tiling.rows * tiling.columns))
+
+
+def in_company(accelerator: Accelerator, product: Product, times: int) -> Tiling:
+    """The tiling that computes ``times`` of them soonest, whatever they load."""
+    found = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
+
+    def wanted(tiling: Tiling) -> tuple[int, int]:
+        waves = -(-tiling.tiles * times // accelerator.multiprocessors)
+        return waves * tiling.tile_ns, -tiling.rows * tiling.columns
+
+    return min(found, key=wanted)
+
+
+def slowed(tiling: Tiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> Tiling:
+    """The same where so many tiles, which are computed together, take no less than ``floor_ns`` to load."""
+    return replace(
+        tiling, tile_ns=max(tiling.tile_ns, math.ceil(floor_ns * min(all_tiles, multiprocessors) / all_tiles))
+    )
+
+
+def moved_bytes(product: Product, tiling: Tiling, multiprocessors: int) -> int:
+    """Through memory, for one product: what each wave loads, blocks of tiles as square as can be, and the result."""
+    down, across = -(-product.m // tiling.rows), -(-product.n // tiling.columns)
+    side = math.sqrt(multiprocessors * tiling.rows * tiling.columns)  # of a wave's block, in elements
+    high = min(max(round(side / tiling.rows), -(-multiprocessors // across), 1), down)
+    wide = min(-(-multiprocessors // high), across)
+    waves_down, waves_across = -(-down // high), -(-across // wide)
+    loaded = waves_across * product.m * product.k + waves_down * product.k * product.n
+    return (loaded + product.m * product.n) * product.itemsize
+
+
+def _tiling(accelerator: Accelerator, product: Product, rows: int, columns: int) -> Tiling:
+    tiles = -(-product.m // rows) * -(-product.n // columns)
+    return Tiling(rows, columns, tiles, math.ceil(tile_ns(accelerator, rows, columns, product.k, product.dtype)))
+
+
+def tile_ns(accelerator: Accelerator, rows: int, columns: int, k: int, dtype: str) -> float:
+    """One tile on one multiprocessor, fed at once."""
+    rate = accelerator.peak_flop_per_s(dtype) / accelerator.multiprocessors * efficiency(accelerator, rows, columns)
+    return 2 * rows * columns * k / rate * 1e9 + accelerator.tile_ns
+
+
+def efficiency(accelerator: Accelerator, rows: int, columns: int) -> float:
+    """The share of the peak that tiles of this shape reach."""
+    half = accelerator.half_rate_tile / 2
+
+    def share(rows: int, columns: int) -> float:
+        intensity = rows * columns / (rows + columns)
+        return intensity / (intensity + half)
+
+    return min(accelerator.gemm_efficiency * share(rows, columns) / share(*FULL_TILE), 1.0)

@@ -1,0 +1,86 @@
+"""Accelerators: what a rank computes with, from a YAML file whose figures carry their standing, as a topology's do.
+
+A topology names one of those shipped, in configs/accelerators. How long a GEMM takes on one says cxlemu/gemm.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PrivateAttr
+
+from cxlemu.errors import ArgumentError, ConfigError
+from cxlemu.topology.document import Document, shown
+from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, listed, validated
+from cxlemu.topology.shipped import shipped_accelerators
+from cxlemu.topology.standing import Standings, take_standings
+
+TflopPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Rates(Model):
+    """Of dense matrix products whose operands have this dtype; 1 TFLOP/s is 10^12 per second."""
+
+    bf16: TflopPerS = Field(description="peak of bf16 products, in TFLOP/s")
+    f16: TflopPerS | None = Field(default=None, description="of f16 products; absent: as bf16")
+    f32: TflopPerS | None = Field(default=None, description="of f32 products")
+    f64: TflopPerS | None = Field(default=None, description="of f64 products")
+
+
+class Accelerator(Model):
+    """One of them. Peaks are the vendor's; ``gemm_efficiency`` and ``memory_efficiency`` say what is reached."""
+
+    name: Name = Field(description="the accelerator's name")
+    description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
+    multiprocessors: int = Field(ge=1, le=1024, description="how many tiles of a GEMM it computes at once")
+    peak_tflop_per_s: Rates = Field(description="peak rate by dtype, in TFLOP/s: bf16 and others")
+    gemm_efficiency: Share = Field(description="share of the peak that tiles of 128 x 256 reach while computed")
+    half_rate_tile: int = Field(
+        ge=1, le=1024, description="rows, as columns, of a tile computed at half the rate of an endless one"
+    )
+    tile_ns: Nanoseconds = Field(description="of each tile beside its products: fill, drain, store; in ns")
+    memory_bytes: Size = Field(description="capacity of its memory, for example 80GiB")
+    memory_gbytes_per_s: GbytesPerS = Field(description="peak bandwidth of its memory, in GB/s")
+    memory_efficiency: Share = Field(description="share of that which kernels reach")
+
+    _standings: Standings = PrivateAttr(default_factory=dict)
+
+    @property
+    def standings(self) -> Standings:
+        """How its figures came about, by their keys in the file."""
+        return self._standings
+
+    def peak_flop_per_s(self, dtype: str) -> float:
+        """Raises ArgumentError for a dtype without a rate."""
+        rates = self.peak_tflop_per_s
+        rate = getattr(rates, dtype, None) or (rates.bf16 if dtype == "f16" else None)
+        if rate is None:
+            raise ArgumentError(f"{self.name} says no rate for {dtype}: give peak_tflop_per_s.{dtype}")
+        return float(rate * 1e12)
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """As kernels reach it."""
+        return self.memory_gbytes_per_s * 1e9 * self.memory_efficiency
+
+    @classmethod
+    def load(cls, path_or_name: str | Path) -> Accelerator:
+        """From a file, or by the name of a shipped one.
+
+        Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``.
+        """
+        shipped, wanted = shipped_accelerators(), str(path_or_name)
+        path = shipped.get(wanted, Path(path_or_name))
+        try:
+            exists = path.exists()
+        except OSError:  # a name that no file can have
+            exists = False
+        if not exists:
+            raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped accelerator ({listed(shipped)})")
+        document = Document.read(path, "accelerator")
+        data, standings = take_standings(document)
+        accelerator = validated(cls, document, data)
+        accelerator._standings = standings
+        return accelerator
