@@ -1,9 +1,14 @@
-"""Clusters: ranks that have a faster way to each other than the pool, because they are on one host."""
+"""Clusters: ranks that have a faster way to each other than the pool, because they are on one host.
+
+Where each rank has memory of its own that its neighbours reach over an XLink, that is what they exchange through.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+
+from cxlemu.topology import Space, Topology
 
 
 def ranks_per_cluster(hosts: Sequence[int]) -> int:
@@ -19,3 +24,20 @@ def ranks_per_cluster(hosts: Sequence[int]) -> int:
 def cluster_sizes(ranks: int) -> list[int]:
     """Every number of ranks that a cluster of so many can have."""
     return [size for size in range(2, ranks // 2 + 1) if ranks % size == 0]
+
+
+def cluster_memory(topology: Topology, ranks: int) -> Space | None:
+    """The space of memories, one a rank, in which ranks of a cluster exchange; None: they do so in the pool."""
+    if ranks > topology.place_count or ranks_per_cluster(topology.place(ranks)) == 1:
+        return None
+    pool = topology.pool_space
+    return next(
+        (
+            space
+            for space in topology.spaces
+            if space.kind == "xlink"
+            and space is not pool
+            and topology.card(topology.cards_of(space)[0]).owner == "ranks"
+        ),
+        None,
+    )

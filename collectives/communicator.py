@@ -34,7 +34,7 @@ from collectives.choose import Choice, choose
 from collectives.clusters import ranks_per_cluster
 from collectives.contracts import NEVER_LENT_IN_PLACE
 from collectives.heap import SymmetricHeap, lines
-from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
+from collectives.layouts import REGION_BYTES, child_room, has_memories, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe, with_checksums
@@ -166,7 +166,13 @@ class Communicator(Verbs):
         pool, arena = context.pool, world_share(context.arena)
         cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
         layout = layout_in(
-            arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
+            arena.nbytes,
+            context.ranks,
+            cards,
+            interleave,
+            region_bytes=region_bytes,
+            heap_bytes=heap_bytes,
+            owned=has_memories(context.topology, context.ranks),
         )
         if isinstance(engine, str):
             engine = engine_for(engine, context.backend, context.memory, pool.cards)
@@ -201,7 +207,7 @@ class Communicator(Verbs):
                 groups.setdefault(its_color, []).append((its_key, rank))
         # Every rank takes every group's room, and finds that it is too small where it is, so that all agree.
         room = child_room(self._arena.nbytes, len(groups), self.layout)
-        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         layouts = {
             its_color: layout_in(room, len(group), cards, interleave_bytes, region_bytes=region_bytes)
@@ -237,7 +243,7 @@ class Communicator(Verbs):
         return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
 
     def _renewed(self, roster: Roster) -> Communicator:
-        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         ranks, room = roster.ranks, roster.room
         layout = layout_in(room.nbytes // 2, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
@@ -401,7 +407,7 @@ class Communicator(Verbs):
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
         memory = self._context.memory
-        for card, offset, nbytes in self.layout.own_doorbells(self.rank):
+        for card, offset, nbytes in self.layout.doorbells_of(self.rank):
             memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, self._base + offset, nbytes)
             self._context.session.beat()  # peers may be waiting for this rank to be done

@@ -13,10 +13,11 @@ import numpy as np
 
 from collectives import catalog, contracts, oracle, sizes
 from collectives.bench import AUTO, Case, WrongElement, load_algorithm
-from collectives.builder import NAIVE
+from collectives.builder import HIERARCHICAL, NAIVE
 from collectives.choose import Choice, choose
-from collectives.clusters import ranks_per_cluster
+from collectives.clusters import cluster_memory, ranks_per_cluster
 from collectives.contracts import COLLECTIVES
+from collectives.hierarchical.needs import needs
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding
@@ -75,6 +76,8 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     whose index is k more than a multiple of the ranks lies in rank k's. Raises ArgumentError where the cards have not
     even room for doorbells and a line for each rank.
     """
+    if call.cluster > 1:
+        return _layout_on_levels(topology, call)
     space, ranks = space or topology.pool_space, call.ranks
     numbers = topology.cards_of(space)
     cards = ranks if space.owned else len(numbers)
@@ -104,6 +107,29 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     return replace(bare, slot_card_bytes=slot_card_bytes, heap_card_bytes=sharers * heap_rank_bytes)
 
 
+def _layout_on_levels(topology: Topology, call: Call) -> Layout:
+    """The same for two levels: blocks inside lie in the ranks' own memories, where the topology has such."""
+    inside, across, block_bytes = needs(call)
+    pool, memory = topology.pool_space, cluster_memory(topology, call.ranks)
+    cards, granule = len(topology.cards_of(pool)), pool.granule_bytes
+    own = HIERARCHICAL.chunks * inside
+    bells = HIERARCHICAL.chunks * across + own
+    bare = Layout(call.ranks, cards, SLOTS_MIN, 0, bells, granule)
+    if memory is not None:
+        bare = replace(bare, cards=cards + call.ranks, owned=True, own_doorbells=own)
+    area = round_up(block_bytes, LINE_BYTES) + LINE_BYTES
+    in_pool = area * (across if memory is not None else inside + across) + granule
+    wanted = -(-in_pool // max(1, cards // call.ranks)) * -(-call.ranks // cards) + 2 * granule
+    spaces = [pool] if memory is None else [pool, memory]
+    room = min(topology.card(topology.cards_of(space)[0]).capacity_bytes for space in spaces)
+    most = (room - bare.data_offset - DATA_ALIGN_BYTES) // SLOTS_MIN
+    wanted = wanted if memory is None else max(wanted, area * inside)
+    size = min(round_up(wanted, granule), round_down(most, granule))
+    if size < granule:
+        raise ArgumentError(f"memories of {format_bytes(room)} have no room for the doorbells of {call.ranks} ranks")
+    return replace(bare, slot_card_bytes=size)
+
+
 def planned(
     topology: Topology, case: Case, algorithm: str | None = None, space: Space | None = None
 ) -> tuple[Plan, Choice]:
@@ -119,6 +145,12 @@ def planned(
     cluster = ranks_per_cluster(topology.place(call.ranks)) if recipe.style.levels else 1
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
     return catalog.build(recipe, virtual_layout(topology, call, space), call), choice
+
+
+def _model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
+    """Which of the model's cards those of a plan's layout on this space are."""
+    memory = cluster_memory(model.topology, plan.ranks) if plan.layout.owned else None
+    return model.cards_of(space) + (model.cards_of(memory) if memory is not None else ())
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
@@ -181,7 +213,7 @@ def simulate_case(
     model = CostModel.of(topology, case.call.ranks)
     if split is None:
         plan, choice = planned(topology, case, algorithm, where)
-        program = [VirtualCall(plan, cards=model.cards_of(where))]
+        program = [VirtualCall(plan, cards=_model_cards(model, plan, where))]
     elif space is not None:
         raise ArgumentError("--split does not go with --space: its calls are on the pool")
     else:

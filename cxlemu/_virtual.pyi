@@ -19,7 +19,17 @@ class Simulation:
         first_total: int,
         multiprocessors: int,
     ) -> None: ...
-    def communicator(self, ranks: int, slots: int, doorbells_per_rank: int, cards: Table, epochs: int, /) -> int: ...
+    def communicator(
+        self,
+        ranks: int,
+        slots: int,
+        doorbells_per_rank: int,
+        own_doorbells: int,
+        pool_cards: int,
+        cards: Table,
+        epochs: int,
+        /,
+    ) -> int: ...
     def call(
         self,
         comm: int,

@@ -77,6 +77,8 @@ class Ring(Model):
     doorbells_per_rank: Small
     interleave_bytes: Annotated[int, Field(ge=64, le=CARD_BYTES_MAX)]
     heap_card_bytes: Bytes = 0
+    owned: bool = False
+    own_doorbells: Small = 0
 
 
 class Body(Model):

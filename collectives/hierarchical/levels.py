@@ -1,8 +1,9 @@
 """Words for algorithms on two levels: inside a cluster of consecutive ranks, and across clusters.
 
 Rank ``cluster * size + position`` exchanges inside with the ranks of its cluster and across with those that have its
-position in the other clusters. Each level has blocks of its own in every round's slot. Besides publish, retrieve and
-fold there are words for what passes from one level to the other:
+position in the other clusters. Each level has blocks of its own in every round's slot: those across lie in the pool,
+those inside in the memory of the rank that writes them where the layout has such memories, and else in the pool, too.
+Besides publish, retrieve and fold there are words for what passes from one level to the other:
 
     retrieve(to=block)   WAIT, INVALIDATE, READ: to a buffer and to a block of one's own as well
     send                 FLUSH, FENCE, SIGNAL: that block is whole now
@@ -123,19 +124,13 @@ class Levels(Builder):
     def levels(self, nbytes: int, *, inside: Sequence[Writers], across: Sequence[Writers]) -> Iterator[list[Chunk]]:
         """Rounds, as ``rounds`` makes them, in which these ranks write so many blocks on each level."""
         self._needs = (tuple(inside), tuple(across))
-        blocks = [max(writers.blocks for writers in needs) for needs in self._needs]
-        self.across.first_doorbell = blocks[0]
-        return self.rounds(nbytes, blocks=sum(blocks), spread="ranges")
+        return self.rounds(nbytes, spread="ranges")
 
-    def _plan_areas(self, nbytes: int, writers: list[int], blocks: int, spread: str) -> tuple[int, int, Areas]:
-        doorbells = self.layout.doorbells_per_rank // blocks
-        if doorbells < 1:
-            raise ArgumentError(
-                f"{self.call}: {blocks} blocks a rank need as many doorbells, the layout has "
-                f"{self.layout.doorbells_per_rank} per rank"
-            )
-        inside, across = self._needs
-        regions, piece = _placed(self.layout, (*inside, *across), nbytes)
+    def _plan_areas(
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0
+    ) -> tuple[int, int, Areas]:
+        layout, (inside, across) = self.layout, self._needs
+        regions, piece = _placed(layout, inside, across, nbytes)
         first = len(self._regions)
         for level, needs in ((self.inside, inside), (self.across, across)):
             level.block_bytes = piece
@@ -143,9 +138,22 @@ class Levels(Builder):
                 level.region_of |= dict(zip(group.ranks, range(first, first + len(group.ranks)), strict=True))
                 first += len(group.ranks)
         self._regions.extend(regions)
-        chunks = min(self.style.chunks, doorbells)
+        chunks = min(self.style.chunks, self._share_doorbells(*(max(w.blocks for w in needs) for needs in self._needs)))
         self._chunk_bytes = round_up(-(-min(piece, nbytes) // chunks), LINE_BYTES)
         return piece, 0, Areas({}, piece, chunks)
+
+    def _share_doorbells(self, inside: int, across: int) -> int:
+        """How many a block has, of so many blocks. Those inside are the last ones: they may lie in ranks' memories."""
+        layout = self.layout
+        own = layout.own_doorbells or layout.doorbells_per_rank * inside // (inside + across)
+        a_block = min(own // inside, (layout.doorbells_per_rank - own) // across)
+        if a_block < 1:
+            raise ArgumentError(
+                f"{self.call}: {inside} blocks a rank inside and {across} across need as many doorbells, the layout "
+                f"has {own} and {layout.doorbells_per_rank - own} per rank"
+            )
+        self.inside.first_doorbell = layout.doorbells_per_rank - own
+        return a_block
 
     @property
     def stride(self) -> int:
@@ -209,7 +217,7 @@ class Level:
     b: Levels = field(repr=False)
     name: str
     ranks: list[int]
-    first_doorbell: int = 0  # of each rank's, in blocks
+    first_doorbell: int = 0  # of each rank's
     region_of: dict[int, int] = field(default_factory=dict)
     block_bytes: int = 0
 
@@ -323,7 +331,7 @@ class Level:
         return Operand(Kind.REGION, self.region_of[writer], chunk.seq, offset)
 
     def _doorbell(self, chunk: Chunk, writer: int, block: int) -> int:
-        index = (self.first_doorbell + block) * self.b._areas.doorbells_per_block + chunk.number
+        index = self.first_doorbell + block * self.b._areas.doorbells_per_block + chunk.number
         return self.b.layout.published(writer, index)
 
     def _await(self, chunk: Chunk, peer: int, block: int, stream: str) -> Operand:
@@ -334,8 +342,21 @@ class Level:
 
 
 @lru_cache(64)  # the same for all ranks
-def _placed(layout: Layout, groups: tuple[Writers, ...], nbytes: int) -> tuple[tuple[Region, ...], int]:
-    """A region for each writer of every group, each group's in its own part of the slot; how much of a block fits."""
+def _placed(
+    layout: Layout, inside: tuple[Writers, ...], across: tuple[Writers, ...], nbytes: int
+) -> tuple[tuple[Region, ...], int]:
+    """A region for each writer inside, then across, and how much of a block fits."""
+    if not layout.owned:
+        return _in_pool(layout, (*inside, *across), nbytes)
+    size, own = layout.slot_card_bytes, []
+    for group in inside:
+        own += [Region(layout.pool_cards + rank, 1, LINE_BYTES, 0, 0, size) for rank in group.ranks]
+    regions, piece = _in_pool(layout, across, nbytes)
+    return (*own, *regions), min(piece, *(round_down(size // group.blocks, LINE_BYTES) for group in inside))
+
+
+def _in_pool(layout: Layout, groups: tuple[Writers, ...], nbytes: int) -> tuple[tuple[Region, ...], int]:
+    """Each group's in a part of the slot of its own."""
     shares = [len(group.ranks) * group.blocks for group in groups]
     regions: list[Region] = []
     pieces = []

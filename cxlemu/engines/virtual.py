@@ -177,7 +177,10 @@ def _add_calls(
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         table = np.array(cards, np.int32)
         try:
-            numbers[ring] = core.communicator(layout.ranks, layout.slots, layout.doorbells_per_rank, table, total)
+            numbers[ring] = core.communicator(
+                *(layout.ranks, layout.slots, layout.doorbells_per_rank, layout.own_doorbells, layout.pool_cards),
+                *(table, total),
+            )
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):

@@ -78,6 +78,8 @@ class _Layout(_Model):
     doorbells_per_rank: _Few
     interleave_bytes: _Number
     heap_card_bytes: _Number
+    owned: bool = False
+    own_doorbells: _Id = 0
 
 
 class _Region(_Model):

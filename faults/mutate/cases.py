@@ -15,6 +15,7 @@ from collectives.builder import HIERARCHICAL
 from collectives.catalog import build, recipe, variants
 from collectives.clusters import cluster_sizes
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.hierarchical.needs import needs
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
@@ -106,15 +107,8 @@ def plan_of(case: Case) -> Plan:
 def _blocks(case: Case) -> int:
     """How many blocks a rank publishes, at most."""
     if case.cluster > 1:
-        clusters = case.ranks // case.cluster
-        return {
-            **dict.fromkeys(("all_gather", "gather"), clusters + 1),
-            **dict.fromkeys(("scatter", "reduce_scatter"), case.ranks + clusters),
-            "all_to_all": 2 * case.ranks,
-            "broadcast": case.cluster + 1,
-            "all_reduce": case.cluster + 3,
-            "reduce": case.cluster + 2,
-        }[case.collective]
+        inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
+        return inside + across
     if case.collective in ("all_to_all", "reduce_scatter", "scatter"):
         return case.ranks
     return case.ranks + 1 if case.variant in ("two_shot", "zero_copy") else 1

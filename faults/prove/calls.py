@@ -113,7 +113,7 @@ def _shape(layout: Layout) -> tuple[int, ...]:
     return (
         *(layout.ranks, layout.cards, layout.slots, layout.doorbells_per_rank, layout.slot_card_bytes),
         *(layout.doorbells_offset, layout.slot_doorbell_bytes, layout.data_offset, layout.heap_offset),
-        layout.extent_bytes,
+        *(layout.extent_bytes, layout.pool_cards, layout.own_doorbells),
     )
 
 

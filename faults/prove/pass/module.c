@@ -266,14 +266,16 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *result = NULL;
     int obliges;
     long long slot_card, doorbells, slot_doorbell, data, heap;
-    if (!PyArg_ParseTuple(args, "(iiiiLLLLLL)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots, &shape.doorbells_per_rank,
-                          &slot_card, &doorbells, &slot_doorbell, &data, &heap, &a.extent_bytes, &a.hosts, &a.strips,
+    if (!PyArg_ParseTuple(args, "(iiiiLLLLLLii)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots, &shape.doorbells_per_rank,
+                          &slot_card, &doorbells, &slot_doorbell, &data, &heap, &a.extent_bytes, &shape.pool_cards, &shape.own_doorbells,
+                          &a.hosts, &a.strips,
                           &PyList_Type, &a.plans, &a.plan_of, &a.epochs, &p.without, &obliges))
         return NULL;
     shape.slot_card_bytes = slot_card, shape.doorbells_offset = doorbells, shape.slot_doorbell_bytes = slot_doorbell;
     shape.data_offset = data, shape.heap_offset = heap;
     p.ranks = shape.ranks, p.obliges = obliges, p.interrupted = interrupted;
-    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1)
+    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1 ||
+        shape.pool_cards < 1)
         return PyErr_Format(PyExc_ValueError, "a layout of 1 to %d ranks on 1 to %d cards", 1 << 16, MAX_CARDS);
     if (decided(&h, &p, &shape, &a)) result = told(&p);
     clean(&p, &shape, (int)PyList_GET_SIZE(a.plans));
