@@ -8,9 +8,23 @@ from setuptools import Extension, setup
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
-NATIVE += ("module", "operation", "place", "ring", "shadow", "shadow_module", "through", "verbs")
-NATIVE_HEADERS = ("adversary", "cache", "core", "damage", "hostlock", "lines", "modules", "place", "python", "shadow")
+NATIVE += ("module", "operation", "pace", "pace_module", "place", "ring", "shadow", "shadow_module", "through", "verbs")
+NATIVE_HEADERS = (
+    "adversary",
+    "cache",
+    "core",
+    "damage",
+    "hostlock",
+    "lines",
+    "modules",
+    "pace",
+    "place",
+    "python",
+    "shadow",
+)
 NATIVE_HEADERS += ("through",)
+COST = ("compute", "instruction", "tables", "transfer")
+COST_HEADERS = ("cost", "tables")
 SEARCH = ("line", "module", "reduce", "rows", "search", "table")
 PROVER = ("bells", "clock", "kernels", "lines", "module", "pass", "rules", "touch", "values")
 
@@ -37,14 +51,14 @@ setup(
     ext_modules=[
         extension(
             "cxlemu._native",
-            paths("cxlemu/native", NATIVE, "c"),
-            paths("cxlemu/native", NATIVE_HEADERS, "h"),
+            paths("cxlemu/native", NATIVE, "c") + paths("cxlemu/cost", COST, "c"),
+            paths("cxlemu/native", NATIVE_HEADERS, "h") + paths("cxlemu/cost", COST_HEADERS, "h"),
             ("-isystem", numpy.get_include()),
         ),
         extension(
             "cxlemu._virtual",
-            paths("cxlemu/virtual", ("engine", "module", "transfer"), "c"),
-            ["cxlemu/virtual/virtual.h", "cxlemu/native/core.h"],
+            paths("cxlemu/virtual", ("engine", "module"), "c") + paths("cxlemu/cost", COST, "c"),
+            ["cxlemu/virtual/virtual.h", "cxlemu/native/core.h", *paths("cxlemu/cost", COST_HEADERS, "h")],
         ),
         extension("collectives._limits", ["collectives/_limits.c"], []),
         extension(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -186,6 +187,13 @@ class Measured:
     first_wrong: WrongElement | None
 
 
+class Paced(NamedTuple):
+    """How a case ran in a world with a pace, and what it should have taken."""
+
+    time_scale: float
+    model_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """``time_us``: the slowest rank's, median over the timed calls. ``wrong``: of all calls on all ranks."""
@@ -206,13 +214,19 @@ class Row:
     reason: str
     in_place: bool
     iterations: int
+    model_us: float | None  # in a world with a pace: what the virtual engine says, by which time_us is to be judged
 
 
-def row(case: Case, seen: Mapping[int, Measured], *, checked: bool, one_clock: bool = True) -> Row:
-    """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged."""
+def row(
+    case: Case, seen: Mapping[int, Measured], *, checked: bool, one_clock: bool = True, paced: Paced | None = None
+) -> Row:
+    """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
+    are ``paced``, times are the model's.
+    """
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
     time_ns = statistics.median((left - entered).max(axis=0).tolist())
+    time_ns /= 1.0 if paced is None else paced.time_scale
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     auto = call.algorithm == AUTO
     choice = choose(call.collective, call.nbytes, call.ranks) if auto else Choice(call.algorithm, "")
@@ -238,6 +252,7 @@ def row(case: Case, seen: Mapping[int, Measured], *, checked: bool, one_clock: b
         reason=choice.reason,
         in_place=case.in_place,
         iterations=entered.shape[1],
+        model_us=None if paced is None else paced.model_ns / 1e3,
     )
 
 

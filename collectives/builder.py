@@ -82,6 +82,7 @@ class Style:
     heap: bool = False  # zero copy: the input is published where it lies in the heap
     levels: bool = False  # inside clusters and across them (collectives/hierarchical)
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
+    slice_bytes: int = 0  # not 0: ranks send slices of at most so many bytes to each other (collectives/nccl/words.py)
 
 
 NAIVE = Style("naive", interleaved=False)
@@ -660,9 +661,11 @@ class Builder:
 
     @staticmethod
     def _numbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
-        """With a kernel's number in the table; no row that stands for many instructions is a COMPUTE."""
-        if isinstance(item, Instruction) and item.op == Op.COMPUTE:
-            return item._replace(arg=place[item.arg])
+        """With a kernel's number in the table. Rows that stand for many are all COMPUTEs of one kernel, or none."""
+        if isinstance(item, Instruction):
+            return item._replace(arg=place[item.arg]) if item.op == Op.COMPUTE else item
+        if item.size and item.flat[0]["op"] == Op.COMPUTE:
+            item["arg"] = place[int(item.flat[0]["arg"])]
         return item
 
     def finish(self) -> tuple[Frame, RankPart]:

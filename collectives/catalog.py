@@ -9,6 +9,8 @@ from collectives.builder import ALL, Builder
 from collectives.contracts import contract_of
 from collectives.hierarchical import HIERARCHICAL
 from collectives.hierarchical.levels import Levels
+from collectives.nccl import RECIPES as NCCL
+from collectives.nccl import Sends
 from collectives.recipes import Recipe, recipes_of
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError, CxlemuError
@@ -16,6 +18,7 @@ from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 
 BLOCK_BYTES_MAX = 1 << 40
 
+# Ours, and NCCL's, which no choice of ours takes.
 _RECIPES = {
     (recipe.collective, recipe.name): recipe
     for function in (*SHIPPED, *HIERARCHICAL)
@@ -31,11 +34,11 @@ def variants(collective: str, *, clusters: bool = False) -> list[str]:
 def recipe(collective: str, variant: str) -> Recipe:
     """Raises ArgumentError naming what there is."""
     contract_of(collective)
-    if (collective, variant) not in _RECIPES:
-        raise ArgumentError(
-            f"{collective} has no variant {variant!r}: it has {', '.join(variants(collective, clusters=True))}"
-        )
-    return _RECIPES[collective, variant]
+    found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant))
+    if found is None:
+        names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
+        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
+    return found
 
 
 def load_algorithm(spec: str) -> Recipe:
@@ -73,9 +76,9 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
             f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
             f"each of two or more hosts"
         )
-    kind = Levels if recipe.style.levels else Builder
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
+        kind = Levels if recipe.style.levels else Sends if recipe.style.slice_bytes else Builder
         builder = kind(call, layout, recipe.style, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)

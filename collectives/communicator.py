@@ -22,17 +22,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from collectives import revocation
 from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
-from collectives.builder import ZERO_COPY
+from collectives.builder import SCRATCH, ZERO_COPY
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
 from collectives.clusters import ranks_per_cluster
 from collectives.contracts import NEVER_LENT_IN_PLACE
+from collectives.fused.plans import build as build_product
+from collectives.fused.words import Matrix, Products
+from collectives.fused.words import bind as bind_product
 from collectives.heap import SymmetricHeap, lines
 from collectives.layouts import REGION_BYTES, child_room, has_memories, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
@@ -50,7 +53,7 @@ from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import ArgumentError, PeerLostError, RevokedError, RunError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.memory.shadow import ShadowMemory
-from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
+from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart, rules
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.board import board_bytes
 from cxlemu.world import RankContext
@@ -58,7 +61,7 @@ from cxlemu.world import RankContext
 PLANS_KEPT = 256
 
 
-class Communicator(Verbs):
+class Communicator(Verbs, Products):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.catalog.variants`, or a Recipe,
@@ -149,6 +152,7 @@ class Communicator(Verbs):
         deadline_s: float | None = None,
         engine: str | Engine = "native",
         integrity: str | None = None,
+        paced: bool = True,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
@@ -157,6 +161,8 @@ class Communicator(Verbs):
         ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
         doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
         doorbell is a deadline.
+
+        ``paced=False`` is for calls that take no modelled time in a world that has a pace.
 
         A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
         Collective: every rank makes the same communicators in the same order.
@@ -175,15 +181,14 @@ class Communicator(Verbs):
             owned=has_memories(context.topology, context.ranks),
         )
         if isinstance(engine, str):
-            engine = engine_for(engine, context.backend, context.memory, pool.cards)
+            pacer = context.pacer if paced else None
+            engine = engine_for(engine, context.backend, context.memory, pool.cards, pacer)
         comm = cls(
             context,
             members=tuple(range(context.ranks)),
             layout=layout,
             arena=arena,
-            engine=engine_for(engine, context.backend, context.memory, pool.cards)
-            if isinstance(engine, str)
-            else engine,
+            engine=engine,
             lane=Lane(),
             deadline_s=deadline_s,
             integrity=integrity,
@@ -313,14 +318,34 @@ class Communicator(Verbs):
             chosen, bound = self._lending(chosen, bound, lent, auto)
         plan, digest = self._plan(chosen, bound.call)
         part = plan.part(self.rank)
-        if self._scratch.nbytes < (need := part.buffers[-1].nbytes):
-            self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
-        buffers = (bound.input, bound.output, self._scratch)
+        buffers = (bound.input, bound.output, self._scratch_for(part))
         planned = Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers)
         if isinstance(self._engine, NativeEngine):
             program = self._engine.program(self._running(planned, self._ring.epoch, self._ring.tag))
             return _native.Operation(self._ring, program, plan.rounds, digest, planned, out, *buffers)
         return Stepped(planned, out, self._turn, self._step)
+
+    def _scratch_for(self, part: RankPart) -> Bytes:
+        if self._scratch.nbytes < (need := part.buffers[SCRATCH].nbytes):
+            self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
+        return self._scratch
+
+    def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Operation:
+        bound = bind_product(kind, self.size, a, b, out, style, **cut)
+        plan, digest = _product_plan_of(self.layout, bound.call, self.rank)
+        return self.product_of(plan, digest, (bound.a, bound.c, bound.b), bound.out)
+
+    def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
+        """A plan of a fused product, or what is left of one, on A, the result and B, as an operation."""
+        self._check_usable()
+        if self._integrity is not None:
+            raise ArgumentError(
+                f"{plan.call.collective}: doorbells of products carry no checksums: leave out integrity"
+            )
+        part, (a, c, b) = plan.part(self.rank), matrices
+        buffers = (a, c, self._scratch_for(part), b)
+        planned = Planned(plan.call, plan.frame, part, plan.rounds, digest, buffers)
+        return Stepped(planned, result, self._turn, self._step)
 
     def _turn(self, operation: Operation) -> Array | None:
         """Run an operation after this rank's calls that are under way."""
@@ -436,6 +461,14 @@ def _plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Pla
     """
     plan = build(chosen, layout, call)
     rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _product_plan_of(layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """As _plan_of."""
+    plan = build_product(layout, call)
+    rules.check(plan, [rank])
     return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
 
 

@@ -53,7 +53,7 @@ def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = N
     made = sweep.engine if engine is None else engine(context, sweep.engine)
     with (
         Communicator.world(context, region_bytes=sweep.region_bytes, engine=made, integrity=sweep.integrity) as comm,
-        Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK) as control,
+        Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK, paced=False) as control,
     ):
         if context.rank == 0:
             context.emit(Opened(comm.layout))

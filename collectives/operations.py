@@ -32,7 +32,7 @@ class Planned(NamedTuple):
     part: RankPart
     rounds: int
     digest: int
-    buffers: tuple[Bytes, Bytes, Bytes]  # input, output, scratch
+    buffers: tuple[Bytes, ...]  # input, output, scratch, and more inputs where the part has them
 
 
 @dataclass(frozen=True)

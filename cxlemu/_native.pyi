@@ -1,6 +1,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
 
@@ -27,6 +30,8 @@ class Program:
         heap_offset: int = ...,  # default: extent_bytes, no heap
         pool_cards: int = ...,  # default: all cards; those behind them are memories of the ranks, one each
         own_doorbells: int = 0,  # so many of a rank's in a slot lie in its own memory
+        pacer: Pacer | None = None,
+        kernels: Records | None = None,
     ) -> None: ...
     def start(self, epoch: int, tag: int, *buffers: Bytes) -> None: ...
     def advance(self, idle_ns: int, spins: int) -> tuple[int, list[tuple[int, int, int, int, int]]]: ...
@@ -130,6 +135,23 @@ class Shadow:
     def poll(self, card: int, offset: int) -> bytes: ...
     def moved(self) -> tuple[int, int, int]: ...
 
+class Pacer:
+    """``test_ns``: a clock of one 64-bit number, instead of the machine's."""
+
+    ended_ns: int
+    time_scale: float
+    def __init__(
+        self,
+        clocks: Bytes,
+        model: dict[str, Any],
+        rank: int,
+        cards: NDArray[np.int32],
+        card_bytes: int,
+        test_ns: NDArray[np.int64] | None = None,
+    ) -> None: ...
+
+def clocks_bytes(resources: int, cards: int, card_bytes: int, /) -> int: ...
+def clocks_make(clocks: Bytes, resources: int, time_scale: float, /) -> None: ...
 def fold(dtype: int, redop: int, dst: Bytes, a: Bytes, b: Bytes, c: Bytes | None, divisor: int) -> None: ...
 
 # The machine's own cache-line instructions: see native/lines.h. ValueError for a range that leaves its card.

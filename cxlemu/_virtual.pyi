@@ -6,19 +6,7 @@ from numpy.typing import NDArray
 Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py say
 
 class Simulation:
-    def __init__(
-        self,
-        paces: Table,
-        routes: Table,
-        route_of: Table,
-        cards: Table,
-        host_of: Table,
-        costs: Table,
-        first_read: int,
-        first_write: int,
-        first_total: int,
-        multiprocessors: int,
-    ) -> None: ...
+    def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
     def communicator(
         self,
         ranks: int,
@@ -28,6 +16,7 @@ class Simulation:
         pool_cards: int,
         cards: Table,
         epochs: int,
+        used: int,
         /,
     ) -> int: ...
     def call(
@@ -42,6 +31,6 @@ class Simulation:
         events: list[int],
         /,
     ) -> int: ...
-    def run(self, turns: Table, first_turn: Table, logs: bool, /) -> tuple[int, int, int, int]: ...
+    def run(self, turns: Table, first_turn: Table, logs: bool, /) -> tuple[int, int, int, int, int]: ...
     def blocked(self) -> list[tuple[int, int, int, int]]: ...
     def seen(self) -> dict[str, Any]: ...

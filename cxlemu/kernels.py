@@ -85,10 +85,11 @@ def _gemm(dtype: str, parameters: tuple[int, ...], out: Bytes, inputs: Sequence[
         _matrix(dtype, touched, operand)
         for touched, operand in zip(_gemm_touches(dtype, parameters), (out, *inputs), strict=True)
     )
-    if dtype in ("f16", "bf16"):
-        c[:] = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(c.dtype)
-    else:
-        np.matmul(a, b, out=c)
+    with np.errstate(all="ignore"):  # inf and nan are results, as in reductions
+        if dtype in ("f16", "bf16"):
+            c[:] = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(c.dtype)
+        else:
+            np.matmul(a, b, out=c)
 
 
 def _matrix(dtype: str, touched: Touched, operand: Bytes) -> NDArray[Any]:

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from collectives import catalog, oracle
+from collectives import catalog, fused, oracle
 from collectives.recipes import CHECKED, Recipe, with_checksums
 from cxlemu.errors import ArgumentError, TokenError
-from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.plan import Call, Gemm, InHeap, Layout, Plan
 from cxlemu.topology.fields import Model
 from faults.campaign.case import digest
 from faults.campaign.record import Execution
@@ -34,6 +34,8 @@ CALLS_MAX, CARD_BYTES_MAX, POOL_BYTES_MAX = 1000, 1 << 28, 1 << 30
 Ranks = Annotated[int, Field(ge=1, le=64)]
 Small = Annotated[int, Field(ge=0, le=4096)]
 Bytes = Annotated[int, Field(ge=0, le=CARD_BYTES_MAX)]
+DIMENSION_MAX = 512
+Dimension = Annotated[int, Field(ge=1, le=DIMENSION_MAX)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Word = Annotated[str, Field(max_length=63)]
 
@@ -44,6 +46,19 @@ class Heap(Model):
     input: Bytes
     step: Bytes = 0
     output: Bytes | None = None
+
+
+class Product(Model):
+    """A Gemm."""
+
+    m: Dimension
+    n: Dimension
+    k: Dimension
+    comm_tile_rows: Annotated[int, Field(ge=0, le=DIMENSION_MAX)]
+    tile_rows: Dimension
+    tile_cols: Dimension
+    order: Word
+    transport: Word
 
 
 class OneCall(Model):
@@ -59,12 +74,14 @@ class OneCall(Model):
     in_place: bool = False
     heap: Heap | None = None
     cluster: Ranks = 1
+    gemm: Product | None = None
     mutant: Annotated[str, Field(max_length=80)] | None = None
 
     @property
     def call(self) -> Call:
         heap = InHeap(**self.heap.model_dump()) if self.heap else None
-        return Call(**self.model_dump(exclude={"mutant", "heap"}), heap=heap)
+        gemm = Gemm(**self.gemm.model_dump()) if self.gemm else None
+        return Call(**self.model_dump(exclude={"mutant", "heap", "gemm"}), heap=heap, gemm=gemm)
 
 
 class Ring(Model):
@@ -171,11 +188,16 @@ def _plans(parsed: Body, layout: Layout, own: Recipe | None) -> tuple[list[Plan]
     for one in parsed.calls:
         if one in meant:
             continue
-        call = one.call
-        oracle.check_exact(call)
-        name, plus, _ = call.algorithm.partition(CHECKED)
-        is_own = own is not None and (own.collective, own.name) == (call.collective, name)
-        chosen = own if own is not None and is_own else catalog.recipe(call.collective, name)
-        meant[one] = catalog.build(with_checksums(chosen) if plus else chosen, layout, call)
+        meant[one] = _plan(one.call, layout, own)
         plans[one] = meant[one] if one.mutant is None else apply(meant[one], Mutant.parse(one.mutant))
     return [meant[one] for one in parsed.calls], [plans[one] for one in parsed.calls]
+
+
+def _plan(call: Call, layout: Layout, own: Recipe | None) -> Plan:
+    if call.gemm is not None:
+        return fused.build(layout, call)
+    oracle.check_exact(call)
+    name, plus, _ = call.algorithm.partition(CHECKED)
+    is_own = own is not None and (own.collective, own.name) == (call.collective, name)
+    chosen = own if own is not None and is_own else catalog.recipe(call.collective, name)
+    return catalog.build(with_checksums(chosen) if plus else chosen, layout, call)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives import oracle
+from collectives.fused import oracle as products
 from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
 from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import Bytes
@@ -78,9 +79,13 @@ class Program:
         wanted: list[list[Bytes | None]] = []
         for serial, plan in enumerate(plans):
             ranks = range(plan.ranks)
+            if plan.call.gemm is not None:
+                given.append([products.as_bytes(plan.call, rank, SEED, serial) for rank in ranks])
+                wanted.append([_flat(products.expected(plan.call, rank, SEED, serial)) for rank in ranks])
+                continue
             given.append([_bytes(oracle.inputs(plan.call, rank, SEED, serial), plan, rank) for rank in ranks])
             results = (oracle.expected(plan.call, rank, SEED, serial) for rank in ranks)
-            wanted.append([None if x is None else x.reshape(-1).view(np.uint8) for x in results])
+            wanted.append([None if x is None else _flat(x) for x in results])
         return cls(plans, given, wanted)
 
     def with_plan(self, plan: Plan, instead: Plan) -> Program:
@@ -124,7 +129,11 @@ class _Wrong(Exception):
 def _bytes(given: oracle.Array | None, plan: Plan, rank: int) -> Bytes:
     if given is None:
         return np.zeros(plan.part(rank).buffers[0].nbytes, np.uint8)
-    return given.reshape(-1).view(np.uint8)
+    return _flat(given)
+
+
+def _flat(array: oracle.Array) -> Bytes:
+    return array.reshape(-1).view(np.uint8)
 
 
 def execute(plans: Sequence[Plan], schedule: Sequence[Move]) -> Shown:

@@ -143,10 +143,10 @@ def test_a_roomy_ring_takes_all_in_one_round() -> None:
         ({"kind": "gemm"}, "there is no operator 'gemm'"),
         ({"style": "fine"}, "has no style 'fine'"),
         ({"order": "random"}, "has no order 'random'"),
-        ({"transport": "pull"}, "has no transport 'pull': it has push"),
+        ({"transport": "throw"}, "has no transport 'throw': it has push, pull"),
         ({"comm_tile_rows": 9}, "has 1 to 8 rows, a rank's shard, not 9"),
         ({"compute_tile": (4, 33)}, "1 x 1 to 16 x 32, not 4 x 33"),
-        ({"style": "medium", "comm_tile_rows": 2}, "has no tiles to choose"),
+        ({"style": "medium", "comm_tile_rows": 2}, "has no such tiles to choose"),
         ({"m": 1 << 24, "n": 1 << 24, "compute_tile": (1, 1)}, "compute tiles are too many"),
     ],
 )

@@ -34,6 +34,7 @@ from prove_programs import (
 
 from collectives.catalog import build, recipe
 from cxlemu.errors import ArgumentError, PlanError
+from cxlemu.kernels import KERNELS
 from cxlemu.plan import Call, Instruction, Kernel, Layout, Op, Operand, Plan
 from faults.prove import RULES, prove_calls
 from faults.verdict import Verdict
@@ -378,13 +379,21 @@ def test_kernels_race_for_local_memory_as_copies_do(number: int) -> None:
 @pytest.mark.parametrize(
     "more", [[], [Instruction(Op.REDUCE_LOCAL, nbytes=4, dst=TILE.dst, a=TILE.dst, b=TILE.a, dtype=6, redop=1)]]
 )
-def test_of_what_is_computed_only_the_value_is_unknown(more: list[Instruction]) -> None:
+def test_of_what_an_unknown_kernel_makes_only_the_value_is_unknown(
+    more: list[Instruction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KERNELS, "gemm_f32", replace(KERNELS["gemm_f32"], product=""))
     found = prove_calls([computing([TILE, *more], nbytes=4)])
     assert (found.verdict, found.violation) == (Verdict.UNKNOWN, None)
     assert found.reason.startswith("call 0, rank 0, stream 0, instruction 0 makes what a result depends on")
     assert "synchronization is proved, values computed by kernel gemm_f32 are not" in found.reason
     assert prove_calls([computing([TILE, *more], nbytes=4)], without={"contract"}).verdict is Verdict.OK
     assert prove_calls([computing([TILE, *more])]).verdict is Verdict.OK  # nothing is promised of it
+
+
+def test_a_product_is_no_fold_of_inputs() -> None:
+    found = prove_calls([computing([TILE], nbytes=4)])
+    assert found.violation is not None and found.violation.rule == "contract"
 
 
 def test_a_race_is_found_wherever_kernels_compute() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from collectives.builder import Builder, Chunk, Style
 from collectives.fused.shapes import WEIGHTS, Shapes, buffers, shapes
 from cxlemu.plan import DTYPES, Buffer, Frame, Gemm, Kernel, Kind, Op, Operand, RankPart
@@ -57,11 +59,13 @@ class FusedBuilder(Builder):
 
     @property
     def order(self) -> list[int]:
-        """All ranks, in the order in which this one turns to them: itself first, or so that no two meet at one."""
+        """All ranks, in the order in which this one turns to them: see shapes.py."""
         if self.gemm.order == "natural":
             return list(range(self.ranks))
         if self.call.collective == "all_gather_gemm":
             return [(self.rank + step) % self.ranks for step in range(self.ranks)]
+        if self.gemm.order == "own_last":
+            return [(self.rank + 1 + step) % self.ranks for step in range(self.ranks)]
         return [(step - self.rank) % self.ranks for step in range(self.ranks)]
 
     def chunked(self, *, blocks: int = 1) -> Iterator[list[Chunk]]:
@@ -80,15 +84,24 @@ class FusedBuilder(Builder):
 
     def multiply(self, dst: Operand, a: Operand, rows: int) -> None:
         """So many rows of the result from as many of A: all of this rank's columns, tile by tile."""
+        step, n = self.gemm.tile_cols, self.shapes.n
+        whole, rest = divmod(n, step)
+        if whole:
+            tiles = self._rows("compute", whole, lambda: self._multiply(dst, a, rows, 0, step))[:, 0]
+            columns = np.arange(whole) * step * self.itemsize
+            tiles["dst"]["offset"] += columns
+            tiles["b"]["offset"] += columns
+        if rest:
+            self._multiply(dst, a, rows, n - rest, rest)
+
+    def _multiply(self, dst: Operand, a: Operand, rows: int, first: int, columns: int) -> None:
+        """One tile, of columns from ``first`` on."""
         size, (n, k) = self.itemsize, self.shapes[4:]
-        weights, step = Operand(Kind.BUFFER, WEIGHTS), self.gemm.tile_cols
-        for first in range(0, n, step):
-            columns = min(step, n - first)
-            kernel = Kernel(f"gemm_{self.call.dtype}", (rows, columns, k, k, n, n))
-            number = self._kernels.setdefault(kernel, len(self._kernels))
-            nbytes = ((rows - 1) * n + columns) * size
-            sources = [a, weights.at(first * size)]
-            self._emit("compute", Op.COMPUTE, arg=number, nbytes=nbytes, dst=dst.at(first * size), sources=sources)
+        kernel = Kernel(f"gemm_{self.call.dtype}", (rows, columns, k, k, n, n))
+        number = self._kernels.setdefault(kernel, len(self._kernels))
+        nbytes = ((rows - 1) * n + columns) * size
+        sources = [a, Operand(Kind.BUFFER, WEIGHTS, 0, first * size)]
+        self._emit("compute", Op.COMPUTE, arg=number, nbytes=nbytes, dst=dst.at(first * size), sources=sources)
 
     def copy_own(self, dst: Operand) -> None:
         """This rank's A, whole."""
@@ -105,6 +118,16 @@ class FusedBuilder(Builder):
     def finish(self) -> tuple[Frame, RankPart]:
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
+
+    @property
+    def _at_once(self) -> bool:
+        return False  # columns of rows know of no other places than the writer's
+
+    def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        """What is pushed lies with its reader, who may have a memory of his own."""
+        if self.gemm.transport == "push" and block < self.ranks:
+            writer, block = block, writer
+        return super()._area(chunk, writer, block)
 
     @cached_property
     def _buffers(self) -> tuple[Buffer, Buffer]:

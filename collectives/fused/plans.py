@@ -32,11 +32,12 @@ def fused_call(
 ) -> Call:
     """A product of A (m x k) and B (k x n), which ranks share as shapes.py says.
 
-    ``comm_tile_rows`` and ``compute_tile`` (rows, columns) are of the style ``fused``; ``medium`` takes a shard at
-    once, ``unfused`` everything. Raises ArgumentError for what is not possible.
+    ``comm_tile_rows`` and ``compute_tile`` (rows, columns) are of the style ``fused``. ``medium`` takes a shard at a
+    time; ``unfused`` multiplies everything at once and moves ``comm_tile_rows``, or as much as a collective takes.
+    Raises ArgumentError for what is not possible.
     """
-    if style != "fused" and (comm_tile_rows, compute_tile) != (None, None):
-        raise ArgumentError(f"{kind} {style} has no tiles to choose: leave out comm_tile_rows and compute_tile")
+    if (style == "medium" and comm_tile_rows is not None) or (style != "fused" and compute_tile is not None):
+        raise ArgumentError(f"{kind} {style} has no such tiles to choose: leave them out")
     transport = transport or TRANSPORTS.get(kind, ("",))[0]
     whole = Gemm(m, n, k, order=order, transport=transport)
     itemsize = DTYPES[dtype].itemsize if dtype in DTYPES else 0
@@ -46,7 +47,7 @@ def fused_call(
     if kind in KINDS and ranks > 0:
         rows, columns = m // ranks, shapes(call).n
         comm, tile = {
-            "unfused": (0, (m, columns)),
+            "unfused": (comm_tile_rows or 0, (m, columns)),
             "medium": (rows, (rows, columns)),
         }.get(style, (comm_tile_rows or min(rows, COMM_TILE_ROWS), compute_tile or _default_tile(rows, columns)))
         call = replace(call, gemm=replace(whole, comm_tile_rows=comm, tile_rows=tile[0], tile_cols=tile[1]))

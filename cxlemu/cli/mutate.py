@@ -9,14 +9,13 @@ from pathlib import Path
 
 import click
 
-from collectives.catalog import recipe, variants
-from collectives.contracts import COLLECTIVES, contract_of
+from collectives.contracts import contract_of
 from cxlemu.cli.mutate_report import MutateReport, print_one
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.ranks import RanksParam
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.world.stops import stops_exit
-from faults.mutate.cases import Case, cases
+from faults.mutate.cases import OPERATORS, Case, cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
 from faults.mutate.trial import Trial
@@ -58,6 +57,7 @@ def command(
     Examples:
       cxlemu mutate
       cxlemu mutate all_gather broadcast -n 2-3 --variant naive,all
+      cxlemu mutate all_gather_gemm gemm_reduce_scatter --variant fused
       cxlemu mutate -n 4 -j 8 --json mutants.json
       cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
     """
@@ -79,15 +79,16 @@ def command(
 def _cases(collectives: Sequence[str], ranks: range, variant: str) -> Iterator[Case]:
     """Raises ArgumentError for a collective that there is not, or a variant that none of them has."""
     for collective in collectives:
-        contract_of(collective)
-    chosen = list(collectives or COLLECTIVES)
+        if collective not in OPERATORS:
+            contract_of(collective)
+    chosen = list(collectives or OPERATORS)
     wanted = variant.split(",")
     for name in wanted if variant != EVERY else ():
-        if not any(name in variants(collective, clusters=True) for collective in chosen):
-            recipe(chosen[0], name)  # says what there is
+        if not any(name in variants(collective) for collective in chosen):
+            raise ArgumentError(f"{chosen[0]} has no variant {name!r}: it has {', '.join(variants(chosen[0]))}")
     for collective in chosen:
         for count in ranks:
-            for there in variants(collective, clusters=True):
+            for there in variants(collective):
                 if variant == EVERY or there in wanted:
                     yield from cases(collective, there, count)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from collectives import catalog
+from collectives import catalog, fused
 from collectives.bench import EVERY, STEP_FACTOR, Case, Sweep, size_steps
 from collectives.builder import HIERARCHICAL
 from collectives.clusters import cluster_sizes
@@ -24,6 +24,7 @@ from cxlemu.topology import Topology
 from cxlemu.units import BytesParam
 from cxlemu.world.machine import DEFAULT_TOPOLOGY
 from faults.prove.cases import prove_case
+from faults.prove.products import ProductCase, product_case
 
 RANKS_MAX = 1024
 
@@ -65,8 +66,8 @@ def command(
 
     Each plan is proved as a call among any others, of every root, on a ring that wraps. A violation names the rank,
     the instruction and the link of the chain that is missing, with a schedule that shows it where one was found.
-    Without arguments: all collectives and barrier, in every variant, and on two levels with clusters of every
-    size that the ranks can come in.
+    Without arguments: all collectives and barrier, in every variant, on two levels with clusters of every size that
+    the ranks can come in, and all matrix products that are fused with one, on small matrices that stand for all.
 
     \b
     Examples:
@@ -74,6 +75,7 @@ def command(
       cxlemu prove all_gather broadcast -n 2-16 -b 8 -e 1M --variant all,line
       cxlemu prove --variant hierarchical -n 4-8
       cxlemu prove -n 64 --json proofs.json
+      cxlemu prove all_gather_gemm gemm_reduce_scatter gemm_all_reduce -n 2-16
       cxlemu prove all_reduce --integrity crc32c
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 3
 
@@ -86,12 +88,19 @@ def command(
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     own = catalog.load_algorithm(algorithm) if algorithm is not None else None
     named = collectives or ((own.collective,) if own else tuple(COLLECTIVES))
+    plain = own is None and not in_place and integrity is None
+    products = _products(named if collectives else fused.KINDS * plain, ranks, variant)
+    named = tuple(name for name in named if name not in fused.KINDS)
+    if collectives and len(named) < len(collectives) and not plain:
+        raise ArgumentError(
+            "matrix products are proved without --algorithm, --in-place and --integrity: leave them out"
+        )
     sizes = size_steps(minbytes, minbytes if maxbytes is None else maxbytes, stepfactor, None)
     topology = Topology.load(config)
     asked = [
         (world_layout(topology, count), case, own or catalog.recipe(case.call.collective, case.call.algorithm))
         for count in ranks
-        for name in variant.split(",")
+        for name in (variant.split(",") if named else ())
         for case in _cases(_sweep(named, sizes, name, algorithm, in_place), count)
     ]
     if not asked:
@@ -102,11 +111,14 @@ def command(
         asked = [(layout, case, with_checksums(recipe)) for layout, case, recipe in asked if _carries(recipe, variant)]
         if not asked:
             raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
-    with ProveReport(len(asked), json_file, algorithm, integrity) as report:
+    with ProveReport(len(asked) + len(products), json_file, algorithm, integrity) as report:
         for layout, case, recipe in asked:
             call = replace(case.call, algorithm=recipe.name, in_place=case.in_place)
             report.begin(case)
             report.add(case, prove_case(recipe, layout, call, progress=report.progress))
+        for product in products:
+            report.begin(product)
+            report.add(product, product.prove(progress=report.progress))
     ctx.exit(report.verdict.exit_code)
 
 
@@ -118,6 +130,15 @@ def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
     for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
         for cluster in sizes if case.call.cluster > 1 else (1,):
             yield replace(case, call=replace(case.call, cluster=cluster))
+
+
+def _products(named: tuple[str, ...], ranks: range, variant: str) -> list[ProductCase]:
+    """Of the products among these names. Raises ArgumentError for a style that a product, named alone, has not."""
+    kinds = [name for name in named if name in fused.KINDS]
+    styles = fused.STYLES if variant == EVERY else tuple(variant.split(","))
+    if len(kinds) < len(named) or named == fused.KINDS:
+        styles = tuple(style for style in styles if style in fused.STYLES)  # others may be a collective's
+    return [product_case(kind, style, count) for count in ranks for style in styles for kind in kinds]
 
 
 def _carries(recipe: Recipe, variant: str) -> bool:

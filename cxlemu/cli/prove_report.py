@@ -10,18 +10,21 @@ from typing import Any, NamedTuple, Self
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from collectives.bench import Case
+from collectives.bench import Case as CollectiveCase
 from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from cxlemu.cli.schedule_table import console
 from cxlemu.units import format_bytes
+from faults.prove.products import ProductCase
 from faults.prove.proof import Proof
 from faults.schedule import to_json
 from faults.shown import token_of
 from faults.verdict import Verdict
 from faults.witness import Shown, witness
 
-COLUMNS = "{:<15} {:<10} {:>5} {:>9}  {:<9} {:>12} {:>8}"
+Case = CollectiveCase | ProductCase
+
+COLUMNS = "{:<19} {:<10} {:>5} {:>9}  {:<9} {:>12} {:>8}"
 STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
 WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
 

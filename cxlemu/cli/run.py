@@ -20,10 +20,12 @@ from cxlemu.backends import BACKENDS
 from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run_faults import FaultScript
+from cxlemu.cli.run_pace import check_flags, time_scale_of
 from cxlemu.cli.run_report import Report, Setup
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
+from cxlemu.pace import TIME_SCALE_MAX, TIME_SCALE_MIN, Pace
 from cxlemu.plan import DTYPES
 from cxlemu.pool.dax import DaxPool
 from cxlemu.units import BytesParam, format_bytes
@@ -128,6 +130,15 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     help="env: started by mpirun, torchrun or srun.",
 )
 @click.option(
+    "--pace", is_flag=True, help="Ranks take the time that the config's cost model gives them, times the time scale."
+)
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(TIME_SCALE_MIN, TIME_SCALE_MAX),
+    metavar="X",
+    help="Nanoseconds here for one of the model, with --pace.  [default: so that this machine keeps up]",
+)
+@click.option(
     "--region-bytes",
     type=BytesParam(),
     default=format_bytes(REGION_BYTES).replace(" ", ""),
@@ -170,6 +181,8 @@ def command(
     engine: str,
     integrity: str | None,
     how: Literal["processes", "threads", "env"],
+    pace: bool,
+    time_scale: float | None,
     region_bytes: int,
     deadline_s: float,
     json_file: Path | None,
@@ -189,6 +202,7 @@ def command(
       cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
       cxlemu run all_gather --launch threads --json result.json
       cxlemu run all_reduce -n 3 -e 4K --faults examples/disturbed.yaml
+      cxlemu run all_gather -n 2 -b 64K -e 4M -f 8 -c laptop --pace
       mpirun -np 3 cxlemu run --launch env
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
     """
@@ -220,6 +234,7 @@ def command(
     faults = None if script_file is None else FaultScript.load(script_file, how=how, adversary=adversary)
     if faults is not None:
         memory = faults.memory(memory)
+    check_flags(pace=pace, time_scale=time_scale, sweep=sweep, backend=backend)
     place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
@@ -232,6 +247,8 @@ def command(
         cards=_real_cards(memory),
     )
     sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology.place(setup.ranks)))
+    if pace:
+        setup = replace(setup, pace=time_scale_of(time_scale, setup.topology, setup.ranks, backend))
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
     world_layout(topology, setup.ranks, region_bytes=region_bytes)  # refuses what cannot work before anything is made
@@ -252,8 +269,11 @@ def _run(
 ) -> int:
     """How many elements were wrong on the ranks of this process."""
     topology, memory = setup.topology, setup.memory
+    pace = None if setup.pace is None else Pace(setup.pace.value)
     if how == "env":
-        with from_environment(topology=topology, memory=memory, deadline_s=deadline_s, on_message=report) as context:
+        with from_environment(
+            topology=topology, memory=memory, deadline_s=deadline_s, on_message=report, pace=pace
+        ) as context:
             return run_sweep(context, sweep)
     return sum(
         launch(
@@ -264,6 +284,7 @@ def _run(
             how=how,
             deadline_s=deadline_s,
             on_message=report if faults is None else faults.listening(report),
+            pace=pace,
         )
     )
 

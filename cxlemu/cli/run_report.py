@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from collectives.bench import Case, Measured, Row, Sweep, row
+from collectives.bench import Case, Measured, Paced, Row, Sweep, row
 from collectives.measure import Finished, Opened
 from cxlemu import __version__
 from cxlemu.cli.output import write_json
+from cxlemu.cli.run_pace import paced
 from cxlemu.memory import MemorySpec
+from cxlemu.pace import TimeScale
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
@@ -27,6 +30,8 @@ HEADS = (
     ("#     size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "variant"),
     ("#      (B)", "(elem)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", ""),
 )
+PACED_COLUMNS = "{:>8} {:>7}  "  # before the variant
+PACED_HEADS = (("model", "time /"), ("(us)", "model"))
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Setup:
     launch: str
     engine: str
     cards: str = ""  # what real ones are
+    pace: TimeScale | None = None
 
 
 class Report:
@@ -57,6 +63,7 @@ class Report:
         self._verbose = verbose
         self._seen: list[dict[int, Measured]] = [{} for _ in self._cases]
         self._rows: list[Row] = []
+        self._layout: Layout | None = None  # of the ring, from the first message on
         self._began = time.monotonic()
         # mpirun gives its ranks a terminal as stdout, wherever that goes in the end, but not as stderr.
         terminal = None if sys.stderr.isatty() else False
@@ -84,6 +91,7 @@ class Report:
 
     def __call__(self, message: object) -> None:
         if isinstance(message, Opened):
+            self._layout = message.layout
             self._print(f"# {'ring':<8} {_ring(message.layout)}")
             if self._verbose:
                 self._print_placement(message.layout)
@@ -91,7 +99,14 @@ class Report:
             seen = self._seen[message.case]
             seen[message.measured.rank] = message.measured
             if len(seen) == self._setup.ranks:
-                self._add(row(self._cases[message.case], seen, checked=self._sweep.check, one_clock=self._one_clock))
+                case, checked = self._cases[message.case], self._sweep.check
+                self._add(row(case, seen, checked=checked, one_clock=self._one_clock, paced=self._paced(case)))
+
+    def _paced(self, case: Case) -> Paced | None:
+        setup = self._setup
+        if setup.pace is None or self._layout is None:
+            return None
+        return paced(setup.pace, setup.topology, self._layout, case, self._sweep)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -126,6 +141,7 @@ class Report:
             ("memory", setup.memory.describe() + self._numa_node()),
             *([("backend", f"{setup.memory.kind}: {setup.memory.backend.describe()}")] if self._verbose else []),
             *([("cards", setup.cards)] if setup.cards else []),
+            *([("pace", _pace(setup.pace))] if setup.pace is not None else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
         ]
 
@@ -165,8 +181,8 @@ class Report:
         if not self._rows or self._rows[-1].collective != row.collective:
             self._print("#")
             self._print(f"# {row.collective}", "bold")
-            for head in HEADS:
-                self._print(COLUMNS.format(*head).rstrip())
+            for head, more in zip(HEADS, PACED_HEADS, strict=True):
+                self._print(_columns(head, more if self._setup.pace is not None else ()))
         self._rows.append(row)
         self._print(_line(row), "bold red" if row.wrong else "")
         if row.first_wrong:
@@ -189,6 +205,7 @@ class Report:
             "launch": self._setup.launch,
             "engine": self._setup.engine,
             "integrity": self._sweep.integrity,
+            "time_scale": None if self._setup.pace is None else self._setup.pace.value,
             "rows": [asdict(row) for row in self._rows],
             "wrong": self.wrong if self._sweep.check else None,
             "seconds": seconds,
@@ -214,8 +231,18 @@ def _ring(layout: Layout) -> str:
     )
 
 
+def _pace(scale: TimeScale) -> str:
+    return f"times are the model's: {scale.value:g} ns here are one ({scale.reason})"
+
+
+def _columns(values: Sequence[object], paced: Sequence[object]) -> str:
+    line = COLUMNS.format(*values[:-1], (PACED_COLUMNS.format(*paced) if paced else "") + str(values[-1]))
+    return line.rstrip()
+
+
 def _line(row: Row) -> str:
-    return COLUMNS.format(
+    paced = () if row.model_us is None else (f"{row.model_us:.1f}", f"{row.time_us / row.model_us:.2f}")
+    values = (
         row.size_bytes,
         row.count,
         row.dtype,
@@ -226,7 +253,8 @@ def _line(row: Row) -> str:
         _speed(row.busbw_gbytes_per_s),
         "N/A" if row.wrong is None else row.wrong,
         row.variant,
-    ).rstrip()
+    )
+    return _columns(values, paced)
 
 
 def _speed(gbytes_per_s: float) -> str:

@@ -15,6 +15,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.pace import Pacer
 
 ENGINES = ("reference", "native")
 
@@ -34,18 +35,24 @@ class Engine(Protocol):
         """
 
 
-def engine_for(name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes]) -> Engine:
-    """The engine ``name`` for one rank. Raises ArgumentError for a machine that it cannot run on."""
+def engine_for(
+    name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: Pacer | None = None
+) -> Engine:
+    """The engine ``name`` for one rank. Raises ArgumentError for a machine that it cannot run on, or a pace that it has
+    not.
+    """
     check_engine(name)
     if name == "reference":
+        if pacer is not None:
+            raise ArgumentError("the reference engine has no pace: take the native one")
         return ReferenceEngine(memory)
     if isinstance(memory, ShadowMemory):
-        return NativeEngine(cards, backend.elides, memory.native)
+        return NativeEngine(cards, backend.elides, memory.native, pacer=pacer)
     if isinstance(memory, NativeShadowMemory):
-        return NativeEngine(cards, backend.elides, memory)
+        return NativeEngine(cards, backend.elides, memory, pacer=pacer)
     if not backend.elides and not _native.lines_instructions():
         raise ArgumentError(f"the native engine does not know the cache-line instructions of {platform.machine()}")
-    return NativeEngine(cards, backend.elides)
+    return NativeEngine(cards, backend.elides, pacer=pacer)
 
 
 def check_engine(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,16 +12,18 @@ from typing import TypeAlias
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
 from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
-from cxlemu.errors import ArgumentError, PlanError
+from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
+from cxlemu.pace import Pacer
 from cxlemu.plan import RankPart
 from cxlemu.plan.plan import group_table, region_table
 
 DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED = range(6)  # enum status in native/core.h
-STOPPED, DAMAGED = 9, 10
+STOPPED, DAMAGED, CLOCKS_HELD = range(9, 12)
+ITS_TIME = -2  # in an obstacle, instead of a doorbell: the modelled time has not come
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256
@@ -34,13 +37,14 @@ class NativeEngine:
     """Runs the parts of one rank. ``spins``: looks at a doorbell before the rank gives its core away (see cores.py).
 
     Records are executed in place on ``cards``, and ``elides`` says what need not be executed there (see backends.py);
-    or ``through`` an emulated host's cache of them.
+    or ``through`` an emulated host's cache of them. With a ``pacer`` they take their modelled time.
     """
 
     cards: Sequence[Bytes]
     elides: Step = EVERYTHING
     through: NativeShadowMemory | None = None
     spins: int = 0
+    pacer: Pacer | None = None
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
     def run(
@@ -82,6 +86,9 @@ class NativeEngine:
         """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
         before: Obstacles = []
         since = 0.0
+        ordered: dict[int, list[int]] = {}
+        for stream, at in sorted(stops):
+            ordered.setdefault(stream, []).append(at)
         while status != DONE:
             if status == MISMATCH:
                 raise running.mismatch(found[0][2])
@@ -93,13 +100,17 @@ class NativeEngine:
             elif status == STOPPED:
                 stream, at = found[0][:2]
                 left_out = stops[stream, at]()
-                program.stop(
-                    stream, min((a for s, a in stops if s == stream and a > at), default=_length(running, stream))
-                )
+                its = ordered[stream]
+                following = bisect_right(its, at)
+                program.stop(stream, its[following] if following < len(its) else _length(running, stream))
                 if left_out:
                     program.skip(stream)
             elif status == HELD:
                 raise held()
+            elif status == CLOCKS_HELD:
+                raise DeadlineError(
+                    f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped"
+                )
             elif status in (LINK_DOWN, CARD_LOST, POISONED):
                 assert self.through is not None  # only an emulated pool says so
                 raise self.through.failure(status)
@@ -110,7 +121,8 @@ class NativeEngine:
                     since = time.monotonic() - LOOK_NS / 1e9
                 before = found
                 blocked = [_blocked(running, *obstacle) for obstacle in found]
-                waited_s = time.monotonic() - since
+                its_time = any(doorbell == ITS_TIME for _, _, doorbell, _, _ in found)  # then it waits for nobody's
+                waited_s = 0.0 if its_time else time.monotonic() - since
                 if watch is not None:
                     watch(running, blocked, waited_s)
                 if waited_s > deadline_s:
@@ -146,6 +158,8 @@ class NativeEngine:
                 events=part.events,
                 elides=self.elides.value,
                 memory=None if self.through is None else self.through.shadow,
+                pacer=None if self.pacer is None else self.pacer.native,
+                kernels=None if self.pacer is None else self.pacer.kernels(frame, part),
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error
@@ -158,6 +172,7 @@ class NativeEngine:
 def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:
     named = running.part.streams[stream]
     owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
+    at = min(at, len(named.records) - 1)  # at its end, a stream waits for its last instruction's
     return Blocked(named.name, at, named.instructions[at], doorbell, owner, wanted, shows)
 
 

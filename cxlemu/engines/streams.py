@@ -33,7 +33,7 @@ class Blocked(NamedTuple):
     stream: str
     at: int
     instruction: Instruction
-    doorbell: int = -1  # the doorbell waited for, -1 for a local event
+    doorbell: int = -1  # the doorbell waited for, -1 for a local event, -2 for a modelled time (wanted, in ns)
     owner: int = -1
     wanted: int = 0
     shows: int = 0
@@ -51,6 +51,8 @@ class Running:
     def describe(self, blocked: Blocked) -> str:
         """What a rank waits for, as a sentence's end."""
         where = f"{blocked.stream}:{blocked.at} {blocked.instruction.op.name}"
+        if blocked.doorbell == -2:
+            return f"the time that the model gives it ({where})"
         if blocked.doorbell < 0:
             return f"its own event {blocked.instruction.arg} ({where})"
         name = self.binding.layout.doorbell_name(blocked.doorbell)

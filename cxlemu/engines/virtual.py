@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from cxlemu import _virtual
 from cxlemu.compute import kernel_costs
 from cxlemu.engines.streams import Streams
-from cxlemu.errors import ArgumentError, DeadlineError, PlanError
+from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, PlanError
 from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import group_table, region_table
 from cxlemu.timing import PACE_FIELDS, CostModel, Resource
+from cxlemu.topology.failures import cut_off
 
-OVER, DEADLOCK, BAD_RECORD, TOO_LONG = range(4)  # enum outcome in virtual/virtual.h
+OVER, DEADLOCK, BAD_RECORD, TOO_LONG, _, NO_WAY = range(6)  # enum outcome in virtual/virtual.h
 
 RESOURCE_FIELDS = (*PACE_FIELDS, "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "transfer", "load", "start_ns")
 RESOURCE_DTYPE = np.dtype([(name, "<i8") for name in RESOURCE_FIELDS])
@@ -110,41 +111,32 @@ class VirtualRun:
         return max((use for use in self.uses if use.resource.kind == kind), key=lambda use: use.busy_ns, default=None)
 
 
-def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False) -> VirtualRun:
-    """Run calls one after another. With ``log`` every instruction and reservation is kept.
+def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False, warm: bool = False) -> VirtualRun:
+    """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose
+    slots have all been used before, so that looking whether they are free takes the time that it takes later.
 
     Raises PlanError for a record that names what is not there or has no cost, DeadlineError for a deadlock,
     ArgumentError for calls that do not fit the model or take too long.
     """
     ranks = len(model.hosts)
-    core = _virtual.Simulation(
-        paces=model.paces(),
-        routes=model.routes,
-        route_of=model.route_of,
-        cards=model.card_rows,
-        host_of=np.array(model.hosts, np.int32),
-        costs=model.costs,
-        **{f"first_{which}": first for which, first in model.first.items()},
-        multiprocessors=model.accelerator.multiprocessors if model.accelerator else 0,
-    )
+    core = _virtual.Simulation(model.tables())
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
-    _add_calls(core, model, calls, members)
+    _add_calls(core, model, calls, members, warm)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for number, its in enumerate(members):
         for member, rank in enumerate(its):
             turns[rank].append((number, member))
     flat = np.array([turn for mine in turns for turn in mine], np.int32).reshape(-1, 2)
     firsts = np.cumsum([0, *map(len, turns)], dtype=np.int32)
-    outcome, rank, stream, at = core.run(flat, firsts, log)
+    outcome, rank, stream, at, card = core.run(flat, firsts, log)
     if outcome == DEADLOCK:
         raise _deadlock(core)
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
-        raise PlanError(
-            f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there, or memory "
-            f"that no link leads to"
-        )
+        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+    if outcome == NO_WAY:
+        raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {at}")
     seen = core.seen()
     ends = [[np.frombuffer(table, np.int64) for table in call] for call in seen["calls"]]
     totals = np.frombuffer(seen["ops"], OP_DTYPE)
@@ -164,23 +156,26 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
 
 
 def _add_calls(
-    core: _virtual.Simulation, model: CostModel, calls: Sequence[VirtualCall], members: Sequence[tuple[int, ...]]
+    core: _virtual.Simulation,
+    model: CostModel,
+    calls: Sequence[VirtualCall],
+    members: Sequence[tuple[int, ...]],
+    warm: bool,
 ) -> None:
     rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
     rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
         rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
-    numbers, epochs = {}, dict.fromkeys(rounds, 1)
+    used = {ring: ring[0].slots if warm else 0 for ring in rounds}
+    numbers, epochs = {}, {ring: number + 1 for ring, number in used.items()}
     for ring, total in rounds.items():
         layout, its, cards = ring
         if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         table = np.array(cards, np.int32)
         try:
-            numbers[ring] = core.communicator(
-                *(layout.ranks, layout.slots, layout.doorbells_per_rank, layout.own_doorbells, layout.pool_cards),
-                *(table, total),
-            )
+            shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.own_doorbells, layout.pool_cards
+            numbers[ring] = core.communicator(*shape, table, used[ring] + total, used[ring])
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):
@@ -205,6 +200,17 @@ def _cards(model: CostModel, call: VirtualCall) -> tuple[int, ...]:
     if len(cards) != layout.cards or not all(0 <= card < len(model.cards) for card in cards):
         raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
     return cards
+
+
+def _no_way(model: CostModel, rank: int, card: int, where: str) -> PlanError | CutOffError:
+    """Never there, or gone by now."""
+    host, number = model.hosts[rank], model.cards[card]
+    for change in model.changes:
+        if (host, number) in change.ended:
+            what = " and ".join(map(str, change.failures))
+            return CutOffError(host, number, f", which rank {rank} needs: {what} cut off {cut_off(change.ended)}")
+    name = model.topology.card_name(number)
+    return PlanError(f"{where} cannot be simulated: no link leads from host{host} to {name}")
 
 
 def _deadlock(core: _virtual.Simulation) -> DeadlineError:

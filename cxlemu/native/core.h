@@ -84,11 +84,16 @@ typedef struct {
     uint8_t *buffers[MAX_BUFFERS];
     int64_t position[MAX_STREAMS], stops[MAX_STREAMS]; /* no record is executed from its stop on */
     uint8_t *events;
+    struct pacing *pacing; /* NULL: as fast as this machine can */
 } program;
 
-enum status { DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, LINK_DOWN, CARD_LOST, POISONED, STOPPED, DAMAGED };
+enum status {
+    DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, LINK_DOWN, CARD_LOST, POISONED, STOPPED, DAMAGED, CLOCKS_HELD
+};
+enum { ITS_OWN = -1, ITS_TIME = -2 };
 
-/* Where a stream stands: what it waits for, or what ended the run. doorbell is -1 for an event of the rank's own. */
+/* Where a stream stands: what it waits for, or what ended the run. doorbell is ITS_OWN for an event of the rank's own, and
+ * ITS_TIME where the modelled time `wanted` has not come (see pace.h). */
 typedef struct {
     int32_t stream, doorbell;
     int64_t at, wanted, shows;
@@ -104,7 +109,7 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
  * of them), or until something ends it, and found[0] says where: a doorbell was rung by another call (MISMATCH) or shows
  * what nobody rings (DAMAGED), a COMPUTE is due (KERNEL), a stream has come to its stop (STOPPED), an emulated host's cache
- * cannot be had (HELD), there is no memory for what it has posted (EXHAUSTED), or a load from an emulated pool fails
+ * or the pool's clocks cannot be had (HELD, CLOCKS_HELD), there is no memory for what it has posted (EXHAUSTED), or a load from an emulated pool fails
  * (LINK_DOWN, CARD_LOST, POISONED). spins: looks at doorbells before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 

@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
 #include "lines.h"
+#include "pace.h"
 #include "place.h"
 #include "through.h"
 
@@ -24,6 +25,7 @@
 #define LOOKS_WITHOUT_PAUSE 32 /* a peer in step with us rings within these */
 #define SLEEP_AFTER_YIELDS 64
 #define SLEEP_NS 20000
+#define SPIN_NS 100000 /* the end of a rest of which the length is known */
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -179,16 +181,35 @@ static enum status step(program *p, const record *r, bool last, obstacle *found)
     case WAIT_ALL: return wait_group(p, r, found);
     case RECORD: p->events[r->arg] = 1; return DONE;
     case AWAIT:
-        found->doorbell = -1, found->wanted = found->shows = 0;
+        found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
         return p->events[r->arg] ? DONE : IDLE;
     case COMPUTE:
-        found->doorbell = -1, found->wanted = found->shows = 0;
+        found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
         return KERNEL;
     default:
         if (!p->through) return direct_step(p, r);
-        found->doorbell = -1, found->wanted = found->shows = 0;
+        found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
         return through_step(p, r, r->op == WRITE && flushed_next(r, last));
     }
+}
+
+/* The same in a world with a pace: when the stream's modelled time has come, and once for all of an instruction's parts. */
+static enum status paced_step(program *p, int32_t s, const record *r, bool last, obstacle *found) {
+    const bool waits = r->op == WAIT || r->op == WAIT_ALL || r->op == WAIT_DATA || r->op == AWAIT;
+    if (waits || r->op == COMPUTE) {
+        const enum status status = pace_due(p, s, found) ? step(p, r, last, found) : IDLE;
+        if (status == DONE) pace_saw(p, s, r);
+        return status;
+    }
+    bool more = true;
+    found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
+    for (bool first = p->pacing->streams[s].phase == 0; more; first = false) {
+        if (!pace_due(p, s, found)) return IDLE;
+        enum status status = pace_pay(p, s, r, &more);
+        if (status == DONE && first) status = step(p, r, last, found);
+        if (status != DONE) return status;
+    }
+    return DONE;
 }
 
 void program_begin(program *p, int64_t epoch, uint16_t tag) {
@@ -196,18 +217,56 @@ void program_begin(program *p, int64_t epoch, uint16_t tag) {
     memset(p->position, 0, sizeof p->position);
     memcpy(p->stops, p->lengths, sizeof p->stops);
     memset(p->events, 0, (size_t)p->event_count);
+    if (p->pacing) pace_begin(p);
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void nap(int64_t ns) {
+    const struct timespec length = {ns / 1000000000, ns % 1000000000};
+    nanosleep(&length, NULL);
+}
+
+typedef struct {
+    int64_t looks, ns; /* so far; from when on, 0 while looking */
+} idling;
+
+/* Nothing progressed: spin, yield or sleep for a moment. False when that has gone on for idle_ns. */
+static bool idle(const program *p, idling *since, int64_t idle_ns, int64_t spins, const obstacle *found, int count) {
+    bool nothing_rings = false;
+    const int64_t rest_ns = p->pacing ? pace_rest_ns(p, found, count, &nothing_rings) : INT64_MAX;
+    if (rest_ns <= 0 || (nothing_rings && spins && rest_ns < SPIN_NS)) {
+        PAUSE();
+        return true;
+    }
+    if (!nothing_rings && ++since->looks <= spins) {
+        if (since->looks > LOOKS_WITHOUT_PAUSE) PAUSE();
+        return true;
+    }
+    if (since->ns == 0) since->ns = now_ns();
+    const int64_t left_ns = idle_ns - (now_ns() - since->ns);
+    if (left_ns <= 0) return false;
+    if (nothing_rings) nap(least(spins ? rest_ns - SPIN_NS / 2 : rest_ns, left_ns));
+    else if (since->looks <= spins + SLEEP_AFTER_YIELDS) sched_yield();
+    else nap(least(rest_ns, SLEEP_NS));
+    return true;
 }
 
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
-    int64_t looks = 0, idle_since = 0;
+    idling since = {0};
+    int32_t order[MAX_STREAMS] = {0, 1, 2, 3};
     for (;;) {
-        bool progress = false;
+        bool stepped = false;
         *count = 0;
-        for (int32_t s = 0; s < p->stream_count; s++) {
+        if (p->pacing) pace_order(p, order);
+        for (int32_t turn = 0; turn < p->stream_count; turn++) {
+            const int32_t s = order[turn];
             while (p->position[s] < p->stops[s]) {
                 obstacle *next = &found[*count];
                 const int64_t at = p->position[s];
-                enum status outcome = step(p, &p->records[s][at], at + 1 == p->lengths[s], next);
+                const record *r = &p->records[s][at];
+                const bool last = at + 1 == p->lengths[s];
+                enum status outcome = p->pacing ? paced_step(p, s, r, last, next) : step(p, r, last, next);
                 if (outcome != DONE) {
                     next->stream = s, next->at = p->position[s];
                     if (outcome != IDLE) {
@@ -219,30 +278,31 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                     break;
                 }
                 p->position[s]++;
-                progress = true;
+                stepped = true;
+                if (p->pacing) { /* whose time comes first is to be told again */
+                    turn = p->stream_count;
+                    break;
+                }
             }
+            if (p->pacing && p->position[s] == p->lengths[s] && !pace_due(p, s, &found[*count])) ++*count;
             if (p->position[s] == p->stops[s] && p->stops[s] < p->lengths[s]) {
-                found[0] = (obstacle){.stream = s, .doorbell = -1, .at = p->position[s]};
+                if (p->pacing && !pace_due(p, s, &found[*count])) { /* what comes before it is not over */
+                    ++*count;
+                    continue;
+                }
+                found[0] = (obstacle){.stream = s, .doorbell = ITS_OWN, .at = p->position[s]};
                 *count = 1;
                 return STOPPED;
             }
         }
-        if (*count == 0) return DONE;
-        if (progress) {
-            looks = idle_since = 0;
+        if (*count == 0 && !(p->pacing && stepped)) {
+            if (p->pacing) pace_end(p);
+            return DONE;
+        }
+        if (stepped) {
+            since = (idling){0};
             continue;
         }
-        if (++looks <= spins) {
-            if (looks > LOOKS_WITHOUT_PAUSE) PAUSE();
-            continue;
-        }
-        if (idle_since == 0) idle_since = now_ns();
-        if (now_ns() - idle_since >= idle_ns) return IDLE;
-        if (looks <= spins + SLEEP_AFTER_YIELDS) {
-            sched_yield();
-        } else {
-            struct timespec nap = {0, SLEEP_NS};
-            nanosleep(&nap, NULL);
-        }
+        if (!idle(p, &since, idle_ns, spins, found, *count)) return IDLE;
     }
 }

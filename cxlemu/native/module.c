@@ -1,5 +1,6 @@
 /* The one thin binding: a Program is a rank's part of a plan, bound to a pool; it runs with the GIL released. */
 #include "modules.h"
+#include "pace.h"
 #include "python.h"
 #include "shadow.h"
 
@@ -38,7 +39,10 @@ static void Program_dealloc(Program *self) {
     PyMem_Free((void *)self->p.groups);
     PyMem_Free(self->p.events);
     free(self->p.scratch);
+    if (self->p.pacing) PyMem_Free((void *)self->p.pacing->kernels);
+    PyMem_Free(self->p.pacing);
     Py_XDECREF(self->memory);
+    Py_XDECREF(self->pacer);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -119,11 +123,38 @@ static int go_through(Program *self, PyObject *memory, int64_t extent_bytes) {
     return 0;
 }
 
+/* At a pace that is its rank's. */
+static int go_at(Program *self, PyObject *object, PyObject *kernels) {
+    pacer *its = pacer_of(object);
+    if (!its) return -1;
+    if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
+        PyErr_SetString(PyExc_ValueError, "the pace is that of other cards");
+        return -1;
+    }
+    pacing *made = PyMem_Calloc(1, sizeof *made + (size_t)self->p.event_count * sizeof made->event_ns[0]);
+    if (!made) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    made->pacer = its, made->regions = (region_table){self->p.regions, self->p.region_count, its->card_of};
+    if (kernels != Py_None && !(made->kernels = copy(kernels, sizeof(kernel_cost), &made->kernel_count))) {
+        PyMem_Free(made);
+        return -1;
+    }
+    self->pacer = Py_NewRef(object);
+    self->p.pacing = made;
+    bool right = !made->kernel_count || its->model.multiprocessors;
+    for (int64_t k = 0; k < made->kernel_count; k++) right = right && kernel_cost_fits(&made->kernels[k]);
+    if (!right) PyErr_SetString(PyExc_ValueError, "a kernel takes more than is modelled, or there is nothing to compute it");
+    return right ? 0 : -1;
+}
+
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "base", "extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes",
                             "doorbells_offset", "slot_doorbell_bytes", "data_offset", "regions", "groups", "streams",
-                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pool_cards", "own_doorbells", NULL};
-    PyObject *cards, *regions, *groups, *streams, *sizes, *memory;
+                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pacer", "kernels", "pool_cards",
+                            "own_doorbells", NULL};
+    PyObject *cards, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset, heap_offset = -1;
     int64_t region_count = 0, group_count = 0;
     int pool_cards = -1;
@@ -131,11 +162,11 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|Lii", names, &cards, &base, &extent, &self->p.ranks,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOOii", names, &cards, &base, &extent, &self->p.ranks,
                                      &self->p.slots, &self->p.doorbells_per_rank, &slot_card, &doorbells_offset,
                                      &slot_doorbell, &data_offset, &regions, &groups, &streams, &sizes,
-                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &pool_cards,
-                                     &self->p.own_doorbells))
+                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer, &kernels,
+                                     &pool_cards, &self->p.own_doorbells))
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
@@ -159,6 +190,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         else PyErr_Format(PyExc_ValueError, "record %lld of stream %d is not valid", (long long)at, (int)stream);
         return -1;
     }
+    if (its_pacer != Py_None && go_at(self, its_pacer, kernels) < 0) return -1;
     self->state = READY;
     return 0;
 }
@@ -255,6 +287,7 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
         PyErr_SetString(PyExc_RuntimeError, "there is no record to skip");
         return NULL;
     }
+    if (self->p.pacing) pace_skip(&self->p, (int32_t)stream);
     self->p.position[stream]++;
     Py_RETURN_NONE;
 }
@@ -338,6 +371,6 @@ PyMODINIT_FUNC PyInit__native(void) {
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && (add_lines(module) < 0 || add_shadow(module) < 0)) Py_CLEAR(module);
+    if (module && (add_lines(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0)) Py_CLEAR(module);
     return module;
 }

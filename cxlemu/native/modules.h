@@ -9,9 +9,13 @@
 #include "core.h"
 
 int add_lines(PyObject *module);
+int add_pace(PyObject *module);
 int add_shadow(PyObject *module);
 
 /* What a Python object is that is to be a rank's emulated memory; NULL with an exception for anything else. */
 shadow *shadow_of(PyObject *object);
+
+/* The same of a rank's pace. */
+struct pacer *pacer_of(PyObject *object);
 
 #endif

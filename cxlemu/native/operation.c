@@ -27,7 +27,7 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
     ring->busy = true, self->program->state = BUSY;
     /* A small call whose peers are in step is over sooner than other threads could begin. */
     status = IDLE;
-    if (p->work_bytes <= SMALL_WORK_BYTES && !p->through) status = program_run(p, 0, ring->spins ? LOOKS_IN_STEP : 0, found, &waiting);
+    if (p->work_bytes <= SMALL_WORK_BYTES && !p->through && !p->pacing) status = program_run(p, 0, ring->spins ? LOOKS_IN_STEP : 0, found, &waiting);
     if (status == IDLE) {
         Py_BEGIN_ALLOW_THREADS
         status = program_run(p, ring->idle_ns, ring->spins, found, &waiting);

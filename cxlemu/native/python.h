@@ -17,6 +17,7 @@ typedef struct {
     uint8_t *card_pointers[MAX_CARDS];
     Py_buffer card_views[MAX_CARDS]; /* held as long as the program lives */
     int card_view_count;
+    PyObject *pacer;  /* whose pace it goes at, if any */
     PyObject *memory; /* that the program goes through, if not directly to the cards */
     Py_buffer call_views[MAX_BUFFERS]; /* the user's arrays, held while a call runs that start began */
     int call_view_count;

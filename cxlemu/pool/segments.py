@@ -22,13 +22,16 @@ SHM_DIR = Path("/dev/shm")  # where Linux shows POSIX shared memory as files
 MODE = 0o600
 
 _POOL_NAME = r"[A-Za-z0-9._-]{1,64}"
-_FILE_NAME = re.compile(rf"cxlemu-({_POOL_NAME})-(card|host)(0|[1-9][0-9]{{0,5}})", re.ASCII)
+_FILE_NAME = re.compile(rf"cxlemu-({_POOL_NAME})-(card|clock|host)(0|[1-9][0-9]{{0,5}})", re.ASCII)
+
+
+Kind = Literal["card", "clock", "host"]
 
 
 @dataclass(frozen=True, order=True)
 class Segment:
     pool: str
-    kind: Literal["card", "host"]
+    kind: Kind
     index: int
 
     @property
@@ -55,7 +58,7 @@ def check_pool_name(name: str) -> None:
 def find(pool: str | None = None) -> list[Segment]:
     """Segments in /dev/shm, of one pool or of all, in order of pool, kind (cards first) and index."""
     matches = (_FILE_NAME.fullmatch(entry.name) for entry in os.scandir(SHM_DIR))
-    found = [Segment(m[1], cast(Literal["card", "host"], m[2]), int(m[3])) for m in matches if m]
+    found = [Segment(m[1], cast(Kind, m[2]), int(m[3])) for m in matches if m]
     return sorted(segment for segment in found if pool in (None, segment.pool))
 
 

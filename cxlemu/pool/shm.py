@@ -10,7 +10,9 @@ import os
 import secrets
 import time
 import weakref
+from collections.abc import Callable
 from types import TracebackType
+from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import host_segment_bytes
@@ -34,6 +36,13 @@ __all__ = ["ShmPool", "no_such_pool", "open_card", "open_cards"]
 _POLL_S = 0.002
 
 
+class NewClocks(NamedTuple):
+    """A segment of ``nbytes`` for a pace (see cxlemu/pace.py), and what makes its zeros ready for the ranks."""
+
+    nbytes: int
+    make: Callable[[Bytes], None]
+
+
 class ShmPool(Pool):
     """Cards in shared memory, and a segment for the cache of each emulated host."""
 
@@ -55,10 +64,11 @@ class ShmPool(Pool):
         hosts: int,
         numa_node: int | None = None,
         max_ranks: int = 1024,
+        clocks: NewClocks | None = None,
     ) -> ShmPool:
         """Make a pool that this process owns; without a name it gets a unique one.
 
-        Every byte of the cards is taken now, on ``numa_node`` if given; host segments stay sparse. Raises
+        Every byte of the cards is taken now, on ``numa_node`` if given; other segments stay sparse. Raises
         ArgumentError for impossible values and PoolError when the name is taken, /dev/shm has no room or the
         NUMA node is absent; then nothing is left behind.
         """
@@ -71,11 +81,11 @@ class ShmPool(Pool):
             numa.check_node(numa_node)
         if existing := segments.find(name):
             raise PoolError(f"{existing[0]} exists already: {segments.taken(name)}")
-        _check_room(geometry)
+        _check_room(geometry, 0 if clocks is None else clocks.nbytes)
 
         made: list[Segment] = []
         try:
-            pool = cls(name, *_make_segments(name, geometry, numa_node, made))
+            pool = cls(name, *_make_segments(name, geometry, numa_node, made, clocks))
         except BaseException as error:
             _remove(made, os.getpid())
             if isinstance(error, OSError):
@@ -120,6 +130,11 @@ class ShmPool(Pool):
         if host not in self._host_segments:
             self._host_segments[host] = self._map_host(Segment(self.name, "host", host))
         return self._host_segments[host]
+
+    def clocks(self) -> Bytes:
+        """The bytes that a pace's ranks share. Raises PoolError for a pool that was made without."""
+        with segments.opened(Segment(self.name, "clock", 0)) as fd:
+            return segments.map_shared(fd, os.fstat(fd).st_size)
 
     def _map_host(self, segment: Segment) -> Bytes:
         with segments.opened(segment) as fd:
@@ -173,20 +188,20 @@ def open_card(segment: Segment) -> tuple[Superblock, Bytes]:
         return superblock, segments.map_shared(fd, nbytes)
 
 
-def _check_room(geometry: Geometry) -> None:
-    """Host segments count in full: they fill as their caches are used, and then SIGBUS is the only answer."""
+def _check_room(geometry: Geometry, clocks_bytes: int) -> None:
+    """Sparse segments count in full: they fill as they are used, and then SIGBUS is the only answer."""
     cards_bytes = geometry.cards * geometry.card_bytes
     hosts_bytes = geometry.hosts * host_segment_bytes(geometry.cards, geometry.card_bytes)
     free_bytes = segments.free_bytes()
-    if cards_bytes + hosts_bytes > free_bytes:
+    if cards_bytes + hosts_bytes + clocks_bytes > free_bytes:
         raise PoolError(
             f"{SHM_DIR} has {free_bytes} bytes free, this pool needs {cards_bytes} for its cards "
-            f"and {hosts_bytes} for its hosts' caches: give it fewer or smaller cards"
+            f"and {hosts_bytes + clocks_bytes} for its hosts' caches and clocks: give it fewer or smaller cards"
         )
 
 
 def _make_segments(
-    name: str, geometry: Geometry, numa_node: int | None, made: list[Segment]
+    name: str, geometry: Geometry, numa_node: int | None, made: list[Segment], clocks: NewClocks | None
 ) -> tuple[Superblock, list[Bytes]]:
     """All segments of a pool; each goes into ``made`` as soon as it exists, so that a failure can undo it."""
     superblock = Superblock.new(geometry, Owner.current())
@@ -205,6 +220,11 @@ def _make_segments(
         segment = Segment(name, "host", host)
         with segments.create(segment, host_segment_bytes(geometry.cards, geometry.card_bytes)):
             made.append(segment)
+    if clocks is not None:
+        segment = Segment(name, "clock", 0)
+        with segments.create(segment, clocks.nbytes) as fd:
+            made.append(segment)
+            clocks.make(segments.map_shared(fd, clocks.nbytes))
     for index in reversed(range(geometry.cards)):  # card 0 last: once it is complete, the pool is
         with segments.opened(Segment(name, "card", index)) as fd:
             os.pwrite(fd, MAGIC, 0)

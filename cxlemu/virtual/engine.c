@@ -40,6 +40,24 @@ static void pop(simulation *v) {
 
 /* --- what is seen --------------------------------------------------------------------------------------------------- */
 
+/* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
+static void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room) {
+    if (length < *room) return rows;
+    const int64_t more = *room ? 2 * *room : 4096;
+    void *grown = realloc(rows, (size_t)more * size);
+    if (grown) *room = more;
+    else v->out_of_memory = true;
+    return grown;
+}
+
+void log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes) {
+    simulation *v = watcher;
+    reserved *rows = one_more(v, v->log_reserved, sizeof *rows, v->reserved_length, &v->reserved_room);
+    if (!rows) return;
+    v->log_reserved = rows;
+    rows[v->reserved_length++] = (reserved){begin_ns, end_ns, nbytes, (int32_t)(r - v->model.resources), rank};
+}
+
 /* From when a rank did something; it is called in the order of begin_ns. */
 static void busy(rank_state *r, int64_t begin_ns, int64_t end_ns) {
     const int64_t from = later(begin_ns, r->covered_ns);
@@ -50,17 +68,17 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
     stream *s = &v->streams[id];
     const int op = s->records[s->at].op;
     const rank_state *r = &v->ranks[s->rank];
-    v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->queue_ns;
+    v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->progress.queue_ns;
     v->steps++;
     if (v->logs) {
         executed *rows = one_more(v, v->log, sizeof *rows, v->log_length, &v->log_room);
         if (rows) {
             v->log = rows;
-            rows[v->log_length++] = (executed){s->began, end_ns, s->queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS),
+            rows[v->log_length++] = (executed){s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS),
                                                (int32_t)s->at};
         }
     }
-    s->at++, s->phase = 0, s->queue_ns = 0, s->now = s->began = end_ns;
+    s->at++, s->began = end_ns, next_instruction(&s->progress, end_ns);
     /* Thousands of streams take turns: by the time this one is due, what it does next has come from memory. */
     __builtin_prefetch(&s->records[s->at]), __builtin_prefetch((const char *)&s->records[s->at] + LINE_BYTES);
 }
@@ -96,22 +114,21 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
     return m->card_of[own ? m->pool_cards + doorbell / m->doorbells_per_rank : doorbell % m->pool_cards];
 }
 
-/* How long a look at a doorbell takes, beside those at the rest of its group. */
-static int64_t look_ns(const simulation *v, const stream *s, const communicator *m, int32_t doorbell) {
-    const int32_t at = doorbell_card(m, doorbell);
-    const costs *cost = costs_at(v, at);
-    return cost->observe_ns + cost->coherence_ns + round_trip_ns(v, s->rank, at, false);
+/* A stream that waits for `count` doorbells, of which s->doorbell is the first, sees that they were shown by then. */
+static void see(simulation *v, int64_t id, const communicator *m, int64_t shown, int32_t count) {
+    const stream *s = &v->streams[id];
+    finish(v, id, later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), count));
 }
 
-static void resume(simulation *v, int32_t id, int64_t shown, int64_t extra_ns) {
-    stream *s = &v->streams[id];
-    const virtual_call *c = &v->calls[v->ranks[s->rank].call];
-    finish(v, id, later(s->began, shown) + look_ns(v, s, comm_of(v, c), s->doorbell) + extra_ns);
+static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
+    const stream *s = &v->streams[id];
+    const communicator *m = comm_of(v, &v->calls[v->ranks[s->rank].call]);
+    if (!reaches(&v->model, s->rank, doorbell_card(m, s->doorbell))) {
+        v->stranded = id;
+        return;
+    }
+    see(v, id, m, shown, count);
     v->woken[v->woken_length++] = id;
-}
-
-static int64_t scan_ns(const simulation *v, const communicator *m, const group *g) {
-    return costs_at(v, doorbell_card(m, g->first))->scan_ns * (g->count - 1);
 }
 
 /* Look at the gate's doorbells as far as they are rung; when all are, its waiters go on. */
@@ -133,7 +150,7 @@ static void look_on(simulation *v, int32_t number) {
     g->open = true;
     for (int32_t waiting = g->waiters, next; waiting != NOBODY; waiting = next) {
         next = v->streams[waiting - 1].link;
-        resume(v, waiting - 1, g->ns, scan_ns(v, m, its));
+        resume(v, waiting - 1, g->ns, its->count);
     }
     g->waiters = NOBODY;
 }
@@ -148,7 +165,7 @@ static void wake(simulation *v, int32_t *list, int64_t epoch, int64_t shown) {
         next = *link;
         if ((g ? g->epoch : s->wanted) > epoch) *link = *list, *list = waiting;
         else if (g) look_on(v, -waiting - 1);
-        else resume(v, waiting - 1, shown, 0);
+        else resume(v, waiting - 1, shown, 1);
     }
 }
 
@@ -159,10 +176,9 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
-    const route *way = route_to(v, s->rank, at);
-    if (!way) return WRONG;
-    const int64_t end = s->now + costs_at(v, at)->ring_ns + costs_at(v, at)->coherence_ns, shown = end + way->latency_ns;
-    busy(&v->ranks[s->rank], s->now, end);
+    if (!reaches(&v->model, s->rank, at)) return WRONG;
+    const int64_t end = rung_ns(&v->model, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
+    busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
     } else {
@@ -179,7 +195,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !route_to(v, s->rank, doorbell_card(m, i->arg))) return WRONG;
+    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !reaches(&v->model, s->rank, doorbell_card(m, i->arg))) return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
     if (shown == NEVER) {
@@ -187,7 +203,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
         s->wanted = epoch, s->link = *list, *list = stream_waits(id);
         return BLOCKED;
     }
-    finish(v, id, later(s->now, shown) + look_ns(v, s, m, i->arg));
+    see(v, id, m, shown, 1);
     return ON;
 }
 
@@ -197,14 +213,14 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const int64_t slots = m->slots, epoch = c->epoch + i->value;
     if (i->arg < 0 || i->arg >= c->group_count || i->value < -slots || i->value >= c->rounds) return WRONG;
     if (epoch <= 0) { /* before the communicator's first round */
-        finish(v, id, s->now);
+        finish(v, id, s->began);
         return ON;
     }
     const group *its = &c->groups[i->arg];
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
     s->doorbell = its->first;
-    if (!route_to(v, s->rank, doorbell_card(m, its->first))) return WRONG;
+    if (!reaches(&v->model, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};
         look_on(v, (int32_t)number);
@@ -213,7 +229,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
         s->link = g->waiters, g->waiters = stream_waits(id);
         return BLOCKED;
     }
-    finish(v, id, later(s->now, g->ns) + look_ns(v, s, m, s->doorbell) + scan_ns(v, m, its));
+    see(v, id, m, g->ns, its->count);
     return ON;
 }
 
@@ -224,8 +240,8 @@ static enum state happen(simulation *v, int64_t id, const virtual_call *c, const
     rank_state *r = &v->ranks[s->rank];
     if (i->arg < 0 || i->arg >= c->events[r->member] || r->events[i->arg].ns != NEVER) return WRONG;
     event *e = &r->events[i->arg];
-    e->ns = later(s->now, s->computed_ns);
-    finish(v, id, s->now);
+    e->ns = later(s->began, s->progress.computed_ns);
+    finish(v, id, s->began);
     for (int32_t waiting = e->waiters, next; waiting != NOBODY; waiting = next) {
         stream *w = &v->streams[waiting - 1];
         next = w->link;
@@ -244,140 +260,51 @@ static enum state await(simulation *v, int64_t id, const virtual_call *c, const 
         s->link = e->waiters, e->waiters = stream_waits(id), s->doorbell = -1;
         return BLOCKED;
     }
-    finish(v, id, later(s->now, e->ns));
+    finish(v, id, later(s->began, e->ns));
     return ON;
 }
 
 /* --- bytes ---------------------------------------------------------------------------------------------------------- */
 
-static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
-
-/* Of the memory that a region begins in. */
-static const costs *costs_of(const simulation *v, const virtual_call *c, const operand *o) {
-    if (o->kind != REGION || o->id >= c->region_count) return v->costs;
-    return costs_at(v, v->comms[c->comm].card_of[c->regions[o->id].first_card]);
-}
-
-/* One copy from or to the pool, after what it takes to start it. -1 for a region that is not there. */
-static int64_t copy(simulation *v, stream *s, const virtual_call *c, const operand *o, int64_t nbytes, bool to_pool) {
-    int64_t alone_ns = 0, way_ns = 0;
-    const costs *cost = costs_of(v, c, o);
-    const int64_t begin = s->now + cost->copy_ns + cost->coherence_ns;
-    const int64_t end = transfer(v, s->rank, c, o, nbytes, to_pool, begin, &alone_ns, &way_ns);
-    if (end < 0) return -1;
-    s->queue_ns += end - begin - alone_ns;
+/* The next part of what moves, orders or combines bytes. */
+static enum state go_on(simulation *v, int64_t id, const virtual_call *c, const record *i) {
+    stream *s = &v->streams[id];
     rank_state *r = &v->ranks[s->rank];
-    if (to_pool && cost->coherent) s->stored_coherent = true;
-    else if (to_pool) s->stored = true, r->landed_ns = later(r->landed_ns, end + way_ns);
-    return to_pool ? end : end + way_ns;
-}
-
-static enum state write(simulation *v, int64_t id, const virtual_call *c, const record *i) {
-    stream *s = &v->streams[id];
-    if (i->dst.id >= c->region_count) return WRONG;
-    int64_t end = s->now;
-    if (!c->regions[i->dst.id].heap) end = copy(v, s, c, &i->dst, i->nbytes, true); /* an array in the heap is there already */
-    if (end < 0) return WRONG;
-    busy(&v->ranks[s->rank], s->now, end);
-    finish(v, id, end);
+    const int64_t begin = s->progress.now;
+    const enum part part = instruction_part(&v->model, s->rank, c->regions, i, &r->landed_ns, &s->progress);
+    if (part == NOT_THERE) return WRONG;
+    busy(r, begin, s->progress.now);
+    if (part == LAST) finish(v, id, s->progress.now);
     return ON;
 }
 
-enum { COMPUTED = 4 };
-
-/* READ and REDUCE, operand after operand, each a request of its own; then what is computed, and a copy to dst2. */
-static enum state gather(simulation *v, int64_t id, const virtual_call *c, const record *i) {
-    stream *s = &v->streams[id];
-    const operand *sources[] = {&i->a, &i->b, &i->c};
-    int64_t end = s->now;
-    while (s->phase < 3 && sources[s->phase]->kind != REGION) s->phase++;
-    if (s->phase != 3) {
-        const bool out = s->phase == COMPUTED;
-        end = copy(v, s, c, out ? &i->dst2 : sources[s->phase++], i->nbytes, out);
-        if (end < 0) return WRONG;
-        while (s->phase < 3 && sources[s->phase]->kind != REGION) s->phase++;
-    }
-    bool over = s->phase >= 3;
-    if (s->phase == 3) {
-        if (i->op == REDUCE) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->costs->reduce_rate);
-        if (i->dst2.kind == REGION) s->phase = COMPUTED, over = false;
-    }
-    busy(&v->ranks[s->rank], s->now, end);
-    if (over) finish(v, id, end);
-    else s->now = end;
-    return ON;
-}
-
-/* When a FENCE is over. One for nothing but stores to coherent memory takes no time. */
-static int64_t fenced_ns(const simulation *v, stream *s) {
-    const bool waits = s->stored || !s->stored_coherent;
-    s->stored = s->stored_coherent = false;
-    return waits ? later(s->now, v->ranks[s->rank].landed_ns) + v->costs->fence_ns : s->now;
-}
-
-/* What takes a time that is known at once. */
-static enum state local(simulation *v, int64_t id, const virtual_call *c, const record *i) {
-    stream *s = &v->streams[id];
-    const costs *cost = costs_of(v, c, &i->a);
-    int64_t end = s->now;
-    if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return WRONG;
-    if (i->op == FLUSH && !cost->coherent) end += lines_of(i) * cost->flush_line_ns;
-    if (i->op == INVALIDATE && !cost->coherent) end += lines_of(i) * cost->invalidate_line_ns;
-    if (i->op == FENCE) end = fenced_ns(v, s);
-    if (i->op == COPY) end += bytes_ns(i->nbytes, v->costs->local_copy_rate);
-    if (i->op == REDUCE_LOCAL) end += bytes_ns(i->nbytes * (2 + (i->c.kind != NOTHING)), v->costs->reduce_rate);
-    busy(&v->ranks[s->rank], s->now, end);
-    finish(v, id, end);
-    return ON;
-}
-
-/* --- what is computed ----------------------------------------------------------------------------------------------- */
-
-/* Each tile goes to the multiprocessor that is free first. The stream goes on when the last tile has begun. */
+/* The stream goes on when the last tile has begun. */
 static enum state compute(simulation *v, int64_t id, const virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
+    rank_state *r = &v->ranks[s->rank];
     if (i->arg < 0 || i->arg >= c->kernel_count) return WRONG;
     const kernel_cost *cost = &c->kernels[i->arg];
-    int64_t *its = &v->free_ns[(int64_t)s->rank * v->multiprocessors], first = NEVER, last = s->now, end = s->now;
-    for (int64_t tile = 0; tile < cost->tiles; tile++) {
-        int32_t next = 0;
-        for (int32_t k = 1; k < v->multiprocessors; k++)
-            if (its[k] < its[next]) next = k;
-        last = later(s->now, its[next]);
-        if (tile == 0) first = last;
-        end = its[next] = last + cost->tile_ns;
-    }
-    rank_state *r = &v->ranks[s->rank];
+    const int32_t multiprocessors = v->model.multiprocessors;
+    int64_t first, last;
+    const int64_t end = compute_tiles(cost, &v->free_ns[(int64_t)s->rank * multiprocessors], multiprocessors, s->began, &first, &last);
     r->tiles_ns += cost->tiles * cost->tile_ns;
-    busy(r, s->now, end);
+    busy(r, s->began, end);
     s->began = first;
     finish(v, id, end);
-    s->now = s->began = last;
-    s->computed_ns = later(s->computed_ns, end);
+    s->progress.now = s->began = last;
+    s->progress.computed_ns = later(s->progress.computed_ns, end);
     return ON;
-}
-
-/* Whether what comes next, or the stream's end, waits for what the stream computes. */
-static bool needs_result(const stream *s) {
-    if (s->at == s->length) return true;
-    switch (s->records[s->at].op) {
-    case COMPUTE: case RECORD: case AWAIT: case WAIT: case WAIT_ALL: case WAIT_DATA: return false;
-    default: return true;
-    }
 }
 
 static enum state execute(simulation *v, int64_t id, virtual_call *c, const record *i) {
     switch (i->op) {
-    case WRITE: case WRITE_NT: return write(v, id, c, i);
-    case READ: case REDUCE: return gather(v, id, c, i);
     case SIGNAL: case SIGNAL_DATA: return ring(v, id, c, i);
     case WAIT: case WAIT_DATA: return wait(v, id, c, i);
     case WAIT_ALL: return wait_all(v, id, c, i);
     case COMPUTE: return compute(v, id, c, i);
     case RECORD: return happen(v, id, c, i);
     case AWAIT: return await(v, id, c, i);
-    case FLUSH: case INVALIDATE: case FENCE: case COPY: case REDUCE_LOCAL: return local(v, id, c, i);
-    default: return WRONG;
+    default: return go_on(v, id, c, i);
     }
 }
 
@@ -396,12 +323,12 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
             r->events = more, r->event_room = c->events[r->member];
         }
         for (int32_t k = 0; k < c->events[r->member]; k++) r->events[k] = (event){NEVER, NOBODY};
-        r->busy_ns = 0, r->covered_ns = now += v->costs->call_ns;
+        r->busy_ns = 0, r->covered_ns = now += v->model.costs->call_ns;
         for (int k = 0; k < MAX_STREAMS; k++) {
             const program_stream *p = &c->streams[r->member * MAX_STREAMS + k];
             if (!p->length) continue;
             const int64_t id = (int64_t)rank * MAX_STREAMS + k;
-            v->streams[id] = (stream){.records = p->records, .length = p->length, .now = now, .began = now, .rank = rank};
+            v->streams[id] = (stream){.records = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
             push(v, id, now);
             r->live++;
         }
@@ -418,41 +345,46 @@ static bool end_stream(simulation *v, int32_t rank, int64_t now) {
     c->end_ns[r->member] = later(c->end_ns[r->member], now);
     if (--r->live) return true;
     const int64_t end = c->end_ns[r->member];
-    r->exposed_ns += end - c->begin_ns[r->member] - v->costs->call_ns - r->busy_ns;
+    r->exposed_ns += end - c->begin_ns[r->member] - v->model.costs->call_ns - r->busy_ns;
     r->turn++;
     return begin_turn(v, rank, end);
 }
 
 enum outcome simulation_run(simulation *v, int64_t *where) {
-    *where = -1;
-    for (int32_t rank = 0; rank < v->rank_count; rank++)
+    *where = -1, v->stranded = -1;
+    for (int32_t rank = 0; rank < v->model.rank_count; rank++)
         if (!begin_turn(v, rank, 0)) return NO_MEMORY;
     while (v->heap_length) {
         const int64_t id = v->heap[0].id;
         stream *s = &v->streams[id];
         *where = id;
-        if (s->now < s->computed_ns && needs_result(s)) {
-            s->now = s->began = s->computed_ns;
-            sift_down(v, (due){s->now, id});
+        change_ways(&v->model, v->heap[0].ns);
+        if (s->progress.now < s->progress.computed_ns && needs_result(s->at < s->length ? &s->records[s->at] : NULL)) {
+            s->progress.now = s->began = s->progress.computed_ns;
+            sift_down(v, (due){s->progress.now, id});
             continue;
         }
         if (s->at == s->length) {
             pop(v);
-            if (!end_stream(v, s->rank, s->now)) return NO_MEMORY;
+            if (!end_stream(v, s->rank, s->progress.now)) return NO_MEMORY;
             continue;
         }
         const enum state state = execute(v, id, &v->calls[v->ranks[s->rank].call], &s->records[s->at]);
+        if (v->model.no_way_to >= 0) {
+            if (v->stranded >= 0) *where = v->stranded;
+            return NO_WAY;
+        }
         if (state == WRONG) return BAD_RECORD;
         if (state == BLOCKED) pop(v);
-        else sift_down(v, (due){s->now, id});
-        if (s->now > LONGEST_NS) return TOO_LONG;
+        else sift_down(v, (due){s->progress.now, id});
+        if (s->progress.now > LONGEST_NS) return TOO_LONG;
         if (v->out_of_memory) return NO_MEMORY;
         while (v->woken_length) {
             const int32_t woken = v->woken[--v->woken_length];
-            push(v, woken, v->streams[woken].now);
+            push(v, woken, v->streams[woken].progress.now);
         }
     }
-    for (int32_t rank = 0; rank < v->rank_count; rank++)
+    for (int32_t rank = 0; rank < v->model.rank_count; rank++)
         if (v->ranks[rank].live) return DEADLOCK;
     return OVER;
 }

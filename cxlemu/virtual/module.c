@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "../cost/tables.h"
 #include "virtual.h"
 
 #include <stdlib.h>
@@ -20,88 +21,29 @@ static void *zeros(int64_t count, size_t size) {
     return found;
 }
 
-/* The bytes of an object that lives as long as the simulation; how many items of `size` they are. */
-static const void *keep(Simulation *self, PyObject *object, size_t size, int64_t *count) {
-    PyObject *view = PyMemoryView_FromObject(object);
-    if (!view) return NULL;
-    const Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
-    const void *bytes = buffer->buf;
-    if (!PyBuffer_IsContiguous(buffer, 'C') || buffer->len % (Py_ssize_t)size) {
-        PyErr_SetString(PyExc_ValueError, "a table has rows of another size");
-        bytes = NULL;
-    }
-    *count = buffer->len / (Py_ssize_t)size;
-    if (PyList_Append(self->kept, view) < 0) bytes = NULL;
-    Py_DECREF(view);
-    return bytes;
-}
-
 static int refuse(const char *what) {
     PyErr_SetString(PyExc_ValueError, what);
     return -1;
 }
 
-static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
-
-/* Whether all that a way takes is there, for any rank of the host. */
-static bool leads_somewhere(const simulation *v, const route *way, int64_t host, int64_t card) {
-    for (int64_t k = 0; k < 2 * way->hops; k++) {
-        const hop *h = k < way->hops ? &way->to_pool[k] : &way->from_pool[k - way->hops];
-        const int64_t owner = v->card[card].owner_host;
-        const int64_t first = h->first + h->by_host * host + h->by_card * card + h->by_owner * owner;
-        if (h->by_rank < 0 || first < 0 || first + (int64_t)h->by_rank * (v->rank_count - 1) >= v->resource_count) return false;
-    }
-    return true;
-}
-
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"paces", "routes", "route_of", "cards", "host_of", "costs", "first_read", "first_write",
-                            "first_total", "multiprocessors", NULL};
-    PyObject *paces, *routes, *route_of, *card_rows, *host_of, *given;
+    static char *names[] = {"model", NULL};
+    PyObject *tables;
     simulation *v = &self->v;
-    int64_t resources, route_count, pairs, cards, ranks, cost_rows;
+    model *m = &v->model;
     if (self->kept) return refuse("a Simulation is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOiiii", names, &paces, &routes, &route_of, &card_rows, &host_of, &given,
-                                     &v->first_read, &v->first_write, &v->first_total, &v->multiprocessors))
-        return -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyDict_Type, &tables)) return -1;
     if (!(self->kept = PyList_New(0))) return -1;
-    const pace *rate = keep(self, paces, sizeof *rate, &resources);
-    v->routes = rate ? keep(self, routes, sizeof(route), &route_count) : NULL;
-    v->route_of = v->routes ? keep(self, route_of, sizeof(int32_t), &pairs) : NULL;
-    v->card = v->route_of ? keep(self, card_rows, sizeof(card_row), &cards) : NULL;
-    const int32_t *hosts = v->card ? keep(self, host_of, sizeof(int32_t), &ranks) : NULL;
-    v->costs = hosts ? keep(self, given, sizeof(costs), &cost_rows) : NULL;
-    if (!v->costs) return -1;
-    if (v->multiprocessors < 0 || v->multiprocessors > MAX_MULTIPROCESSORS) return refuse("too many multiprocessors");
-    if (!cost_rows || !cards || cards > INT32_MAX || pairs % cards || !ranks || ranks > INT32_MAX / MAX_STREAMS)
-        return refuse("the tables of the model do not fit together");
-    v->cards = (int32_t)cards, v->hosts = (int32_t)(pairs / cards), v->rank_count = (int32_t)ranks;
-    v->resource_count = (int32_t)resources, v->route_count = (int32_t)route_count;
-    bool right = fits(v->first_read, cards, resources) && fits(v->first_write, cards, resources) &&
-                 fits(v->first_total, cards, resources);
-    for (int64_t k = 0; k < cost_rows; k++)
-        right = right && fits(v->costs[k].first_to, ranks, resources) && fits(v->costs[k].first_from, ranks, resources) &&
-                fits(v->costs[k].first_both, ranks, resources) && v->costs[k].coherence_ns >= 0;
-    for (int64_t k = 0; k < cards; k++) right = right && fits(v->card[k].costs, 1, cost_rows) && v->card[k].owner_host < v->hosts;
-    for (int64_t k = 0; k < resources; k++)
-        right = right && rate[k].rate >= 0 && rate[k].message_ns >= 0 && rate[k].payload_bytes >= 1 && rate[k].flit_bytes >= 1 &&
-                rate[k].flit_bytes <= 65536;
-    for (int64_t k = 0; k < pairs; k++) right = right && v->route_of[k] >= -1 && v->route_of[k] < route_count;
-    for (int64_t k = 0; k < ranks; k++) right = right && hosts[k] >= 0 && hosts[k] < v->hosts;
-    for (int64_t k = 0; k < route_count; k++)
-        right = right && v->routes[k].hops >= 0 && v->routes[k].hops <= MAX_HOPS && v->routes[k].latency_ns >= 0;
-    for (int64_t k = 0; right && k < pairs; k++)
-        if (v->route_of[k] >= 0) right = leads_somewhere(v, &v->routes[v->route_of[k]], k / cards, k % cards);
-    if (!right) return refuse("the tables of the model name what is not there");
-    v->resources = zeros(resources, sizeof(resource));
-    v->ranks = zeros(ranks, sizeof(rank_state));
-    v->streams = zeros(ranks * MAX_STREAMS, sizeof(stream));
-    v->free_ns = zeros(ranks * v->multiprocessors, sizeof(int64_t));
-    v->heap = zeros(ranks * MAX_STREAMS, sizeof(due));
-    v->woken = zeros(ranks * MAX_STREAMS, sizeof(int32_t));
-    if (!v->resources || !v->ranks || !v->streams || !v->free_ns || !v->heap || !v->woken) return -1;
-    for (int64_t k = 0; k < resources; k++) v->resources[k].pace = rate[k];
-    for (int64_t k = 0; k < ranks; k++) v->ranks[k].host = hosts[k];
+    const pace *paces = model_take(m, tables, self->kept);
+    if (!paces) return -1;
+    m->resources = zeros(m->resource_count, sizeof(resource));
+    v->ranks = zeros(m->rank_count, sizeof(rank_state));
+    v->streams = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(stream));
+    v->free_ns = zeros((int64_t)m->rank_count * m->multiprocessors, sizeof(int64_t));
+    v->heap = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(due));
+    v->woken = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(int32_t));
+    if (!m->resources || !v->ranks || !v->streams || !v->free_ns || !v->heap || !v->woken) return -1;
+    for (int32_t k = 0; k < m->resource_count; k++) m->resources[k].pace = paces[k];
     return 0;
 }
 
@@ -113,8 +55,8 @@ static void Simulation_dealloc(Simulation *self) {
     for (int64_t k = 0; k < v->call_count; k++) {
         free((void *)v->calls[k].streams), free((void *)v->calls[k].events), free(v->calls[k].begin_ns), free(v->calls[k].end_ns);
     }
-    for (int32_t k = 0; v->ranks && k < v->rank_count; k++) free(v->ranks[k].events);
-    free(v->comms), free(v->calls), free(v->gates), free(v->resources), free(v->ranks), free(v->streams), free(v->heap);
+    for (int32_t k = 0; v->ranks && k < v->model.rank_count; k++) free(v->ranks[k].events);
+    free(v->comms), free(v->calls), free(v->gates), free(v->model.resources), free(v->ranks), free(v->streams), free(v->heap);
     free(v->free_ns), free(v->woken), free(v->log), free(v->log_reserved);
     Py_XDECREF(self->kept);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -122,19 +64,19 @@ static void Simulation_dealloc(Simulation *self) {
 
 static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     communicator made = {0};
-    long long epochs;
+    long long epochs, used;
     int64_t cards;
     simulation *v = &self->v;
     PyObject *table;
-    if (!PyArg_ParseTuple(args, "iiiiiOL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells, &made.pool_cards, &table, &epochs))
+    if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells, &made.pool_cards,
+                          &table, &epochs, &used))
         return NULL;
-    if (!(made.card_of = keep(self, table, sizeof(int32_t), &cards))) return NULL;
+    if (!(made.card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return NULL;
     made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
-    bool there = true;
-    for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->cards;
-    there = there && made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
+    bool there = made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
     there = there && made.pool_cards <= made.cards && (!made.own_doorbells || made.ranks <= made.cards - made.pool_cards);
-    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || epochs < 0 ||
+    for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
+    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 || epochs < used ||
         (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
@@ -147,17 +89,18 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     made.done_shows = zeros(made.ranks, sizeof(int64_t)), made.done_waiters = zeros(made.ranks, sizeof(int32_t));
     all[v->comm_count++] = made;
     if (!made.published || !made.done || !made.done_shows || !made.done_waiters) return NULL;
+    for (int32_t k = 0; k < made.ranks; k++) made.done_shows[k] = used; /* from the beginning on */
     return PyLong_FromLongLong(v->comm_count - 1);
 }
 
+static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
+
 static bool tables_fit(const simulation *v, const virtual_call *c, const communicator *m) {
-    for (int32_t k = 0; k < c->kernel_count; k++) {
-        const kernel_cost *cost = &c->kernels[k];
-        if (cost->tiles < 1 || cost->tiles > MOST_TILES || cost->tile_ns < 0 || cost->tile_ns > LONGEST_TILE_NS) return false;
-    }
-    if (c->kernel_count && !v->multiprocessors) return false;
-    for (int32_t k = 0; k < c->region_count; k++) {
-        const region *r = &c->regions[k];
+    for (int32_t k = 0; k < c->kernel_count; k++)
+        if (!kernel_cost_fits(&c->kernels[k])) return false;
+    if (c->kernel_count && !v->model.multiprocessors) return false;
+    for (int32_t k = 0; k < c->regions.count; k++) {
+        const region *r = &c->regions.all[k];
         if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
             r->start > LARGEST_BYTES)
             return false;
@@ -175,7 +118,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     virtual_call made = {0};
     long long epoch, rounds;
-    int64_t groups, regions, kernels;
+    int64_t groups, region_count, kernels;
     PyObject *region_rows, *group_rows, *kernel_rows, *members, *events;
     if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows, &PyList_Type, &members,
                           &PyList_Type, &events))
@@ -186,11 +129,12 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
         refuse("the call does not fit its communicator");
         return NULL;
     }
-    made.regions = keep(self, region_rows, sizeof(region), &regions);
-    made.groups = made.regions ? keep(self, group_rows, sizeof(group), &groups) : NULL;
-    made.kernels = made.groups ? keep(self, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
+    made.regions.all = keep(self->kept, region_rows, sizeof(region), &region_count);
+    made.groups = made.regions.all ? keep(self->kept, group_rows, sizeof(group), &groups) : NULL;
+    made.kernels = made.groups ? keep(self->kept, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
     if (!made.kernels) return NULL;
-    made.region_count = (int32_t)regions, made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
+    made.regions.count = (int32_t)region_count, made.regions.card_of = v->comms[made.comm].card_of;
+    made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
     if (!tables_fit(v, &made, &v->comms[made.comm])) {
         refuse("a region, a group or a kernel names what is not there");
         return NULL;
@@ -219,7 +163,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
         bool right = length <= MAX_STREAMS && counts[m] >= 0;
         for (Py_ssize_t k = 0; right && k < length; k++) {
             program_stream *its = &streams[m * MAX_STREAMS + k];
-            right = (its->records = keep(self, PySequence_Fast_GET_ITEM(one, k), sizeof(record), &its->length)) != NULL;
+            right = (its->records = keep(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record), &its->length)) != NULL;
         }
         Py_DECREF(one);
         if (!right) {
@@ -230,7 +174,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
-/* run(turns, first_turn, logs) -> (outcome, rank, stream, record) */
+/* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card that no way leads to) */
 static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     PyObject *turns, *firsts;
@@ -241,11 +185,11 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
         refuse("a Simulation runs once");
         return NULL;
     }
-    v->turns = keep(self, turns, 2 * sizeof(int32_t), &turn_count);
-    v->first_turn = v->turns ? keep(self, firsts, sizeof(int32_t), &first_count) : NULL;
+    v->turns = keep(self->kept, turns, 2 * sizeof(int32_t), &turn_count);
+    v->first_turn = v->turns ? keep(self->kept, firsts, sizeof(int32_t), &first_count) : NULL;
     if (!v->first_turn) return NULL;
-    bool right = first_count == v->rank_count + 1 && v->first_turn[0] == 0 && v->first_turn[v->rank_count] == turn_count;
-    for (int64_t k = 0; right && k < v->rank_count; k++) right = v->first_turn[k] <= v->first_turn[k + 1];
+    bool right = first_count == v->model.rank_count + 1 && v->first_turn[0] == 0 && v->first_turn[v->model.rank_count] == turn_count;
+    for (int64_t k = 0; right && k < v->model.rank_count; k++) right = v->first_turn[k] <= v->first_turn[k + 1];
     for (int64_t k = 0; right && k < turn_count; k++)
         right = v->turns[2 * k] >= 0 && v->turns[2 * k] < v->call_count && v->turns[2 * k + 1] >= 0 &&
                 v->turns[2 * k + 1] < v->calls[v->turns[2 * k]].members;
@@ -254,6 +198,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
         return NULL;
     }
     v->logs = logs;
+    if (logs) v->model.seen = log_reservation, v->model.watcher = v;
     self->ran = true;
     enum outcome outcome;
     Py_BEGIN_ALLOW_THREADS
@@ -261,7 +206,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     Py_END_ALLOW_THREADS
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
     const long long at = where < 0 ? -1 : v->streams[where].at;
-    return Py_BuildValue("iiiL", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at);
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at, v->model.no_way_to);
 }
 
 static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
@@ -273,7 +218,7 @@ static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
     const simulation *v = &self->v;
     PyObject *found = PyList_New(0);
     (void)unused;
-    for (int64_t id = 0; found && id < (int64_t)v->rank_count * MAX_STREAMS; id++) {
+    for (int64_t id = 0; found && id < (int64_t)v->model.rank_count * MAX_STREAMS; id++) {
         const stream *s = &v->streams[id];
         if (s->at == s->length) continue;
         PyObject *row = Py_BuildValue("iiLi", s->rank, (int)(id % MAX_STREAMS), (long long)s->at, s->doorbell);
@@ -287,15 +232,15 @@ static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
 static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
     const simulation *v = &self->v;
     (void)unused;
-    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->rank_count, sizeof(int64_t)),
-             *tiles = bytes_of(NULL, v->rank_count, sizeof(int64_t));
+    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->model.rank_count, sizeof(int64_t)),
+             *tiles = bytes_of(NULL, v->model.rank_count, sizeof(int64_t));
     for (int64_t k = 0; calls && k < v->call_count; k++) {
         const virtual_call *c = &v->calls[k];
         PyObject *row = Py_BuildValue("NN", bytes_of(c->begin_ns, c->members, sizeof(int64_t)), bytes_of(c->end_ns, c->members, sizeof(int64_t)));
         if (!row || PyList_Append(calls, row) < 0) Py_CLEAR(calls);
         Py_XDECREF(row);
     }
-    for (int32_t k = 0; exposed && tiles && k < v->rank_count; k++) {
+    for (int32_t k = 0; exposed && tiles && k < v->model.rank_count; k++) {
         memcpy(PyBytes_AS_STRING(exposed) + (size_t)k * sizeof(int64_t), &v->ranks[k].exposed_ns, sizeof(int64_t));
         memcpy(PyBytes_AS_STRING(tiles) + (size_t)k * sizeof(int64_t), &v->ranks[k].tiles_ns, sizeof(int64_t));
     }
@@ -304,17 +249,18 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
         return NULL;
     }
     return Py_BuildValue("{sN sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "tiles", tiles, "resources",
-                         bytes_of(v->resources, v->resource_count, sizeof(resource)), "ops", bytes_of(v->ops, OP_END, sizeof(op_total)),
+                         bytes_of(v->model.resources, v->model.resource_count, sizeof(resource)), "ops", bytes_of(v->ops, OP_END, sizeof(op_total)),
                          "log", bytes_of(v->log, v->log_length, sizeof(executed)), "reserved",
                          bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
 }
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs) -> its number; cards: which of the model's, of each"},
+     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs, used) -> its number; cards: which of "
+     "the model's, of each; of the epochs, so many are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
-    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},
+    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
     {NULL, NULL, 0, NULL},

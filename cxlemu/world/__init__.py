@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.pace import Pace
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
 from cxlemu.world.environment import from_environment
@@ -30,19 +31,23 @@ def launch(
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
     pool_name: str | None = None,
+    pace: Pace | None = None,
 ) -> list[T]:
     """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``; its results in rank order.
 
     ``topology`` is one, or the name or path of a config, by default "six-cards", or what the devices are; ``memory`` is
     by default the worst case of a pool without coherence, in which nothing leaves a cache by itself. ``deadline_s``
     bounds every single wait of a rank, not the whole run. For processes, ``main``, its result and its messages must be
-    picklable. ``on_message`` gets what ranks ``emit``, in the calling thread.
+    picklable. ``on_message`` gets what ranks ``emit``, in the calling thread. ``pace``: ranks take the time that the
+    topology's cost model gives them (see cxlemu/pace.py); only for emulated pools.
 
     When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
     InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
     SIGHUP and SIGQUIT stop all ranks; an emulated pool is removed in every case.
     """
-    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, survivors=False).in_rank_order()
+    return _run(
+        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, survivors=False
+    ).in_rank_order()
 
 
 def launch_survivors(
@@ -55,11 +60,12 @@ def launch_survivors(
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
     pool_name: str | None = None,
+    pace: Pace | None = None,
 ) -> Outcome[T]:
     """As `launch`, for ranks that go on when another one dies: the ``results`` of those that came through, by rank, and
     the ``failures`` of the others. When some failed and the first of the others is through, the rest have one deadline.
     """
-    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, survivors=True)
+    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, survivors=True)
 
 
 def _run(
@@ -71,10 +77,11 @@ def _run(
     deadline_s: float,
     on_message: OnMessage | None,
     pool_name: str | None,
+    pace: Pace | None,
     *,
     survivors: bool,
 ) -> Outcome[T]:
-    world = World(ranks, machine(topology, memory), memory, deadline_s, how)
+    world = World(ranks, machine(topology, memory), memory, deadline_s, how, pace)
     if how == "threads":
         run = run_threads
     elif how == "processes":

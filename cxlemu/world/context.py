@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from uuid import UUID
 
 from cxlemu import __version__
@@ -17,13 +17,14 @@ from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import HostMemory
+from cxlemu.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.session import Session, Wait, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
-from cxlemu.pool.shm import ShmPool
+from cxlemu.pool.shm import NewClocks, ShmPool
 from cxlemu.topology import Topology
 
 OnMessage = Callable[[object], None]
@@ -51,6 +52,7 @@ class RankContext:
     backend: Backend
     memory: HostMemory
     session: Session
+    pacer: Pacer | None  # in a world with a pace
     arena: Arena  # of the pool's bytes, what nobody has taken yet
     deadline_s: float  # for any one wait
     launch: str  # "threads", "processes" or the name of the launcher
@@ -67,16 +69,23 @@ class World:
     memory: MemorySpec
     deadline_s: float
     launch: str
+    pace: Pace | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise ArgumentError(f"a world has at least 1 rank, not {self.ranks}")
         if not self.deadline_s > 0:
             raise ArgumentError(f"a deadline is a positive number of seconds, not {self.deadline_s}")
+        if self.pace is not None and self.memory.kind == "dax":
+            raise ArgumentError("a pace is for emulated pools: real cards take the time that they take")
 
     @cached_property
     def hosts(self) -> tuple[int, ...]:
         return self.topology.place(self.ranks)
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        return Clocks.of(self.topology, self.ranks)
 
     def create_pool(self, name: str | None) -> Pool:
         """A fresh pool that this process owns; on real cards, the pool that is there."""
@@ -86,13 +95,24 @@ class World:
             return DaxPool.attach(self.memory.devices, self.memory.pool)
         return ShmPool.create(
             name,
-            cards=self.topology.card_count,
+            cards=self.topology.pool_card_count,
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
             hosts=max(self.hosts) + 1 if self.memory.kind == "emulated" else 0,
             numa_node=self.topology.pool_numa_node,
             max_ranks=self.ranks,
+            clocks=None if self.pace is None else self._new_clocks(self.pace),
         )
+
+    def _new_clocks(self, pace: Pace) -> NewClocks:
+        scale = pace.time_scale or suitable_time_scale(self.topology, self.ranks, self.memory.kind).value
+        return NewClocks(self.clocks.nbytes, partial(self.clocks.make, time_scale=scale))
+
+    def pacer(self, pool: Pool, rank: int) -> Pacer | None:
+        """That of a world with a pace. Raises PoolError where the pool was made without."""
+        if self.pace is None or not isinstance(pool, ShmPool):
+            return None
+        return self.clocks.pacer(pool.clocks(), rank)
 
     def attach_pool(self, name: str) -> Pool:
         """The pool that another process of this world made, or found."""
@@ -119,7 +139,9 @@ class World:
 
     def fingerprint(self, pool: Pool) -> bytes:
         topology = self.topology.model_dump(mode="json")
-        agreed = json.dumps([__version__, self.ranks, topology, repr(self.memory), pool.uuid.hex])
+        agreed = json.dumps(
+            [__version__, self.ranks, topology, repr(self.memory), self.pace is not None, pool.uuid.hex]
+        )
         return hashlib.blake2b(agreed.encode(), digest_size=FINGERPRINT_BYTES).digest()
 
 
@@ -168,6 +190,7 @@ def entered(
             backend=world.memory.backend,
             memory=world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank),
             session=session,
+            pacer=world.pacer(pool, rank),
             arena=Arena(pool.data_offset, pool.card_bytes),
             deadline_s=world.deadline_s,
             launch=world.launch,

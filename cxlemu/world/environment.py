@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.pace import Pace
 from cxlemu.pool import segments
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
@@ -88,6 +89,7 @@ def from_environment(
     memory: MemorySpec = WORST_CASE,
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
+    pace: Pace | None = None,
 ) -> Iterator[RankContext]:
     """This process's place in the world that a launcher started; the other arguments as for ``launch``.
 
@@ -97,7 +99,7 @@ def from_environment(
     launcher or its variables make no sense, PoolError when the pool does not appear.
     """
     place = find_place(os.environ, one_machine=memory.kind != "dax")
-    world = World(place.ranks, machine(topology, memory), memory, deadline_s, place.launcher)
+    world = World(place.ranks, machine(topology, memory), memory, deadline_s, place.launcher, pace)
     first = place.rank == 0
     with (
         stops_exit(),

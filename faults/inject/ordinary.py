@@ -14,7 +14,7 @@ from faults.script import Script
 
 def injected(context: RankContext, engine: str, script: Script) -> Injected:
     """``engine`` by name, with the script's faults from when it is armed. Raises ArgumentError as `engine_for`."""
-    inner: Engine = engine_for(engine, context.backend, context.memory, context.pool.cards)
+    inner: Engine = engine_for(engine, context.backend, context.memory, context.pool.cards, context.pacer)
     memory: HostMemory = context.memory
     if isinstance(inner, ReferenceEngine):
         inner = ReferenceEngine(context.memory, context.session.clock)

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from collectives import catalog, fused
 from collectives.builder import HIERARCHICAL
-from collectives.catalog import build, recipe, variants
+from collectives.catalog import recipe
 from collectives.clusters import cluster_sizes
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.fused.plans import fused_call
 from collectives.hierarchical.needs import needs
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -22,6 +24,7 @@ from cxlemu.plan import Call, InHeap, Layout, Plan
 from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 
 LINES_MAX = 1024
+OPERATORS = (*COLLECTIVES, *fused.KINDS)
 
 
 class Case(NamedTuple):
@@ -41,6 +44,11 @@ class Case(NamedTuple):
         words += [f"{self.rounds} rounds"] if self.rounds > 1 else []
         words += ["in place"] if self.in_place else []
         return " ".join(words + (["output in heap"] if self.output_in_heap else []))
+
+
+def variants(collective: str) -> list[str]:
+    """Of a collective, or the styles of a fused product."""
+    return list(fused.STYLES) if collective in fused.KINDS else catalog.variants(collective, clusters=True)
 
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
@@ -68,14 +76,16 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
 
 
 def shipped(ranks: int) -> Iterator[Case]:
-    """Every case of every variant of every collective."""
-    for collective in COLLECTIVES:
-        for variant in variants(collective, clusters=True):
+    """Every case of every variant of every collective and every fused product."""
+    for collective in OPERATORS:
+        for variant in variants(collective):
             yield from cases(collective, variant, ranks)
 
 
 def plan_of(case: Case) -> Plan:
     """Two lines a block: in one round, of two chunks where a style has chunks, or a round for each."""
+    if case.collective in fused.KINDS:
+        return _smallest(case, _fused_call(case), 0)
     contract = COLLECTIVES[case.collective]
     line_bytes = PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES
     nbytes = 2 * line_bytes if contract.moves_data else 0
@@ -83,21 +93,36 @@ def plan_of(case: Case) -> Plan:
         nbytes *= case.ranks  # a slice has two lines, on clusters those of each
     elif case.collective in ("broadcast", "reduce"):
         nbytes *= case.cluster
-    slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
     call = Call(case.collective, case.variant, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
     if case.variant == "zero_copy":
         call = lent(call, output=case.output_in_heap)
-    for lines in range(1, LINES_MAX):  # the smallest slots that will do
+    return _smallest(case, call, line_bytes)
+
+
+def _fused_call(case: Case) -> Call:
+    """Shards of two rows, each a line of what moves: a communication tile, and two compute tiles."""
+    ranks = case.ranks
+    m, n, k = (2 * ranks, 2 * ranks, 16) if case.collective == "all_gather_gemm" else (2 * ranks, 16, 2 * ranks)
+    columns = 1 if case.collective == "all_gather_gemm" else 8
+    if case.variant != "fused":
+        return fused_call(case.collective, case.variant, ranks, m, n, k)
+    return fused_call(case.collective, "fused", ranks, m, n, k, comm_tile_rows=1, compute_tile=(1, columns))
+
+
+def _smallest(case: Case, call: Call, line_bytes: int) -> Plan:
+    """In the smallest slots that will do; a block gets more lines where those take less than the case's rounds."""
+    slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
+    for lines in range(1, LINES_MAX):
         layout = with_heap(Layout(case.ranks, 2, slots, lines * LINE_BYTES, doorbells, interleave_bytes=LINE_BYTES))
         try:
-            plan = build(recipe(case.collective, case.variant), layout, call)
+            plan = _build(layout, call)
             rounds = plan.rounds
         except ArgumentError:  # a slot has no line for every block
             continue
-        while rounds < case.rounds:  # the smallest slot takes more
+        while line_bytes and rounds < case.rounds:  # the smallest slot takes more
             call = replace(call, nbytes=call.nbytes + line_bytes)
-            plan = build(recipe(case.collective, case.variant), layout, call)
+            plan = _build(layout, call)
             rounds = plan.rounds
         if rounds == case.rounds:
             return plan
@@ -109,9 +134,16 @@ def _blocks(case: Case) -> int:
     if case.cluster > 1:
         inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
         return inside + across
-    if case.collective in ("all_to_all", "reduce_scatter", "scatter"):
+    if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
         return case.ranks
-    return case.ranks + 1 if case.variant in ("two_shot", "zero_copy") else 1
+    results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"
+    return case.ranks + 1 if results else 1
+
+
+def _build(layout: Layout, call: Call) -> Plan:
+    if call.gemm is not None:
+        return fused.build(layout, call)
+    return catalog.build(recipe(call.collective, call.algorithm), layout, call)
 
 
 def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
@@ -131,7 +163,7 @@ def mixtures(case: Case, plan: Plan) -> Iterator[list[Plan]]:
                 op = "sum" if contract.reduces else "none"
                 call = Call(collective, variant, case.ranks, LINE_BYTES * contract.moves_data, "u8", op, root)
                 try:
-                    other = build(recipe(collective, variant), layout, lent_if_zero_copy(call))
+                    other = _build(layout, lent_if_zero_copy(call))
                     calls = [other] * slots + [plan] * (slots + 1) + [other] * slots
                     assert all(p.parts for p in calls)
                 except ArgumentError:  # it needs larger slots, or more doorbells
@@ -144,7 +176,7 @@ def _filling(case: Case, layout: Layout, root: int) -> Plan:
     variant, nbytes = "naive", layout.slot_bytes
     if case.variant == "line":
         variant, nbytes = "line", layout.doorbells_per_rank * PAYLOAD_BYTES
-    return build(recipe("broadcast", variant), layout, Call("broadcast", variant, case.ranks, nbytes, root=root))
+    return _build(layout, Call("broadcast", variant, case.ranks, nbytes, root=root))
 
 
 def _rewriting(case: Case, layout: Layout) -> list[Plan]:
@@ -156,4 +188,4 @@ def _rewriting(case: Case, layout: Layout) -> list[Plan]:
         return []
     place = HEAP_OUTPUT if case.output_in_heap else HEAP_INPUT
     call = Call("all_gather", "zero_copy", case.ranks, 1024, heap=InHeap(place))
-    return [build(recipe("all_gather", "zero_copy"), layout, call)]
+    return [_build(layout, call)]

@@ -8,11 +8,13 @@ from itertools import chain
 
 import numpy as np
 
-from collectives.contracts import COLLECTIVES, postcondition
+from collectives.contracts import COLLECTIVES, in_rank_order, postcondition
+from collectives.fused import products
+from collectives.fused.shapes import WEIGHTS
 from collectives.symbolic import verify
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
-from cxlemu.kernels import KERNELS
-from cxlemu.plan import Layout, Op, Plan, RankPart, rules
+from cxlemu.kernels import KERNELS, Touched
+from cxlemu.plan import DTYPE_NAMES, Layout, Op, Plan, RankPart, rules
 from cxlemu.plan.plan import group_table, region_table
 from faults.prove import _pass
 from faults.prove.proof import Place, Proof, Violation, mask_of
@@ -20,6 +22,9 @@ from faults.prove.sentences import UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
 _PROVED, _VIOLATED = 0, 1
+_OPAQUE, _CHECKSUM, _PRODUCT = range(3)  # enum makes in pass/pass.h
+_FOLD_WORDS, _PRODUCT_WORDS = 2, 9
+_NOTHING = Touched(0, 0, 0)
 # enum reason in pass/pass.h
 _REASONS = (
     "",
@@ -143,11 +148,20 @@ def _described(plan: Plan, mapped: bool) -> _Described:
 
 
 def _kernels(plan: Plan) -> object:
-    """Bytes of dst, a, b and c that each touches, and whether it only checks. Raises PlanError for one that is not."""
+    """(rows, bytes, stride) of dst, a, b and c that each touches, what it makes, and of which dtype a product is.
+
+    Raises PlanError for one that is not.
+    """
     if any(kernel.name not in KERNELS for kernel in plan.frame.kernels):
         rules.check(plan)
-    rows = [(KERNELS[kernel.name], kernel.parameters) for kernel in plan.frame.kernels]
-    return np.array([[*[*kind.sizes(p), 0, 0, 0][:4], kind.checks] for kind, p in rows], np.int64)
+    rows = []
+    for kernel in plan.frame.kernels:
+        kind = KERNELS[kernel.name]
+        touches = [*kind.touches(kernel.parameters), _NOTHING, _NOTHING, _NOTHING][:4]
+        makes = _CHECKSUM if kind.checks else _PRODUCT if kind.product else _OPAQUE
+        unit = DTYPE_NAMES.index(kind.product) if kind.product else 0
+        rows.append([*chain.from_iterable(touches), makes, unit])
+    return np.array(rows, np.int64)
 
 
 def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, int, int]]:
@@ -178,13 +192,31 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 
 
 def _contract(plan: Plan, rank: int) -> list[int]:
-    """What its output must be, piece by piece: (at, bytes, divisor, apart, how many), and (rank, offset) of each."""
+    """What the rank's output must be, piece by piece.
+
+    (at, bytes, divisor, how many, 2, how many are folded apart or 0 for any order), and (rank, offset) of each.
+    """
+    if plan.call.gemm is not None:
+        return _products(plan, rank)
     if plan.call.collective not in COLLECTIVES:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
-        words += (piece.at, piece.nbytes, piece.divisor, piece.apart, len(piece.contributions))
+        apart = piece.apart if in_rank_order(plan.call) else 0
+        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions), _FOLD_WORDS, apart)
         words += chain.from_iterable(piece.contributions)
+    return words
+
+
+def _products(plan: Plan, rank: int) -> list[int]:
+    """Of a matrix product, row by row."""
+    unit = DTYPE_NAMES.index(plan.call.dtype)
+    words: list[int] = []
+    for row in products.postcondition(plan.call, rank):
+        words += (row.at, row.nbytes, 1, len(row.products), _PRODUCT_WORDS, 1)
+        for dot in row.products:
+            words += (dot.a_rank, dot.b_at, dot.a_at, dot.a_bytes)
+            words += (dot.b_rank, WEIGHTS, dot.b_rows, dot.b_stride_bytes, unit)
     return words
 
 
@@ -195,10 +227,13 @@ def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
         return sentence(plans, "contract", detail, place, None, -1, 0)
     if all(KERNELS[kernel.name].checks for kernel in plan.frame.kernels):
         try:
-            verify(plan)
+            verify(plan, rank_order=in_rank_order(plan.call))
         except ContractError as error:
             return str(error)
         except DeadlineError:
             pass
-    why = "nobody wrote it" if detail == UNWRITTEN else "it is of another call"
+    if detail == UNWRITTEN:
+        why = "nobody wrote it"
+    else:
+        why = "it is another product, or of another call" if plan.call.gemm else "it is of another call"
     return f"[{plan.call}] byte {byte} of rank {place.rank}'s output is not what the contract says: {why}"

@@ -1,49 +1,72 @@
-/* A COMPUTE: it loads its sources and stores its destination, all local memory. What a kernel makes is opaque. One that
- * checks makes the checksum of its first source; if it has a second one, that is the checksum that came with the first. */
+/* A COMPUTE: it loads its sources and stores its destination, all local memory. A CHECKSUM is of its first source; if it
+ * has a second one, that is the checksum that came with the first. A PRODUCT is of two matrices. What other kernels make
+ * is OPAQUE. */
 #include "pass.h"
+
+static bool within(const matrix *t, const operand *o, int64_t nbytes) {
+    if (t->rows < 1 || t->nbytes < 1 || t->stride < t->nbytes || o->offset < 0 || t->nbytes > nbytes) return false;
+    return o->offset <= nbytes - t->nbytes && t->rows - 1 <= (nbytes - t->nbytes - o->offset) / t->stride;
+}
 
 bool kernel_fits(const plan *whole, const program *part, const record *r) {
     const operand *all[] = {&r->dst, &r->a, &r->b, &r->c};
     if (r->arg < 0 || r->arg >= whole->kernel_count || r->dst2.kind) return false;
+    const kernel *its = &whole->kernels[r->arg];
     for (int k = 0; k < 4; k++) {
         const operand *o = all[k];
-        const int64_t nbytes = whole->kernels[r->arg].nbytes[k];
-        if (nbytes == 0 && o->kind == NOTHING) continue;
-        if (o->kind != BUFFER || o->id >= part->buffer_count || nbytes < 0 || o->offset < 0) return false;
-        if (nbytes > part->buffer_bytes[o->id] || o->offset > part->buffer_bytes[o->id] - nbytes) return false;
+        if (its->of[k].rows == 0) continue;
+        if (o->kind != BUFFER || o->id >= part->buffer_count || !within(&its->of[k], o, part->buffer_bytes[o->id])) return false;
     }
-    return true;
+    if (its->makes != PRODUCT) return true;
+    const matrix *c = &its->of[0], *a = &its->of[1], *b = &its->of[2];
+    return a->rows == c->rows && b->nbytes == c->nbytes && b->rows > 0;
 }
+
+/* Its rows, one right after the other. */
+static int64_t packed(const matrix *t) { return t->rows * t->nbytes; }
 
 /* What is made of bytes that nobody wrote is as good as not written. */
 static int32_t opaque_value(step *s, const kernel *k, const contents *source) {
     for (int i = 0; i < 3; i++)
-        if (!contents_known(&source[i], k->nbytes[1 + i])) return 0;
+        if (!contents_known(&source[i], packed(&k->of[1 + i]))) return 0;
     return computed_term(s->p, s->now.self);
 }
 
 static int32_t checksum_value(step *s, const kernel *k, const contents *source) {
-    const int32_t sum = checksum_term(s->p, &source[0], k->nbytes[1]);
-    const bool compares = k->nbytes[2] && !(s->p->without >> CONTRACT & 1);
-    if (compares && (sum == 0 || !contents_are(&source[1], k->nbytes[2], sum)))
+    const int32_t sum = checksum_term(s->p, &source[0], 0, packed(&k->of[1]));
+    const bool compares = k->of[2].rows && !(s->p->without >> CONTRACT & 1);
+    if (compares && (sum == 0 || !contents_are(&source[1], packed(&k->of[2]), sum)))
         violated(s->p, CONTRACT, UNMATCHED, s->now.self, (event){0, 0}, -1, 0);
     return sum;
+}
+
+static operand row_of(const operand *o, const matrix *t, int64_t row) {
+    operand at = *o;
+    at.offset += row * t->stride;
+    return at;
 }
 
 void run_kernel(step *s, const record *r) {
     pass *p = s->p;
     const kernel *k = &s->kernels[r->arg];
     const operand *sources[] = {&r->a, &r->b, &r->c};
+    const matrix *out = &k->of[0];
     contents *source = p->folding, *result = &source[3];
     for (int i = 0; i < 3; i++) {
-        const int64_t nbytes = k->nbytes[1 + i];
+        const matrix *t = &k->of[1 + i];
         contents_begin(p, &source[i]);
-        if (nbytes == 0) continue;
-        access_operand(s, sources[i], nbytes, LOAD, NULL);
-        fetch(s, &source[i], 0, sources[i], nbytes);
+        for (int64_t row = 0; row < t->rows; row++) {
+            const operand at = row_of(sources[i], t, row);
+            access_operand(s, &at, t->nbytes, LOAD, NULL);
+            fetch(s, &source[i], row * t->nbytes, &at, t->nbytes);
+        }
     }
-    access_operand(s, &r->dst, k->nbytes[0], STORE, NULL);
     contents_begin(p, result);
-    contents_fill(p, result, 0, k->nbytes[0], k->checks ? checksum_value(s, k, source) : opaque_value(s, k, source), 0);
-    put(s, &r->dst, result, 0, k->nbytes[0]);
+    if (k->makes == PRODUCT) contents_product(p, result, &source[0], &source[1], k);
+    else contents_fill(p, result, 0, packed(out), k->makes == CHECKSUM ? checksum_value(s, k, source) : opaque_value(s, k, source), 0);
+    for (int64_t row = 0; row < out->rows; row++) {
+        const operand at = row_of(&r->dst, out, row);
+        access_operand(s, &at, out->nbytes, STORE, NULL);
+        put(s, &at, result, row * out->nbytes, out->nbytes);
+    }
 }

@@ -37,6 +37,13 @@ static bool streams_in(held *h, program *part, PyObject *streams) {
     return true;
 }
 
+static bool contribution_fits(const pass *p, const int64_t *of, int64_t words) {
+    for (int64_t k = 0; k < words; k++)
+        if (of[k] < 0 || of[k] > INT64_MAX / 2) return false;
+    if (words == PRODUCT_WORDS && (of[4] >= p->ranks || of[5] >= MAX_BUFFERS || of[6] < 1 || of[7] > INT64_MAX / 2 / of[6])) return false;
+    return of[0] < p->ranks;
+}
+
 /* Whole pieces, of contributions of ranks that there are, within the output. */
 static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObject *array, int64_t output_bytes) {
     int64_t words;
@@ -44,15 +51,16 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
     if (!piece) return false;
     whole->contract[rank] = piece, whole->contract_words[rank] = words;
     while (piece < end) {
-        bool fits = end - piece >= 7 && piece[4] >= 1 && piece[4] <= (end - piece - 5) / 2 && piece[2] >= 1;
-        fits = fits && piece[3] >= 1 && piece[3] <= piece[4];
+        const int64_t left = end - piece - PIECE_WORDS, each = left >= 0 ? piece[4] : 0;
+        bool fits = (each == FOLD_WORDS || each == PRODUCT_WORDS) && piece[3] >= 1 && piece[3] <= left / each && piece[2] >= 1;
+        fits = fits && piece[5] >= 0 && piece[5] <= piece[3];
         fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes && piece[0] <= output_bytes - piece[1];
-        for (int64_t k = 0; fits && k < piece[4]; k++) fits = piece[5 + 2 * k] >= 0 && piece[5 + 2 * k] < p->ranks && piece[6 + 2 * k] >= 0;
+        for (int64_t k = 0; fits && k < piece[3]; k++) fits = contribution_fits(p, piece + PIECE_WORDS + k * each, each);
         if (!fits) {
             PyErr_SetString(PyExc_ValueError, "a contract is of whole pieces of the output");
             return false;
         }
-        piece += 5 + 2 * piece[4];
+        piece += PIECE_WORDS + piece[3] * each;
     }
     return true;
 }

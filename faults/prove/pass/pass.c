@@ -2,7 +2,7 @@
  * next call before the others have ended theirs, unless nothing else moves. */
 #include "pass.h"
 
-enum { INPUT, OUTPUT }; /* of a part's buffers */
+enum { INPUT, OUTPUT, SCRATCH, MORE }; /* of a part's buffers: from MORE on further inputs */
 enum { LOOKS_AFTER = 1 << 14 }; /* instructions: whether Ctrl-C was pressed */
 
 /* --- one instruction ------------------------------------------------------------------------------------------- */
@@ -99,13 +99,14 @@ static void user_stores(pass *p, int32_t rank) {
         if (s.lodging[k].card >= 0) access_buffer(&s, k, 0, s.part->buffer_bytes[k], STORE);
 }
 
-/* The input is what it is; nothing else has a meaning yet. */
+/* Inputs are what they are; nothing else has a meaning yet. */
 static void fill_buffers(pass *p, int32_t rank) {
     const step s = first_step(p, rank);
     int64_t at;
     for (int k = s.part->buffer_count - 1; k >= 0; k--) { /* the input last: it may lie in the output */
         contents *local = local_contents(&s, k, 0, &at);
-        contents_fill(p, local, at, at + s.part->buffer_bytes[k], k == INPUT ? input_term(p, p->call[rank], rank) : 0, -at);
+        const int32_t given = k == INPUT || k >= MORE ? input_term(p, p->call[rank], rank, k) : 0;
+        contents_fill(p, local, at, at + s.part->buffer_bytes[k], given, -at);
     }
 }
 

@@ -137,9 +137,20 @@ typedef struct {
     int64_t root, at, card, offset;
 } lodging;
 
-/* Of a COMPUTE: bytes of dst, a, b and c that it touches, and whether what it makes is a checksum and no result. */
+/* Rows of bytes, each `stride` after the one before; none: no operand. */
 typedef struct {
-    int64_t nbytes[4], checks;
+    int64_t rows, nbytes, stride;
+} matrix;
+
+/* Of a contract: see check_contract. */
+enum { PIECE_WORDS = 6, FOLD_WORDS = 2, PRODUCT_WORDS = 9 };
+
+enum makes { OPAQUE, CHECKSUM, PRODUCT };
+
+/* Of a COMPUTE: what of dst, a, b and c it touches, and what it makes of them; products of one unit are alike. */
+typedef struct {
+    matrix of[4];
+    int64_t makes, unit;
 } kernel;
 
 typedef struct {
@@ -176,7 +187,7 @@ typedef struct {
     drain ***open;       /* of each rank: not fenced yet by the stream that began them */
     int *opens, *open_room;
     knowledge *joint; /* of all who are done with a round */
-    contents *card_contents, *local_contents, folding[4], laid;
+    contents *card_contents, *local_contents, folding[4], laid; /* folding: three sources and what is made of them */
     term *term;
     int32_t terms, *slot_of_term;
     int term_room;
@@ -246,10 +257,11 @@ void contents_begin(pass *p, contents *c);
 void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t number, int64_t shift);
 void contents_move(pass *p, contents *to, int64_t at, const contents *from, int64_t begin, int64_t nbytes);
 void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor);
-int32_t input_term(pass *p, int32_t call, int32_t rank);
+int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer);
 int32_t computed_term(pass *p, event by);
-int32_t checksum_term(pass *p, const contents *c, int64_t nbytes); /* 0: nobody wrote some of these bytes */
-bool contents_known(const contents *c, int64_t nbytes);            /* somebody wrote all of them */
+int32_t checksum_term(pass *p, const contents *c, int64_t begin, int64_t nbytes); /* 0: nobody wrote some of these bytes */
+void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k);
+bool contents_known(const contents *c, int64_t nbytes); /* somebody wrote all of them */
 bool contents_are(const contents *c, int64_t nbytes, int32_t number);
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words);
 

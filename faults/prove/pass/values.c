@@ -7,9 +7,11 @@
 
 /* --- terms: equal ones have equal numbers ---------------------------------------------------------------------- */
 
-/* INPUT of (call, rank); FOLDED, left with right, `by` bytes further on; DIVIDED, left by a number; COMPUTED by the step
- * that `by` names; CHECKED, after left the bytes of right, `by` bytes further on; UP_TO, left, which so ends. */
-enum { NOBODY, INPUT, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO };
+/* GIVEN to (call, rank) in buffer `by`; FOLDED, left with right, `by` bytes further on; DIVIDED, left by a number;
+ * COMPUTED by the step that `by` names; CHECKED, after left the bytes of right, `by` bytes further on; UP_TO, left, which
+ * so ends. BELOW, under the column that left is the element of right, `by` bytes further on; DOT, the row left (CHECKED)
+ * times the column right in units of `by`. */
+enum { NOBODY, GIVEN, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO, BELOW, DOT };
 
 static int64_t hash_of(const term *t) {
     uint64_t h = (uint64_t)t->by * 0x9e3779b97f4a7c15u + (uint64_t)t->kind;
@@ -132,6 +134,10 @@ void contents_fold(pass *p, contents *into, const contents *source, int sources,
 
 int32_t computed_term(pass *p, event by) { return term_of(p, COMPUTED, 0, 0, (int64_t)by.stream << 32 | by.at); }
 
+static int64_t end_of(const contents *c, int k, int64_t end) {
+    return k + 1 < c->runs && c->run[k + 1].begin < end ? c->run[k + 1].begin : end;
+}
+
 bool contents_known(const contents *c, int64_t nbytes) {
     for (int k = 0; k < c->runs && c->run[k].begin < nbytes; k++)
         if (c->run[k].term == NOBODY) return false;
@@ -146,45 +152,142 @@ bool contents_are(const contents *c, int64_t nbytes, int32_t number) {
 }
 
 /* Equal bytes have an equal one, however their runs are cut, and no others: a collision is left to chance. */
-int32_t checksum_term(pass *p, const contents *c, int64_t nbytes) {
+int32_t checksum_term(pass *p, const contents *c, int64_t begin, int64_t nbytes) {
+    const int64_t end = begin + nbytes;
     int32_t sum = NOBODY;
-    if (!contents_known(c, nbytes)) return NOBODY;
-    for (int k = 0; k < c->runs && c->run[k].begin < nbytes; k++) {
-        const run *r = &c->run[k], *next = k + 1 < c->runs && r[1].begin < nbytes ? &r[1] : NULL;
-        if (next && alike(r, next)) continue;
-        sum = term_of(p, CHECKED, sum, r->term, r->shift);
-        sum = term_of(p, UP_TO, sum, 0, next ? next->begin : nbytes);
+    for (int k = find(c, begin); k < c->runs && c->run[k].begin < end; k++) {
+        const run *r = &c->run[k];
+        const int64_t stop = end_of(c, k, end);
+        if (r->term == NOBODY) return NOBODY;
+        if (stop < end && alike(r, r + 1)) continue;
+        sum = term_of(p, CHECKED, sum, r->term, r->shift + begin);
+        sum = term_of(p, UP_TO, sum, 0, stop - begin);
     }
     return sum;
 }
 
+/* The first opaque term among these bytes, or 0. */
+static int32_t opaque_in(const pass *p, const contents *c, int64_t begin, int64_t nbytes) {
+    for (int k = find(c, begin); k < c->runs && c->run[k].begin < begin + nbytes; k++)
+        if (opaque(p, c->run[k].term)) return c->run[k].term;
+    return 0;
+}
+
+/* Bytes [at, *end) of all rows of B, one below the other, as columns: byte x of a row is byte x + *shift of the term of
+ * its column. *end is where the runs of some row end. 0: nobody wrote some of them. */
+static int32_t columns(pass *p, const contents *b, const matrix *rows, int64_t at, int64_t *end, int64_t *shift) {
+    int32_t column = NOBODY;
+    bool whole = true;
+    for (int64_t row = 0, begin = 0; row < rows->rows; row++, begin += rows->nbytes) {
+        const int k = find(b, begin + at);
+        const run *r = &b->run[k];
+        *end = end_of(b, k, begin + *end) - begin;
+        whole = whole && r->term != NOBODY;
+        if (row == 0) *shift = r->shift;
+        if (whole) column = opaque(p, column) ? column : opaque(p, r->term) ? r->term : term_of(p, BELOW, column, r->term, begin + r->shift - *shift);
+    }
+    return whole ? column : NOBODY;
+}
+
+/* A and B row after row, and so is what they make. An element is the DOT of a row and a column: of which tile, is no part
+ * of it. */
+void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k) {
+    const matrix *c = &k->of[0], *of_a = &k->of[1], *of_b = &k->of[2];
+    contents_begin(p, into);
+    for (int64_t at = 0, end, shift = 0; at < c->nbytes; at = end) {
+        end = c->nbytes;
+        const int32_t column = columns(p, b, of_b, at, &end, &shift);
+        for (int64_t row = 0; row < c->rows; row++) {
+            const int64_t begin = row * of_a->nbytes;
+            const int32_t line = checksum_term(p, a, begin, of_a->nbytes), unknown = opaque_in(p, a, begin, of_a->nbytes);
+            int32_t made = column && line ? term_of(p, DOT, line, column, k->unit) : NOBODY;
+            if (made && (unknown || opaque(p, column))) made = unknown ? unknown : column;
+            contents_fill(p, into, row * c->nbytes + at, row * c->nbytes + end, made, shift - row * c->nbytes);
+        }
+    }
+}
+
 /* --- a call's begin and end ------------------------------------------------------------------------------------ */
 
-int32_t input_term(pass *p, int32_t call, int32_t rank) { return term_of(p, INPUT, call, rank, 0); }
+int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer) { return term_of(p, GIVEN, call, rank, buffer); }
 
-/* Contributions [first, end), of which each is (rank, offset in that rank's input), from the left. */
-static int32_t fold_of(pass *p, int32_t rank, const int64_t *source, int64_t first, int64_t end) {
-    int32_t sum = input_term(p, p->call[rank], (int32_t)source[2 * first]);
+/* Whether a term, `by` bytes further on, is folded from contributions (rank, offset) of this call, each at most once; how
+ * many of them. -1: it is not. */
+static int64_t folded_from(const pass *p, int32_t number, int64_t by, int32_t call, const int64_t *source, int64_t sources,
+                           bool *taken) {
+    int64_t count = 0;
+    for (; p->term[number].kind == FOLDED; number = p->term[number].left) {
+        const int64_t right = folded_from(p, p->term[number].right, by + p->term[number].by, call, source, sources, taken);
+        if (right < 0) return -1;
+        count += right;
+    }
+    const term *t = &p->term[number];
+    for (int64_t k = 0; t->kind == GIVEN && t->left == call && t->by == 0 && k < sources; k++)
+        if (t->right == source[2 * k] && by == source[2 * k + 1] && !taken[k]) {
+            taken[k] = true;
+            return count + 1;
+        }
+    return -1;
+}
+
+/* The same contributions as `wanted` in whatever order; its run says which bytes. */
+static bool folded_in_any_order(pass *p, int32_t call, const run *got, int64_t divisor, const int64_t *source, int64_t sources,
+                                int64_t at) {
+    int32_t number = got->term;
+    if (divisor != 1) {
+        if (p->term[number].kind != DIVIDED || p->term[number].by != divisor) return false;
+        number = p->term[number].left;
+    }
+    bool *taken = zeroed(p, (size_t)sources, sizeof *taken);
+    const int64_t found = folded_from(p, number, got->shift + at, call, source, sources, taken);
+    free(taken);
+    return found == sources;
+}
+
+/* A row of the A of one rank times the columns of the B of another. */
+static int32_t product_term(pass *p, int32_t call, const int64_t *of) {
+    int32_t row = term_of(p, CHECKED, NOBODY, input_term(p, call, (int32_t)of[0], 0), of[2]), column = NOBODY;
+    row = term_of(p, UP_TO, row, 0, of[3]);
+    const int32_t b = input_term(p, call, (int32_t)of[4], (int)of[5]);
+    for (int64_t k = 0; k < of[6]; k++) column = term_of(p, BELOW, column, b, k * of[7]);
+    return term_of(p, DOT, row, column, of[8]);
+}
+
+static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t words) {
+    return words == PRODUCT_WORDS ? product_term(p, call, of) : input_term(p, call, (int32_t)of[0], 0);
+}
+
+/* Contributions [first, end), from the left. */
+static int32_t fold_of(pass *p, int32_t call, const int64_t *source, int64_t each, int64_t first, int64_t end) {
+    int32_t sum = contributed(p, call, source + first * each, each);
     for (int64_t k = first + 1; k < end; k++)
-        sum = term_of(p, FOLDED, sum, input_term(p, p->call[rank], (int32_t)source[2 * k]), source[2 * k + 1] - source[2 * first + 1]);
+        sum = term_of(p, FOLDED, sum, contributed(p, call, source + k * each, each), source[k * each + 1] - source[first * each + 1]);
     return sum;
 }
 
-/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many are folded apart,
- * how many contributions), and then these. The output's byte 0 is byte `base` of c. */
+/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions,
+ * words of each, how many are folded apart or 0: in any order), and then those: (rank, offset in that rank's input), or of a
+ * product (rank, offset of its columns, where the row of A begins, its bytes; rank, buffer, rows and how far these are apart of
+ * B; unit). The output's byte 0 is byte `base` of c. */
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
     if (p->without >> CONTRACT & 1) return;
-    for (const int64_t *end = piece + words; piece < end; piece += 5 + 2 * piece[4]) {
-        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], apart = piece[3], count = piece[4], *source = piece + 5;
-        int32_t wanted = fold_of(p, rank, source, 0, apart);
-        for (int64_t k = apart; k < count; k += apart)
-            wanted = term_of(p, FOLDED, wanted, fold_of(p, rank, source, k, k + apart < count ? k + apart : count), source[2 * k + 1] - source[1]);
+    for (const int64_t *end = piece + words; piece < end; piece += PIECE_WORDS + piece[3] * piece[4]) {
+        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], count = piece[3], each = piece[4], *source = piece + PIECE_WORDS;
+        const int64_t ordered = piece[5], apart = ordered ? ordered : 1;
+        int32_t wanted = fold_of(p, p->call[rank], source, each, 0, apart);
+        for (int64_t k = apart; k < count; k += apart) {
+            const int32_t right = fold_of(p, p->call[rank], source, each, k, k + apart < count ? k + apart : count);
+            wanted = term_of(p, FOLDED, wanted, right, source[k * each + 1] - source[1]);
+        }
         if (divisor != 1) wanted = term_of(p, DIVIDED, wanted, 0, divisor);
         const run expected = {0, wanted, source[1] - at - base};
         for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {
             const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
             const int64_t first = c->run[k].begin > base + at ? c->run[k].begin - base : at;
             if (alike(&c->run[k], &expected)) continue;
+            if (!ordered && each == FOLD_WORDS && c->run[k].term &&
+                folded_in_any_order(p, p->call[rank], &c->run[k], divisor, source, piece[3], base + at))
+                continue;
             if (opaque(p, c->run[k].term)) {
                 const int64_t by = p->term[c->run[k].term].by;
                 if (!p->computed.at) p->computed = (event){(uint32_t)(by >> 32), (uint32_t)by};

@@ -1,9 +1,8 @@
 /* A transfer takes every resource on its way, each as soon as that is free and the one before it has begun; it is over
  * when the slowest of them is. Only the copy engine is held until then: queues at links and cards take in what comes. */
-#include "virtual.h"
+#include "cost.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 
 /* How much of a logical range lies on each card that it touches, from the first on; returns how many. */
 static int32_t pieces_of(const int32_t *card_of, const region *r, const operand *o, int64_t nbytes, int32_t *card, int64_t *piece) {
@@ -24,74 +23,63 @@ static int32_t pieces_of(const int32_t *card_of, const region *r, const operand 
     return count;
 }
 
-void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room) {
-    if (length < *room) return rows;
-    const int64_t more = *room ? 2 * *room : 4096;
-    void *grown = realloc(rows, (size_t)more * size);
-    if (grown) *room = more;
-    else v->out_of_memory = true;
-    return grown;
-}
-
-static void note(simulation *v, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes) {
-    if (!v->logs || begin_ns == end_ns) return;
-    reserved *rows = one_more(v, v->log_reserved, sizeof *rows, v->reserved_length, &v->reserved_room);
-    if (!rows) return;
-    v->log_reserved = rows;
-    rows[v->reserved_length++] = (reserved){begin_ns, end_ns, nbytes, (int32_t)(r - v->resources), rank};
+static void note(const model *m, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes) {
+    if (m->seen && begin_ns != end_ns) m->seen(m->watcher, r, rank, begin_ns, end_ns, nbytes);
 }
 
 /* From when it is asked for. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
-static int64_t take(simulation *v, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns, int64_t *alone_ns) {
+static int64_t take(model *m, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns, int64_t *alone_ns) {
     if (!r->pace.rate) return asked_ns;
     const int64_t needs = kept_ns(nbytes, &r->pace), start = later(asked_ns, r->free_ns);
     r->free_ns = start + needs;
     r->uses++, r->bytes += nbytes, r->busy_ns += needs, r->queue_ns += start - asked_ns;
     *end_ns = later(*end_ns, r->free_ns), *alone_ns = later(*alone_ns, needs);
-    note(v, r, rank, start, r->free_ns, nbytes);
+    note(m, r, rank, start, r->free_ns, nbytes);
     return start;
 }
 
 /* The resources of a piece's way in the direction of the data, engines apart; returns how many. */
-static int32_t way_of(simulation *v, int32_t rank, int32_t card, bool to_pool, resource **way) {
-    const route *between = route_to(v, rank, card);
-    const int64_t host = v->ranks[rank].host, owner = v->card[card].owner_host;
+static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resource **way) {
+    const route *between = route_to(m, rank, card);
+    const int64_t host = m->host_of[rank], owner = m->card[card].owner_host;
     const hop *hops = to_pool ? between->to_pool : between->from_pool;
     int32_t count = 0;
-    resource *ends[2] = {&v->resources[(to_pool ? v->first_write : v->first_read) + card], &v->resources[v->first_total + card]};
+    resource *ends[2] = {&m->resources[(to_pool ? m->first_write : m->first_read) + card], &m->resources[m->first_total + card]};
     if (!to_pool) way[count++] = ends[1], way[count++] = ends[0];
     for (int64_t k = 0; k < between->hops; k++)
-        way[count++] = &v->resources[hops[k].first + hops[k].by_host * host + hops[k].by_rank * (int64_t)rank +
+        way[count++] = &m->resources[hops[k].first + hops[k].by_host * host + hops[k].by_rank * (int64_t)rank +
                                      hops[k].by_card * (int64_t)card + hops[k].by_owner * owner];
     if (to_pool) way[count++] = ends[0], way[count++] = ends[1];
     return count;
 }
 
-int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const operand *o, int64_t nbytes, bool to_pool,
-                 int64_t now, int64_t *alone_ns, int64_t *way_ns) {
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
+                 int64_t *alone_ns, int64_t *way_ns) {
     int32_t cards[MAX_CARDS];
     int64_t pieces[MAX_CARDS];
     resource *way[MAX_HOPS + 2];
-    if (o->kind != REGION || o->id >= call->region_count || nbytes < 0 || nbytes > LARGEST_BYTES || o->offset < 0 ||
+    const bool to_pool = taken == TO_POOL;
+    if (o->kind != REGION || o->id >= r.count || nbytes < 0 || nbytes > LARGEST_BYTES || o->offset < 0 ||
         o->offset > LARGEST_BYTES)
         return -1;
-    const region *whole = &call->regions[o->id];
+    const region *whole = &r.all[o->id];
     if (nbytes == 0) return now;
-    const int32_t count = pieces_of(v->comms[call->comm].card_of, whole, o, nbytes, cards, pieces);
+    const int32_t count = pieces_of(r.card_of, whole, o, nbytes, cards, pieces);
     if (count < 1) return -1;
     for (int32_t k = 0; k < count; k++)
-        if (!route_to(v, rank, cards[k])) return -1;
-    const costs *cost = costs_at(v, cards[0]);
-    resource *engine = &v->resources[(to_pool ? cost->first_to : cost->first_from) + rank];
-    resource *both = &v->resources[cost->first_both + rank];
+        if (!reaches(m, rank, cards[k])) return -1;
+    const costs *cost = costs_at(m, cards[0]);
+    const int64_t engines[] = {cost->first_to, cost->first_from, cost->first_fold};
+    resource *engine = &m->resources[engines[taken] + rank];
+    resource *both = &m->resources[cost->first_both + rank];
     const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
-    start = take(v, both, rank, start, nbytes, &end, alone_ns);
+    start = take(m, both, rank, start, nbytes, &end, alone_ns);
     if (count > 1) { /* what pieces share carries their sum, from when the first of them comes */
-        const int64_t number = ++v->transfers;
+        const int64_t number = ++m->transfers;
         for (int32_t k = 0; k < count; k++) {
-            const int32_t length = way_of(v, rank, cards[k], to_pool, way);
+            const int32_t length = way_of(m, rank, cards[k], to_pool, way);
             for (int32_t at = 0; at < length; at++) {
                 if (way[at]->transfer != number) way[at]->transfer = number, way[at]->load = 0, way[at]->start_ns = -1;
                 way[at]->load += pieces[k];
@@ -99,25 +87,25 @@ int64_t transfer(simulation *v, int32_t rank, const virtual_call *call, const op
         }
     }
     for (int32_t k = 0; k < count; k++) {
-        const int32_t length = way_of(v, rank, cards[k], to_pool, way);
+        const int32_t length = way_of(m, rank, cards[k], to_pool, way);
         int64_t here = start;
         for (int32_t at = 0; at < length; at++) {
-            resource *r = way[at];
-            if (count == 1) here = take(v, r, rank, here, nbytes, &end, alone_ns);
+            resource *its = way[at];
+            if (count == 1) here = take(m, its, rank, here, nbytes, &end, alone_ns);
             else {
-                if (r->start_ns < 0) r->start_ns = take(v, r, rank, here, r->load, &end, alone_ns);
-                here = later(here, r->start_ns);
+                if (its->start_ns < 0) its->start_ns = take(m, its, rank, here, its->load, &end, alone_ns);
+                here = later(here, its->start_ns);
             }
         }
         last_start = later(last_start, here);
-        *way_ns = later(*way_ns, round_trip_ns(v, rank, cards[k], to_pool));
+        *way_ns = later(*way_ns, round_trip_ns(m, rank, cards[k], to_pool));
     }
     if (engine->pace.rate) {
         const int64_t needs = kept_ns(nbytes, &engine->pace);
         end = later(end, (to_pool ? began : last_start) + needs);
         engine->queue_ns += began - now, engine->busy_ns += end - began, engine->bytes += nbytes, engine->uses++;
         engine->free_ns = end, *alone_ns = later(*alone_ns, needs);
-        note(v, engine, rank, began, end, nbytes);
+        note(m, engine, rank, began, end, nbytes);
     }
     return end;
 }

@@ -1,0 +1,30 @@
+"""A fused plan's two halves, each as a plan of its own: what it computes, and what it moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cxlemu.plan import Frame, Op, Plan, RankPart
+
+
+def computing(plan: Plan) -> Plan:
+    """What a plan computes, alone, as if all that it waits for were there. It takes no rounds."""
+
+    def build_part(rank: int) -> tuple[Frame, RankPart]:
+        return replace(plan.frame, rounds=0), _only(plan.part(rank), {Op.COMPUTE})
+
+    return Plan(plan.call, plan.layout, build_part)
+
+
+def communicating(plan: Plan) -> Plan:
+    """A plan without what it computes."""
+
+    def build_part(rank: int) -> tuple[Frame, RankPart]:
+        return replace(plan.frame, kernels=()), _only(plan.part(rank), set(Op) - {Op.COMPUTE})
+
+    return Plan(plan.call, plan.layout, build_part)
+
+
+def _only(part: RankPart, ops: set[Op]) -> RankPart:
+    streams = (replace(its, records=its.records[[op in ops for op in its.records["op"]]]) for its in part.streams)
+    return replace(part, streams=tuple(streams))

@@ -1,0 +1,184 @@
+"""Fused operators on this machine: what every rank measures of each style, and of its halves.
+
+Styles take turns, so that what else the machine does meets all of them. Ranks meet before every call, on a communicator
+that takes no modelled time. Results are compared bit by bit with NumPy's product.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from binascii import crc_hqx
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from collectives.arrays import as_bytes
+from collectives.communicator import Communicator
+from collectives.fused import oracle
+from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.halves import communicating, computing
+from collectives.fused.plans import build
+from collectives.fused.shapes import STYLES, shapes
+from collectives.operations import Operation
+from cxlemu.engines import Engine, engine_for
+from cxlemu.engines.cores import cores_here, have_a_core_each
+from cxlemu.engines.native import SPINS, NativeEngine
+from cxlemu.engines.streams import NO_STOPS, Running, Stops, Watch
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import DTYPES, Layout, Plan
+from cxlemu.world import RankContext
+
+CONTROL_BYTES_PER_RANK = 16 << 10
+HALVES = ("gemm", "tiled", "comm")  # the product not split; the fused call's tiles alone; the collective alone
+SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``styles`` of an operator, ``choice`` being how it is cut where it is fused, and the halves."""
+
+    operator: Operator
+    choice: Choice
+    styles: tuple[str, ...] = STYLES
+    iterations: int = 5
+    warmup: int = 1
+    check: bool = True
+    traced: bool = False
+    region_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An instruction of a traced call: from when to when its stream was at it, in ns of the machine's clock."""
+
+    stream: int
+    at: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one rank measured: when it entered and left each timed call, and how many elements were wrong in any."""
+
+    rank: int
+    cores: int
+    a_core_each: bool
+    layout: Layout
+    entered_ns: dict[str, list[int]]
+    left_ns: dict[str, list[int]]
+    wrong: dict[str, int]
+    steps: dict[str, list[Step]]
+
+
+@dataclass
+class Recorder:
+    """An engine that notes, while ``taken`` is a list, when streams come to instructions."""
+
+    inner: NativeEngine
+    taken: list[tuple[int, int, int]] | None = field(default=None)
+
+    def run(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
+    ) -> None:
+        """As `Engine.run`."""
+        if self.taken is not None:
+            streams = enumerate(running.part.streams)
+            stops = {(s, at): partial(self._note, s, at) for s, its in streams for at in range(len(its.records))}
+        self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+
+    def _note(self, stream: int, at: int) -> bool:
+        assert self.taken is not None
+        self.taken.append((stream, at, time.monotonic_ns()))
+        return False
+
+
+def measure(context: RankContext, job: Job) -> Seen:
+    """On one rank. Raises ArgumentError for a job that is not possible."""
+    engine: Engine = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
+    assert isinstance(engine, NativeEngine)
+    recorder = Recorder(engine)
+    with (
+        Communicator.world(context, region_bytes=job.region_bytes, engine=recorder) as comm,
+        Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK, paced=False) as control,
+    ):
+        a_core_each = have_a_core_each(control.all_gather(cores_here()), control.rank)
+        if a_core_each:
+            engine.spins = SPINS
+        return _Measuring(comm, control, recorder, job).seen(a_core_each)
+
+
+class _Measuring:
+    def __init__(self, comm: Communicator, control: Communicator, recorder: Recorder, job: Job) -> None:
+        self._comm, self._control, self._recorder, self._job = comm, control, recorder, job
+        call = call_of(job.operator, "fused", comm.size, job.choice)
+        a, b = oracle.inputs(call, comm.rank, SEED, 0)
+        self._a, self._b = as_bytes(a, "a"), as_bytes(b, "b")
+        self._out = np.empty(shapes(call).c, DTYPES[call.dtype])
+        self._right = oracle.expected(call, comm.rank, SEED, 0) if job.check else None
+        self._operations = {name: self._operation(name, plan) for name, plan in self._plans().items()}
+
+    def _plans(self) -> dict[str, Plan]:
+        job, layout = self._job, self._comm.layout
+        plans = {style: build(layout, call_of(job.operator, style, layout.ranks, cut(job, style))) for style in STYLES}
+        halves = computing(plans["unfused"]), computing(plans["fused"]), communicating(plans["unfused"])
+        return dict(zip(HALVES, halves, strict=True)) | {style: plans[style] for style in job.styles}
+
+    def _operation(self, name: str, plan: Plan) -> Operation:
+        digest = crc_hqx(name.encode(), plan.call.tag())
+        return self._comm.product_of(plan, digest, (self._a, as_bytes(self._out, "out"), self._b), self._out)
+
+    def seen(self, a_core_each: bool) -> Seen:
+        job, names = self._job, list(self._operations)
+        entered: dict[str, list[int]] = {name: [] for name in names}
+        left: dict[str, list[int]] = {name: [] for name in names}
+        wrong = dict.fromkeys(job.styles, 0)
+        for number in range(job.warmup + job.iterations):
+            for name in names:
+                before_ns, after_ns = self._timed(self._operations[name])
+                if name in wrong:
+                    wrong[name] += self._wrong()
+                if number >= job.warmup:
+                    entered[name].append(before_ns)
+                    left[name].append(after_ns)
+        steps = {style: self._traced(style) for style in job.styles} if job.traced else {}
+        return Seen(
+            self._comm.rank, len(os.sched_getaffinity(0)), a_core_each, self._comm.layout, entered, left, wrong, steps
+        )
+
+    def _timed(self, call: Callable[[], object]) -> tuple[int, int]:
+        self._out.fill(np.nan)
+        self._control.barrier()
+        before_ns = time.monotonic_ns()
+        call()
+        return before_ns, time.monotonic_ns()
+
+    def _wrong(self) -> int:
+        return 0 if self._right is None else int((self._out != self._right).sum())
+
+    def _traced(self, style: str) -> list[Step]:
+        taken: list[tuple[int, int, int]] = []
+        self._recorder.taken = taken
+        try:
+            _, end_ns = self._timed(self._operations[style])
+        finally:
+            self._recorder.taken = None
+        steps = []
+        last: dict[int, int] = {}
+        for stream, at, begin_ns in reversed(taken):
+            steps.append(Step(stream, at, begin_ns, last.get(stream, end_ns)))
+            last[stream] = begin_ns
+        return steps[::-1]
+
+
+def cut(job: Job, style: str) -> Choice:
+    return job.choice if style == "fused" else Choice(order=job.choice.order, transport=job.choice.transport)

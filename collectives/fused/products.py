@@ -1,0 +1,51 @@
+"""What every row of a result must be: the contract of a fused product, which knows of no tiles.
+
+Sums over ranks are made in rank order, so that results are bitwise reproducible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from collectives.fused.shapes import shapes
+from cxlemu.plan import DTYPES, Call
+
+
+class Product(NamedTuple):
+    """A row of one rank's A times all columns of one rank's B, which has ``b_rows`` rows so far apart."""
+
+    a_rank: int
+    a_at: int
+    a_bytes: int
+    b_rank: int
+    b_at: int
+    b_rows: int
+    b_stride_bytes: int
+
+
+class Row(NamedTuple):
+    """Output bytes [at, at + nbytes) are the sum of these, from the left."""
+
+    at: int
+    nbytes: int
+    products: tuple[Product, ...]
+
+
+def postcondition(call: Call, rank: int) -> Iterator[Row]:
+    """What a rank's output must be. The call is one that `shapes.check` has vouched for."""
+    size, its = DTYPES[call.dtype].itemsize, shapes(call)
+    shard, nbytes = its.m // call.ranks, its.n * size
+    gathers = call.collective == "all_gather_gemm"
+    first = rank * shard if call.collective == "gemm_reduce_scatter" else 0
+    for row in range(its.c[0]):
+        if gathers:
+            owner, within = divmod(row, shard)
+            products: tuple[Product, ...] = (_product(owner, within, rank, its.k, size, nbytes),)
+        else:
+            products = tuple(_product(q, first + row, q, its.k, size, nbytes) for q in range(call.ranks))
+        yield Row(row * nbytes, nbytes, products)
+
+
+def _product(a_rank: int, row: int, b_rank: int, k: int, size: int, b_row_bytes: int) -> Product:
+    return Product(a_rank, row * k * size, k * size, b_rank, 0, k, b_row_bytes)

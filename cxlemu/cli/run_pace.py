@@ -1,0 +1,36 @@
+"""``cxlemu run --pace``: which time scale, and what each row should have taken."""
+
+from __future__ import annotations
+
+from collectives.bench import Case, Paced, Sweep
+from collectives.virtual import planned
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.errors import ArgumentError
+from cxlemu.pace import TimeScale, suitable_time_scale
+from cxlemu.plan import Layout
+from cxlemu.timing import CostModel
+from cxlemu.topology import Topology
+
+
+def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: str) -> None:
+    """Raises ArgumentError for flags that do not go with each other."""
+    if time_scale is not None and not pace:
+        raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    if not pace:
+        return
+    if sweep.engine != "native":
+        raise ArgumentError(f"--pace needs the native engine: {sweep.engine} takes its own time")
+    if backend == "dax":
+        raise ArgumentError("--pace is for emulated pools: real cards take the time that they take")
+    if sweep.integrity is not None:
+        raise ArgumentError("--pace does not go with --integrity: the model does not know what checksums cost")
+
+
+def time_scale_of(given: float | None, topology: Topology, ranks: int, backend: str) -> TimeScale:
+    return suitable_time_scale(topology, ranks, backend) if given is None else TimeScale(given, "given")
+
+
+def paced(scale: TimeScale, topology: Topology, layout: Layout, case: Case, sweep: Sweep) -> Paced:
+    """What the virtual engine says of the plan that the ranks executed, on their ring."""
+    plan, _ = planned(topology, case, sweep.algorithm, layout=layout)
+    return Paced(scale.value, simulate(CostModel.of(topology, case.call.ranks), [VirtualCall(plan)], warm=True).time_ns)

@@ -1,0 +1,74 @@
+/* What each instruction costs the stream that executes it, but for those on doorbells and events. */
+#include "cost.h"
+
+enum { SOURCES = 3, COMPUTED };
+
+static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
+
+/* Of the memory that a region begins in. */
+static const costs *costs_of(const model *m, region_table r, const operand *o) {
+    if (o->kind != REGION || o->id >= r.count) return m->costs;
+    return costs_at(m, r.card_of[r.all[o->id].first_card]);
+}
+
+static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
+
+/* One copy from or to the pool, after what it takes to start it. */
+static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way way, int64_t *landed_ns,
+                      progress *p) {
+    const bool to_pool = way == TO_POOL;
+    int64_t alone_ns = 0, way_ns = 0;
+    const costs *cost = costs_of(m, r, o);
+    const int64_t begin = p->now + cost->copy_ns + cost->coherence_ns;
+    const int64_t end = transfer(m, rank, r, o, nbytes, way, begin, &alone_ns, &way_ns);
+    if (end < 0) return NOT_THERE;
+    p->queue_ns += end - begin - alone_ns;
+    if (to_pool && cost->coherent) p->stored_coherent = true;
+    else if (to_pool) p->stored = true, *landed_ns = later(*landed_ns, end + way_ns);
+    p->now = to_pool ? end : end + way_ns;
+    return LAST;
+}
+
+static enum part write(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
+    if (i->dst.id >= r.count) return NOT_THERE;
+    if (r.all[i->dst.id].heap) return LAST; /* an array in the heap is there already */
+    return copy(m, rank, r, &i->dst, i->nbytes, TO_POOL, landed_ns, p);
+}
+
+/* READ and REDUCE, operand after operand, each a request of its own; then what is computed, and a copy to dst2. */
+static enum part gather(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
+    const operand *sources[SOURCES] = {&i->a, &i->b, &i->c};
+    while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
+    if (p->phase == COMPUTED) return copy(m, rank, r, &i->dst2, i->nbytes, TO_POOL, landed_ns, p);
+    if (p->phase < SOURCES) {
+        const enum way way = i->op == REDUCE ? FOLD : FROM_POOL;
+        if (copy(m, rank, r, sources[p->phase++], i->nbytes, way, landed_ns, p) == NOT_THERE) return NOT_THERE;
+        while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
+        if (p->phase < SOURCES) return MORE;
+    }
+    if (i->op == REDUCE) p->now += bytes_ns(combined_bytes(i), m->costs->reduce_rate);
+    if (i->dst2.kind != REGION) return LAST;
+    p->phase = COMPUTED;
+    return MORE;
+}
+
+/* One for nothing but stores to coherent memory takes no time. */
+static void fence(const model *m, int64_t landed_ns, progress *p) {
+    if (p->stored || !p->stored_coherent) p->now = later(p->now, landed_ns) + m->costs->fence_ns;
+    p->stored = p->stored_coherent = false;
+}
+
+enum part instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
+    const costs *cost = costs_of(m, r, &i->a);
+    if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return NOT_THERE;
+    switch (i->op) {
+    case WRITE: case WRITE_NT: return write(m, rank, r, i, landed_ns, p);
+    case READ: case REDUCE: return gather(m, rank, r, i, landed_ns, p);
+    case FLUSH: p->now += cost->coherent ? 0 : lines_of(i) * cost->flush_line_ns; return LAST;
+    case INVALIDATE: p->now += cost->coherent ? 0 : lines_of(i) * cost->invalidate_line_ns; return LAST;
+    case FENCE: fence(m, *landed_ns, p); return LAST;
+    case COPY: p->now += bytes_ns(i->nbytes, m->costs->local_copy_rate); return LAST;
+    case REDUCE_LOCAL: p->now += bytes_ns(combined_bytes(i), m->costs->reduce_rate); return LAST;
+    default: return NOT_THERE;
+    }
+}

@@ -1,0 +1,153 @@
+#define _GNU_SOURCE
+#include "pace.h"
+
+#include <stdint.h>
+#include <time.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
+enum { LOCK_S = 10 }; /* who has it needs a microsecond: this is a stopped process, not a slow one */
+
+static int64_t round_to(int64_t bytes, int64_t whole) { return (bytes + whole - 1) / whole * whole; }
+
+int64_t clocks_bytes(int64_t resource_count, int64_t card_count, int64_t card_bytes) {
+    return CLOCKS_HEAD_BYTES + round_to(resource_count * (int64_t)sizeof(resource), CLOCKS_HEAD_BYTES) +
+           card_count * (card_bytes / LINE_BYTES) * (int64_t)sizeof(rung);
+}
+
+int64_t pacer_now(const pacer *p) {
+    if (p->test_ns) return *p->test_ns;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)((double)(t.tv_sec * 1000000000LL + t.tv_nsec) / p->time_scale);
+}
+
+void pace_begin(program *p) {
+    pacer *its = p->pacing->pacer;
+#if defined(__linux__)
+    prctl(PR_SET_TIMERSLACK, 1); /* of this thread: its naps end when they should */
+#endif
+    const int64_t begin = later(pacer_now(its), its->ended_ns) + its->model.costs->call_ns;
+    for (int32_t s = 0; s < MAX_STREAMS; s++) p->pacing->streams[s] = (progress){.now = begin};
+    its->ended_ns = begin;
+}
+
+void pace_end(program *p) {
+    pacer *its = p->pacing->pacer;
+    for (int32_t s = 0; s < p->stream_count; s++) its->ended_ns = later(its->ended_ns, p->pacing->streams[s].now);
+}
+
+void pace_order(const program *p, int32_t order[MAX_STREAMS]) {
+    const progress *streams = p->pacing->streams;
+    for (int32_t s = 0; s < p->stream_count; s++) {
+        int32_t at = s;
+        for (; at > 0 && streams[order[at - 1]].now > streams[s].now; at--) order[at] = order[at - 1];
+        order[at] = s;
+    }
+}
+
+bool pace_due(const program *p, int32_t s, obstacle *found) {
+    progress *stream = &p->pacing->streams[s];
+    const record *next = p->position[s] < p->lengths[s] ? &p->records[s][p->position[s]] : NULL;
+    if (stream->now < stream->computed_ns && needs_result(next)) stream->now = stream->computed_ns;
+    const int64_t due = stream->now;
+    if (due <= pacer_now(p->pacing->pacer)) return true;
+    *found = (obstacle){.stream = s, .doorbell = ITS_TIME, .at = p->position[s], .wanted = due};
+    return false;
+}
+
+/* --- doorbells ------------------------------------------------------------------------------------------------------- */
+
+static rung *rung_at(const program *p, place at) {
+    const pacer *its = p->pacing->pacer;
+    return &its->rung[at.card * its->card_lines + at.offset / LINE_BYTES];
+}
+
+/* Where is noted when a rank's done doorbell came to show an epoch. */
+static _Atomic int64_t *done_at(const program *p, int32_t rank, int64_t epoch) {
+    return &rung_at(p, doorbell_place(p, rank * p->doorbells_per_rank, epoch))->done_ns;
+}
+
+static void ring(program *p, int32_t s, const record *r) {
+    const pacer *its = p->pacing->pacer;
+    progress *stream = &p->pacing->streams[s];
+    const int64_t epoch = p->epoch + r->value;
+    const int32_t rank = r->arg - published_count(p);
+    const place at = doorbell_place(p, r->arg, epoch);
+    const int64_t shown = shown_after_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
+    if (rank < 0) atomic_store_explicit(&rung_at(p, at)->ns, shown, memory_order_relaxed);
+    else {
+        _Atomic int64_t *newest = &rung_at(p, at)->ns;
+        int64_t each = later(atomic_load_explicit(newest, memory_order_relaxed), epoch - p->slots);
+        while (++each <= epoch) atomic_store_explicit(done_at(p, rank, each), shown, memory_order_relaxed);
+        atomic_store_explicit(newest, epoch, memory_order_relaxed);
+    }
+    atomic_thread_fence(memory_order_release); /* noted before it is rung */
+    stream->now = rung_ns(&its->model, its->card_of[at.card], stream->now);
+}
+
+static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {
+    const int32_t rank = doorbell - published_count(p);
+    if (epoch <= 0) return 0; /* before the communicator's first round */
+    return atomic_load_explicit(rank < 0 ? &rung_at(p, doorbell_place(p, doorbell, epoch))->ns : done_at(p, rank, epoch),
+                                memory_order_relaxed);
+}
+
+void pace_saw(program *p, int32_t s, const record *r) {
+    const pacer *its = p->pacing->pacer;
+    progress *stream = &p->pacing->streams[s];
+    if (r->op == AWAIT) {
+        stream->now = later(stream->now, p->pacing->event_ns[r->arg]);
+        return;
+    }
+    const int64_t epoch = p->epoch + r->value;
+    const group one = {.first = r->arg, .count = 1}, *g = r->op == WAIT_ALL ? &p->groups[r->arg] : &one;
+    if (r->op == WAIT_ALL && epoch <= 0) return;
+    atomic_thread_fence(memory_order_acquire);
+    for (int32_t k = 0; k < g->count; k++) stream->now = later(stream->now, shown_ns(p, g->first + k * g->stride, epoch));
+    stream->now += look_ns(&its->model, its->rank, its->card_of[doorbell_place(p, g->first, epoch).card], g->count);
+}
+
+/* --- all others ------------------------------------------------------------------------------------------------------ */
+
+enum status pace_pay(program *p, int32_t s, const record *r, bool *more) {
+    pacer *its = p->pacing->pacer;
+    progress *stream = &p->pacing->streams[s];
+    *more = false;
+    if (r->op == SIGNAL || r->op == SIGNAL_DATA) ring(p, s, r);
+    else if (r->op == RECORD) p->pacing->event_ns[r->arg] = later(stream->now, stream->computed_ns);
+    else {
+        if (!host_lock_take(&its->shared->lock, LOCK_S)) return CLOCKS_HELD;
+        *more = instruction_part(&its->model, its->rank, p->pacing->regions, r, &its->landed_ns, stream) == MORE;
+        host_lock_release(&its->shared->lock);
+    }
+    if (!*more) next_instruction(stream, stream->now);
+    return DONE;
+}
+
+void pace_skip(program *p, int32_t s) {
+    const pacing *its = p->pacing;
+    progress *stream = &p->pacing->streams[s];
+    const record *r = &p->records[s][p->position[s]];
+    int64_t first, last;
+    if (r->op != COMPUTE || !its->kernels || r->arg < 0 || r->arg >= its->kernel_count) {
+        next_instruction(stream, later(stream->now, pacer_now(its->pacer)));
+        return;
+    }
+    const int64_t end = compute_tiles(&its->kernels[r->arg], its->pacer->free_ns, its->pacer->model.multiprocessors, stream->now,
+                                      &first, &last);
+    stream->computed_ns = later(stream->computed_ns, end);
+    next_instruction(stream, last);
+}
+
+int64_t pace_rest_ns(const program *p, const obstacle *found, int count, bool *only) {
+    const pacer *its = p->pacing->pacer;
+    int64_t due = INT64_MAX;
+    *only = true;
+    for (int k = 0; k < count; k++) {
+        if (found[k].doorbell != ITS_TIME) *only = false;
+        else if (found[k].wanted < due) due = found[k].wanted;
+    }
+    return due == INT64_MAX ? due : (int64_t)((double)(due - pacer_now(its)) * its->time_scale) + 1;
+}
