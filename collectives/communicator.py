@@ -31,13 +31,12 @@ from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_
 from collectives.builder import SCRATCH, ZERO_COPY
 from collectives.catalog import build, check, recipe
 from collectives.choose import Choice, choose
-from collectives.clusters import ranks_per_cluster
 from collectives.contracts import NEVER_LENT_IN_PLACE
 from collectives.fused.plans import build as build_product
 from collectives.fused.words import Matrix, Products
 from collectives.fused.words import bind as bind_product
 from collectives.heap import SymmetricHeap, lines
-from collectives.layouts import REGION_BYTES, child_room, has_memories, heirs_room, layout_in, world_share
+from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
 from collectives.recipes import Recipe, with_checksums
@@ -46,6 +45,7 @@ from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
 from cxlemu import _native
 from cxlemu.checksums import check_integrity
+from cxlemu.clusters import memories_behind_pool, ranks_per_cluster
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine, Obstacles
@@ -178,7 +178,7 @@ class Communicator(Verbs, Products):
             interleave,
             region_bytes=region_bytes,
             heap_bytes=heap_bytes,
-            owned=has_memories(context.topology, context.ranks),
+            owned=memories_behind_pool(context.topology, context.ranks) > 0,
         )
         if isinstance(engine, str):
             pacer = context.pacer if paced else None

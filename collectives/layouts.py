@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collectives.clusters import cluster_memory
+from cxlemu.clusters import memories_behind_pool
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
@@ -124,14 +124,5 @@ def heirs_room(left_bytes: int) -> int:
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
-    cards, owned = topology.pool_card_count, has_memories(topology, ranks)
+    cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
     return layout_in(room, ranks, cards, topology.interleave_bytes, region_bytes=region_bytes, owned=owned)
-
-
-def has_memories(topology: Topology, ranks: int) -> bool:
-    """Whether a world's layout puts what ranks of a cluster exchange into memories of their own.
-
-    These have to follow the pool's cards.
-    """
-    space = cluster_memory(topology, ranks)
-    return space is not None and topology.cards_of(space)[0] == topology.pool_card_count

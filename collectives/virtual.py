@@ -15,7 +15,6 @@ from collectives import catalog, contracts, oracle, sizes
 from collectives.bench import AUTO, Case, WrongElement, load_algorithm
 from collectives.builder import HIERARCHICAL, NAIVE
 from collectives.choose import Choice, choose
-from collectives.clusters import cluster_memory, ranks_per_cluster
 from collectives.contracts import COLLECTIVES
 from collectives.hierarchical.needs import needs
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
@@ -23,6 +22,7 @@ from collectives.nccl import RECIPES
 from collectives.nccl.protocols import take
 from collectives.nccl.room import room
 from collectives.recipes import Recipe
+from cxlemu.clusters import cluster_memory, ranks_per_cluster
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding
 from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, replay, simulate

@@ -20,7 +20,6 @@ from collectives.bench import load_algorithm
 from collectives.catalog import build, recipe, variants
 from collectives.catalog import check as check_call
 from collectives.choose import choose
-from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
@@ -28,6 +27,7 @@ from collectives.sizes import block_bytes
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
 from cxlemu.cli.output import writing
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file

@@ -11,7 +11,6 @@ import click
 from collectives import catalog, fused
 from collectives.bench import EVERY, STEP_FACTOR, Case, Sweep, size_steps
 from collectives.builder import HIERARCHICAL
-from collectives.clusters import cluster_sizes
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe, with_checksums
@@ -19,6 +18,7 @@ from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.prove_report import ProveReport
 from cxlemu.cli.ranks import RanksParam
+from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.units import BytesParam

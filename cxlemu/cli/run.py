@@ -12,7 +12,6 @@ from uuid import UUID
 import click
 
 from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep, load_algorithm, size_steps
-from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
@@ -22,6 +21,7 @@ from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run_faults import FaultScript
 from cxlemu.cli.run_pace import check_flags, time_scale_of
 from cxlemu.cli.run_report import Report, Setup
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from collectives.bench import AUTO, DEFAULT_SEED, EVERY, Sweep, size_steps
 from collectives.builder import LINE
-from collectives.clusters import ranks_per_cluster
 from collectives.contracts import COLLECTIVES
 from collectives.virtual import Simulated, simulate_case
 from cxlemu import __version__
@@ -21,6 +20,7 @@ from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.run import OPS, Names
 from cxlemu.cli.simulate_failures import cost_of, document_of, failed_ways
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology

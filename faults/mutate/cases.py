@@ -14,10 +14,10 @@ from typing import NamedTuple
 from collectives import catalog, fused
 from collectives.builder import HIERARCHICAL
 from collectives.catalog import recipe
-from collectives.clusters import cluster_sizes
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.fused.plans import fused_call
 from collectives.hierarchical.needs import needs
+from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan

@@ -41,3 +41,9 @@ def cluster_memory(topology: Topology, ranks: int) -> Space | None:
         ),
         None,
     )
+
+
+def memories_behind_pool(topology: Topology, ranks: int) -> int:
+    """How many ranks have such a memory where the cards of this machine can follow those of the pool: all, or none."""
+    space = cluster_memory(topology, ranks)
+    return ranks if space is not None and topology.cards_of(space)[0] == topology.pool_card_count else 0
