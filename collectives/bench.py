@@ -15,6 +15,7 @@ from collectives import catalog, oracle, sizes
 from collectives.builder import HIERARCHICAL, ZERO_COPY
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.hierarchical.estimate import Ways
 from collectives.layouts import REGION_BYTES
 from collectives.recipes import Recipe, with_checksums
 from cxlemu.errors import ArgumentError
@@ -218,10 +219,16 @@ class Row:
 
 
 def row(
-    case: Case, seen: Mapping[int, Measured], *, checked: bool, one_clock: bool = True, paced: Paced | None = None
+    case: Case,
+    seen: Mapping[int, Measured],
+    *,
+    checked: bool,
+    one_clock: bool = True,
+    paced: Paced | None = None,
+    ways: Ways | None = None,
 ) -> Row:
     """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
-    are ``paced``, times are the model's.
+    are ``paced``, times are the model's. ``ways``: by which the ranks chose.
     """
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
@@ -229,7 +236,7 @@ def row(
     time_ns /= 1.0 if paced is None else paced.time_scale
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     auto = call.algorithm == AUTO
-    choice = choose(call.collective, call.nbytes, call.ranks) if auto else Choice(call.algorithm, "")
+    choice = choose(call.collective, call.nbytes, call.ranks, ways=ways) if auto else Choice(call.algorithm, "")
     wrong = sum(m.wrong for m in measured)
     if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
         checked &= one_clock

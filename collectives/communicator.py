@@ -36,6 +36,7 @@ from collectives.fused.plans import build as build_product
 from collectives.fused.words import Matrix, Products
 from collectives.fused.words import bind as bind_product
 from collectives.heap import SymmetricHeap, lines
+from collectives.hierarchical.estimate import Ways
 from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
@@ -104,6 +105,8 @@ class Communicator(Verbs, Products):
         self._lane = lane
         self._deadline_s = deadline_s
         self._integrity = integrity
+        two_levels = layout.owned and integrity is None  # else never faster, or not possible
+        self._ways = Ways.of(context.topology, self.size) if two_levels else None
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         self._ring = _native.Ring(
@@ -269,7 +272,7 @@ class Communicator(Verbs, Products):
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
         """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `pool` made."""
-        return choose(collective, nbytes, self.size, in_pool=in_pool)
+        return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self._ways)
 
     # --- how a call runs --------------------------------------------------------------------------------------
 
@@ -306,7 +309,7 @@ class Communicator(Verbs, Products):
         dtype = dtype_name(array) if array is not None else "u8"
         auto = variant == "auto"
         if auto:
-            variant = choose(collective, nbytes, self.size).variant
+            variant = self.choice(collective, nbytes).variant
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
@@ -369,7 +372,7 @@ class Communicator(Verbs, Products):
         if x is not None and refusal is None:
             heap = self.pool.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
         if auto:
-            variant = choose(call.collective, call.nbytes, self.size, in_pool=heap is not None).variant
+            variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None).variant
             if variant != ZERO_COPY.name:
                 return chosen, bound
             chosen = self._recipe(call.collective, variant)

@@ -16,6 +16,7 @@ from collectives.bench import AUTO, Case, WrongElement, load_algorithm
 from collectives.builder import HIERARCHICAL, NAIVE
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES
+from collectives.hierarchical.estimate import Ways
 from collectives.hierarchical.needs import needs
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from collectives.nccl import RECIPES
@@ -156,7 +157,8 @@ def planned(
         recipe = load_algorithm(algorithm)
     else:
         if call.algorithm == AUTO:
-            choice = choose(call.collective, call.nbytes, call.ranks)
+            ways = Ways.of(topology, call.ranks) if space in (None, topology.pool_space) else None
+            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways)
         recipe = catalog.recipe(call.collective, choice.variant)
     return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
 

@@ -21,6 +21,7 @@ from collectives.catalog import build, recipe, variants
 from collectives.catalog import check as check_call
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES, buffers
+from collectives.hierarchical.estimate import Ways
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
@@ -89,8 +90,10 @@ class Wanted:
         return build(chosen, world_layout(topology, self.ranks), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
-        variant = choose(collective, nbytes, self.ranks).variant if self.variant == "auto" else self.variant
-        return recipe(collective, variant)
+        if self.variant != "auto":
+            return recipe(collective, self.variant)
+        ways = Ways.of(Topology.load(self.config), self.ranks)
+        return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways).variant)
 
 
 def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
