@@ -81,6 +81,7 @@ class Style:
     line: bool = False  # payload inside the doorbell's line, nothing in data slots
     heap: bool = False  # zero copy: the input is published where it lies in the heap
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
+    slice_bytes: int = 0  # not 0: ranks send slices of at most so many bytes to each other (collectives/nccl/words.py)
 
 
 NAIVE = Style("naive", interleaved=False)

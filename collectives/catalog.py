@@ -7,6 +7,8 @@ from dataclasses import replace
 from collectives.algorithms import SHIPPED
 from collectives.builder import ALL, Builder
 from collectives.contracts import contract_of
+from collectives.nccl import RECIPES as NCCL
+from collectives.nccl import Sends
 from collectives.recipes import Recipe, recipes_of
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError, CxlemuError
@@ -14,6 +16,7 @@ from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 
 BLOCK_BYTES_MAX = 1 << 40
 
+# Ours, and NCCL's, which no choice of ours takes.
 _RECIPES = {(recipe.collective, recipe.name): recipe for function in SHIPPED for recipe in recipes_of(function)}
 
 
@@ -25,9 +28,11 @@ def variants(collective: str) -> list[str]:
 def recipe(collective: str, variant: str) -> Recipe:
     """Raises ArgumentError naming what there is."""
     contract_of(collective)
-    if (collective, variant) not in _RECIPES:
-        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(variants(collective))}")
-    return _RECIPES[collective, variant]
+    found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant))
+    if found is None:
+        names = [*variants(collective), *(name for its, name in NCCL if its == collective)]
+        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
+    return found
 
 
 def load_algorithm(spec: str) -> Recipe:
@@ -61,7 +66,8 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        builder = Builder(call, layout, recipe.style, rank, foreign=bool(recipe.source))
+        kind = Sends if recipe.style.slice_bytes else Builder
+        builder = kind(call, layout, recipe.style, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
         elif recipe.source:

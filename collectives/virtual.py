@@ -17,6 +17,10 @@ from collectives.builder import NAIVE
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
+from collectives.nccl import RECIPES
+from collectives.nccl.protocols import take
+from collectives.nccl.room import room
+from collectives.recipes import Recipe
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding
 from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, replay, simulate
@@ -29,6 +33,7 @@ from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.timing import CostModel
 from cxlemu.topology import Space, Topology
+from cxlemu.topology.failures import Failure
 from cxlemu.units import format_bytes
 
 SPLIT = "split"  # the name of an all-reduce in two levels
@@ -75,9 +80,7 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     even room for doorbells and a line for each rank.
     """
     space, ranks = space or topology.pool_space, call.ranks
-    numbers = topology.cards_of(space)
-    cards = ranks if space.owned else len(numbers)
-    granule = space.granule_bytes
+    cards, room_bytes, granule = _on_cards(topology, space, ranks)
     many = COLLECTIVES[call.collective].input_blocks == "ranks" or call.collective == "all_reduce"
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
@@ -89,18 +92,24 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     in_ranges = -(-area // least_cards) * sharers
     over_all = (area + (cards + 1) * granule) * ranks // cards
     heap_rank_bytes = round_up(contracts.buffers(call, call.root)[0].nbytes, DATA_ALIGN_BYTES) if call.heap else 0
-    room = min(group.capacity_bytes for its, group in topology.card_groups() if numbers[0] in its or numbers[-1] in its)
-    most = (room - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
+    most = (room_bytes - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
     wanted = round_up(max(in_ranges, over_all) + sharers * granule, granule)
     if call.algorithm == NAIVE.name:  # one area after another, from card 0 on: a real card has room for all
         wanted *= cards
     slot_card_bytes = min(wanted, round_down(most, granule))
     if slot_card_bytes * cards < ranks * LINE_BYTES:
         raise ArgumentError(
-            f"cards of {format_bytes(room)} have no room for the doorbells and data of {ranks} ranks: "
+            f"cards of {format_bytes(room_bytes)} have no room for the doorbells and data of {ranks} ranks: "
             f"give the topology larger cards or more of them"
         )
     return replace(bare, slot_card_bytes=slot_card_bytes, heap_card_bytes=sharers * heap_rank_bytes)
+
+
+def _on_cards(topology: Topology, space: Space, ranks: int) -> tuple[int, int, int]:
+    """A layout's cards on a space, their bytes, and the granule."""
+    numbers = topology.cards_of(space)
+    card_bytes = min(group.capacity_bytes for its, group in topology.card_groups() if set(numbers).intersection(its))
+    return ranks if space.owned else len(numbers), card_bytes, space.granule_bytes
 
 
 def planned(
@@ -122,8 +131,24 @@ def planned(
         if call.algorithm == AUTO:
             choice = choose(call.collective, call.nbytes, call.ranks)
         recipe = catalog.recipe(call.collective, choice.variant)
+    return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
+
+
+def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
+    """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it."""
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
-    return catalog.build(recipe, layout or virtual_layout(topology, call, space), call), choice
+    if layout is None and recipe.style.slice_bytes:
+        cards, card_bytes, granule_bytes = _on_cards(topology, space, call.ranks)
+        layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
+    return catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
+
+
+def _spoken(topology: Topology, case: Case, space: Space) -> tuple[Topology, Plan, Choice]:
+    """A case on a space that has protocols, and the machine that speaks the one that NCCL takes."""
+    call = replace(case.call, in_place=case.in_place)
+    spoken, recipe, _, reason = take(topology, space, call)
+    its = next(its for its in spoken.spaces if its.name == space.name)
+    return spoken, plan_of(spoken, recipe, call, its), Choice(recipe.name, reason)
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
@@ -170,6 +195,7 @@ def simulate_case(
     algorithm: str | None = None,
     space: str | None = None,
     split: int | None = None,
+    failures: Sequence[Failure] = (),
     calls: int = 1,
     check: bool = False,
     seed: int = 1,
@@ -178,18 +204,23 @@ def simulate_case(
     """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
 
     ``space``: on which of the topology's (default: the pool). ``split``: in groups of so many ranks, see
-    ``split_calls``. ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every
-    result is compared with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises
-    ArgumentError for a case that is too large for memory, either, and as ``planned``.
+    ``split_calls``. ``failures``: of links and switches, at their times after the first call began. ``check``: the same
+    run moves real bytes through caches that nothing keeps coherent, and every result is compared with NumPy's.
+    ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that is too large
+    for memory, either, and as ``planned``; CutOffError where failures leave no way that is needed.
     """
     where = topology.pool_space if space is None else topology.space(space)
-    model = CostModel.of(topology, case.call.ranks)
     if split is None:
-        plan, choice = planned(topology, case, algorithm, where)
+        if where.protocols is not None and algorithm is None and _sends(case.call):
+            machine, plan, choice = _spoken(topology, case, where)
+        else:
+            machine, (plan, choice) = topology, planned(topology, case, algorithm, where)
+        model = CostModel.of(machine, case.call.ranks, failures)
         program = [VirtualCall(plan, cards=model.cards_of(where))]
     elif space is not None:
         raise ArgumentError("--split does not go with --space: its calls are on the pool")
     else:
+        model = CostModel.of(topology, case.call.ranks, failures)
         program = split_calls(topology, case, split)
         plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
     _check_memory(program)
@@ -236,6 +267,11 @@ def simulate_case(
         rounds=sum(its.rounds for its in dict.fromkeys(call.plan for call in program)),
     )
     return row, run
+
+
+def _sends(call: Call) -> bool:
+    """Whether it is, or may be, one of the algorithms in which ranks send to each other."""
+    return any(its == call.collective and call.algorithm in (AUTO, name) for its, name in RECIPES)
 
 
 def _used(run: VirtualRun, kind: str) -> tuple[str, float]:

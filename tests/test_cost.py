@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from cxlemu.cli.topology_cost import power_watts, price_usd
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Item, Topology
+from cxlemu.topology.bill import power_watts, price_usd
 from cxlemu.topology.shipped import shipped_configs
 
 TITAN = Topology.load("titan2-6xcz120")

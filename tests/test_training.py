@@ -240,7 +240,7 @@ def test_what_computes_is_faster_with_a_faster_fabric_and_no_slower_than_alone()
     how = Parallelism.parse("fsdp", 3)
     times = [train(LLAMA, how, Machine(H100, Rate(rate))).time_ns for rate in (1.0, 10.0, 1e6)]
     assert times[0] > times[1] > times[2]
-    alone = train(LLAMA.model_copy(update={"batch_sequences": 1}), Parallelism.parse("fsdp", 1), Machine(H100, Rate(1)))
+    alone = train(LLAMA.varied(batch_sequences=1), Parallelism.parse("fsdp", 1), Machine(H100, Rate(1)))
     more_ns = alone.billed_ns["optimizer"] * 2 / 3  # alone, a rank updates everything
     assert times[2] == pytest.approx(alone.time_ns - more_ns, rel=1e-3)
 
@@ -304,7 +304,7 @@ def test_a_wrong_parallelism_is_refused(text: str, ranks: int, message: str) -> 
 
 def test_the_command_says_where_time_goes(tmp_path: Path) -> None:
     files = [tmp_path / "step.json", tmp_path / "trace.json"]
-    arguments = ["--against", "infiniband", "--json", str(files[0]), "--trace", str(files[1])]
+    arguments = ["--against", "infiniband-3xh100", "--json", str(files[0]), "--trace", str(files[1])]
     first, second = simulate(*arguments), simulate(*arguments)
     assert (first.exit_code, first.output) == (0, second.output)
     document = json.loads(files[0].read_text())
@@ -314,6 +314,14 @@ def test_the_command_says_where_time_goes(tmp_path: Path) -> None:
     assert f"{other['time_ns'] / ours['time_ns']:.2f} times as fast" in first.output
     slices = [event for event in json.loads(files[1].read_text())["traceEvents"] if event["ph"] == "X"]
     assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(ours["time_ns"] / 1e3)
+
+
+def test_a_batch_of_ones_own_has_no_standing(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    assert simulate("--batch", "6", "--json", str(file)).exit_code == 0
+    model = json.loads(file.read_text())["model"]
+    assert model["batch_sequences"] == 6
+    assert model["blocks"]["value"] == 32
 
 
 @pytest.mark.parametrize(

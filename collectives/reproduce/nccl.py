@@ -1,87 +1,68 @@
-"""NCCL over InfiniBand as a cost model: NCCL's own, by which it chooses algorithms, not a simulation of its plans.
-
-    time = base + steps * step + bytes / (share * rate),    rate = slice / (slice / wire + what receiving a slice costs)
-
-Rings (all_reduce, all_gather, reduce_scatter) and chains (broadcast, reduce) take the cheapest of the protocols Simple,
-LL128 and LL. The other three collectives are grouped sends and receives, where the busiest sender, at the wire's rate,
-and the busiest receiver bound each other. All links are busy in both directions at once. nccl.yaml has the figures and
-where they come from. Not modelled: trees (at three hosts they never win from 1 MB on), registration, and what reducing
-takes.
-"""
+"""NCCL over InfiniBand: its algorithms as plans, in virtual time, in the protocol that it takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
-from cxlemu.topology.document import Document
-from cxlemu.topology.standing import Standings, take_standings
-
-FILE = Path(__file__).with_name("nccl.yaml")
-PROTOCOLS = ("simple", "ll128", "ll")
-GROUPED = ("gather", "scatter", "all_to_all")
-CHAINS = ("broadcast", "reduce")
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    base_us: float
-    step_us: float
-    share_of_rate: float
+from collectives import catalog
+from collectives.bench import Sweep
+from collectives.nccl.protocols import Taken, take
+from collectives.virtual import plan_of
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.plan import Plan
+from cxlemu.timing import CostModel
+from cxlemu.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
 class Nccl:
-    """``standings`` says of each figure how it came about."""
+    """On a topology whose pool has protocols. The first one, Simple, has the free parameter.
 
-    wire_gbytes_per_s: float
-    protocols: dict[str, Protocol]
-    all_reduce_plateau: float
-    ring_slice_bytes: int
-    chain_slice_bytes: int
-    grouped_slice_bytes: int
-    grouped_steps: int
-    standings: Standings
+    ``grouped_slice_bytes``: of grouped sends and receives, instead of the algorithm's own.
+    """
 
-    @classmethod
-    def load(cls) -> Nccl:
-        data, standings = take_standings(Document.read(FILE, "baseline"))
-        protocols = {name: Protocol(**data.pop(name)) for name in PROTOCOLS}
-        return cls(protocols=protocols, standings=standings, **data)
+    def __init__(self, topology: Topology, *, grouped_slice_bytes: int | None = None) -> None:
+        self.topology = topology
+        self._grouped_slice_bytes = grouped_slice_bytes
+        self._taken: dict[tuple[str, int, int], tuple[Taken, Plan]] = {}
+        self._times: dict[tuple[str, int, int, int], float] = {}
+
+    @property
+    def slice_ns(self) -> int:
+        """What the file says that a slice costs its receiver beside its bytes, in Simple."""
+        protocols = self.topology.pool_space.protocols
+        assert protocols is not None
+        return protocols[0].costs.doorbell_observe_ns or 0
 
     def time_us(self, collective: str, size_bytes: int, ranks: int, slice_ns: int) -> float:
-        """One call of two or more ranks, a host each; ``size_bytes`` as nccl-tests counts them.
+        """One call; ``size_bytes`` as nccl-tests counts them. ``slice_ns`` replaces the file's."""
+        key = collective, size_bytes, ranks, slice_ns
+        if key not in self._times:
+            taken, plan = self.taken(collective, size_bytes, ranks)
+            topology = self._costing(taken, slice_ns)
+            model = CostModel.of(topology, ranks)
+            cards = model.cards_of(topology.pool_space)
+            self._times[key] = simulate(model, [VirtualCall(plan, cards=cards)]).time_ns / 1e3
+        return self._times[key]
 
-        ``slice_ns``: what receiving a slice costs beside its time on the wire.
-        """
-        rate = self.receive_gbytes_per_s(collective, slice_ns)
-        if collective in GROUPED:
-            return self._grouped_us(collective, size_bytes, ranks, rate)
-        if collective in CHAINS:  # all steps are under way at once, and NCCL counts one
-            steps, share_of_size = 1, 1.0
-        else:
-            steps = (ranks - 1) * (2 if collective == "all_reduce" else 1)
-            share_of_size = steps / ranks
-        return min(
-            self._latency_us(name, collective, steps) + size_bytes * share_of_size / (its.share_of_rate * rate * 1e3)
-            for name, its in self.protocols.items()
-        )
+    def taken(self, collective: str, size_bytes: int, ranks: int) -> tuple[Taken, Plan]:
+        """The algorithm and protocol of a call, and its plan."""
+        key = collective, size_bytes, ranks
+        if key not in self._taken:
+            (case,) = Sweep((collective,), [size_bytes], check=False).cases(ranks)
+            call = replace(case.call, in_place=case.in_place)
+            catalog.check(call)
+            taken = take(self.topology, self.topology.pool_space, call)
+            if taken.recipe.name == "grouped" and self._grouped_slice_bytes is not None:
+                style = replace(taken.recipe.style, slice_bytes=self._grouped_slice_bytes)
+                taken = taken._replace(recipe=replace(taken.recipe, style=style))
+            plan = plan_of(taken.topology, taken.recipe, call, taken.topology.pool_space)
+            self._taken[key] = taken, plan
+        return self._taken[key]
 
-    def receive_gbytes_per_s(self, collective: str, slice_ns: int) -> float:
-        if collective in GROUPED:
-            slice_bytes = self.grouped_slice_bytes
-        else:
-            slice_bytes = self.chain_slice_bytes if collective in CHAINS else self.ring_slice_bytes
-        return slice_bytes / (slice_bytes / self.wire_gbytes_per_s + slice_ns)
-
-    def _latency_us(self, protocol: str, collective: str, steps: int) -> float:
-        its = self.protocols[protocol]
-        latency_us = its.base_us + steps * its.step_us
-        return latency_us * (self.all_reduce_plateau if (protocol, collective) == ("simple", "all_reduce") else 1)
-
-    def _grouped_us(self, collective: str, size_bytes: int, ranks: int, receive_gbytes_per_s: float) -> float:
-        block_bytes = size_bytes / ranks
-        sent = block_bytes * (1 if collective == "gather" else ranks - 1)
-        received = block_bytes * (1 if collective == "scatter" else ranks - 1)
-        slower_us = max(sent / (self.wire_gbytes_per_s * 1e3), received / (receive_gbytes_per_s * 1e3))
-        return self._latency_us("simple", collective, self.grouped_steps) + slower_us
+    def _costing(self, taken: Taken, slice_ns: int) -> Topology:
+        protocols, space = self.topology.pool_space.protocols, taken.topology.pool_space
+        assert protocols is not None and space.costs is not None
+        if taken.protocol != protocols[0].name:
+            return taken.topology
+        costs = space.costs.model_copy(update={"doorbell_observe_ns": slice_ns})
+        return taken.topology.model_copy(update={"spaces": (space.model_copy(update={"costs": costs}),)})

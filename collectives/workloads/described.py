@@ -29,6 +29,12 @@ class Described(Model):
         """Every value with its standing: as a file says it."""
         return with_standings(self.model_dump(mode="json", exclude_none=True), self._standings)
 
+    def varied(self, **values: Any) -> Self:
+        """With other values, which have no standing."""
+        other = self.model_copy(update=values)
+        other._standings = {key: standing for key, standing in self._standings.items() if key[0] not in values}
+        return other
+
     @classmethod
     def shipped(cls) -> dict[str, Path]:
         """Name without ``.yaml`` -> file, in alphabetical order."""

@@ -25,6 +25,7 @@ LEVELS = {
     "offload": "offload",
     "bubble": "idle",
 }
+BETWEEN = tuple(kind for kind, where in LEVELS.items() if where == "between")
 
 
 class Durations:
@@ -76,22 +77,24 @@ class Durations:
 
     def gather(self, parameters: int) -> list[Part]:
         """A tensor rank's weights, of which every data rank has a part."""
-        return [Part("all_gather", self._between_ns("all_gather", WEIGHT_BYTES * self.share(parameters)))]
+        return self._between("all_gather", WEIGHT_BYTES * self.share(parameters))
 
     def scatter(self, parameters: int) -> list[Part]:
         """Its gradients, of which every data rank keeps the sum of a part."""
-        return [Part("reduce_scatter", self._between_ns("reduce_scatter", GRADIENT_BYTES * self.share(parameters)))]
+        return self._between("reduce_scatter", GRADIENT_BYTES * self.share(parameters))
 
     def hand_over(self) -> list[Part]:
         """A microbatch's activations, or their gradients, from one stage's rank to the next one's."""
         nbytes = self.tokens * self.model.hidden * HIDDEN_BYTES
         nbytes //= self.parallelism.tensor if self.parallelism.sequence else 1
-        return [Part("pipeline", self.machine.between.time_ns("broadcast", nbytes, 2))]
+        return [Part("pipeline", self.machine.between.time_ns("broadcast", nbytes, 2), nbytes)]
 
-    def _between_ns(self, collective: str, nbytes: int) -> int:
+    def _between(self, collective: str, nbytes: int) -> list[Part]:
+        """In equal parts, as padding would make them."""
         ranks = self.parallelism.data
-        whole = nbytes // (ranks * WEIGHT_BYTES) * ranks * WEIGHT_BYTES  # equal parts, as padding would make them
-        return self.machine.between.time_ns(collective, whole, ranks)
+        each = nbytes // (ranks * WEIGHT_BYTES) * WEIGHT_BYTES
+        ns = self.machine.between.time_ns(collective, each * ranks, ranks)
+        return [Part(collective, ns, each * (ranks - 1))]
 
     # --- the optimizer, and room ------------------------------------------------------------------------------------
 

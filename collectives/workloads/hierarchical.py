@@ -17,7 +17,7 @@ class TwoLevels:
 
     @property
     def name(self) -> str:
-        return f"{self.between.name} over {self.inside.name}"
+        return self.between.name
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
         if collective not in ("all_gather", "reduce_scatter") or self.sharing < 2 or ranks % self.sharing:

@@ -39,6 +39,7 @@ def program(its: Durations, microbatches: int) -> Program:
     blocks = blocks_of(its.model.blocks, stages)
     sent: dict[tuple[bool, int, int], int] = {}  # (forward?, stage, microbatch): how its result leaves the stage
     awaited: list[tuple[int, tuple[bool, int, int]]] = []
+    handing_over = its.hand_over()
     for stage in range(stages):
         lane = _Stage(its, made, stage, blocks[stage])
         lane.gather()
@@ -51,7 +52,7 @@ def program(its: Durations, microbatches: int) -> Program:
             if 0 <= goes < stages:
                 stream = "forward" if forward else "backward"
                 words = f"{stream} {number} to stage {goes}"
-                sent[forward, stage, number] = made.add(words, stage, f"{stream} out", its.hand_over(), (last,))
+                sent[forward, stage, number] = made.add(words, stage, f"{stream} out", handing_over, (last,))
         lane.finish()
     for number, key in awaited:
         made.come_after(number, (sent[key],))
@@ -67,6 +68,7 @@ class _Stage:
         self.head = stage == stages - 1
         self.embedding = its.model.embedding_parameters // min(stages, 2) if stage in (0, stages - 1) else 0
         self.sending = SENDING if its.parallelism.overlap else COMPUTE
+        self.whole = {True: its.forward(blocks, head=self.head), False: its.backward(blocks, head=self.head)}
         self.gathered: list[int] = []
         self.scattered: list[int] = []
 
@@ -96,7 +98,7 @@ class _Stage:
                 if self.its.parallelism.overlap:
                     self._scatter(at, ran[-1:])
         else:
-            ran = [self._add(words, COMPUTE, make(self.blocks, head=self.head))]
+            ran = [self._add(words, COMPUTE, self.whole[forward])]
         return ran[0], ran[-1]
 
     def finish(self) -> None:

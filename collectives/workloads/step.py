@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from collectives.workloads import pipelined, sharded
-from collectives.workloads.durations import Durations
+from collectives.workloads.durations import BETWEEN, Durations
 from collectives.workloads.language_model import LanguageModel
 from collectives.workloads.machine import Machine
 from collectives.workloads.parallelism import Parallelism
@@ -46,9 +46,19 @@ class Step:
     @property
     def utilization(self) -> float:
         """Model FLOPs by what the accelerators' peak allows (arXiv 2204.02311, appendix B)."""
+        return self.tflop_a_rank * 1e12 / (self.machine.accelerator.peak_flop_per_s("bf16") * self.time_ns / 1e9)
+
+    @property
+    def tflop_a_rank(self) -> float:
+        """Model FLOPs of the mean rank, in 10^12."""
         its = self.model
         flops = MODEL_PASSES * (its.blocks * its.block_flops(self.tokens) + its.head_flops(self.tokens))
-        return flops / (self.parallelism.ranks * self.machine.accelerator.peak_flop_per_s("bf16") * self.time_ns / 1e9)
+        return flops / self.parallelism.ranks / 1e12
+
+    @property
+    def between_bytes(self) -> float:
+        """What the mean rank receives from other data ranks and stages."""
+        return self.timeline.received_bytes(BETWEEN) / self.parallelism.pipeline
 
 
 def train(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collectives.workloads.fabrics import Fabric
 
-POINTS = (32, 64)  # smaller numbers take fewer chunks a block than large ones, which bends the line
+POINTS = (8, 16)
 
 
 class Symmetric:

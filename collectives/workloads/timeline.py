@@ -7,7 +7,7 @@ order in which they were added. So there is nothing to choose, and the timeline 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -19,10 +19,11 @@ BUBBLE = "bubble"
 
 
 class Part(NamedTuple):
-    """``kind`` is what the time is billed to."""
+    """``kind`` is what the time is billed to; ``nbytes`` what a rank receives meanwhile."""
 
     kind: str
     ns: int
+    nbytes: int = 0
 
 
 class Operation(NamedTuple):
@@ -64,6 +65,10 @@ class Timeline:
     def time_ns(self) -> int:
         return max(self.end_ns, default=0)
 
+    def received_bytes(self, kinds: Collection[str]) -> int:
+        """On all lanes."""
+        return sum(nbytes for its in self.operations for kind, _, nbytes in its.parts if kind in kinds)
+
     @cached_property
     def _computing(self) -> dict[int, list[int]]:
         """Of each lane, the operations of its compute stream."""
@@ -77,6 +82,10 @@ class Timeline:
     def _last(self) -> int:
         return max(range(len(self.operations)), key=lambda number: self.end_ns[number])
 
+    def spent_ns(self, kinds: Collection[str]) -> int:
+        """On all lanes, whether it shows or not."""
+        return sum(ns for its in self.operations for kind, ns, _ in its.parts if kind in kinds)
+
     def billed(self, lane: int) -> Counter[str]:
         """What the step's time went to on one lane, in nanoseconds: the sum is the step's time.
 
@@ -86,8 +95,9 @@ class Timeline:
         bill: Counter[str] = Counter()
         free_ns = 0
         for number in self._computing[lane]:
-            self._bill_gap(bill, self.cause[number], free_ns, self.begin_ns[number], lane)
-            for kind, ns in self.operations[number].parts:
+            if self.begin_ns[number] > free_ns:
+                self._bill_gap(bill, self.cause[number], free_ns, self.begin_ns[number], lane)
+            for kind, ns, _ in self.operations[number].parts:
                 bill[kind] += ns
             free_ns = self.end_ns[number]
         self._bill_gap(bill, self._last, free_ns, self.time_ns, lane)
@@ -99,7 +109,7 @@ class Timeline:
             assert cause >= 0  # only what waits for nothing begins at 0
             its = self.operations[cause]
             foreign = its.stream == COMPUTE and its.lane != lane
-            for kind, ns in reversed(its.parts):
+            for kind, ns, _ in reversed(its.parts):
                 share = min(ns, end_ns - begin_ns)
                 bill[BUBBLE if foreign else kind] += share
                 end_ns -= share
@@ -112,11 +122,12 @@ def run(program: Program) -> Timeline:
     count = len(operations)
     before: list[tuple[int, ...]] = []
     newest: dict[tuple[int, str], int] = {}
-    waiters: defaultdict[int, list[int]] = defaultdict(list)
+    waiters: list[list[int]] = [[] for _ in range(count)]
     for number, its in enumerate(operations):
-        previous = newest.get((its.lane, its.stream))
+        place = its.lane, its.stream
+        previous = newest.get(place)
         before.append(its.after if previous is None else (*its.after, previous))
-        newest[its.lane, its.stream] = number
+        newest[place] = number
         for other in before[-1]:
             waiters[other].append(number)
     begin_ns, end_ns, cause = [0] * count, [0] * count, [-1] * count
@@ -124,9 +135,9 @@ def run(program: Program) -> Timeline:
     ready = [number for number in range(count) if not missing[number]]
     for number in ready:  # grows
         if before[number]:
-            cause[number] = max(before[number], key=lambda other: end_ns[other])
+            cause[number] = max(before[number], key=end_ns.__getitem__)
             begin_ns[number] = end_ns[cause[number]]
-        end_ns[number] = begin_ns[number] + sum(part.ns for part in operations[number].parts)
+        end_ns[number] = begin_ns[number] + sum([part.ns for part in operations[number].parts])
         for waiter in waiters[number]:
             missing[waiter] -= 1
             if not missing[waiter]:
@@ -139,7 +150,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
     """A track for each stream of each lane, a slice for each part."""
     for number, its in enumerate(timeline.operations):
         begin_ns = timeline.begin_ns[number]
-        for kind, ns in its.parts:
+        for kind, ns, _ in its.parts:
             if ns:
                 track = f"rank{its.lane} {its.stream}"
                 yield Event("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})

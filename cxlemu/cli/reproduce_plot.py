@@ -19,10 +19,10 @@ def pictures(work: Reproduction) -> dict[str, bytes]:
     """PNG files by name. Raises ArgumentError without matplotlib."""
     plt = pyplot()
     draw = (_speedups, _chunks, _growth)
-    return {name: _png(plt, one(plt, work)) for name, one in zip(PICTURES, draw, strict=True)}
+    return {name: png(plt, one(plt, work)) for name, one in zip(PICTURES, draw, strict=True)}
 
 
-def _png(plt: Any, figure: Any) -> bytes:
+def png(plt: Any, figure: Any) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, dpi=130, metadata={"Software": None})
     plt.close(figure)

@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collectives.reproduce.cccl import Reproduction
-from collectives.reproduce.training import InfiniBand
 from collectives.workloads.durations import LEVELS
 from collectives.workloads.fabrics import Fabric, Modelled
 from collectives.workloads.language_model import LanguageModel
@@ -29,7 +27,6 @@ from cxlemu.topology.standing import KINDS, Standings
 from cxlemu.trace import perfetto
 from cxlemu.units import format_bytes
 
-INFINIBAND = "infiniband"
 TRACED_OPERATIONS_MAX = 300_000
 DEFAULT_TOPOLOGY = "titan2-6xcz120"
 
@@ -46,11 +43,7 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The fabric: a topology file or name."
 )
-@click.option(
-    "--against",
-    metavar="CONFIG",
-    help="Another fabric to compare with; infiniband is NCCL's cost model of CCCL's baseline.",
-)
+@click.option("--against", metavar="CONFIG", help="Another fabric to compare with.")
 @click.option("--inside", metavar="CONFIG", help="The fabric inside a cluster, which tensor parallelism uses.")
 @click.option("-n", "--ranks", type=click.IntRange(1, 1 << 20), metavar="N", help="[default: one for each place of -c]")
 @click.option("--accelerator", default="h100-sxm", show_default=True, help="A shipped accelerator's name, or a file.")
@@ -90,7 +83,7 @@ def command(
 
     \b
     Examples:
-      cxlemu simulate training --model llama3-8b --parallel fsdp -c titan2-6xcz120 --against infiniband
+      cxlemu simulate training --model llama3-8b --parallel fsdp -c titan2-6xcz120 --against infiniband-3xh100
       cxlemu simulate training --batch 12 --microbatch 4 --recompute full --trace step.json
       cxlemu simulate training --model my-model.yaml --parallel dp=3 --offload pool --json step.json
     """
@@ -98,7 +91,7 @@ def command(
     check_output("--trace", trace_file)
     shape = LanguageModel.load(model)
     if batch is not None:
-        shape = shape.model_copy(update={"batch_sequences": batch})
+        shape = shape.varied(batch_sequences=batch)
     topology = Topology.load(config)
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
     how = Parallelism.parse(parallel, ranks)
@@ -106,7 +99,7 @@ def command(
     cluster = None if inside is None else Topology.load(inside)
     fabrics: list[Fabric] = [Modelled(topology)]
     if against is not None:
-        fabrics.append(_other(against))
+        fabrics.append(Modelled(Topology.load(against)))
     steps = []
     for fabric in fabrics:
         machine = Machine(
@@ -128,13 +121,6 @@ def command(
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:
             raise ArgumentError(f"--trace takes {TRACED_OPERATIONS_MAX} operations at most: take fewer microbatches")
         write_output("--trace", trace_file, perfetto(events(steps[0].timeline)))
-
-
-def _other(against: str) -> Fabric:
-    if against != INFINIBAND:
-        return Modelled(Topology.load(against))
-    fitted = Reproduction()
-    return InfiniBand(fitted.nccl, fitted.slice_ns)
 
 
 def _header(step: Step, topology: Topology, recompute: str, microbatch: int) -> list[str]:

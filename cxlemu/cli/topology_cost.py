@@ -12,15 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli.output import check_json_file, write_json
-from cxlemu.errors import ArgumentError
 from cxlemu.topology import Item, Topology
-
-# What is added up, from the least to all.
-SUMS: dict[str, frozenset[str]] = {
-    "switches": frozenset({"switch"}),
-    "without cards": frozenset({"switch", "adapter", "cable"}),
-    "all": frozenset({"switch", "adapter", "cable", "card"}),
-}
+from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 
 
 @click.command()
@@ -47,22 +40,6 @@ def cost(configs: tuple[str, ...], json_file: Path | None) -> None:
     for line in _comparison(topologies, bills):
         out.print(Text(line))
     write_json(json_file, {"configs": [_document(*pair) for pair in zip(topologies, bills, strict=True)]})
-
-
-def bill_of(topology: Topology) -> tuple[Item, ...]:
-    """Raises ArgumentError for a topology that says no prices."""
-    if topology.bill is None:
-        raise ArgumentError(f"{topology.name} has no bill: give its parts with price_usd and power_watts under bill")
-    return topology.bill
-
-
-def price_usd(bill: tuple[Item, ...], what: str = "all") -> float:
-    """Of all its parts, or of those of SUMS."""
-    return sum(item.count * item.price_usd for item in bill if item.kind in SUMS[what])
-
-
-def power_watts(bill: tuple[Item, ...], what: str = "all") -> float:
-    return sum(item.count * item.power_watts for item in bill if item.kind in SUMS[what])
 
 
 def _table(topology: Topology, bill: tuple[Item, ...]) -> Table:

@@ -40,7 +40,7 @@ typedef struct {
     int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
     int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
     int64_t coherent, coherence_ns; /* coherence_ns: of each access but the owner's */
-    int64_t first_to, first_from, first_both; /* + rank: engines */
+    int64_t first_to, first_from, first_both, first_fold; /* + rank: engines */
 } costs; /* of the memory that is used; what uses none costs what the first row says */
 
 typedef struct {
@@ -61,7 +61,7 @@ _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE")
 _Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 120, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
 _Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* A reservation that was made: called while it is placed. */
@@ -70,7 +70,10 @@ typedef void reservation_seen(void *watcher, const resource *r, int32_t rank, in
 typedef struct {
     resource *resources;
     const route *routes;
-    const int32_t *route_of; /* [host][card]; -1: no way */
+    const int32_t *route_of; /* [host][card], of now; -1: no way */
+    const int64_t *changes_ns; /* from each on, the next such table */
+    int64_t change_count, changed; /* changed: how many of them are over */
+    int32_t no_way_to; /* a card that was needed and that no way leads to, or -1 */
     const card_row *card;
     const costs *costs;
     const int32_t *host_of; /* [rank] */
@@ -89,10 +92,12 @@ typedef struct {
     const int32_t *card_of; /* of its layout's cards, which of the model's */
 } region_table;
 
+enum way { TO_POOL, FROM_POOL, FOLD }; /* FOLD: from the pool, by a kernel that folds */
+
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
  * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there, or
  * that no way leads to. */
-int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
                  int64_t *alone_ns, int64_t *way_ns);
 
 /* How far a stream is. phase: which part of its instruction comes next, 0 before the first. */
@@ -143,6 +148,17 @@ static inline const route *route_to(const model *m, int32_t rank, int32_t card) 
     const int32_t number = m->route_of[(int64_t)m->host_of[rank] * m->cards + card];
     if (m->card[card].owner_rank == rank) return &NO_WAY_TO_GO;
     return number < 0 ? NULL : &m->routes[number];
+}
+
+static inline bool reaches(model *m, int32_t rank, int32_t card) {
+    if (!route_to(m, rank, card)) m->no_way_to = card;
+    return m->no_way_to < 0;
+}
+
+/* From `now` on. */
+static inline void change_ways(model *m, int64_t now) {
+    for (; m->changed < m->change_count && now >= m->changes_ns[m->changed]; m->changed++)
+        m->route_of += (int64_t)m->hosts * m->cards;
 }
 
 static inline const costs *costs_at(const model *m, int32_t card) { return &m->costs[m->card[card].costs]; }

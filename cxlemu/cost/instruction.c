@@ -18,14 +18,15 @@ static const costs *costs_of(const model *m, region_table r, const operand *o) {
 static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
 
 /* One copy from or to the pool, after what it takes to start it. */
-static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t *landed_ns,
+static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way way, int64_t *landed_ns,
                       progress *p) {
+    const bool to_pool = way == TO_POOL;
     int64_t alone_ns = 0, way_ns = 0;
     const int32_t card = card_at(r, o);
     if (card < 0) return NOT_THERE;
     const costs *cost = costs_at(m, card);
     const int64_t begin = p->now + cost->copy_ns + coherence_ns(m, rank, card);
-    const int64_t end = transfer(m, rank, r, o, nbytes, to_pool, begin, &alone_ns, &way_ns);
+    const int64_t end = transfer(m, rank, r, o, nbytes, way, begin, &alone_ns, &way_ns);
     if (end < 0) return NOT_THERE;
     p->queue_ns += end - begin - alone_ns;
     if (to_pool && cost->coherent) p->stored_coherent = true;
@@ -37,16 +38,17 @@ static enum part copy(model *m, int32_t rank, region_table r, const operand *o, 
 static enum part write(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     if (i->dst.id >= r.count) return NOT_THERE;
     if (r.all[i->dst.id].heap) return LAST; /* an array in the heap is there already */
-    return copy(m, rank, r, &i->dst, i->nbytes, true, landed_ns, p);
+    return copy(m, rank, r, &i->dst, i->nbytes, TO_POOL, landed_ns, p);
 }
 
 /* READ and REDUCE, operand after operand, each a request of its own; then what is computed, and a copy to dst2. */
 static enum part gather(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     const operand *sources[SOURCES] = {&i->a, &i->b, &i->c};
     while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
-    if (p->phase == COMPUTED) return copy(m, rank, r, &i->dst2, i->nbytes, true, landed_ns, p);
+    if (p->phase == COMPUTED) return copy(m, rank, r, &i->dst2, i->nbytes, TO_POOL, landed_ns, p);
     if (p->phase < SOURCES) {
-        if (copy(m, rank, r, sources[p->phase++], i->nbytes, false, landed_ns, p) == NOT_THERE) return NOT_THERE;
+        const enum way way = i->op == REDUCE ? FOLD : FROM_POOL;
+        if (copy(m, rank, r, sources[p->phase++], i->nbytes, way, landed_ns, p) == NOT_THERE) return NOT_THERE;
         while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
         if (p->phase < SOURCES) return MORE;
     }

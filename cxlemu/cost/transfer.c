@@ -53,11 +53,12 @@ static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resour
     return count;
 }
 
-int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, bool to_pool, int64_t now,
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
                  int64_t *alone_ns, int64_t *way_ns) {
     int32_t cards[MAX_CARDS];
     int64_t pieces[MAX_CARDS];
     resource *way[MAX_HOPS + 2];
+    const bool to_pool = taken == TO_POOL;
     if (o->kind != REGION || o->id >= r.count || nbytes < 0 || nbytes > LARGEST_BYTES || o->offset < 0 ||
         o->offset > LARGEST_BYTES)
         return -1;
@@ -66,9 +67,10 @@ int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64
     const int32_t count = pieces_of(r.card_of, whole, o, nbytes, cards, pieces);
     if (count < 1) return -1;
     for (int32_t k = 0; k < count; k++)
-        if (!route_to(m, rank, cards[k])) return -1;
+        if (!reaches(m, rank, cards[k])) return -1;
     const costs *cost = costs_at(m, cards[0]);
-    resource *engine = &m->resources[(to_pool ? cost->first_to : cost->first_from) + rank];
+    const int64_t engines[] = {cost->first_to, cost->first_from, cost->first_fold};
+    resource *engine = &m->resources[engines[taken] + rank];
     resource *both = &m->resources[cost->first_both + rank];
     const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;

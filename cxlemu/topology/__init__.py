@@ -7,7 +7,7 @@ and ``parts`` say what may stand in it, ``checks`` what the parts must be to eac
 
 from cxlemu.topology.accelerator import Accelerator
 from cxlemu.topology.fabric import Fabric, Route
-from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Item, Link, LocalMemory, Space, Switch
+from cxlemu.topology.fields import Cards, Costs, Emulation, Hosts, Item, Link, LocalMemory, Protocol, Space, Switch
 from cxlemu.topology.model import Topology
 from cxlemu.topology.shipped import shipped_accelerators, shipped_configs
 
@@ -21,6 +21,7 @@ __all__ = [
     "Item",
     "Link",
     "LocalMemory",
+    "Protocol",
     "Route",
     "Space",
     "Switch",

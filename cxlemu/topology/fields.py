@@ -18,6 +18,7 @@ GRANULE_BYTES_MIN, GRANULE_BYTES_MAX = 256, 16 << 20
 GRANULE_BYTES = 64 << 10  # of memories that have owners, unless said
 PAGE_BYTES = 4096
 
+Routing = Literal["first", "spread"]  # fabric.py says what they mean
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Nanoseconds = Annotated[int, Field(ge=0, le=10**9)]
 GbytesPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
@@ -71,8 +72,13 @@ def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None 
 
 def _defect(details: ErrorDetails) -> tuple[Key, str]:
     """A pydantic error as (key, rest of a sentence that begins with the key)."""
-    key: Key = details["loc"]
-    cause = details.get("ctx", {}).get("error")
+    key: Key = _written(details["loc"])
+    context = details.get("ctx", {})
+    if details["type"] == "union_tag_invalid":
+        return (*key, "kind"), f"is {shown(context['tag'])} but should be one of {context['expected_tags']}"
+    if details["type"] == "union_tag_not_found":
+        return (*key, "kind"), "is missing: leaf_spine, clos, torus, dragonfly or xlink"
+    cause = context.get("error")
     if isinstance(cause, Misplaced):
         return (*key, *cause.key), cause.text
     if isinstance(cause, ArgumentError):
@@ -80,6 +86,11 @@ def _defect(details: ErrorDetails) -> tuple[Key, str]:
     message = details["msg"]
     should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
     return key, f"is {shown(details['input'])} but {should}"
+
+
+def _written(loc: Key) -> Key:
+    """As the file has it: pydantic also names the kind of fabric whose key it is."""
+    return loc[:2] + loc[3:] if loc[:1] == ("fabrics",) else loc
 
 
 class LocalMemory(Model):
@@ -135,14 +146,9 @@ class Switch(Model):
     per_host: bool | None = Field(default=None, description="whether every host has one of its own, for its ranks")
 
 
-class Link(Model):
-    """A link, or one to each host, rank or card where an end is ``hosts``, ``ranks`` or ``cards``. Full duplex."""
+class Carrier(Model):
+    """What a link does to that which it carries, but for its bandwidth."""
 
-    name: Name = Field(description="the link's name")
-    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
-        description="what it joins, for example [hosts, switch0]"
-    )
-    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
     latency_ns: Nanoseconds = Field(description="one way, in ns")
     message_ns: Nanoseconds | None = Field(default=None, description="each message keeps it so much longer, in ns")
     flit_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
@@ -153,7 +159,7 @@ class Link(Model):
     )
 
     @model_validator(mode="after")
-    def _flits_carry_payload(self) -> Link:
+    def _flits_carry_payload(self) -> Carrier:
         flit, payload = self.flit_bytes, self.flit_payload_bytes
         if flit is None and payload is not None:
             raise Misplaced(("flit_bytes",), "is missing: a flit's size and its payload are given together, or neither")
@@ -164,6 +170,19 @@ class Link(Model):
         return self
 
 
+class LinkFigures(Carrier):
+    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
+
+
+class Link(LinkFigures):
+    """A link, or one to each host, rank or card where an end is some of them: ``ranks``, ``host0-15``. Full duplex."""
+
+    name: Name = Field(description="the link's name")
+    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
+        description="what it joins, for example [hosts, switch0]"
+    )
+
+
 class Costs(Model):
     """What moving bytes costs beside the fabric; what is absent costs nothing.
 
@@ -172,6 +191,9 @@ class Costs(Model):
 
     to_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for writes, in GB/s")
     from_pool_gbytes_per_s: GbytesPerS | None = Field(default=None, description="a rank's engine for reads, in GB/s")
+    fold_from_pool_gbytes_per_s: GbytesPerS | None = Field(
+        default=None, description="what a kernel that folds reads by itself, in GB/s; absent: the engine reads for it"
+    )
     both_gbytes_per_s: GbytesPerS | None = Field(
         default=None, description="both directions of a rank together, in GB/s"
     )
@@ -187,6 +209,18 @@ class Costs(Model):
     doorbell_scan_ns: Nanoseconds | None = Field(default=None, description="each further doorbell of a group, in ns")
     local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes copied locally, in GB/s")
     reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
+
+
+class Protocol(Model):
+    """One way of sending over a space's links, such as NCCL's Simple, LL128 and LL: what it costs, and how it cuts."""
+
+    name: Name = Field(description="the protocol's name")
+    costs: Costs = Field(description="what its messages cost, instead of the costs")
+    step_ns: Nanoseconds = Field(description="what who chooses a protocol counts for a step, in ns")
+    slice_bytes: Size | None = Field(default=None, description="its largest message; absent: the algorithm's")
+    share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="how much of the links' bandwidth its payload gets"
+    )
 
 
 def _as_numbers(cards: Any) -> Any:
@@ -213,12 +247,15 @@ class Space(Model):
     capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
     interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
     over: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="the switches over which others reach owned memory; absent: any"
+        default=None, description="the switches or fabrics over which others reach owned memory; absent: any"
     )
     coherence_ns: Nanoseconds | None = Field(
         default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
     )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
+    protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(
+        default=None, description="in which ranks that send to each other have a choice"
+    )
 
     @property
     def on_cards(self) -> bool:
@@ -246,8 +283,9 @@ class Space(Model):
             raise Misplaced(("interleave_bytes",), "is missing: a power of two from 256 to 16MiB")
         elif granule is not None and (granule & (granule - 1) or not GRANULE_BYTES_MIN <= granule <= GRANULE_BYTES_MAX):
             raise Misplaced(("interleave_bytes",), f"is {granule} but should be a power of two from 256 to 16MiB")
-        if self.over is not None and not self.owned:
-            raise Misplaced(("over",), f"does not apply to a space of kind {self.kind}; leave it out")
+        for key in ("over", "protocols"):
+            if getattr(self, key) is not None and not self.owned:
+                raise Misplaced((key,), f"does not apply to a space of kind {self.kind}; leave it out")
         if self.coherence_ns is not None and not self.coherent:
             raise Misplaced(("coherence_ns",), "does not apply to a space that is not coherent; leave it out")
         return self

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from collectives.contracts import COLLECTIVES, postcondition
+from collectives.contracts import COLLECTIVES, in_rank_order, postcondition
 from collectives.fused import products
 from collectives.fused.shapes import WEIGHTS
 from collectives.symbolic import verify
@@ -192,14 +192,18 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 
 
 def _contract(plan: Plan, rank: int) -> list[int]:
-    """What the rank's output must be, piece by piece: (at, bytes, divisor, how many, 2), and (rank, offset) of each."""
+    """What the rank's output must be, piece by piece.
+
+    (at, bytes, divisor, how many, 2, whether in this order), and (rank, offset) of each.
+    """
     if plan.call.gemm is not None:
         return _products(plan, rank)
     if plan.call.collective not in COLLECTIVES:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
-        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions), _FOLD_WORDS)
+        ordered = in_rank_order(plan.call)
+        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions), _FOLD_WORDS, ordered)
         words += chain.from_iterable(piece.contributions)
     return words
 
@@ -209,7 +213,7 @@ def _products(plan: Plan, rank: int) -> list[int]:
     unit = DTYPE_NAMES.index(plan.call.dtype)
     words: list[int] = []
     for row in products.postcondition(plan.call, rank):
-        words += (row.at, row.nbytes, 1, len(row.products), _PRODUCT_WORDS)
+        words += (row.at, row.nbytes, 1, len(row.products), _PRODUCT_WORDS, True)
         for dot in row.products:
             words += (dot.a_rank, dot.b_at, dot.a_at, dot.a_bytes)
             words += (dot.b_rank, WEIGHTS, dot.b_rows, dot.b_stride_bytes, unit)
@@ -223,7 +227,7 @@ def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
         return sentence(plans, "contract", detail, place, None, -1, 0)
     if all(KERNELS[kernel.name].checks for kernel in plan.frame.kernels):
         try:
-            verify(plan)
+            verify(plan, rank_order=in_rank_order(plan.call))
         except ContractError as error:
             return str(error)
         except DeadlineError:

@@ -143,7 +143,7 @@ typedef struct {
 } matrix;
 
 /* Of a contract: see check_contract. */
-enum { PIECE_WORDS = 5, FOLD_WORDS = 2, PRODUCT_WORDS = 9 };
+enum { PIECE_WORDS = 6, FOLD_WORDS = 2, PRODUCT_WORDS = 9 };
 
 enum makes { OPAQUE, CHECKSUM, PRODUCT };
 

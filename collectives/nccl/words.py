@@ -1,0 +1,194 @@
+"""Words for algorithms in which ranks send to each other: every rank has an inbox, into which its peers write.
+
+    send       wait until the slot is free, WRITE into the peer's inbox, FLUSH, FENCE, SIGNAL
+    receive    WAIT, INVALIDATE, READ
+    combine    WAIT, INVALIDATE, REDUCE with what this rank has
+
+On a pool an inbox is a part of a card. Where cards are the ranks' own memories it lies in its reader's, and so do the
+doorbells that tell him: an RDMA write or a store over an XLink, and then the flag. Sending and receiving are streams of
+their own, as in NCCL, where a proxy thread sends what a kernel has received and folded; what comes ``down`` a tree and
+what goes down has two more.
+
+A block is cut into slices. An inbox has a lane for each message of a slice that its owner receives, so that no message
+overwrites another in one round; the next rounds use the ring's other slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collectives.builder import SCRATCH, Builder, Chunk
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import DTYPE_NAMES, Flag, Instruction, Kind, Op, Operand, RedOp, Region
+from cxlemu.rounding import round_down, round_up
+
+
+@dataclass
+class Sends(Builder):
+    """Builds one rank's part of an algorithm that sends. Its style says how large a slice is at most."""
+
+    _lane_bytes: int = field(init=False, default=0)
+    _slices: int = field(init=False, default=0)  # of a lane
+    _inbox: int = field(init=False, default=0)  # the region of rank 0's
+    _sent: dict[int, int] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
+
+    def slice_bytes(self, nbytes: int, at_least: int) -> int:
+        return max(min(self.style.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
+
+    def slices(self, nbytes: int, *, lanes: int, bells: int | None = None, at_least: int = 1) -> Iterator[list[Chunk]]:
+        """Cut a block of ``nbytes`` into rounds of slices, ``at_least`` so many where that is more than a line each.
+
+        ``lanes``: how many messages of a slice an inbox receives; ``bells``: how many of them one rank sends to one
+        peer (default: all). Raises ArgumentError where a slot is too small.
+        """
+        if nbytes == 0:
+            return
+        layout, bells = self.layout, lanes if bells is None else bells
+        sharers = -(-self.ranks // layout.cards)
+        step = self.slice_bytes(nbytes, at_least)
+        most = layout.doorbells_per_rank // (bells * sharers * layout.cards)
+        room = round_down(layout.slot_card_bytes // (sharers * lanes), LINE_BYTES)
+        piece = min(room, most * step, round_up(nbytes, LINE_BYTES))
+        if piece < LINE_BYTES:
+            raise ArgumentError(
+                f"{self.call}: {lanes} messages for each of {self.ranks} ranks do not fit a slot of "
+                f"{layout.slot_card_bytes} bytes on a card and {layout.doorbells_per_rank} doorbells a rank: give the "
+                f"communicator a larger region or fewer ranks"
+            )
+        step = min(step, piece)
+        self._lane_bytes, self._slices, self._inbox = piece, -(-piece // step), len(self._regions)
+        for rank in range(self.ranks):
+            base = rank // layout.cards * lanes * piece
+            self._regions.append(Region(rank % layout.cards, 1, LINE_BYTES, base, 0, lanes * piece))
+        for start in range(0, nbytes, piece):
+            seq, size = self._rounds, min(piece, nbytes - start)
+            self._entered = ""
+            yield [
+                Chunk(seq, number, start + at, min(step, size - at), at)
+                for number, at in enumerate(range(0, size, step))
+            ]
+            if "down" in self._streams:
+                self._order(self._happened("down"))
+            self._leave(seq)
+            self._rounds += 1
+
+    def send(
+        self,
+        chunk: Chunk,
+        src: Operand,
+        to: int,
+        *,
+        lane: int = 0,
+        bell: int | None = None,
+        after: int | None = None,
+        overwritten: bool = False,
+        down: bool = False,
+    ) -> int | None:
+        """Write into a peer's inbox, once the event ``after`` has happened. Nothing for an empty chunk.
+
+        ``overwritten``: in place, the result will replace ``src``; give the returned event to whatever does so.
+        """
+        if not chunk.nbytes:
+            return None
+        stream = self._stream("publish", down)
+        if not down:  # what goes down follows what came up, and so whoever waited for the slot
+            self._enter(chunk.seq, "publish")
+        if after is not None:
+            self._emit(stream, Op.AWAIT, arg=after)
+        place = self._place(chunk, to, lane)
+        self._emit(stream, Op.WRITE, dst=place, a=src, nbytes=chunk.nbytes)
+        self._emit(stream, Op.FLUSH, a=place, nbytes=chunk.nbytes)
+        self._emit(stream, Op.FENCE)
+        doorbell = self._bell(chunk, self.rank, to, lane if bell is None else bell)
+        self._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
+        if src.id == SCRATCH:
+            self._sent[src.offset] = self._happened(stream)
+        return self._happened(stream) if overwritten and self.call.in_place else None
+
+    def receive(
+        self,
+        chunk: Chunk,
+        dst: Operand,
+        sender: int,
+        *,
+        lane: int = 0,
+        bell: int | None = None,
+        after: int | None = None,
+        down: bool = False,
+    ) -> int | None:
+        """Read from this rank's inbox. Returns the event of it, for whatever sends it on; None for an empty chunk."""
+        if not chunk.nbytes:
+            return None
+        stream = self._stream("retrieve", down)
+        if after is not None:
+            self._emit(stream, Op.AWAIT, arg=after)
+        place = self._arrived(stream, chunk, sender, lane, bell)
+        self._emit(stream, Op.READ, dst=dst, a=place, nbytes=chunk.nbytes)
+        return self._happened(stream)
+
+    def combine(
+        self,
+        chunk: Chunk,
+        dst: Operand,
+        own: Operand,
+        sender: int,
+        *,
+        lane: int = 0,
+        bell: int | None = None,
+        last: bool = False,
+    ) -> int | None:
+        """As ``receive``, folded with what this rank has. ``last``: nothing else is folded in, so that avg divides."""
+        if not chunk.nbytes:
+            return None
+        place = self._arrived("retrieve", chunk, sender, lane, bell)
+        divide = last and self.call.redop == "avg"
+        self._streams["retrieve"].append(
+            Instruction(
+                Op.REDUCE,
+                DTYPE_NAMES.index(self.call.dtype),
+                RedOp[self.call.redop.upper()],
+                Flag.DIVIDE if divide else 0,
+                self.ranks if divide else 0,
+                nbytes=chunk.nbytes,
+                dst=dst,
+                a=place,
+                b=own,
+            )
+        )
+        return self._happened("retrieve")
+
+    def partial(self, chunk: Chunk, lane: int = 0) -> Operand:
+        """Where a slice of a lane that is folded further elsewhere lies meanwhile, once it is free again."""
+        self._scratch_bytes = max(self._scratch_bytes, (lane + 1) * self._lane_bytes)
+        at = lane * self._lane_bytes + chunk.slot_offset
+        self._order(self._sent.pop(at, None))
+        return Operand(Kind.BUFFER, SCRATCH, 0, at)
+
+    def _arrived(self, stream: str, chunk: Chunk, sender: int, lane: int, bell: int | None) -> Operand:
+        doorbell = self._bell(chunk, sender, self.rank, lane if bell is None else bell)
+        place = self._place(chunk, self.rank, lane)
+        self._emit(stream, Op.WAIT, arg=doorbell, value=chunk.seq)
+        self._emit(stream, Op.INVALIDATE, a=place, nbytes=chunk.nbytes)
+        return place
+
+    def _place(self, chunk: Chunk, owner: int, lane: int) -> Operand:
+        return Operand(Kind.REGION, self._inbox + owner, chunk.seq, lane * self._lane_bytes + chunk.slot_offset)
+
+    def _bell(self, chunk: Chunk, sender: int, to: int, bell: int) -> int:
+        """Doorbells go round the cards: one of these lies on the card that has the reader's inbox."""
+        receivers = round_up(self.ranks, self.layout.cards)
+        return self.layout.published(sender, (bell * self._slices + chunk.number) * receivers + to)
+
+    def _stream(self, name: str, down: bool) -> str:
+        if not down:
+            return name
+        self._streams.setdefault("down", [])
+        self._streams.setdefault("send_down", [])
+        return "down" if name == "retrieve" else "send_down"
+
+    def _happened(self, stream: str) -> int:
+        self._events += 1
+        self._emit(stream, Op.RECORD, arg=self._events - 1)
+        return self._events - 1

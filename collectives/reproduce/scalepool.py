@@ -1,0 +1,166 @@
+"""ScalePool (arXiv 2510.14580): its published training speedups beside ours, and what makes them.
+
+Rules: hardware is the configs', parallelisms are those of the models' papers; nothing is fitted, all is predicted. As
+Calculon does, with which the paper computes, tensor parallelism is billed to the inside of clusters and all else to
+what is between them; `two_levels` says what it would be if only what has to cross did.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from collectives.reproduce.cccl import Row
+from collectives.workloads.described import Described
+from collectives.workloads.durations import BETWEEN, LEVELS
+from collectives.workloads.fabrics import Fabric, Modelled
+from collectives.workloads.hierarchical import TwoLevels
+from collectives.workloads.language_model import LanguageModel
+from collectives.workloads.machine import Machine, Offload
+from collectives.workloads.parallelism import Parallelism
+from collectives.workloads.step import Step, train
+from collectives.workloads.symmetric import Symmetric
+from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.fields import GbytesPerS, Model, Name
+
+GEOMEAN, COMMUNICATION = 1.22, 3.79
+
+
+class Case(Model):
+    model: Name = Field(description="a shipped language model")
+    parallel: str = Field(description="as --parallel of cxlemu simulate training")
+    microbatch: int = Field(ge=1, le=4096, description="sequences")
+    published: float = Field(gt=0, description="speedup over the baseline")
+
+
+class State(Model):
+    """Where the optimizer's state is."""
+
+    gbytes_per_s: GbytesPerS = Field(description="each way, of one accelerator")
+    update_gbytes_per_s: GbytesPerS | None = Field(default=None, description="at which state passes who updates it")
+
+
+class Setup(Described):
+    noun: ClassVar[str] = "setup"
+    folder: ClassVar[Path] = Path(__file__).parent
+
+    name: Name = Field(description="the setup's name")
+    accelerator: Name = Field(description="a shipped accelerator")
+    cluster_ranks: int = Field(ge=1, le=1024, description="accelerators of a cluster")
+    inside: Name = Field(description="the topology inside a cluster")
+    baseline: Name = Field(description="the baseline's topology between clusters")
+    scalepool: Name = Field(description="ScalePool's topology between clusters")
+    overlap: bool = Field(description="whether communication between data ranks goes on behind computing")
+    host: State = Field(description="the baseline's place for the optimizer's state")
+    tier2: State = Field(description="ScalePool's")
+    cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1, max_length=16)] = Field(
+        description="model, parallel, microbatch and published speedup of each"
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model's step on both systems."""
+
+    case: Case
+    baseline: Step
+    scalepool: Step
+
+    @property
+    def speedup(self) -> float:
+        return self.baseline.time_ns / self.scalepool.time_ns
+
+    @property
+    def communication(self) -> float:
+        """How many times as long what is between clusters takes on the baseline, whether it shows or not."""
+        return self.baseline.timeline.spent_ns(BETWEEN) / self.scalepool.timeline.spent_ns(BETWEEN)
+
+
+class Reproduction:
+    """Simulated when asked for, and the same every time. ``two_levels``: only what has to cross clusters crosses."""
+
+    def __init__(self, setup: Setup | None = None, *, two_levels: bool = False) -> None:
+        self.setup = setup or Setup.load("scalepool")
+        self.accelerator = Accelerator.load(self.setup.accelerator)
+        self.baseline = between(Topology.load(self.setup.baseline))
+        self.scalepool = between(Topology.load(self.setup.scalepool))
+        self.inside: Fabric = Modelled(Topology.load(self.setup.inside), tuned=True)
+        self.two_levels = two_levels
+
+    def step(self, case: Case, fabric: Fabric, offload: Offload) -> Step:
+        how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
+        clusters = self.setup.cluster_ranks
+        sharing = next(n for n in range(clusters // how.tensor, 0, -1) if how.data % n == 0) if self.two_levels else 1
+        outer = TwoLevels(self.inside, fabric, sharing)
+        machine = Machine(self.accelerator, outer, self.inside, clusters, offload)
+        return train(LanguageModel.load(case.model), how, machine, microbatch=case.microbatch)
+
+    @cached_property
+    def baseline_steps(self) -> list[Step]:
+        host = self.setup.host
+        place = Offload("host", host.gbytes_per_s, host.gbytes_per_s, True, host.update_gbytes_per_s)
+        return [self.step(case, self.baseline, place) for case in self.setup.cases]
+
+    @cached_property
+    def scalepool_steps(self) -> list[Step]:
+        tier2 = self.setup.tier2
+        place = Offload("tier 2", tier2.gbytes_per_s, tier2.gbytes_per_s, False, tier2.update_gbytes_per_s)
+        return [self.step(case, self.scalepool, place) for case in self.setup.cases]
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return [Pair(*three) for three in zip(self.setup.cases, self.baseline_steps, self.scalepool_steps, strict=True)]
+
+    @cached_property
+    def crossing_once(self) -> dict[str, float]:
+        """Speedups if collectives took two levels."""
+        return {pair.case.model: pair.speedup for pair in Reproduction(self.setup, two_levels=True).pairs}
+
+    def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
+        """The same with another fabric; what does not change is not simulated again."""
+        other = Reproduction(self.setup)
+        other.inside = self.inside
+        if baseline is not None:
+            other.baseline, other.scalepool_steps = between(baseline), self.scalepool_steps
+        if scalepool is not None:
+            other.scalepool, other.baseline_steps = between(scalepool), self.baseline_steps
+        return other
+
+    @property
+    def geomean(self) -> float:
+        return statistics.geometric_mean(pair.speedup for pair in self.pairs)
+
+    @property
+    def communication(self) -> float:
+        return statistics.fmean(pair.communication for pair in self.pairs)
+
+    def rows(self) -> Iterable[Row]:
+        for pair in self.pairs:
+            yield row(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, why(pair))
+        yield row("geometric mean of the five", GEOMEAN, self.geomean, "of those above")
+        rate = Topology.load(self.setup.baseline).links[0].gbytes_per_s
+        needs = rate * self.communication / COMMUNICATION
+        shows = f"the ratio of the links' bandwidths; met if RDMA carried {needs:.0f} of its {rate:.0f} GB/s"
+        yield row("communication: mean speedup", COMMUNICATION, self.communication, shows)
+
+
+def between(topology: Topology) -> Symmetric:
+    return Symmetric(Modelled(topology, tuned=True))
+
+
+def row(figure: str, published: float, ours: float, shows: str) -> Row:
+    made = Row(figure, published, (published, published), ours, ours / published - 1, "predicted")
+    return replace(made, shows=shows) if made.missed else made
+
+
+def why(pair: Pair) -> str:
+    """What a step is made of, on the baseline."""
+    its, whole = pair.baseline.billed_ns, pair.baseline.time_ns
+    shares = {level: sum(its.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in LEVELS.values()}
+    return "baseline: " + ", ".join(f"{level} {100 * ns / whole:.0f}%" for level, ns in shares.items() if ns)
