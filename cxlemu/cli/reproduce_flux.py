@@ -121,8 +121,8 @@ def _footer(work: Reproduction) -> list[str]:
         f"{len(predicted) - len(far)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
         *(f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in far),
         "",
-        f"Assumed: published ranges are of m = {RANGE_FROM} and more, and the blocks' tokens. Published speedups are of "
-        f"whole models, with pipelines and data parallelism; no published figure is of the CXL pool.",
+        f"Assumed: published ranges are of m = {RANGE_FROM} and more, and the blocks' tokens. Published speedups are "
+        f"of whole models, with pipelines and data parallelism; no published figure is of the CXL pool.",
         "Not modelled: kernels that share multiprocessors with a collective's, and clocks that fall under load.",
     ]
 
