@@ -28,6 +28,8 @@ class Program:
         elides: int,
         memory: Shadow | None,
         heap_offset: int = ...,  # default: extent_bytes, no heap
+        pool_cards: int = ...,  # default: all cards; those behind them are memories of the ranks, one each
+        own_doorbells: int = 0,  # so many of a rank's in a slot lie in its own memory
         pacer: Pacer | None = None,
         kernels: Records | None = None,
     ) -> None: ...
