@@ -149,6 +149,8 @@ class NativeEngine:
                 slot_doorbell_bytes=layout.slot_doorbell_bytes,
                 data_offset=layout.data_offset,
                 heap_offset=layout.heap_offset,
+                pool_cards=layout.pool_cards,
+                own_doorbells=layout.own_doorbells,
                 regions=region_table(frame.regions),
                 groups=group_table(frame.groups),
                 streams=[stream.records for stream in part.streams],
