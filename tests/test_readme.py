@@ -34,6 +34,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
         "quickstart.py",
         "survive.py",
         "zero_copy.py",
+        "fused.py",
         "my_all_reduce.py",
         "handover.yaml",
         "protocols/early_ready.py",
