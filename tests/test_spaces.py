@@ -14,7 +14,7 @@ from collectives.virtual import simulate_case
 from cxlemu.cli import main
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, ConfigError, PlanError
-from cxlemu.plan import Instruction, Kind, Op, Operand
+from cxlemu.plan import Instruction, Kind, Op, Operand, RedOp
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from tests.fabric_helpers import FENCE, ends, ns, on_cards, plan, read, signal, used, wait, write
@@ -225,6 +225,33 @@ def test_another_fabric_stands_beside_each_row(tmp_path: Path) -> None:
             f"infiniband-3xh100: {other['time_us']:.1f} us, {ratio:.2f} times as long, {other['variant']} ("
             in done.output
         )
+
+
+def test_plans_that_do_not_send_take_the_first_protocol() -> None:
+    topology = Topology.load("infiniband-3xh100")
+    protocols = topology.pool_space.protocols
+    assert protocols is not None
+    (case,) = Sweep(("all_gather",), [1 << 20], variant="aggregate", check=False).cases(3)
+    row, run = simulate_case(topology, case)
+    assert row.reason == "with simple"
+    assert run.model.topology.costs.call_ns == protocols[0].costs.call_ns
+    with pytest.raises(ArgumentError, match="--split is for a pool"):
+        simulate_case(topology, Sweep(("all_reduce",), [1 << 20], check=False).cases(4)[0], split=2)
+
+
+def test_a_kernel_that_folds_may_read_by_itself() -> None:
+    """Then the copy engine is not used, and the two do not wait for each other."""
+    fold = Instruction(
+        Op.REDUCE, nbytes=MB, redop=RedOp.SUM, dtype=6, dst=Operand(Kind.BUFFER), a=Operand(Kind.REGION, 0),
+        b=Operand(Kind.BUFFER),
+    )  # fmt: skip
+    by_itself = TEXT.replace("costs: {copy_ns: 1000,", "costs: {copy_ns: 1000, fold_from_pool_gbytes_per_s: 15,")
+    for text, rate, together in ((TEXT, 10, 2 * ns(MB, 10)), (by_itself, 15, ns(MB, 10) + ns(MB, 20))):
+        topology = Topology.parse(text.encode(), "clusters.yaml")
+        load_ns = 2 * 140 + 300
+        assert run([[fold]], topology=topology).time_ns == 1000 + ns(MB, rate) + load_ns
+        both = run([[fold], [read(0, MB)]], topology=topology)
+        assert both.time_ns == 1000 + together + load_ns  # one engine, or one card that both queue for
 
 
 def test_a_space_is_chosen_by_name(tmp_path: Path) -> None:
