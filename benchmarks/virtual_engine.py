@@ -81,7 +81,7 @@ class InSimpy:
     def way(self, rank: int, card: int, to_pool: bool) -> tuple[list[int], int]:
         model = self.model
         host = model.hosts[rank]
-        route = model.routes[model.route_of[host, card]]
+        route = model.routes[model.route_of[0, host, card]]
         hops = route["to_pool" if to_pool else "from_pool"][: route["hops"]].tolist()
         links = [first + by_host * host + by_card * card for first, by_host, by_card in hops]
         ends = [model.first["write" if to_pool else "read"] + card, model.first["total"] + card]

@@ -36,7 +36,7 @@ from numpy.typing import DTypeLike
 
 from collectives.arrays import Array
 from collectives.contracts import buffers
-from collectives.first_fit import FirstFit
+from cxlemu.capacity.first_fit import FirstFit
 from cxlemu.errors import ArgumentError, MismatchError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Call, InHeap

@@ -33,6 +33,7 @@ from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.timing import CostModel
 from cxlemu.topology import Space, Topology
+from cxlemu.topology.failures import Failure
 from cxlemu.units import format_bytes
 
 SPLIT = "split"  # the name of an all-reduce in two levels
@@ -194,6 +195,7 @@ def simulate_case(
     algorithm: str | None = None,
     space: str | None = None,
     split: int | None = None,
+    failures: Sequence[Failure] = (),
     calls: int = 1,
     check: bool = False,
     seed: int = 1,
@@ -202,9 +204,10 @@ def simulate_case(
     """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
 
     ``space``: on which of the topology's (default: the pool). ``split``: in groups of so many ranks, see
-    ``split_calls``. ``check``: the same run moves real bytes through caches that nothing keeps coherent, and every
-    result is compared with NumPy's. ``log_max``: log the run, which has so many instructions at most. Raises
-    ArgumentError for a case that is too large for memory, either, and as ``planned``.
+    ``split_calls``. ``failures``: of links and switches, at their times after the first call began. ``check``: the same
+    run moves real bytes through caches that nothing keeps coherent, and every result is compared with NumPy's.
+    ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that is too large
+    for memory, either, and as ``planned``; CutOffError where failures leave no way that is needed.
     """
     where = topology.pool_space if space is None else topology.space(space)
     if split is None:
@@ -212,12 +215,12 @@ def simulate_case(
             machine, plan, choice = _spoken(topology, case, where)
         else:
             machine, (plan, choice) = topology, planned(topology, case, algorithm, where)
-        model = CostModel.of(machine, case.call.ranks)
+        model = CostModel.of(machine, case.call.ranks, failures)
         program = [VirtualCall(plan, cards=model.cards_of(where))]
     elif space is not None:
         raise ArgumentError("--split does not go with --space: its calls are on the pool")
     else:
-        model = CostModel.of(topology, case.call.ranks)
+        model = CostModel.of(topology, case.call.ranks, failures)
         program = split_calls(topology, case, split)
         plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
     _check_memory(program)

@@ -7,7 +7,9 @@
     │   ├── PlanError              a plan that breaks a rule: rank, stream, instruction, rule
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
     │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
-    │   └── TokenError             a replay token that is damaged, foreign or too large
+    │   ├── TokenError             a replay token that is damaged, foreign or too large
+    │   ├── CapacityError          more of the pool than is free, or than is free in one piece
+    │   └── AccessError            a plan that would touch what its tenant does not hold
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   └── PeerLostError      ... because a peer went silent
@@ -15,7 +17,8 @@
         │   ├── PoisonError          ... a line that reads as an error
         │   ├── CardLostError        ... a card that is gone
         │   ├── LinkDownError        ... a host that reaches the pool no more
-        │   └── IntegrityError       ... bytes that arrived are not those that were sent
+        │   ├── IntegrityError       ... bytes that arrived are not those that were sent
+        │   └── CutOffError          ... no way is left from a host to memory that it needs
         ├── RevokedError           the communicator was given up, by this rank or by another one
         ├── ExcludedError          the others went on without this rank, which they took for dead
         ├── MismatchError          ranks called different collectives or with different arguments
@@ -64,6 +67,14 @@ class PoolError(InputError):
 
 
 class TokenError(InputError):
+    pass
+
+
+class CapacityError(InputError):
+    pass
+
+
+class AccessError(InputError):
     pass
 
 
@@ -139,6 +150,14 @@ class IntegrityError(FaultError):
         self.rank, self.card = rank, card
 
 
+class CutOffError(FaultError):
+    """On a modelled fabric: after links or switches failed, ``host`` has no way to ``card``. ``why`` says what did."""
+
+    def __init__(self, host: int, card: int, why: str = "", *, reported_by: int | None = None) -> None:
+        super().__init__(f"host {host} has no way to card {card}{why}", host, card, reported_by=reported_by)
+        self.host, self.card = host, card
+
+
 class MismatchError(RunError):
     pass
 
@@ -183,11 +202,16 @@ def _told(error: BaseException) -> str:
 
 def name_ranks(ranks: Iterable[int]) -> str:
     """For messages: "rank 3", "ranks 0, 2", "ranks 1 to 299"."""
+    return name_numbers("rank", ranks)
+
+
+def name_numbers(noun: str, numbers: Iterable[int]) -> str:
+    """For messages: "card 3", "cards 0, 2", "cards 1 to 299"."""
     runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([rank])
+            runs.append([number])
     words = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rank{'s' * (len(runs) > 1 or len(runs[0]) > 1)} {', '.join(words)}"
+    return f"{noun}{'s' * (len(runs) > 1 or len(runs[0]) > 1)} {', '.join(words)}"

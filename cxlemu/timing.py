@@ -15,7 +15,7 @@ what their ways share carries their sum.
 Memory that a host or a rank owns is a card, too. Its owner takes no link to it; others take their own links and then
 the owner's, against the direction in which the owner takes them. Each space has costs and engines of its own where its
 file says so. On a coherent one flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
-wrote before, as on one RDMA connection or XLink; each access pays for coherence what the space says.
+wrote before, as on one RDMA connection or XLink; each access but the owner's pays for coherence what the space says.
 
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,10 +40,13 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
-from cxlemu.topology import Accelerator, Cards, Costs, Link, Route, Space, Switch, Topology
+from cxlemu.topology import Accelerator, Costs, Link, Route, Space, Topology
+from cxlemu.topology.ends import members
+from cxlemu.topology.failures import Change, Failure
 
 HOPS_MAX = 32  # MAX_HOPS in cost/cost.h
-HOP_DTYPE = np.dtype([(name, "<i4") for name in ("first", "by_host", "by_rank", "by_card", "by_owner")])
+HOP_FIELDS = ("first", "by_host", "by_rank", "by_card", "by_owner")
+HOP_DTYPE = np.dtype([(name, "<i4") for name in HOP_FIELDS])
 ROUTE_DTYPE = np.dtype(
     [("to_pool", HOP_DTYPE, HOPS_MAX), ("from_pool", HOP_DTYPE, HOPS_MAX), ("hops", "<i8"), ("latency_ns", "<i8")]
 )
@@ -102,11 +106,15 @@ class CostModel:
     costs: Records  # a row of COSTS_DTYPE: the general ones, then those of spaces that differ
     card_rows: Records  # of CARD_DTYPE
     routes: Records
-    route_of: NDArray[np.int32]  # [host][card]; -1: no way
+    route_of: NDArray[np.int32]  # [change][host][card]; -1: no way
+    changes: tuple[Change, ...] = ()  # each begins the next table
 
     @classmethod
-    def of(cls, topology: Topology, ranks: int) -> CostModel:
-        """Raises ArgumentError for routes of too many links, and for ranks that are none."""
+    def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
+        """``failures``: what is asked of the fabric from their times on takes the routes that are left.
+
+        Raises ArgumentError for routes of too many links, and for ranks that are none.
+        """
         hosts = topology.place(ranks)
         placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
         cards = tuple(
@@ -133,8 +141,9 @@ class CostModel:
                 its = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
                 rows["owner_rank"][its] = np.arange(placed)
         ways = _Ways(topology, cards, ranks, rows, resources)
-        route_of = ways.numbers()
-        return cls(topology, hosts, cards, tuple(resources), first, costs, rows, ways.table(), route_of)
+        found, route_of, changes = _routes(topology, cards, failures)
+        table = ways.table(found)
+        return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
 
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
         """The model's cards, by index, of a space: all of a pool, of owned memory that of each member's own, in order.
@@ -171,6 +180,7 @@ class CostModel:
             "paces": self.paces(),
             "routes": self.routes,
             "route_of": self.route_of,
+            "changes_ns": np.array([change.at_ns for change in self.changes], np.int64),
             "cards": self.card_rows,
             "host_of": np.array(self.hosts, np.int32),
             "costs": self.costs,
@@ -182,6 +192,48 @@ class CostModel:
         """A row of PACE_DTYPE for each resource."""
         rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
         return np.array(rows, PACE_DTYPE)
+
+
+def _routes(
+    topology: Topology, cards: Sequence[int], failures: Sequence[Failure]
+) -> tuple[list[Route], NDArray[np.int32], tuple[Change, ...]]:
+    """All routes that are ever taken, which of them [change][host][card] takes, and what changed."""
+    found: dict[tuple[str, ...], tuple[int, Route]] = {}
+    tables: list[NDArray[np.int32]] = []
+    changes: list[Change] = []
+    times = sorted({failure.at_ns for failure in failures})
+    for at_ns in [-1, *times]:
+        lost = {failure.name for failure in failures if failure.at_ns <= at_ns}
+        routes, taken = topology.fabric(lost).table(range(topology.host_count), cards)
+        numbers = [found.setdefault(route.key, (len(found), route))[0] for route in routes]
+        tables.append(np.array([*numbers, -1], np.int32)[taken])
+        if at_ns >= 0:
+            now = tuple(failure for failure in failures if failure.at_ns == at_ns)
+            changes.append(_change(at_ns, now, tables[-2:], [route for _, route in found.values()], cards))
+    return [route for _, route in found.values()], np.stack(tables), tuple(changes)
+
+
+def _change(
+    at_ns: int,
+    failures: tuple[Failure, ...],
+    tables: Sequence[NDArray[np.int32]],
+    routes: Sequence[Route],
+    cards: Sequence[int],
+) -> Change:
+    before, after = tables
+    ended = np.argwhere((before >= 0) & (after < 0)).tolist()
+    rerouted = np.argwhere((after >= 0) & (before != after))
+    one = tuple(rerouted[0]) if len(rerouted) else None
+    return Change(
+        at_ns,
+        failures,
+        int((before >= 0).sum()),
+        len(rerouted),
+        tuple((host, cards[at]) for host, at in ended),
+        None if one is None else routes[before[one]],
+        None if one is None else routes[after[one]],
+        (-1, -1) if one is None else (int(one[0]), cards[int(one[1])]),
+    )
 
 
 def _costs(
@@ -225,110 +277,93 @@ def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> t
 
 
 class _Ways:
-    """Routes as hops. A link to ``hosts``, ``ranks`` or ``cards`` is one for each, two resources: there and back.
+    """Links as resources, two each: there and back. Routes as hops.
 
-    A switch that every host has of its own has a link of its own, too, to whatever it joins.
+    A link to some hosts, ranks or cards is one for each of them. A switch that every host has of its own has a link of
+    its own, too, to whatever it joins.
     """
 
     def __init__(
         self, topology: Topology, cards: Sequence[int], ranks: int, card_rows: Records, resources: list[Resource]
     ) -> None:
-        self._topology, self._cards, self._ranks, self._rows = topology, cards, ranks, card_rows
-        self._pooled = [card for card in cards if topology.owner_host(card) is None]
-        self._hops: dict[str, tuple[int, int, int, int]] = {}  # a link's: first, by_host, by_rank, by_card
-        self._numbers: dict[tuple[Route, str], int] = {}
-        for link in topology.links:
-            self._hops[link.name] = self._add(link, resources)
+        self._resources = resources
+        pooled = sum(topology.owner_host(card) is None for card in cards)
+        self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
+        self._first_of_ranks = next((at for at, row in enumerate(card_rows) if row["owner_rank"] == 0), 0)
+        self._level = {switch.name: switch.level for switch in topology.expanded.switches}
+        self._own = {switch.name for switch in topology.expanded.switches if switch.per_host}
+        self._hops = {link.name: self._add(link) for link in topology.expanded.links}
 
-    def _add(self, link: Link, resources: list[Resource]) -> tuple[int, int, int, int]:
-        own = {switch.name for switch in self._topology.switches if switch.per_host}
-        by_rank, by_card = "ranks" in link.ends, "cards" in link.ends
-        by_host = not by_rank and ("hosts" in link.ends or not own.isdisjoint(link.ends))
-        first = len(resources)
-        for host in range(self._topology.host_count if by_host else 1):
-            for rank in range(self._ranks if by_rank else 1):
-                for card in self._pooled if by_card else [0]:
-                    words = [f"host{host}"] * by_host + [f"rank{rank}"] * by_rank + [f"card{card}"] * by_card
-                    name = " ".join([link.name, *words])
-                    for way in ("to the pool", "from the pool"):
-                        flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
-                        resources.append(
-                            Resource(f"{name} {way}", "link", link.gbytes_per_s, link.message_ns or 0, flit, payload)
-                        )
-        each = 2 * (len(self._pooled) if by_card else 1)
-        return first, each * by_host, each * by_rank, 2 * by_card
+    def _add(self, link: Link) -> tuple[int, int, int, int]:
+        """The link's first resource, as if its hosts, ranks and cards began at 0, and how many lie between those of two
+        hosts, two ranks and two cards.
+        """
+        hosts, ranks, cards = (self._numbers(link, kind) for kind in ("host", "rank", "card"))
+        if hosts is None and ranks is None and not self._own.isdisjoint(link.ends):
+            hosts = range(self._counts["host"])
+        first, pace = len(self._resources), (link.gbytes_per_s, link.message_ns or 0)
+        flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
+        for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
+            words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
+            for way in ("to the pool", "from the pool"):
+                self._resources.append(Resource(" ".join([link.name, *words, way]), "link", *pace, flit, payload))
+        each = 2 * len(cards or [0])
+        by_host, by_rank, by_card = each * bool(hosts), each * bool(ranks), 2 * bool(cards)
+        return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
 
-    def numbers(self) -> NDArray[np.int32]:
-        """[host][card]: which route."""
-        fabric, owners = self._topology.fabric(), self._rows["owner_host"]
-        table = np.full((self._topology.host_count, len(self._cards)), -1, np.int32)
-        alike = self._topology.alike_hosts()
-        for hosts in alike:
-            for at, card in enumerate(self._pooled):
-                table[hosts, at] = self._number(fabric.route(hosts[0], card), "")
-        for numbers, group in self._topology.card_groups():
-            if group.owner is None or numbers[0] not in self._cards:
-                continue
-            its = np.isin(self._cards, numbers)
-            for hosts in alike:
-                for others in alike:
-                    there = next((host for host in others if host != hosts[0]), None)
-                    if there is not None:
-                        route = fabric.route(hosts[0], self._of(numbers, group, there))
-                        columns = np.flatnonzero(its & np.isin(owners, others))
-                        table[np.ix_(np.array(hosts), columns)] = self._number(route, group.owner)
-                own = self._number(fabric.route(hosts[0], self._of(numbers, group, hosts[0])), group.owner)
-                columns = np.flatnonzero(its & np.isin(owners, hosts))
-                table[owners[columns], columns] = own
+    def _numbers(self, link: Link, kind: str) -> range | None:
+        """Which hosts, ranks or cards the link has an end at; None where that is none, or one that needs no word."""
+        for end in link.ends:
+            some = members(end)
+            if some is not None and some.kind == kind and (some.all_of_them or len(some.numbers) > 1):
+                return some.among(self._counts[kind])
+        return None
+
+    def table(self, routes: Sequence[Route]) -> Records:
+        """Raises ArgumentError for a route of too many links."""
+        longest = max((len(route.links) for route in routes), default=0)
+        if longest > HOPS_MAX:
+            raise ArgumentError(f"a route of {longest} links is too long to be modelled: {HOPS_MAX} are the most")
+        hops: dict[tuple[int, ...], int] = {(0,) * len(HOP_FIELDS): 0}  # the first one fills up what is shorter
+        both: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        there, back = np.zeros((2, len(routes), HOPS_MAX), np.int64)
+        for number, route in enumerate(routes):
+            ways, came_from = [], ""
+            for at, link in enumerate(route.links):
+                owners = bool(route.owner) and at == len(route.links) - 1
+                key = link.name, came_from, owners
+                if key not in both:
+                    to, fro = (hops.setdefault(hop, len(hops)) for hop in self._hop(link, came_from, owners))
+                    both[key] = to, fro
+                ways.append(both[key])
+                came_from = route.switches[at].name if at < len(route.switches) else ""
+            there[number, : len(ways)] = [way for way, _ in ways]
+            back[number, : len(ways)] = [way for _, way in reversed(ways)]
+        table, rows = np.zeros(len(routes), ROUTE_DTYPE), np.array(list(hops), HOP_DTYPE)
+        table["to_pool"], table["from_pool"] = rows[there], rows[back]
+        table["hops"] = [len(route.links) for route in routes]
+        table["latency_ns"] = [route.latency_ns for route in routes]
         return table
 
-    def _of(self, numbers: range, group: Cards, host: int) -> int:
-        return numbers[host if group.owner == "hosts" else host * self._topology.hosts.ranks_per_host]
+    def _hop(self, link: Link, came_from: str, owners: bool) -> list[tuple[int, ...]]:
+        """A link on the way to a memory, and on the way back. ``owners``: it is that of the memory's owner."""
+        first, by_host, by_rank, by_card = self._hops[link.name]
+        if owners:
+            where = (0, 0, by_rank, by_host)
+            first -= by_rank * self._first_of_ranks
+        else:
+            where = (by_host, by_rank, by_card, 0)
+        towards = self._is_towards(link, came_from)
+        return [(first + (not towards), *where), (first + towards, *where)]
 
-    def _number(self, route: Route | None, owner: str) -> int:
-        if route is None:
-            return -1
-        if len(route.links) > HOPS_MAX:
-            raise ArgumentError(
-                f"a route of {len(route.links)} links is too long to be modelled: {HOPS_MAX} are the most"
-            )
-        return self._numbers.setdefault((route, owner), len(self._numbers))
-
-    def table(self) -> Records:
-        table = np.zeros(len(self._numbers), ROUTE_DTYPE)
-        for row, (route, owner) in zip(table, self._numbers, strict=True):
-            to_pool, from_pool = self._there_and_back(route, owner)
-            row["to_pool"][: len(to_pool)], row["from_pool"][: len(to_pool)] = to_pool, from_pool
-            row["hops"], row["latency_ns"] = len(to_pool), route.latency_ns
-        return table
-
-    def _there_and_back(self, route: Route, owner: str) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Hops to the memory and from it. The last link to owned memory is its owner's."""
-        there: list[tuple[int, ...]] = []
-        back: list[tuple[int, ...]] = []
-        for at, link in enumerate(route.links):
-            first, by_host, by_rank, by_card = self._hops[link.name]
-            if owner and at == len(route.links) - 1 and not {"hosts", "ranks"}.isdisjoint(link.ends):
-                where = (first - by_rank * self._first_of_ranks, 0, 0, by_rank, by_host)
-            else:
-                where = (first, by_host, by_rank, by_card, 0)
-            towards = self._is_towards(link, route.switches[at - 1] if at else None)
-            there.append((where[0] + (not towards), *where[1:]))
-            back.insert(0, (where[0] + towards, *where[1:]))
-        return there, back
-
-    @property
-    def _first_of_ranks(self) -> int:
-        return next((at for at, row in enumerate(self._rows) if row["owner_rank"] == 0), 0)
-
-    def _is_towards(self, link: Link, comes_from: Switch | None) -> bool:
+    def _is_towards(self, link: Link, came_from: str) -> bool:
         """Whether a link is taken in the direction that is called "to the pool": away from hosts and ranks, to cards,
         and from lower switches to higher ones.
         """
-        if comes_from is None:
-            return True
-        level = {switch.name: switch.level for switch in self._topology.switches}
         start, end = link.ends
-        if start not in level or end not in level:
-            return comes_from.name == (start if end.startswith("card") else end if start.startswith("card") else "")
-        return comes_from.name == (start if level[start] <= level[end] else end)
+        if not came_from:
+            return True
+        if start in self._level and end in self._level:
+            return came_from == (start if self._level[start] <= self._level[end] else end)
+        some = members(start) or members(end)
+        return some is not None and some.kind == "card"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.first_fit import FirstFit
+from cxlemu.capacity.first_fit import FirstFit
 
 TOTAL = 40
 

@@ -64,7 +64,7 @@ def test_cards_are_numbered_group_by_group_and_know_their_owners() -> None:
 
 def test_own_memory_is_reached_without_links() -> None:
     seen = run([[write(3, MB), read(3, MB)]])
-    assert seen.time_ns == 2 * 43 + ns(MB, 350) + ns(MB, 2000) + HBM_NS
+    assert seen.time_ns == 2 * 3 + ns(MB, 350) + ns(MB, 2000) + HBM_NS
     assert not any(use.resource.kind == "link" for use in seen.uses)
     assert run([[write(1, MB)]]).time_ns == 50 + ns(MB, 200)
 
@@ -104,7 +104,7 @@ def lines(op: Op, region: int) -> Instruction:
 
 def test_on_coherent_memory_the_chain_takes_no_time() -> None:
     chain = [write(3, 640), lines(Op.FLUSH, 3), FENCE, lines(Op.INVALIDATE, 3)]
-    assert run([chain]).time_ns == 43 + ns(640, 350)
+    assert run([chain]).time_ns == 3 + ns(640, 350)
     pool = [write(0, 640), lines(Op.FLUSH, 0), FENCE, lines(Op.INVALIDATE, 0)]
     assert run([pool]).time_ns == 1000 + ns(640, 10) + 10 * 5 + (2 * 140 - 50) + 11 + 10 * 7
 
@@ -112,14 +112,14 @@ def test_on_coherent_memory_the_chain_takes_no_time() -> None:
 def test_a_fence_waits_for_what_was_written_to_the_pool_in_between() -> None:
     """Stores to the pool are fenced although the last store was to coherent memory."""
     mixed = run([[write(0, MB), write(3, 64), FENCE]]).time_ns
-    assert mixed == 1000 + ns(MB, 10) + max(43 + ns(64, 350), 2 * 140) + 11
+    assert mixed == 1000 + ns(MB, 10) + max(3 + ns(64, 350), 2 * 140) + 11
 
 
 def test_a_doorbell_in_the_readers_memory_costs_him_no_way() -> None:
     """Doorbell d lies on card d % 7: rank 1's is in rank 0's memory, then in the pool."""
     mine, pooled = 8 + 2, 8 + 6  # of rank 1: on cards 3 and 0
     local = run([[wait(mine)]], [[signal(mine)]])
-    assert ends(local)[0] == (2 + 40) + XLINK_WAY + (6 + 40) + HBM_NS
+    assert ends(local)[0] == (2 + 40) + XLINK_WAY + 6 + HBM_NS
     far = run([[wait(pooled)]], [[signal(pooled)]])
     assert ends(far)[0] == 13 + 140 + 17 + 2 * 140 + 300
 
@@ -128,7 +128,7 @@ def test_a_doorbell_does_not_overtake_the_bytes_before_it() -> None:
     """The reader on the same way sees it after the last byte came: FENCE costs nothing, and nothing is lost by that."""
     mine = 8 + 2
     seen = run([[wait(mine)]], [[write(3, MB), FENCE, signal(mine)]])
-    assert ends(seen)[0] == (43 + ns(MB, 350)) + 42 + XLINK_WAY + 46 + HBM_NS
+    assert ends(seen)[0] == (43 + ns(MB, 350)) + 42 + XLINK_WAY + 6 + HBM_NS
 
 
 def test_members_of_a_call_have_their_own_memories() -> None:
@@ -147,9 +147,9 @@ def test_members_of_a_call_have_their_own_memories() -> None:
 def test_no_way_is_an_error_not_a_free_ride() -> None:
     lonely = TEXT.replace("  - {name: nic, ends: [hosts, ib], gbytes_per_s: 25, latency_ns: 200}\n", "")
     topology = Topology.parse(lonely.encode(), "lonely.yaml")
-    with pytest.raises(PlanError, match="memory that no link leads to"):
+    with pytest.raises(PlanError, match=r"no link leads from host0 to rank\d memory"):
         run([[write(6, MB)]], topology=topology)
-    with pytest.raises(PlanError, match="memory that no link leads to"):
+    with pytest.raises(PlanError, match=r"no link leads from host0 to rank\d memory"):
         run([[signal(5)]], topology=topology)  # card 5: of rank 2, on another host
     assert run([[write(4, MB)]], topology=topology).time_ns == 43 + ns(MB, 350)
 

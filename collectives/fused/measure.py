@@ -129,7 +129,7 @@ class _Measuring:
 
     def _plans(self) -> dict[str, Plan]:
         job, layout = self._job, self._comm.layout
-        plans = {style: build(layout, call_of(job.operator, style, layout.ranks, _cut(job, style))) for style in STYLES}
+        plans = {style: build(layout, call_of(job.operator, style, layout.ranks, cut(job, style))) for style in STYLES}
         halves = computing(plans["unfused"]), computing(plans["fused"]), communicating(plans["unfused"])
         return dict(zip(HALVES, halves, strict=True)) | {style: plans[style] for style in job.styles}
 
@@ -180,5 +180,5 @@ class _Measuring:
         return steps[::-1]
 
 
-def _cut(job: Job, style: str) -> Choice:
+def cut(job: Job, style: str) -> Choice:
     return job.choice if style == "fused" else Choice(order=job.choice.order, transport=job.choice.transport)

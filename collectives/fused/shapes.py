@@ -18,7 +18,9 @@ from cxlemu.plan import DTYPES, Buffer, Call
 
 KINDS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 STYLES = ("fused", "medium", "unfused")
-ORDERS = ("shifted", "natural")
+# Of destinations: (s - rank) mod N at step s; (rank + 1 + s) mod N, so that what need not travel is computed last; 0 to
+# N - 1. Of sources: (rank + s) mod N in the first two, own rows first in all.
+ORDERS = ("shifted", "own_last", "natural")
 # push: a copy for every reader, in that one's part of the ring; pull: in the writer's. The first is the default.
 TRANSPORTS = {
     "all_gather_gemm": ("pull", "push"),

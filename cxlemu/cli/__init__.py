@@ -16,6 +16,7 @@ from cxlemu.errors import CxlemuError
 # verb -> (module, one line of help). The module holds a click command named `command`.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
+    "fused": ("cxlemu.cli.fused", "Run GEMMs fused with communication, beside those that are not."),
     "simulate": ("cxlemu.cli.simulate", "What collectives would cost on a modelled fabric."),
     "reproduce": ("cxlemu.cli.reproduce", "Published measurements beside what the model says."),
     "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),

@@ -25,13 +25,14 @@ from cxlemu.units import format_bytes
 CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_NET_CHUNKSIZE
 
 
-@click.command(cls=forms(scalepool="cxlemu.cli.reproduce_scalepool"))
-@click.argument("system", type=click.Choice(["cccl", "scalepool"]))
+@click.command(cls=forms(flux="cxlemu.cli.reproduce_flux", scalepool="cxlemu.cli.reproduce_scalepool"))
+@click.argument("system", type=click.Choice(["cccl", "flux", "scalepool"]))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
 def command(system: str, json_file: Path | None, plot_dir: Path | None) -> None:
     """Compare published measurements with our plans on the modelled hardware.
 
+    flux: GEMM fused with communication (arXiv 2406.06858), on NVLink and PCIe; see its own --help.
     scalepool: training of large models on clusters joined by CXL against RDMA (arXiv 2510.14580); see its own --help.
 
     cccl: collectives over a CXL pool (arXiv 2602.22457), three hosts and six cards against NCCL over InfiniBand. Each

@@ -19,9 +19,11 @@ from cxlemu import __version__
 from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.run import OPS, Names
+from cxlemu.cli.simulate_failures import cost_of, document_of, failed_ways
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology
+from cxlemu.topology.failures import Failure
 from cxlemu.topology.standing import KINDS
 from cxlemu.trace import Event, events, perfetto
 from cxlemu.units import BytesParam, format_bytes
@@ -40,7 +42,7 @@ HEADS = (
 MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
-@click.command(cls=forms(training="cxlemu.cli.simulate_training"))
+@click.command(cls=forms(memory="cxlemu.cli.simulate_memory", training="cxlemu.cli.simulate_training"))
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
@@ -65,6 +67,13 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 )
 @click.option("--space", metavar="NAME", help="Which of the config's memories to run on.  [default: its pool]")
 @click.option("--split", type=click.IntRange(2), metavar="N", help="all_reduce in two levels, in groups of N ranks.")
+@click.option(
+    "--fail",
+    "fails",
+    multiple=True,
+    metavar="WHAT:NAME@US",
+    help="link:NAME@US, link:NAME/host3@US or switch:NAME@US fails so many us after a row's first call began.",
+)
 @click.option("--check", is_flag=True, help="Move real bytes, too, and compare every result with NumPy's.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
@@ -87,6 +96,7 @@ def command(
     iters: int,
     space: str | None,
     split: int | None,
+    fails: tuple[str, ...],
     check: bool,
     json_file: Path | None,
     trace_file: Path | None,
@@ -104,9 +114,11 @@ def command(
       cxlemu simulate all_reduce -n 12 -c twelve-hosts -b 64M --variant every -v
       cxlemu simulate broadcast -b 1M --check --trace broadcast.json
       cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
+      cxlemu simulate all_gather -c rack-72-cxl -b 64M --fail switch:cxl-spine0@500
       cxlemu simulate --json all.json
 
-    `cxlemu simulate training` simulates a language model's training step; its --help has its options.
+    `cxlemu simulate training` simulates a language model's training step, `cxlemu simulate memory` memory-bound
+    workloads on tiers of memory; their --help has their options.
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:
@@ -114,6 +126,7 @@ def command(
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     topology = Topology.load(config)
+    failures = [Failure.parse(text, topology) for text in fails]
     if maxbytes is None:
         maxbytes = MAX_BYTES if minbytes is None else minbytes
     if minbytes is None:
@@ -137,22 +150,31 @@ def command(
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(topology, ranks, iters, check, space):
         out.print(Text(f"# {line}"))
+    for line in failed_ways(topology, ranks, failures):
+        out.print(Text(f"# {line}"))
     rows: list[Simulated] = []
+    unfailed_us: list[float] = []
     traced: list[Event] = []
     room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
     for case in cases:
+        if failures:
+            usual, _ = simulate_case(topology, case, algorithm=algorithm, space=space, split=split, calls=iters)
+            unfailed_us.append(usual.time_us)
         row, run = simulate_case(
             topology,
             case,
             algorithm=algorithm,
             space=space,
             split=split,
+            failures=failures,
             calls=iters,
             check=check,
             seed=DEFAULT_SEED,
             log_max=room if trace_file is not None else 0,
         )
         _print_row(out, row, first=not rows or rows[-1].collective != row.collective, verbose=verbose)
+        if failures:
+            out.print(Text(f"#   {cost_of(failures, row.time_us, unfailed_us[-1], iters)}"))
         rows.append(row)
         if trace_file is not None:
             room = max(room - run.instructions, 1)
@@ -161,7 +183,7 @@ def command(
     wrong = sum(row.wrong or 0 for row in rows)
     _print_sum(out, len(rows), wrong if check else None)
     if json_file is not None:
-        document = _document(topology, ranks, iters, rows)
+        document = _document(topology, ranks, iters, rows) | document_of(topology, ranks, failures, unfailed_us)
         write_output("--json", json_file, (json.dumps(document, indent=2) + "\n").encode())
     if trace_file is not None:
         write_output("--trace", trace_file, perfetto(traced))

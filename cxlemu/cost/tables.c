@@ -29,7 +29,8 @@ static bool leads_somewhere(const model *m, const route *way, int64_t host, int6
 }
 
 static bool is_right(const model *m, const pace *paces) {
-    const int64_t cards = m->cards, ranks = m->rank_count, resources = m->resource_count, pairs = m->hosts * cards;
+    const int64_t cards = m->cards, ranks = m->rank_count, resources = m->resource_count;
+    const int64_t one_table = m->hosts * cards, pairs = one_table * (m->change_count + 1);
     bool right = fits(m->first_read, cards, resources) && fits(m->first_write, cards, resources) &&
                  fits(m->first_total, cards, resources);
     for (int64_t k = 0; k < m->cost_rows; k++)
@@ -46,36 +47,40 @@ static bool is_right(const model *m, const pace *paces) {
     for (int64_t k = 0; k < m->route_count; k++)
         right = right && m->routes[k].hops >= 0 && m->routes[k].hops <= MAX_HOPS && m->routes[k].latency_ns >= 0;
     for (int64_t k = 0; right && k < pairs; k++)
-        if (m->route_of[k] >= 0) right = leads_somewhere(m, &m->routes[m->route_of[k]], k / cards, k % cards);
+        if (m->route_of[k] >= 0) right = leads_somewhere(m, &m->routes[m->route_of[k]], k % one_table / cards, k % cards);
+    for (int64_t k = 1; k < m->change_count; k++) right = right && m->changes_ns[k - 1] <= m->changes_ns[k];
     return right;
 }
 
 const pace *model_take(model *m, PyObject *tables, PyObject *kept) {
-    static char *names[] = {"paces", "routes", "route_of", "cards", "host_of", "costs", "first_read", "first_write",
-                            "first_total", "multiprocessors", NULL};
-    PyObject *none = PyTuple_New(0), *pace_rows, *routes, *route_of, *card_rows, *host_of, *cost_rows;
+    static char *names[] = {"paces", "routes", "route_of", "changes_ns", "cards", "host_of", "costs", "first_read",
+                            "first_write", "first_total", "multiprocessors", NULL};
+    PyObject *none = PyTuple_New(0), *pace_rows, *routes, *route_of, *changes, *card_rows, *host_of, *cost_rows;
     int64_t resources, route_count, pairs, cards, ranks, costs_count;
     if (!none) return NULL;
-    const int parsed = PyArg_ParseTupleAndKeywords(none, tables, "OOOOOOiiii", names, &pace_rows, &routes, &route_of, &card_rows,
-                                                   &host_of, &cost_rows, &m->first_read, &m->first_write, &m->first_total,
+    const int parsed = PyArg_ParseTupleAndKeywords(none, tables, "OOOOOOOiiii", names, &pace_rows, &routes, &route_of, &changes,
+                                                   &card_rows, &host_of, &cost_rows, &m->first_read, &m->first_write, &m->first_total,
                                                    &m->multiprocessors);
     Py_DECREF(none);
     if (!parsed) return NULL;
     const pace *paces = keep(kept, pace_rows, sizeof *paces, &resources);
     m->routes = paces ? keep(kept, routes, sizeof(route), &route_count) : NULL;
     m->route_of = m->routes ? keep(kept, route_of, sizeof(int32_t), &pairs) : NULL;
-    m->card = m->route_of ? keep(kept, card_rows, sizeof(card_row), &cards) : NULL;
+    m->changes_ns = m->route_of ? keep(kept, changes, sizeof(int64_t), &m->change_count) : NULL;
+    m->card = m->changes_ns ? keep(kept, card_rows, sizeof(card_row), &cards) : NULL;
     m->host_of = m->card ? keep(kept, host_of, sizeof(int32_t), &ranks) : NULL;
     m->costs = m->host_of ? keep(kept, cost_rows, sizeof(costs), &costs_count) : NULL;
     if (!m->costs) return NULL;
+    const int64_t tables_count = m->change_count + 1;
     if (m->multiprocessors < 0 || m->multiprocessors > MAX_MULTIPROCESSORS || !costs_count || costs_count > INT32_MAX || !cards ||
-        cards > INT32_MAX || pairs % cards || !ranks || ranks > INT32_MAX / MAX_STREAMS || resources > INT32_MAX ||
+        cards > INT32_MAX || pairs % (cards * tables_count) || !ranks || ranks > INT32_MAX / MAX_STREAMS || resources > INT32_MAX ||
         route_count > INT32_MAX || pairs / cards > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "the tables of the model do not fit together");
         return NULL;
     }
-    m->cost_rows = (int32_t)costs_count, m->cards = (int32_t)cards, m->hosts = (int32_t)(pairs / cards);
+    m->cost_rows = (int32_t)costs_count, m->cards = (int32_t)cards, m->hosts = (int32_t)(pairs / cards / tables_count);
     m->rank_count = (int32_t)ranks, m->resource_count = (int32_t)resources, m->route_count = (int32_t)route_count;
+    m->changed = 0, m->no_way_to = -1;
     if (is_right(m, paces)) return paces;
     PyErr_SetString(PyExc_ValueError, "the tables of the model name what is not there");
     return NULL;

@@ -67,7 +67,7 @@ int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64
     const int32_t count = pieces_of(r.card_of, whole, o, nbytes, cards, pieces);
     if (count < 1) return -1;
     for (int32_t k = 0; k < count; k++)
-        if (!route_to(m, rank, cards[k])) return -1;
+        if (!reaches(m, rank, cards[k])) return -1;
     const costs *cost = costs_at(m, cards[0]);
     const int64_t engines[] = {cost->first_to, cost->first_from, cost->first_fold};
     resource *engine = &m->resources[engines[taken] + rank];

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from cxlemu import _virtual
 from cxlemu.compute import kernel_costs
 from cxlemu.engines.streams import Streams
-from cxlemu.errors import ArgumentError, DeadlineError, PlanError
+from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, PlanError
 from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import group_table, region_table
 from cxlemu.timing import PACE_FIELDS, CostModel, Resource
+from cxlemu.topology.failures import cut_off
 
-OVER, DEADLOCK, BAD_RECORD, TOO_LONG = range(4)  # enum outcome in virtual/virtual.h
+OVER, DEADLOCK, BAD_RECORD, TOO_LONG, _, NO_WAY = range(6)  # enum outcome in virtual/virtual.h
 
 RESOURCE_FIELDS = (*PACE_FIELDS, "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "transfer", "load", "start_ns")
 RESOURCE_DTYPE = np.dtype([(name, "<i8") for name in RESOURCE_FIELDS])
@@ -127,16 +128,15 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
             turns[rank].append((number, member))
     flat = np.array([turn for mine in turns for turn in mine], np.int32).reshape(-1, 2)
     firsts = np.cumsum([0, *map(len, turns)], dtype=np.int32)
-    outcome, rank, stream, at = core.run(flat, firsts, log)
+    outcome, rank, stream, at, card = core.run(flat, firsts, log)
     if outcome == DEADLOCK:
         raise _deadlock(core)
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
-        raise PlanError(
-            f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there, or memory "
-            f"that no link leads to"
-        )
+        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+    if outcome == NO_WAY:
+        raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {at}")
     seen = core.seen()
     ends = [[np.frombuffer(table, np.int64) for table in call] for call in seen["calls"]]
     totals = np.frombuffer(seen["ops"], OP_DTYPE)
@@ -200,6 +200,17 @@ def _cards(model: CostModel, call: VirtualCall) -> tuple[int, ...]:
     if len(cards) != layout.cards or not all(0 <= card < len(model.cards) for card in cards):
         raise ArgumentError(f"a layout on {layout.cards} cards does not fit a pool of {len(model.cards)}")
     return cards
+
+
+def _no_way(model: CostModel, rank: int, card: int, where: str) -> PlanError | CutOffError:
+    """Never there, or gone by now."""
+    host, number = model.hosts[rank], model.cards[card]
+    for change in model.changes:
+        if (host, number) in change.ended:
+            what = " and ".join(map(str, change.failures))
+            return CutOffError(host, number, f", which rank {rank} needs: {what} cut off {cut_off(change.ended)}")
+    name = model.topology.card_name(number)
+    return PlanError(f"{where} cannot be simulated: no link leads from host{host} to {name}")
 
 
 def _deadlock(core: _virtual.Simulation) -> DeadlineError:

@@ -147,6 +147,9 @@ class Kernel:
     name: str
     parameters: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.parameters))})"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

@@ -101,8 +101,7 @@ def _group(number: int, plan: Plan) -> str:
 def _kernel(number: int, plan: Plan) -> str:
     if not 0 <= number < len(plan.frame.kernels):
         return f"kernel {number}"
-    kernel = plan.frame.kernels[number]
-    return f"{kernel.name}({', '.join(map(str, kernel.parameters))})"
+    return str(plan.frame.kernels[number])
 
 
 # --- how much ------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cxlemu.topology.document import Key, shown
+from cxlemu.topology.ends import members
 from cxlemu.topology.fields import Misplaced, Space, closest
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_accelerators
@@ -43,26 +44,35 @@ def _cards(topology: Parts) -> Iterator[Misplaced]:
 
 
 def _names_taken_twice(topology: Parts) -> Iterator[Misplaced]:
-    for kind in ("switches", "links", "spaces"):
+    for kind in ("fabrics", "switches", "links", "spaces"):
         seen: dict[str, int] = {}
         for index, item in enumerate(getattr(topology, kind)):
             if item.name in seen:
                 yield Misplaced((kind, index, "name"), f"{item.name} is already {kind}[{seen[item.name]}]; rename one")
             seen[item.name] = index
+    for kind in ("switches", "links"):
+        for index, item in enumerate(getattr(topology, kind)):
+            for fabric in topology.fabrics:
+                if item.name.startswith(f"{fabric.name}-"):
+                    what = f"{item.name} begins as names in the fabric {fabric.name} do; choose another"
+                    yield Misplaced((kind, index, "name"), what)
 
 
 def _link_ends(topology: Parts) -> Iterator[Misplaced]:
-    pooled = sum(group.count for group in topology.cards if group.owner is None)
-    known = ["hosts", "ranks"] + ["cards"] * bool(pooled)
-    known += [f"host{host}" for host in range(topology.host_count)]
-    known += [f"card{card}" for card in range(pooled)]
     for index, switch in enumerate(topology.switches):
-        if switch.name in known:
+        if members(switch.name) is not None:
             yield Misplaced(("switches", index, "name"), f"{switch.name} means hosts or cards; choose another")
-    known = [switch.name for switch in topology.switches] + known
+    switches = {switch.name for switch in topology.expanded.switches}
+    pooled = sum(group.count for group in topology.cards if group.owner is None)
+    counts = {"host": topology.host_count, "rank": topology.place_count, "card": pooled}
     for index, link in enumerate(topology.links):
         for side, end in enumerate(link.ends):
-            if end not in known:
+            some = members(end)
+            if some is None and end in switches:
+                continue
+            if some is None or not some.are_among(counts[some.kind]):
+                known = [*switches, "hosts", "ranks"] + ["cards"] * bool(pooled)
+                known += [f"{kind}{number}" for kind in ("host", "card") for number in range(counts[kind])]
                 what = f"{shown(end)} is not a host, card or switch; {closest(end, known)}"
                 yield Misplaced(("links", index, "ends", side), what)
         if link.ends[0] == link.ends[1]:
@@ -97,7 +107,7 @@ def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Mispl
             yield Misplaced(
                 (*where, "cards"), f"name card {card}, which a space of kind {space.kind} cannot lie on: {what}"
             )
-    switches = [switch.name for switch in topology.switches]
+    switches = [switch.name for switch in topology.expanded.switches] + [fabric.name for fabric in topology.fabrics]
     for at, name in enumerate(space.over or ()):
         if name not in switches:
             yield Misplaced((*where, "over", at), f"{shown(name)} is not a switch; {closest(name, switches)}")
@@ -108,16 +118,11 @@ def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Mispl
 
 
 def _unreachable(topology: Parts) -> Iterator[Misplaced]:
-    fabric, cards = topology.fabric(), topology.cards_of(topology.pool_space)
-    some = [host for alike in topology.alike_hosts() for host in alike[:2]]
-    if topology.pool_space.owned:
-        cards = tuple(card for card in cards if topology.owner_host(card) in some)
-    for card in cards:
-        for host in some:
-            if fabric.route(host, card) is None:
-                name = topology.card_name(card)
-                what = f"should join every host to the pool's cards, but host{host} does not reach {name}"
-                yield Misplaced(("links",), what)
+    apart = topology.fabric().cut_off(range(topology.host_count), topology.cards_of(topology.pool_space))
+    for host, card in sorted(apart, key=lambda pair: pair[::-1]):
+        name = topology.card_name(card)
+        what = f"should join every host to the pool's cards, but host{host} does not reach {name}"
+        yield Misplaced(("fabrics" if topology.fabrics and not topology.links else "links",), what)
 
 
 def _emulation(topology: Parts) -> Iterator[Misplaced]:

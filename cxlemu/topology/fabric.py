@@ -1,19 +1,40 @@
-"""The fabric as a graph: which links and switches lie between a host and a card."""
+"""The fabric as a graph: which links and switches lie between a host and a card, or memory that a host or rank owns.
+
+A route has as few links as possible and, among those, the least latency. Of several that are equal, ``routing`` takes
+
+    first    the first way on at every switch, in the order of the links
+    spread   as switches with equal-cost multi-path do: host h and card c take way number k mod m of the m equal ways on
+             at the host, with k = h + c; at the switch behind it the same with k // m; and so on
+
+Both are deterministic. What failed is no part of the graph: routes lead around it, or there is none.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
-from cxlemu.topology.fields import Link, Switch
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.topology.ends import members
+from cxlemu.topology.fields import Link, Routing, Switch
+
+Numbers = NDArray[np.int64]
 
 
 class Route(NamedTuple):
-    """From a host to a card, in this order. The last links of a way to another host's memory are that host's."""
+    """From a host to a card, in this order. The last link of a way to another host's memory is that host's."""
 
     links: tuple[Link, ...]
     switches: tuple[Switch, ...]
+    owner: str = ""  # of the memory that it leads to: "hosts", "ranks" or nobody
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for equal routes of a topology."""
+        return (self.owner, *(link.name for link in self.links))
 
     @property
     def latency_ns(self) -> int:
@@ -22,61 +43,249 @@ class Route(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A card's: the host that owns it, if one does, what links call this end, and which switches lead to it."""
+    """A card's: the host that owns it, if one does, itself or by its ranks, and which switches may lead to it."""
 
-    host: int | None
-    ends: tuple[str, ...]
-    over: tuple[str, ...] | None  # None: any
+    host: int | None = None
+    owner: str = ""  # "hosts" or "ranks"
+    over: frozenset[str] | None = None  # None: any
+
+
+class Step(NamedTuple):
+    """A way on: over ``link`` to ``switch``, None where the goal is behind the link."""
+
+    link: Link
+    switch: str | None
+
+
+class _Port(NamedTuple):
+    numbers: range
+    step: Step  # its switch is None where there is no switch at the other end
+
+
+class _Goal(NamedTuple):
+    """Where a card is joined to the fabric, and how it may be reached: the same for many cards."""
+
+    steps: tuple[Step, ...]
+    owner: str
+    over: frozenset[str] | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return _names(self.steps), self.owner, self.over
+
+
+class _Walk(NamedTuple):
+    route: Route
+    unique: bool  # whatever the choices, there is no other
 
 
 class Fabric:
-    """Nodes are the links' ends as the file writes them: thousands of hosts behind ``hosts`` are one node."""
+    """``side`` says which cards have owners. ``lost`` names switches and links that failed, and with ``LINK/host3`` or
+    ``LINK/card3`` one end of a link.
+    """
 
     def __init__(
         self,
         switches: Iterable[Switch],
         links: Iterable[Link],
         side: Callable[[int], Side],
+        *,
+        routing: Routing = "first",
+        lost: Collection[str] = (),
     ) -> None:
-        self._switches = {switch.name: switch for switch in switches}
-        self._side = side
-        self._links: dict[str, list[tuple[str, Link]]] = {}
+        self._spread = routing == "spread"
+        self._side, self._lost = side, lost
+        self._switches = {switch.name: switch for switch in switches if switch.name not in lost}
+        self._ways: dict[str, list[Step]] = {name: [] for name in self._switches}
+        self._ports: dict[str, list[_Port]] = {"host": [], "rank": [], "card": []}
         for link in links:
-            one, other = link.ends
-            self._links.setdefault(one, []).append((other, link))
-            self._links.setdefault(other, []).append((one, link))
-        self._routes: dict[tuple[Side, bool], dict[str, Route]] = {}
+            if link.name not in lost:
+                self._add(link)
+        self._targets: dict[tuple[object, ...], _Target] = {}
+
+    def _add(self, link: Link) -> None:
+        for here, there in (link.ends, link.ends[::-1]):
+            some, others = members(here), members(there)
+            if others is None and there not in self._switches:  # it failed
+                continue
+            step = Step(link, there if others is None else None)
+            if some is not None:
+                self._ports[some.kind].append(_Port(some.numbers, step))
+            elif others is None and here in self._ways:
+                self._ways[here].append(step)
 
     def route(self, host: int, card: int) -> Route | None:
-        """The route with the fewest links, None where there is none. Only switches pass traffic on.
+        """The route from a host to a card, None where there is none. Only switches pass traffic on.
 
         To memory of a rank, it is that of the other ranks: its owner takes no link.
         """
         side = self._side(card)
-        if side.host == host and "ranks" not in side.ends:
-            return Route((), ())
-        inside = side.host in (None, host)  # and may take switches that a host has of its own
-        if (side, inside) not in self._routes:
-            self._routes[side, inside] = self._search(side, inside)
-        routes = self._routes[side, inside]
-        found = [routes[end] for end in (f"host{host}", "hosts", "ranks") if end in routes]
-        return min(found, key=lambda route: (len(route.links), route.latency_ns), default=None)
+        if side.host == host and side.owner == "hosts":
+            return Route((), (), side.owner)
+        target = self._target(self._goal(card), inside=side.host in (None, host))
+        found = self._walk(self._steps(("host", "rank"), host), target, host + card, self._spread)
+        return None if found is None else found.route
 
-    def _search(self, side: Side, inside: bool) -> dict[str, Route]:
-        """Breadth first, from the card's side to every end that it reaches."""
-        found: dict[str, Route] = {}
-        waiting = deque((end, Route((), ())) for end in side.ends)
+    def table(self, hosts: range, cards: Sequence[int]) -> tuple[list[Route], NDArray[np.int32]]:
+        """Every route that is taken, and which of them [host][card] takes, -1 where there is none.
+
+        Hosts that are joined to the fabric alike are looked at together, and so are cards: a thousand hosts take no
+        thousand searches.
+        """
+        return self._table(hosts, cards, self._spread)
+
+    def cut_off(self, hosts: range, cards: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """All hosts and cards without a route between them."""
+        for host, card in np.argwhere(self._table(hosts, cards, False)[1] < 0).tolist():
+            yield hosts[host], cards[card]
+
+    def _table(self, hosts: range, cards: Sequence[int], spread: bool) -> tuple[list[Route], NDArray[np.int32]]:
+        found: dict[tuple[str, ...], tuple[int, Route]] = {}
+
+        def number(route: Route) -> int:
+            return found.setdefault(route.key, (len(found), route))[0]
+
+        def picked(source: Sequence[Step], target: _Target, choices: Numbers) -> NDArray[np.int32]:
+            first = self._walk(source, target, int(choices[0, 0]), spread)
+            if first is None or first.unique:
+                return np.full(choices.shape, -1 if first is None else number(first.route), np.int32)
+            different, its = np.unique(choices, return_inverse=True)
+            walks = [self._walk(source, target, choice, spread) for choice in different.tolist()]
+            routes = np.array([number(walk.route) for walk in walks if walk is not None], np.int32)
+            return routes[its.reshape(choices.shape)]
+
+        taken = np.full((len(hosts), len(cards)), -1, np.int32)
+        goals = self._goals(cards)
+        for from_hosts, source in self._alike(hosts):
+            for to_cards, owners, goal in goals:
+                choices = np.add.outer(from_hosts, np.array(cards)[to_cards])
+                block = picked(source, self._target(goal, inside=not goal.owner), choices)
+                own = np.equal.outer(from_hosts, owners)
+                if own.any():
+                    if goal.owner == "hosts":
+                        block[own] = number(Route((), (), goal.owner))
+                    else:
+                        block = np.where(own, picked(source, self._target(goal, inside=True), choices), block)
+                taken[np.ix_(from_hosts - hosts.start, to_cards)] = block
+        return [route for _, route in found.values()], taken
+
+    # --- hosts and cards that are joined to the fabric alike -------------------------------------------------------
+
+    def _alike(self, hosts: range) -> list[tuple[Numbers, tuple[Step, ...]]]:
+        found: dict[tuple[str, ...], tuple[list[int], tuple[Step, ...]]] = {}
+        for host in hosts:
+            steps = self._steps(("host", "rank"), host)
+            found.setdefault(_names(steps), ([], steps))[0].append(host)
+        return [(np.array(its), steps) for its, steps in found.values()]
+
+    def _goals(self, cards: Sequence[int]) -> list[tuple[Numbers, Numbers, _Goal]]:
+        """Positions of cards, their owners' hosts (-1: nobody's), and what they have in common."""
+        found: dict[tuple[object, ...], tuple[list[int], list[int], _Goal]] = {}
+        for at, card in enumerate(cards):
+            goal, host = self._goal(card), self._side(card).host
+            positions, owners, _ = found.setdefault(goal.key, ([], [], goal))
+            positions.append(at)
+            owners.append(-1 if host is None else host)
+        return [(np.array(positions), np.array(owners), goal) for positions, owners, goal in found.values()]
+
+    def _goal(self, card: int) -> _Goal:
+        host, owner, over = self._side(card)
+        if host is None:
+            return _Goal(self._steps(("card",), card), "", None)
+        return _Goal(self._steps(("host", "rank") if owner == "ranks" else ("host",), host), owner, over)
+
+    def _steps(self, kinds: Sequence[str], number: int) -> tuple[Step, ...]:
+        """From a host or a card into the fabric."""
+        return tuple(
+            step
+            for kind in kinds
+            for numbers, step in self._ports[kind]
+            if number in numbers and f"{step.link.name}/{kinds[0]}{number}" not in self._lost
+        )
+
+    # --- ways ------------------------------------------------------------------------------------------------------
+
+    def _target(self, goal: _Goal, *, inside: bool) -> _Target:
+        """``inside``: for who may take switches that a host has of its own; others must come over a switch."""
+        key = (goal.key, inside)
+        if key not in self._targets:
+            allowed = {
+                name
+                for name, switch in self._switches.items()
+                if (inside or not switch.per_host) and (goal.over is None or name in goal.over)
+            }
+            steps = tuple(its for its in goal.steps if (its.switch is None and inside) or its.switch in allowed)
+            switches = {name: self._switches[name] for name in allowed}
+            self._targets[key] = _Target(steps, goal.owner, self._ways, switches)
+        return self._targets[key]
+
+    def _walk(self, source: Iterable[Step], target: _Target, number: int, spread: bool) -> _Walk | None:
+        """The way that ``number`` says."""
+        options = target.best(source)
+        if not options:
+            return None
+        links: list[Link] = []
+        switches: list[Switch] = []
+        unique = True
+        while True:
+            unique = unique and (len(options) == 1 or not spread)
+            link, switch = options[number % len(options) if spread else 0]
+            number //= len(options)
+            links.append(link)
+            if switch is None:
+                return _Walk(Route(tuple(links), tuple(switches), target.owner), unique)
+            switches.append(self._switches[switch])
+            options = target.ways_on(switch)
+
+
+class _Target:
+    """The ways to cards that are joined to the fabric by these steps, over these switches."""
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        owner: str,
+        ways: Mapping[str, Sequence[Step]],
+        switches: Mapping[str, Switch],
+    ) -> None:
+        self.owner = owner
+        self._steps, self._ways, self._switches = steps, ways, switches
+        self._links = set(_names(steps))
+        self._left: dict[str, tuple[int, int]] = {}  # from each switch: links, and their latency with that of switches
+        self._on: dict[str, list[Step]] = {}
+        waiting = [(1, link.latency_ns, switch) for link, switch in steps if switch is not None]
+        waiting.sort()
         while waiting:
-            here, (links, switches) = waiting.popleft()
-            if here in self._switches:
-                if (self._switches[here].per_host and not inside) or (side.over and here not in side.over):
-                    continue
-                switches = (self._switches[here], *switches)
-            elif links:  # a host or another card
+            links, latency_ns, here = heappop(waiting)
+            if here in self._left:
                 continue
-            for there, link in self._links.get(here, []):
-                elsewhere = inside or bool(links) or there in self._switches  # else it ends at the owner's own host
-                if there not in found and elsewhere:
-                    found[there] = Route((link, *links), switches)
-                    waiting.append((there, found[there]))
-        return found
+            self._left[here] = links, latency_ns
+            for link, there in ways[here]:
+                if there in switches and there not in self._left:
+                    behind_ns = latency_ns + switches[here].port_latency_ns + link.latency_ns
+                    heappush(waiting, (links + 1, behind_ns, str(there)))
+
+    def best(self, source: Iterable[Step]) -> list[Step]:
+        """Those of a host's or a switch's steps that begin a route as good as any."""
+        found = [(self._cost(step), step) for step in source]
+        least = min((cost for cost, _ in found if cost is not None), default=None)
+        return [step for cost, step in found if cost is not None and cost == least]
+
+    def _cost(self, step: Step) -> tuple[int, int] | None:
+        if step.switch is None:
+            return (1, step.link.latency_ns) if step.link.name in self._links else None
+        if step.switch not in self._left:
+            return None
+        links, latency_ns = self._left[step.switch]
+        return links + 1, latency_ns + self._switches[step.switch].port_latency_ns + step.link.latency_ns
+
+    def ways_on(self, switch: str) -> list[Step]:
+        """The steps from a switch on a route as good as any."""
+        if switch not in self._on:
+            last = [Step(link, None) for link, behind in self._steps if behind == switch]
+            self._on[switch] = self.best([*last, *self._ways[switch]])
+        return self._on[switch]
+
+
+def _names(steps: Iterable[Step]) -> tuple[str, ...]:
+    return tuple(step.link.name for step in steps)

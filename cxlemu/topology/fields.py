@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,6 +18,7 @@ GRANULE_BYTES_MIN, GRANULE_BYTES_MAX = 256, 16 << 20
 GRANULE_BYTES = 64 << 10  # of memories that have owners, unless said
 PAGE_BYTES = 4096
 
+Routing = Literal["first", "spread"]  # fabric.py says what they mean
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Nanoseconds = Annotated[int, Field(ge=0, le=10**9)]
 GbytesPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
@@ -70,8 +72,13 @@ def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None 
 
 def _defect(details: ErrorDetails) -> tuple[Key, str]:
     """A pydantic error as (key, rest of a sentence that begins with the key)."""
-    key: Key = details["loc"]
-    cause = details.get("ctx", {}).get("error")
+    key: Key = _written(details["loc"])
+    context = details.get("ctx", {})
+    if details["type"] == "union_tag_invalid":
+        return (*key, "kind"), f"is {shown(context['tag'])} but should be one of {context['expected_tags']}"
+    if details["type"] == "union_tag_not_found":
+        return (*key, "kind"), "is missing: leaf_spine, clos, torus, dragonfly or xlink"
+    cause = context.get("error")
     if isinstance(cause, Misplaced):
         return (*key, *cause.key), cause.text
     if isinstance(cause, ArgumentError):
@@ -79,6 +86,11 @@ def _defect(details: ErrorDetails) -> tuple[Key, str]:
     message = details["msg"]
     should = message[message.find("should") :].replace("tuple", "list").replace(" after validation", "")
     return key, f"is {shown(details['input'])} but {should}"
+
+
+def _written(loc: Key) -> Key:
+    """As the file has it: pydantic also names the kind of fabric whose key it is."""
+    return loc[:2] + loc[3:] if loc[:1] == ("fabrics",) else loc
 
 
 class LocalMemory(Model):
@@ -134,14 +146,9 @@ class Switch(Model):
     per_host: bool | None = Field(default=None, description="whether every host has one of its own, for its ranks")
 
 
-class Link(Model):
-    """A link, or one to each host, rank or card where an end is ``hosts``, ``ranks`` or ``cards``. Full duplex."""
+class Carrier(Model):
+    """What a link does to that which it carries, but for its bandwidth."""
 
-    name: Name = Field(description="the link's name")
-    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
-        description="what it joins, for example [hosts, switch0]"
-    )
-    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
     latency_ns: Nanoseconds = Field(description="one way, in ns")
     message_ns: Nanoseconds | None = Field(default=None, description="each message keeps it so much longer, in ns")
     flit_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
@@ -152,7 +159,7 @@ class Link(Model):
     )
 
     @model_validator(mode="after")
-    def _flits_carry_payload(self) -> Link:
+    def _flits_carry_payload(self) -> Carrier:
         flit, payload = self.flit_bytes, self.flit_payload_bytes
         if flit is None and payload is not None:
             raise Misplaced(("flit_bytes",), "is missing: a flit's size and its payload are given together, or neither")
@@ -161,6 +168,19 @@ class Link(Model):
         if flit is not None and payload is not None and payload > flit:
             raise Misplaced(("flit_payload_bytes",), f"is {payload} but should be {flit} at most, the flit's size")
         return self
+
+
+class LinkFigures(Carrier):
+    gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
+
+
+class Link(LinkFigures):
+    """A link, or one to each host, rank or card where an end is some of them: ``ranks``, ``host0-15``. Full duplex."""
+
+    name: Name = Field(description="the link's name")
+    ends: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
+        description="what it joins, for example [hosts, switch0]"
+    )
 
 
 class Costs(Model):
@@ -203,6 +223,12 @@ class Protocol(Model):
     )
 
 
+def _as_numbers(cards: Any) -> Any:
+    """``0-71`` is all from 0 to 71."""
+    found = re.fullmatch(r"(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})", cards) if isinstance(cards, str) else None
+    return list(range(int(found[1]), int(found[2]) + 1)) if found and int(found[1]) <= int(found[2]) else cards
+
+
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
 
@@ -215,16 +241,16 @@ class Space(Model):
         description="what it is made of"
     )
     coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
-    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="consecutive card numbers, for example [0, 1]"
+    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1), BeforeValidator(_as_numbers)] | None = Field(
+        default=None, description="consecutive card numbers, for example [0, 1] or 0-1"
     )
     capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
     interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
     over: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="the switches over which others reach owned memory; absent: any"
+        default=None, description="the switches or fabrics over which others reach owned memory; absent: any"
     )
     coherence_ns: Nanoseconds | None = Field(
-        default=None, description="what coherence adds to each access: directory and snoops, in ns"
+        default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
     )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
     protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(

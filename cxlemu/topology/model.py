@@ -37,6 +37,9 @@ class Topology(Parts):
 
     def _plain(self) -> dict[str, Any]:
         data = self.model_dump(mode="json", exclude_none=True)
+        for index, group in enumerate(data["cards"]):
+            if "owner" in group and ("cards", index, "count") not in self._standings:
+                del group["count"]  # one each, as nobody says
         if len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._standings):
             (data["cards"],) = data["cards"]  # one group, written without the list around it
         return data

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
@@ -16,12 +17,15 @@ from cxlemu.topology.fields import (
     Hosts,
     Item,
     Link,
+    Misplaced,
     Model,
     Name,
     Protocol,
+    Routing,
     Space,
     Switch,
 )
+from cxlemu.topology.hierarchies import AnyHierarchy, Expanded
 
 
 def _as_groups(cards: Any) -> Any:
@@ -40,12 +44,16 @@ class Parts(Model):
     )
     accelerator: Name | None = Field(default=None, description="a shipped accelerator: what every rank computes with")
     costs: Costs = Field(default=Costs(), description="what every rank's copy engines and software cost")
+    fabrics: Annotated[tuple[AnyHierarchy, ...], Field(strict=False, max_length=16)] = Field(
+        default=(), description="fabrics of many switches, each in a few lines"
+    )
     switches: Annotated[tuple[Switch, ...], Field(strict=False, max_length=256)] = Field(
-        default=(), description="the switches between hosts and cards"
+        default=(), description="single switches between hosts and cards"
     )
-    links: Annotated[tuple[Link, ...], Field(strict=False, min_length=1, max_length=1024)] = Field(
-        description="the links that join hosts, switches and cards"
+    links: Annotated[tuple[Link, ...], Field(strict=False, max_length=1024)] = Field(
+        default=(), description="single links that join hosts, switches and cards"
     )
+    routing: Routing = Field(default="first", description="which of several shortest routes: first or spread")
     spaces: Annotated[tuple[Space, ...], Field(strict=False, min_length=1, max_length=256)] = Field(
         description="the memories that regions lie in: a cxl_pool, or others on cards"
     )
@@ -119,12 +127,6 @@ class Parts(Model):
         update["costs"] = self.costs.model_copy(update={"call_ns": protocol.costs.call_ns})
         return self.model_copy(update={**update, "links": tuple(slower)})
 
-    def alike_hosts(self) -> list[list[int]]:
-        """Hosts that the links treat alike: each that one of them names is alone."""
-        named = {end for link in self.links for end in link.ends}
-        others = [host for host in range(self.host_count) if f"host{host}" not in named]
-        return [[host] for host in range(self.host_count) if f"host{host}" in named] + [others] * bool(others)
-
     def space(self, name: str) -> Space:
         """Raises ArgumentError where there is no such space on cards."""
         named = {space.name: space for space in self.spaces if space.on_cards}
@@ -158,13 +160,39 @@ class Parts(Model):
         """The NUMA node that the cards' memory is bound to, if any."""
         return self.emulation.numa_node
 
-    def fabric(self) -> Fabric:
-        return Fabric(self.switches, self.links, self._side)
+    @cached_property
+    def expanded(self) -> Expanded:
+        """All switches and links: the file's own, and those that its fabrics mean. Raises Misplaced as these do."""
+        switches, links = list(self.switches), list(self.links)
+        pooled = sum(group.count for group in self.cards if group.owner is None)
+        for number, fabric in enumerate(self.fabrics):
+            try:
+                more = fabric.expand(self.host_count, pooled)
+            except Misplaced as defect:
+                raise Misplaced(("fabrics", number, *defect.key), defect.text) from None
+            switches += more.switches
+            links += more.links
+        return Expanded(switches, links)
 
-    def _side(self, card: int) -> Side:
-        host = self.owner_host(card)
-        if host is None:
-            return Side(None, (f"card{card}", "cards"), None)
-        ends = (f"host{host}", "hosts") + ("ranks",) * (self.card(card).owner == "ranks")
-        over = next((space.over for space in self.spaces if space.owned and card in self.cards_of(space)), None)
-        return Side(host, ends, over)
+    def fabric(self, lost: Collection[str] = ()) -> Fabric:
+        """The graph of it. ``lost``: switches and links that failed, see Fabric."""
+        return Fabric(*self.expanded, self._sides.__getitem__, routing=self.routing, lost=lost)
+
+    @cached_property
+    def _sides(self) -> list[Side]:
+        """Of each card."""
+        fabrics = {fabric.name for fabric in self.fabrics}
+        sides = [Side()] * self.card_count
+        for numbers, group in self.card_groups():
+            for at, card in enumerate(numbers):
+                if group.owner is not None:
+                    host = at if group.owner == "hosts" else at // self.hosts.ranks_per_host
+                    sides[card] = Side(host, group.owner)
+        for space in reversed(self.spaces):  # the first one counts
+            if space.over is None:
+                continue
+            over, whole = set(space.over), fabrics.intersection(space.over)
+            over.update(its.name for its in self.expanded.switches if its.name.partition("-")[0] in whole)
+            for card in self.cards_of(space):
+                sides[card] = sides[card]._replace(over=frozenset(over))
+        return sides

@@ -20,6 +20,6 @@ def shipped_accelerators() -> dict[str, Path]:
 def _files(pattern: str) -> dict[str, Path]:
     package = Path(cxlemu.__file__).parent
     for folder in (package / "configs", package.parent / "configs"):
-        if found := {path.stem: path for path in sorted(folder.glob(pattern))}:
+        if found := {path.stem: path for path in sorted(folder.glob(pattern), key=lambda path: path.stem)}:
             return found
     return {}

@@ -119,7 +119,13 @@ static void see(simulation *v, int64_t id, const communicator *m, int64_t shown,
 }
 
 static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
-    see(v, id, comm_of(v, &v->calls[v->ranks[v->streams[id].rank].call]), shown, count);
+    const stream *s = &v->streams[id];
+    const communicator *m = comm_of(v, &v->calls[v->ranks[s->rank].call]);
+    if (!reaches(&v->model, s->rank, doorbell_card(m, s->doorbell))) {
+        v->stranded = id;
+        return;
+    }
+    see(v, id, m, shown, count);
     v->woken[v->woken_length++] = id;
 }
 
@@ -168,8 +174,8 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
-    if (!route_to(&v->model, s->rank, at)) return WRONG;
-    const int64_t end = rung_ns(&v->model, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
+    if (!reaches(&v->model, s->rank, at)) return WRONG;
+    const int64_t end = rung_ns(&v->model, s->rank, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
     busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -187,7 +193,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !route_to(&v->model, s->rank, doorbell_card(m, i->arg))) return WRONG;
+    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !reaches(&v->model, s->rank, doorbell_card(m, i->arg))) return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
     if (shown == NEVER) {
@@ -212,7 +218,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
     s->doorbell = its->first;
-    if (!route_to(&v->model, s->rank, doorbell_card(m, its->first))) return WRONG;
+    if (!reaches(&v->model, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};
         look_on(v, (int32_t)number);
@@ -343,13 +349,14 @@ static bool end_stream(simulation *v, int32_t rank, int64_t now) {
 }
 
 enum outcome simulation_run(simulation *v, int64_t *where) {
-    *where = -1;
+    *where = -1, v->stranded = -1;
     for (int32_t rank = 0; rank < v->model.rank_count; rank++)
         if (!begin_turn(v, rank, 0)) return NO_MEMORY;
     while (v->heap_length) {
         const int64_t id = v->heap[0].id;
         stream *s = &v->streams[id];
         *where = id;
+        change_ways(&v->model, v->heap[0].ns);
         if (s->progress.now < s->progress.computed_ns && needs_result(s->at < s->length ? &s->records[s->at] : NULL)) {
             s->progress.now = s->began = s->progress.computed_ns;
             sift_down(v, (due){s->progress.now, id});
@@ -361,6 +368,10 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
             continue;
         }
         const enum state state = execute(v, id, &v->calls[v->ranks[s->rank].call], &s->records[s->at]);
+        if (v->model.no_way_to >= 0) {
+            if (v->stranded >= 0) *where = v->stranded;
+            return NO_WAY;
+        }
         if (state == WRONG) return BAD_RECORD;
         if (state == BLOCKED) pop(v);
         else sift_down(v, (due){s->progress.now, id});

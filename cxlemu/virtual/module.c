@@ -171,7 +171,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
-/* run(turns, first_turn, logs) -> (outcome, rank, stream, record) */
+/* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card that no way leads to) */
 static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     PyObject *turns, *firsts;
@@ -203,7 +203,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     Py_END_ALLOW_THREADS
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
     const long long at = where < 0 ? -1 : v->streams[where].at;
-    return Py_BuildValue("iiiL", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at);
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at, v->model.no_way_to);
 }
 
 static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
@@ -257,7 +257,7 @@ static PyMethodDef simulation_methods[] = {
      "the epochs, so many are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
-    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record)"},
+    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
     {NULL, NULL, 0, NULL},

@@ -112,11 +112,13 @@ typedef struct {
     reserved *log_reserved;
     int64_t log_room, log_length, reserved_room, reserved_length;
     bool logs, out_of_memory;
+    int64_t stranded; /* who waited for a doorbell that it has no way to any more, or -1 */
 } simulation;
 
-enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY };
+enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY };
 
-/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there. */
+/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there; NO_WAY: that of the rank
+ * that has no way to the model's `no_way_to`. */
 enum outcome simulation_run(simulation *v, int64_t *where);
 
 /* A reservation_seen: into the log of the simulation that is its watcher. */

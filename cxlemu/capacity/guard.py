@@ -1,0 +1,58 @@
+"""An engine that runs a tenant's plans inside one grant, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from cxlemu.capacity.manager import FabricManager, Grant
+from cxlemu.engines import Engine
+from cxlemu.engines.native import NativeEngine
+from cxlemu.engines.streams import NO_STOPS, Running, Stops, Watch
+from cxlemu.memory.protocol import Bytes
+
+
+@dataclass
+class GuardedEngine:
+    """An Engine whose cards are the grant's part of the cards. Bindings say offsets on whole cards, as elsewhere.
+
+    Two things keep a plan inside, each without the other: before it runs, its regions and doorbells are held to what
+    the tenant holds at that moment; and the engine, which ``make`` makes of the grant's window, has no other bytes, and
+    is the native one by default, which holds every record to its bounds.
+    """
+
+    manager: FabricManager
+    grant: Grant
+    make: Callable[[Sequence[Bytes]], Engine] = NativeEngine
+    _engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._engine = self.make(self.manager.window(self.grant))
+
+    def run(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
+    ) -> None:
+        """Raises AccessError for a plan that leaves the grant, or a grant that was taken away; and as Engine says."""
+        binding = running.binding
+        with self.manager.using(self.grant, running.call, binding.layout, running.frame, binding.base):
+            self.unchecked(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+
+    def unchecked(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Stops = NO_STOPS,
+    ) -> None:
+        """The same without asking the manager: then the engine's own bounds say PlanError."""
+        inside = replace(running.binding, base=running.binding.base - self.grant.at)
+        moved = Running(running.call, running.frame, running.part, inside)
+        self._engine.run(moved, buffers, deadline_s=deadline_s, watch=watch, stops=stops)

@@ -1,0 +1,249 @@
+"""Who has which capacity of the pool: added, released and taken away while others run, counted to the byte."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cxlemu.capacity.first_fit import FirstFit
+from cxlemu.capacity.touches import outside, touches
+from cxlemu.errors import AccessError, ArgumentError, CapacityError
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.plan import Call, Frame, Layout, Plan, rules
+from cxlemu.rounding import round_down, round_up
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Bytes [at, end) of every card, lent to ``tenant``. ``number`` is never given twice."""
+
+    number: int
+    tenant: str
+    at: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        return self.at + self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A tenant's bytes of each card: what it holds, what plans under way still hold up, and all that ever was.
+
+    ``added_bytes`` is always ``held_bytes + released_bytes + forced_bytes``.
+    """
+
+    tenant: str
+    held_bytes: int = 0
+    leaving_bytes: int = 0
+    peak_bytes: int = 0
+    added_bytes: int = 0
+    released_bytes: int = 0
+    forced_bytes: int = 0
+
+
+@dataclass
+class _Totals:
+    peak: int = 0
+    added: int = 0
+    released: int = 0
+    forced: int = 0
+
+
+class FabricManager:
+    """Capacity of ``cards`` equal cards, lent in blocks: a grant is the same bytes of every card, as interleaving and
+    communicators need it. Threads may share it.
+
+    ``memory``: the cards' bytes, if they are at hand; what is given back is wiped there before anybody else gets it.
+    Raises ArgumentError for a machine without room for one block.
+    """
+
+    def __init__(self, *, card_bytes: int, cards: int, block_bytes: int, memory: Sequence[Bytes] = ()) -> None:
+        if block_bytes < LINE_BYTES or block_bytes % LINE_BYTES:
+            raise ArgumentError(f"capacity is lent in blocks of whole lines, not of {block_bytes} bytes")
+        if cards < 1 or card_bytes < block_bytes:
+            raise ArgumentError(f"{cards} cards of {card_bytes} bytes have no block of {block_bytes} bytes to lend")
+        if memory and (len(memory) != cards or min(card.size for card in memory) < card_bytes):
+            raise ArgumentError(f"the memory at hand is not that of {cards} cards of {card_bytes} bytes")
+        self.cards, self.block_bytes = cards, block_bytes
+        self.card_bytes = round_down(card_bytes, block_bytes)
+        self._memory = memory
+        self._free = FirstFit(self.card_bytes)
+        self._held: dict[int, Grant] = {}
+        self._leaving: dict[int, Grant] = {}  # taken away from tenants whose plans still run there
+        self._users: Counter[int] = Counter()  # by a grant's number: plans under way
+        self._totals: dict[str, _Totals] = {}
+        self._given = 0
+        self._lock = threading.RLock()
+
+    @classmethod
+    def of(cls, topology: Topology, space: str, *, block_bytes: int) -> FabricManager:
+        """The capacity of a topology's space. Raises ArgumentError where no space on cards has this name."""
+        named = {its.name: its for its in topology.spaces if its.on_cards}
+        if space not in named:
+            raise ArgumentError(f"{topology.name} has no space {space!r} on cards: it has {', '.join(named)}")
+        cards = topology.cards_of(named[space])
+        room = min(topology.card(card).capacity_bytes for card in cards)
+        most = named[space].capacity_bytes
+        room = room if most is None else min(room, most // len(cards))
+        return cls(card_bytes=room, cards=len(cards), block_bytes=block_bytes)
+
+    # --- lending -----------------------------------------------------------------------------------------------
+
+    def add(self, tenant: str, nbytes: int) -> Grant:
+        """Lend ``nbytes`` of every card, rounded up to blocks, in one piece: the lowest that is free.
+
+        Raises CapacityError where there is not so much, or no piece as large; then nothing has changed.
+        """
+        if not tenant or not tenant.isprintable() or nbytes < 1:
+            raise ArgumentError(f"a tenant has a printable name and asks for bytes, not {tenant!r} for {nbytes}")
+        wanted = round_up(nbytes, self.block_bytes)
+        with self._lock:
+            at = self._free.take(wanted)
+            if at is None:
+                raise CapacityError(self._why_not(tenant, wanted))
+            self._given += 1
+            grant = Grant(self._given, tenant, at, wanted)
+            self._held[grant.number] = grant
+            totals = self._totals.setdefault(tenant, _Totals())
+            totals.added += wanted
+            totals.peak = max(totals.peak, sum(its.nbytes for its in self.grants(tenant)))
+            return grant
+
+    def release(self, grant: Grant) -> None:
+        """Give a grant back. Raises AccessError where it is not held, CapacityError while a plan runs in it."""
+        with self._lock:
+            self._require_held(grant)
+            if self._users[grant.number]:
+                raise CapacityError(
+                    f"grant {grant.number} of tenant {grant.tenant} cannot be released: {self._users[grant.number]} "
+                    f"plans run in it; wait for them, or force it"
+                )
+            del self._held[grant.number]
+            self._totals[grant.tenant].released += grant.nbytes
+            self._free_again(grant)
+
+    def force(self, tenant: str) -> tuple[Grant, ...]:
+        """Take away all that a tenant holds. Its plans are refused from now on; what runs already goes on to its end,
+        and until then nobody else gets those bytes.
+        """
+        with self._lock:
+            taken = self.grants(tenant)
+            for grant in taken:
+                del self._held[grant.number]
+                self._totals[tenant].forced += grant.nbytes
+                if self._users[grant.number]:
+                    self._leaving[grant.number] = grant
+                else:
+                    self._free_again(grant)
+            return taken
+
+    def _free_again(self, grant: Grant) -> None:
+        for card in self._memory:
+            card[grant.at : grant.end] = 0
+        self._free.give_back(grant.at, grant.nbytes)
+
+    # --- rights ------------------------------------------------------------------------------------------------
+
+    def check(self, tenant: str, plan: Plan, base: int) -> None:
+        """Whether a tenant may run a plan whose communicator begins at ``base`` of every card.
+
+        Raises PlanError for a plan that breaks the rules of plans, AccessError for one that could touch a byte that the
+        tenant does not hold: which, and whose it is.
+        """
+        rules.check(plan)
+        with self._lock:
+            self._require_rights(tenant, self.grants(tenant), plan.call, plan.layout, plan.frame, base)
+
+    @contextmanager
+    def using(self, grant: Grant, call: Call, layout: Layout, frame: Frame, base: int) -> Iterator[None]:
+        """While a plan runs in a grant. Raises AccessError as `check` does, and where the grant is not held."""
+        with self._lock:
+            self._require_held(grant)
+            self._require_rights(grant.tenant, (grant,), call, layout, frame, base)
+            self._users[grant.number] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users[grant.number] -= 1
+                if not self._users[grant.number]:
+                    del self._users[grant.number]
+                    if (left := self._leaving.pop(grant.number, None)) is not None:
+                        self._free_again(left)
+
+    def window(self, grant: Grant) -> list[Bytes]:
+        """A grant's bytes of each card. Raises AccessError where it is not held, ArgumentError without memory."""
+        if not self._memory:
+            raise ArgumentError("this manager has no memory at hand, only the counting of it")
+        with self._lock:
+            self._require_held(grant)
+        return [card[grant.at : grant.end] for card in self._memory]
+
+    def _require_held(self, grant: Grant) -> None:
+        if self._held.get(grant.number) != grant:
+            raise AccessError(f"grant {grant.number} is not held by tenant {grant.tenant} any more")
+
+    def _require_rights(
+        self, tenant: str, grants: Sequence[Grant], call: Call, layout: Layout, frame: Frame, base: int
+    ) -> None:
+        its = sorted((grant.at, grant.end) for grant in grants)
+        found = outside(touches(layout, frame, base), its, self.cards)
+        if found is not None:
+            raise AccessError(
+                f"tenant {tenant} may not run [{call}]: its {found.what} takes bytes {found.begin} to {found.end - 1} "
+                f"of card {found.card}, {self._whose(found.card, found.begin)}"
+            )
+
+    def _whose(self, card: int, offset: int) -> str:
+        if card >= self.cards or not 0 <= offset < self.card_bytes:
+            return "which there are not"
+        for grants, words in ((self._held, "which tenant {} holds"), (self._leaving, "which {} is losing")):
+            for grant in grants.values():
+                if grant.at <= offset < grant.end:
+                    return words.format(grant.tenant)
+        return "which nobody holds"
+
+    # --- counting ----------------------------------------------------------------------------------------------
+
+    @property
+    def free_bytes(self) -> int:
+        """Of each card."""
+        return self._free.free_bytes
+
+    @property
+    def largest_bytes(self) -> int:
+        """The largest piece that can be added."""
+        return self._free.largest_bytes
+
+    def grants(self, tenant: str) -> tuple[Grant, ...]:
+        """What a tenant holds, oldest first."""
+        return tuple(grant for grant in self._held.values() if grant.tenant == tenant)
+
+    def account(self, tenant: str) -> Account:
+        totals = self._totals.get(tenant, _Totals())
+        held = sum(grant.nbytes for grant in self.grants(tenant))
+        leaving = sum(grant.nbytes for grant in self._leaving.values() if grant.tenant == tenant)
+        return Account(tenant, held, leaving, totals.peak, totals.added, totals.released, totals.forced)
+
+    def accounts(self) -> list[Account]:
+        """Of every tenant that ever had anything."""
+        return [self.account(tenant) for tenant in self._totals]
+
+    def _why_not(self, tenant: str, wanted: int) -> str:
+        what = f"tenant {tenant} asks for {format_bytes(wanted)} of each of {self.cards} cards, but "
+        holders = ", ".join(f"{its.tenant} {format_bytes(its.held_bytes)}" for its in self.accounts() if its.held_bytes)
+        if wanted > self.free_bytes:
+            return f"{what}{format_bytes(self.free_bytes)} are free of {format_bytes(self.card_bytes)}: " + (
+                f"{holders} hold the rest" if holders else "that is all there is"
+            )
+        return (
+            f"{what}the {format_bytes(self.free_bytes)} that are free lie in {len(self._free.holes)} pieces, the "
+            f"largest of {format_bytes(self.largest_bytes)}: ask for less, or release what is between ({holders})"
+        )

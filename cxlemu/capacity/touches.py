@@ -1,0 +1,50 @@
+"""Which bytes of which card a plan may touch, wherever its communicator lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cxlemu.plan import Frame, Layout
+
+
+class Touch(NamedTuple):
+    """Bytes [begin, end) of a card; ``what`` lies there."""
+
+    what: str
+    card: int
+    begin: int
+    end: int
+
+
+def touches(layout: Layout, frame: Frame, base: int) -> Iterator[Touch]:
+    """Everything that instructions can name: all doorbells, and every region in all slots or in the heap.
+
+    ``base`` is where the communicator's extent begins on every card. That instructions stay inside of regions, the
+    rules of plans and the native engine see to.
+    """
+    doorbells = layout.doorbells_offset + layout.slots * layout.slot_doorbell_bytes
+    for card in range(layout.cards):
+        yield Touch("doorbells", card, base, base + doorbells)
+    slots = [layout.data_offset + slot * layout.slot_card_bytes for slot in range(layout.slots)]
+    for number, region in enumerate(frame.regions):
+        extents = region.map.extents(0, region.nbytes)
+        for start in [layout.heap_offset] if region.heap else slots:
+            for card, offset, nbytes in extents:
+                begin = base + start + offset
+                yield Touch(f"region {number}", card, begin, begin + nbytes)
+
+
+def outside(found: Iterable[Touch], inside: Iterable[tuple[int, int]], cards: int) -> Touch | None:
+    """The first part of a touch that is not ``inside``: ranges [begin, end) of every card, in order."""
+    ranges = list(inside)
+    for touch in found:
+        at = touch.begin
+        if touch.card < cards:
+            for begin, end in ranges:
+                if begin <= at < end:
+                    at = end
+        if at < touch.end:
+            later = [begin for begin, _ in ranges if begin > at and touch.card < cards]
+            return touch._replace(begin=at, end=min([touch.end, *later]))
+    return None

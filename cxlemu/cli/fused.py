@@ -1,0 +1,199 @@
+"""``cxlemu fused``: matrix products fused with communication, run on this machine, beside those that are not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from collectives.bench import DEFAULT_SEED
+from collectives.fused import ORDERS, STYLES
+from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.halves import communicating
+from collectives.fused.measure import Job, Seen, cut, measure
+from collectives.fused.plans import build
+from collectives.fused.seen import events, median_ns
+from collectives.layouts import REGION_BYTES, world_layout
+from cxlemu.cli.fused_report import Result, Setup, show
+from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.schedule_table import console
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.errors import ArgumentError
+from cxlemu.kernels import GEMM_DTYPES
+from cxlemu.memory import MemorySpec
+from cxlemu.pace import TIME_SCALE_MAX, TIME_SCALE_MIN, Pace, TimeScale
+from cxlemu.plan import Layout
+from cxlemu.timing import CostModel
+from cxlemu.trace import perfetto
+from cxlemu.units import BytesParam, format_bytes
+from cxlemu.world import launch
+from cxlemu.world.machine import machine
+
+RANKS_MAX = 64
+SHARE = 0.5  # of communication, where its time scale is chosen: half as long as the product
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+class Dimensions(click.ParamType[tuple[int, ...]]):
+    """``MxNxK`` or ``ROWSxCOLS``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        numbers = str(value).split("x")
+        if len(numbers) != self.name.count("x") + 1 or not all(
+            re.fullmatch("[0-9]{1,9}", n, re.ASCII) for n in numbers
+        ):
+            self.fail(
+                f"{value!r} is not {self.name}, such as {'x'.join(['256'] * (self.name.count('x') + 1))}.", param, ctx
+            )
+        return tuple(map(int, numbers))
+
+
+@click.command()
+@click.argument("kind", metavar="OPERATOR")
+@click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
+@click.option(
+    "-s",
+    "--shape",
+    type=Dimensions("MxNxK"),
+    default="2048x1024x1024",
+    show_default=True,
+    metavar="MxNxK",
+    help="Of the whole product: A is M x K, B is K x N.",
+)
+@click.option("-d", "--datatype", type=click.Choice(GEMM_DTYPES), default="f32", show_default=True)
+@click.option("--style", type=click.Choice(["every", *STYLES]), default="every", show_default=True)
+@click.option("--comm-rows", type=click.IntRange(1), metavar="N", help="Rows of a communication tile.")
+@click.option("--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="A compute tile.")
+@click.option("--order", type=click.Choice(ORDERS), default=ORDERS[0], show_default=True, help="Who turns to whom.")
+@click.option("--transport", help="pull, or push: a copy for every reader.")
+@click.option("--iters", type=click.IntRange(1), default=5, metavar="N", show_default=True, help="Timed calls.")
+@click.option("-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Calls before them.")
+@click.option(
+    "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: not the results."
+)
+@click.option("-c", "--config", help="A topology: a file or a name.  [default: six-cards]")
+@click.option("--backend", type=click.Choice(["emulated", "shm"]), default="emulated", show_default=True)
+@click.option("--pace", is_flag=True, help="Communication takes the time of the modelled pool, times a scale.")
+@click.option("--time-scale", type=float, metavar="X", help="[default: communication is half as long as the product]")
+@click.option(
+    "--region-bytes",
+    type=BytesParam(),
+    default=format_bytes(REGION_BYTES).replace(" ", ""),
+    show_default=True,
+    help="The communicator's ring in the pool.",
+)
+@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    kind: str,
+    ranks: int,
+    shape: tuple[int, ...],
+    datatype: str,
+    style: str,
+    comm_rows: int | None,
+    tile: tuple[int, int] | None,
+    order: str,
+    transport: str | None,
+    iters: int,
+    warmup: int,
+    check: str,
+    config: str | None,
+    backend: Literal["emulated", "shm"],
+    pace: bool,
+    time_scale: float | None,
+    region_bytes: int,
+    deadline_s: float,
+    json_file: Path | None,
+    trace_file: Path | None,
+) -> None:
+    """Run a matrix product that is fused with communication, tile by tile, beside those that are not.
+
+    OPERATOR is all_gather_gemm, gemm_reduce_scatter or gemm_all_reduce. Styles: fused; medium, in which a shard is
+    multiplied while the next one is on its way; unfused, the collective and then the product, or the other way round.
+    Columns are FLUX's (arXiv 2406.06858): effective communication time ECT = T - T of the product alone, not split;
+    overlap = 1 - ECT / ECT unfused, negative where fusing costs more than it hides. Ranks are processes.
+
+    \b
+    Examples:
+      cxlemu fused all_gather_gemm --pace
+      cxlemu fused gemm_reduce_scatter -s 1024x1024x2048 --comm-rows 64 --tile 128x512 --pace --trace fused.json
+      cxlemu fused gemm_all_reduce -n 4 -s 256x256x256 --json fused.json
+    """
+    for flag, file in (("--json", json_file), ("--trace", trace_file)):
+        check_output(flag, file)
+    if time_scale is not None and not pace:
+        raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    m, n, k = shape
+    job = Job(
+        Operator(kind, m, n, k, datatype),
+        Choice(comm_rows, tile, order, transport),
+        styles=STYLES if style == "every" else (style,),
+        iterations=iters,
+        warmup=warmup,
+        check=check == "1",
+        traced=True,
+        region_bytes=region_bytes,
+    )
+    memory = MemorySpec(backend, DEFAULT_SEED if backend == "emulated" else None)
+    topology = machine(config, memory)
+    layout = world_layout(topology, ranks, region_bytes=region_bytes)
+    for each in STYLES:  # refuses what cannot work before anything is made
+        build(layout, call_of(job.operator, each, ranks, cut(job, each))).part(0)
+    for name in BLAS_THREADS:
+        os.environ.setdefault(name, "1")
+    setup = Setup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
+    run = partial(_measured, setup, deadline_s)
+    out = console()
+    with out.status("measuring", spinner="line"):
+        scale, modelled_ns = None, 0.0
+        if pace:
+            modelled_ns = _modelled_ns(setup, layout)
+            scale = TimeScale(time_scale, "given") if time_scale is not None else _suitable(run, job, modelled_ns)
+        seen = run(job, None if scale is None else Pace(scale.value))
+    result = Result(replace(setup, pace=scale), seen, None if scale is None else modelled_ns * scale.value)
+    show(result, out)
+    write_json(json_file, result.document())
+    if trace_file is not None:
+        write_output("--trace", trace_file, perfetto(events(seen, job)))
+    ctx.exit(1 if result.wrong else 0)
+
+
+def _measured(setup: Setup, deadline_s: float, job: Job, pace: Pace | None = None) -> list[Seen]:
+    return launch(
+        partial(measure, job=job),
+        ranks=setup.ranks,
+        topology=setup.topology,
+        memory=setup.memory,
+        how="processes",
+        deadline_s=deadline_s,
+        pace=pace,
+    )
+
+
+def _modelled_ns(setup: Setup, layout: Layout) -> float:
+    """Communication alone."""
+    call = call_of(setup.job.operator, "unfused", setup.ranks, cut(setup.job, "unfused"))
+    plan = communicating(build(layout, call))
+    return simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns
+
+
+def _suitable(run: Callable[[Job], list[Seen]], job: Job, modelled_ns: float) -> TimeScale:
+    """With which communication takes a share of what the product takes here."""
+    seen = run(replace(job, styles=(), check=False, traced=False))
+    value = SHARE * median_ns(seen, "gemm") / max(modelled_ns, 1)
+    value = min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX)
+    return TimeScale(value, f"chosen: communication is to take {SHARE:g} of what the product takes here")

@@ -1,0 +1,56 @@
+"""What a link may end at: a switch, by its name; all ``hosts``, ``ranks`` or ``cards``; one of hosts or cards
+(``host3``), or some (``host0-15``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_SOME = re.compile(r"(host|card)(0|[1-9][0-9]{0,5})(?:-(0|[1-9][0-9]{0,5}))?")
+
+
+class Members(NamedTuple):
+    """``kind`` is "host", "rank" or "card". All of them are a range without an end that anything reaches."""
+
+    kind: str
+    numbers: range
+
+    @property
+    def all_of_them(self) -> bool:
+        return self.numbers.stop == sys.maxsize
+
+    def are_among(self, count: int) -> bool:
+        if self.all_of_them:
+            return count > 0
+        return 0 < len(self.numbers) <= self.numbers.stop <= count
+
+    def among(self, count: int) -> range:
+        """Those that there are, where there are ``count``."""
+        return range(self.numbers.start, min(self.numbers.stop, count))
+
+
+def members(end: str) -> Members | None:
+    """The hosts or cards that an end means, None where it is a switch."""
+    if end in {"hosts", "ranks", "cards"}:
+        return Members(end[:-1], range(sys.maxsize))
+    found = _SOME.fullmatch(end)
+    if found is None:
+        return None
+    kind, first, last = found.groups()
+    return Members(kind, range(int(first), int(last or first) + 1))
+
+
+def named(kind: str, numbers: range) -> str:
+    """The end that means these consecutive hosts or cards."""
+    return f"{kind}{numbers[0]}" if len(numbers) == 1 else f"{kind}{numbers[0]}-{numbers[-1]}"
+
+
+def dealt(numbers: range, places: int) -> Iterator[tuple[int, range]]:
+    """Consecutive blocks, as even as possible: which place gets which numbers. A place that gets none is left out."""
+    for place in range(places):
+        block = numbers[place * len(numbers) // places : (place + 1) * len(numbers) // places]
+        if block:
+            yield place, block

@@ -1,0 +1,93 @@
+"""Links and switches that fail at a moment of modelled time, and what of the routes that changes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cxlemu.errors import ArgumentError, name_numbers
+from cxlemu.topology.document import shown
+from cxlemu.topology.ends import members
+from cxlemu.topology.fabric import Route
+from cxlemu.topology.fields import closest
+from cxlemu.topology.parts import Parts
+
+LATEST_NS = 10**15
+_WRITTEN = re.compile(r"(link|switch):([^@/]{1,63})(/(?:host|card)[0-9]{1,6})?@([0-9.e+-]{1,20})(?:us)?")
+
+
+class Failure(NamedTuple):
+    """``name`` is a switch, a link, or one end of a link that has many: ``cxl-leaf0-hosts/host3``."""
+
+    kind: str  # "link" or "switch"
+    name: str
+    at_ns: int
+
+    @classmethod
+    def parse(cls, text: str, topology: Parts) -> Failure:
+        """``link:NAME@TIME_us``, ``link:NAME/host3@TIME_us`` or ``switch:NAME@TIME_us``.
+
+        Raises ArgumentError for anything else, and for what the topology does not have.
+        """
+        found = _WRITTEN.fullmatch(text)
+        if found is None:
+            raise ArgumentError(
+                f"a failure is link:NAME@TIME_us, link:NAME/host3@TIME_us or switch:NAME@TIME_us, not {shown(text)}"
+            )
+        kind, name, end, time = found.groups()
+        try:
+            at_us = float(time)
+        except ValueError:
+            at_us = -1.0
+        if not 0 <= at_us * 1e3 <= LATEST_NS or not math.isfinite(at_us):
+            raise ArgumentError(f"{shown(text)} fails at no time: give microseconds, such as @120 or @0.5")
+        switches, links = topology.expanded
+        names = [its.name for its in (switches if kind == "switch" else links)]
+        if name not in names or (end and kind == "switch"):
+            raise ArgumentError(f"{topology.name} has no {kind} {name}{end or ''}; {closest(name, names)}")
+        if end:
+            ends = [members(its) for link in links if link.name == name for its in link.ends]
+            one = members(end[1:])
+            if not any(its and one and its.kind == one.kind and one.numbers.start in its.numbers for its in ends):
+                raise ArgumentError(f"link {name} of {topology.name} does not end at {end[1:]}")
+        return cls(kind, name + (end or ""), round(at_us * 1e3))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} at {self.at_ns / 1e3:g} us"
+
+
+class Change(NamedTuple):
+    """What a failure does to the ways between hosts and memories, after those before it."""
+
+    at_ns: int
+    failures: tuple[Failure, ...]
+    ways: int  # of all hosts to all memories, as many as there were
+    rerouted: int
+    ended: tuple[tuple[int, int], ...]  # host and card: no way leads there any more
+    before: Route | None  # of one that is rerouted
+    after: Route | None
+    example: tuple[int, int]  # its host and card
+
+    def describe(self) -> list[str]:
+        """For people, a few lines."""
+        what = ", ".join(map(str, self.failures))
+        lines = [f"{what}: of {self.ways} ways {self.rerouted} are rerouted, {len(self.ended)} end"]
+        if self.before is not None and self.after is not None:
+            host, card = self.example
+            lines.append(f"  host{host} - card{card}: {_stops(self.before)} becomes {_stops(self.after)}")
+        if self.ended:
+            lines.append(f"  cut off: {cut_off(self.ended)}")
+        return lines
+
+
+def cut_off(pairs: Sequence[tuple[int, int]]) -> str:
+    """``hosts 0 to 3 from cards 4, 5``. Hosts are named together, though each may have lost other cards."""
+    hosts, cards = ({pair[side] for pair in pairs} for side in (0, 1))
+    return f"{name_numbers('host', hosts)} from {name_numbers('card', cards)}"
+
+
+def _stops(route: Route) -> str:
+    latency = f"{len(route.links)} links, {route.latency_ns} ns"
+    return f"{' '.join(switch.name for switch in route.switches) or 'no switch'} ({latency})"

@@ -1,0 +1,103 @@
+"""FLUX's figures beside ours: metrics by hand, what is fitted and what not, and what the command prints and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pytest import MonkeyPatch
+
+from collectives.fused.metrics import Metrics
+from collectives.reproduce import flux
+from cxlemu.cli import main, reproduce_flux
+from cxlemu.topology import Accelerator, Topology
+
+
+def test_metrics_are_flux_definitions() -> None:
+    its = Metrics(gemm_ns=100, tiled_ns=110, comm_ns=60, unfused_ns=160, medium_ns=145, fused_ns=112, wait_ns=3)
+    assert its.ect_ns("unfused") == 60
+    assert its.overlap_efficiency() == pytest.approx(1 - 12 / 60)
+    assert its.overlap_efficiency("medium") == pytest.approx(1 - 45 / 60)
+    assert its.sol == pytest.approx(100 / 112)
+    assert its.gemm_slowdown == pytest.approx(1.1)
+
+
+def test_an_efficiency_may_be_negative_and_need_not_be() -> None:
+    slower = Metrics(100, 200, 60, 160, 160, 205, 0)
+    assert slower.overlap_efficiency() == pytest.approx(1 - 105 / 60)
+    assert Metrics(100, 100, 0, 100, 100, 100, 0).overlap_efficiency() is None
+
+
+def test_published_efficiencies_follow_from_the_reported_times() -> None:
+    assert flux.REPORTED["nvlink-8xa800", "all_gather_gemm"].efficiency == pytest.approx(1 - 0.091 / 0.721)
+
+
+@pytest.fixture(scope="module")
+def few() -> flux.Reproduction:
+    return flux.Reproduction(rows=(64, 4096))
+
+
+def test_only_two_gemms_are_fitted_and_they_are_met(few: flux.Reproduction) -> None:
+    fitted = [row for row in few.rows if row.kind == "fitted"]
+    assert [row.figure for row in fitted] == ["a800 AG+GEMM: GEMM (ms)", "h800 AG+GEMM: GEMM (ms)"]
+    assert all(abs(row.relative_error) < 0.005 for row in fitted)
+    for cluster in flux.CLUSTERS:
+        topology = Topology.load(cluster)
+        assert topology.accelerator is not None
+        kinds = {
+            key[-1] for key, its in Accelerator.load(topology.accelerator).standings.items() if its.kind == "fitted"
+        }
+        assert kinds <= {"gemm_efficiency"}
+        assert not any(its.kind == "fitted" for its in topology.standings.values())
+
+
+def test_the_best_shapes_hide_all_and_few_rows_cost_more_than_they_hide(few: flux.Reproduction) -> None:
+    by_shape = {(s.cluster, s.operator.kind, s.operator.m): flux.efficiency_of(s) for s in few.shapes}
+    assert by_shape["nvlink-8xa100", "all_gather_gemm", 4096] >= 0.96
+    assert by_shape["nvlink-8xa100", "all_gather_gemm", 64] < 0
+
+
+def test_no_fused_call_is_faster_than_its_parts(few: flux.Reproduction) -> None:
+    for shape in few.shapes:
+        its = shape.metrics
+        assert its.fused_ns >= its.tiled_ns >= its.gemm_ns
+        assert its.fused_ns < its.unfused_ns * 5
+        assert 0 < its.sol <= 1.05  # the collective alone is not cut as finely
+
+
+def test_over_the_pool_at_most_the_product_hides(few: flux.Reproduction) -> None:
+    """Its links are so slow that the collective is the longer part: E is then at most the product's share of ECT."""
+    [shape] = [
+        s for s in few.shapes if (s.cluster, s.operator.kind, s.operator.m) == ("cxl-8xh100", "all_gather_gemm", 4096)
+    ]
+    its = shape.metrics
+    assert its.comm_ns > its.gemm_ns
+    assert 0 < flux.efficiency_of(shape) <= its.gemm_ns / its.ect_ns("unfused") + 0.02
+
+
+def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
+    assert all(bool(row.shows) == row.missed for row in few.rows)
+
+
+def test_the_command_prints_and_writes_all_of_it(
+    tmp_path: Path, monkeypatch: MonkeyPatch, few: flux.Reproduction
+) -> None:
+    monkeypatch.setattr(reproduce_flux, "Reproduction", lambda seen: few)
+    out = tmp_path / "flux.json"
+    result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
+    assert result.exit_code == 0, result.output
+    assert "# nvlink-8xa100 all_gather_gemm" in result.output
+    assert max(map(len, result.output.splitlines()[:60])) < 120
+    document = json.loads(out.read_text())
+    assert len(document["shapes"]) == 4 * 2 * 2
+    assert document["shapes"][0]["overlap_efficiency"] < 0
+    assert {row["kind"] for row in document["rows"]} == {"fitted", "predicted"}
+    for name in ("efficiencies.png", "times.png"):
+        assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_twice_is_the_same_bytes() -> None:
+    once, again = (flux.Reproduction(rows=(512,)).shapes for _ in range(2))
+    assert once == again
