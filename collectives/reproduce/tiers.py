@@ -64,9 +64,9 @@ class TierStudy:
         return ", ".join(f"{self.gain(over, sizes, policies=(policy, policy)):.2f}" for over, sizes in cases)
 
     def rows(self) -> Iterable[Row]:
-        yield self._row("working set larger than an accelerator", "accelerator", BASELINE, self.in_cluster)
-        yield self._row("larger than the cluster", "cluster", BASELINE, self.beyond)
-        yield self._row("the same, over clusters without tier 2", "clusters", CLUSTERS, self.beyond)
+        yield self._row("beyond an accelerator", "accelerator", BASELINE, self.in_cluster)
+        yield self._row("beyond the cluster", "cluster", BASELINE, self.beyond)
+        yield self._row("the same, over clusters alone", "clusters", CLUSTERS, self.beyond)
 
     def _row(self, what: str, which: str, over: str, sizes: Sequence[int]) -> Row:
         published, ours = PUBLISHED[which], self.gain(over, sizes)
