@@ -173,7 +173,7 @@ def test_the_command_prints_what_the_file_has(tmp_path: Path) -> None:
     done = reproduce("--json", str(tmp_path / "scalepool.json"))
     assert done.exit_code == 0, done.output
     document = json.loads((tmp_path / "scalepool.json").read_text())
-    assert len(document["rows"]) == 5 + 2
+    assert len(document["rows"]) == 5 + 2 + 3
     assert len(document["steps"]) == 2 * 5
     assert document["fitted"] is None
     for row in document["rows"]:
@@ -204,6 +204,8 @@ def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cli, "Reproduction", work)
     monkeypatch.setattr("cxlemu.cli.reproduce_scalepool_plot.axes", lambda its: [axis] * 4)
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
+    monkeypatch.setattr(cli, "told", lambda tiers: [])
+    monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
     done = reproduce("--plot", str(tmp_path / "out"))
     assert done.exit_code == 0, done.exception
     files = sorted((tmp_path / "out").iterdir())

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
-from collectives.reproduce.rows import Row
+from collectives.reproduce.rows import Row, row_of
 from collectives.tiering.study import PAGES, Memory
 from collectives.tiering.workloads import Workload
 from cxlemu.topology import Topology
@@ -68,17 +67,16 @@ class TierStudy:
         return [self.gain(over, sizes, policies=policies) for over, sizes in cases]
 
     def rows(self) -> Iterable[Row]:
-        yield self._row("working set larger than an accelerator", 1.4, BASELINE, self.in_cluster)
-        yield self._row("larger than the cluster", 4.5, BASELINE, self.beyond)
-        yield self._row("the same, over clusters without tier 2", 1.6, CLUSTERS, self.beyond)
+        yield self._row("beyond an accelerator", 1.4, BASELINE, self.in_cluster)
+        yield self._row("beyond the cluster", 4.5, BASELINE, self.beyond)
+        yield self._row("the same, over clusters alone", 1.6, CLUSTERS, self.beyond)
 
     def _row(self, what: str, published: float, over: str, sizes: Sequence[int]) -> Row:
         ours = self.gain(over, sizes)
         each = ", ".join(f"{one.name} {self.gain(over, sizes, only=one):.2f}" for one in self.workloads)
         loads = [self.memories[system].tiers[-1].load_ns for system in (over, SCALEPOOL)]
         shows = f"{each}; a load of the last tier takes {loads[0]} against {loads[1]} ns"
-        row = Row(f"tier 2: {what}", published, (published, published), ours, ours / published - 1, "predicted")
-        return replace(row, shows=shows) if row.missed else row
+        return row_of(f"tier 2: {what}", published, ours, shows=shows)
 
 
 def told(study: TierStudy) -> Iterator[str]:
