@@ -2,8 +2,8 @@
 
     forward      all-gather + GEMM (queries, keys, values) -> attention -> GEMM + reduce-scatter (its output)
                  all-gather + GEMM (feed-forward, in)       ->           GEMM + reduce-scatter (feed-forward, out)
-    backward     of inputs: the same with the collectives swapped; of weights: GEMMs that communicate nothing, as what was
-                 gathered forward is kept
+    backward     of inputs: the same with the collectives swapped; of weights: GEMMs that communicate nothing, as what
+                 was gathered forward is kept
 
 In training the baseline is the same, unfused, as Megatron-LM runs it. In inference it is what vLLM runs: no sequence
 parallelism, GEMMs without an all-gather, and an all-reduce after two of them. A fused GEMM is taken where it is the

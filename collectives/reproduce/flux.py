@@ -116,9 +116,14 @@ class Reproduction:
     """All of it: simulated when asked for, and the same every time. ``seen`` hears of every shape that is done."""
 
     def __init__(self, rows: Iterable[int] = ROWS, seen: Callable[[str], None] = lambda what: None) -> None:
-        self.m = tuple(rows)
+        self.m = tuple(sorted(set(rows)))
         self.clusters = Clusters()
         self._seen = seen
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are asked for: published ranges say nothing of some."""
+        return self.m == ROWS
 
     def _shape(self, cluster: str, kind: str, m: int) -> Shape:
         found = self.clusters.shape(cluster, Operator(kind, m, *SHAPES[kind]))
@@ -132,7 +137,8 @@ class Reproduction:
 
     @cached_property
     def rows(self) -> list[Row]:
-        return [*self._reported(), *self._ranges(), *self._blocks()]
+        whole = [*self._ranges(), *self._blocks()] if self.is_whole else []
+        return [*self._reported(), *whole]
 
     @cached_property
     def blocks(self) -> dict[tuple[str, str, int], Block]:
