@@ -14,7 +14,6 @@ from rich.text import Text
 from collectives.reproduce.flux import (
     CLUSTERS,
     FITTED_ON,
-    MISS,
     MODEL,
     RANGE_FROM,
     RANKS,
@@ -24,6 +23,7 @@ from collectives.reproduce.flux import (
     SPEEDUPS,
     Reproduction,
 )
+from collectives.reproduce.rows import MISS
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_flux_plot import PICTURES, pictures
@@ -87,7 +87,7 @@ def _header(work: Reproduction) -> list[str]:
         f"cxlemu   {__version__}: what a model says, the same on every machine",
         f"ranks    {RANKS}, bf16, layers of GPT-3; times in us",
         "GEMM     a rank's product, the fastest, not split; comm is the collective alone",
-        "unfused  one after the other, the faster of two plans; medium: shard by shard",
+        "unfused  one after the other; medium: shard by shard; of each the fastest order and transport",
         "fused    in the tiles that the tuner found fastest for the shape, as they stand at the end of the line",
         "E        overlap efficiency, 1 - ECT / ECT of unfused, where ECT is what a call takes beside GEMM",
         f"fitted   each chip's efficiency of GEMMs, to that of {FITTED_ON} with m = 4096; nothing else",
