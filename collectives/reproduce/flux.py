@@ -16,7 +16,7 @@ from collectives.fused.choice import Operator
 from collectives.fused.metrics import Metrics
 from collectives.fused.tuner import Tuned, tune
 from collectives.fused.virtual import Simulator
-from collectives.reproduce.cccl import Row
+from collectives.reproduce.rows import Row
 from cxlemu.topology import Topology
 
 RANKS = 8
