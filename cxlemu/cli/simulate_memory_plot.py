@@ -10,6 +10,7 @@ from cxlemu.cli.bench_plot import pyplot
 from cxlemu.cli.reproduce_plot import COLOURS, png
 from cxlemu.units import format_bytes
 
+TICKS_APART = 3  # so many times, or their names lie one upon the other
 LINES = ("-", "--", ":", "-.")  # of policies
 
 
@@ -48,8 +49,10 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
             )
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
-    sizes = sorted({row.working_set_bytes for row in rows})
-    ticks = sizes[:: max(1, len(sizes) // 5)]
+    ticks: list[int] = []
+    for size in sorted({row.working_set_bytes for row in rows}):
+        if not ticks or size >= TICKS_APART * ticks[-1]:
+            ticks.append(size)
     panel.set_xticks(ticks, [format_bytes(size) for size in ticks], fontsize=8)
     least, most = min(row.access_ns for row in rows), max(row.access_ns for row in rows)
     rounds = [digit * 10**power for power in range(1, 8) for digit in (1, 2, 5)]
