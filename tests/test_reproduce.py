@@ -219,7 +219,7 @@ def test_bad_input_is_refused_before_the_work(
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert message in done.output
-    assert CliRunner().invoke(main, ["reproduce", "scalepool"]).exit_code == 2
+    assert CliRunner().invoke(main, ["reproduce", "nothing"]).exit_code == 2
 
 
 def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
