@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from collectives.reproduce import tiers
 from collectives.reproduce.tiers import CLUSTERS, SCALEPOOL, TierStudy, told, variations
 from collectives.tiering.placement import Move
-from collectives.tiering.program import Access, Program, one_by_one, timed
+from collectives.tiering.program import Program, timed
 from collectives.tiering.study import ACCESSES, Memory
 from collectives.tiering.tiers import tiers_of
 from collectives.tiering.workloads import Workload, zipf_shares, zipf_sums
@@ -125,38 +125,42 @@ def test_ranks_queue_where_they_meet() -> None:
 PAGE = 4096
 
 
-def played(accesses: list[Access], moves: dict[int, list[Move]]) -> tuple[list[int], dict[str, int]]:
-    """What each access takes, and the bytes through each memory."""
+def played(tiers: list[int], pages: list[int], moves: dict[int, list[Move]]) -> tuple[list[int], dict[str, int]]:
+    """What each access takes, of 64 bytes of these pages in these tiers; and the bytes through each memory."""
     model = CostModel.of(FOUR, 4)
-    regions = [tier.regions for tier in tiers_of(model, 1)]
-    run, (times,) = timed(model, regions, [Program(accesses, PAGE, moves)])
+    program = Program(np.array(tiers), np.array(pages), np.full(len(tiers), 64), PAGE, moves)
+    run, (times,) = timed(model, [tier.regions for tier in tiers_of(model, 1)], [program])
     return times.tolist(), {use.resource.name: use.bytes for use in run.uses if use.resource.kind == "card"}
 
 
 def test_accesses_come_one_after_another() -> None:
-    accesses = [Access(tier, page * PAGE, 64) for page, tier in enumerate((OWN, NODES, PEERS, OWN))]
-    model = CostModel.of(FOUR, 4)
-    regions = [tier.regions[0] for tier in tiers_of(model, 1)]
-    assert one_by_one(model, regions, accesses) == [load_ns(access.tier) for access in accesses]
+    tiers = [OWN, NODES, PEERS, OWN]
+    assert played(tiers, [0, 1, 2, 3], {})[0] == [load_ns(tier) for tier in tiers]
 
 
 def test_an_access_waits_for_its_page_that_is_on_its_way() -> None:
     """It is read where it lay and written where it will lie, and that is when the access begins."""
-    first, second = Access(OWN, 0, 64), Access(OWN, PAGE, 64)
-    times, _ = played([first, second, first], {1: [Move(1, NODES, OWN)]})
+    times, _ = played([OWN] * 4, [0, 1, 0, 1], {1: [Move(1, NODES, OWN)]})
     moved = load_ns(NODES, PAGE) + ns(PAGE, 1000)
-    assert times == [load_ns(OWN), moved + load_ns(OWN), load_ns(OWN)]
+    assert times == [load_ns(OWN), moved + load_ns(OWN), load_ns(OWN), load_ns(OWN)]
+
+
+def test_a_page_that_moves_twice_is_waited_for_until_it_is_there() -> None:
+    there = {1: [Move(1, NODES, OWN)], 2: [Move(1, OWN, PEERS)]}
+    times, _ = played([OWN, OWN, PEERS], [0, 0, 1], there)
+    first, second = load_ns(NODES, PAGE) + ns(PAGE, 1000), load_ns(OWN, PAGE) + 40 + ns(PAGE, 400)
+    assert times == [load_ns(OWN), load_ns(OWN), first + second - load_ns(OWN) + load_ns(PEERS)]
 
 
 def test_a_move_passes_beside_accesses_to_other_pages() -> None:
-    times, _ = played([Access(OWN, 0, 64)] * 9, {1: [Move(1, NODES, PEERS)]})
+    times, _ = played([OWN] * 9, [0] * 9, {1: [Move(1, NODES, PEERS)]})
     assert times == [load_ns(OWN)] * 9
 
 
 def test_every_byte_that_leaves_a_tier_arrives_in_another() -> None:
     """Conservation, as the modelled memories count: of each move a page is read in one and written in the other."""
     moves = {1: [Move(1, NODES, OWN)], 2: [Move(2, OWN, NODES)], 3: [Move(3, NODES, OWN)]}
-    _, used = played([Access(OWN, 0, 64)] * 5, moves)
+    _, used = played([OWN] * 5, [0] * 5, moves)
     assert used["host0 memory reads"] == 5 * 64 + PAGE
     assert used["host0 memory writes"] == 2 * PAGE
     assert sum(nbytes for name, nbytes in used.items() if re.match(r"card\d reads", name)) == 2 * PAGE

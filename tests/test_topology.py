@@ -283,3 +283,11 @@ def test_check_tells_right_files_from_wrong_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [[], ["show"], ["check"], ["list"]])
 def test_help_shows_examples(command: list[str]) -> None:
     assert "Examples:\n    cxlemu topology " in cxlemu("topology", *command, "--help").output
+
+
+def test_a_copy_with_other_parts_works_out_its_routes_anew(two_levels: Topology) -> None:
+    """What a topology worked out and kept is not that of a copy."""
+    assert two_levels.load_latency_ns(0, 0) == 2 * (1 + 10 + 2 + 100 + 4) + 300
+    leaf, spine = two_levels.switches
+    slower = two_levels.model_copy(update={"switches": (leaf, spine.model_copy(update={"port_latency_ns": 1000}))})
+    assert slower.load_latency_ns(0, 0) == 2 * (1 + 10 + 2 + 1000 + 4) + 300
