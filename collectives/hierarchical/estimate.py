@@ -60,17 +60,8 @@ class Ways:
         cluster, pool = ranks_per_cluster(topology, ranks), topology.pool_space
         cards, own = topology.cards_of(pool), topology.cards_of(memory)
         neighbours = _neighbours(topology, own)
-        carried = sum(topology.card(card).total_gbytes_per_s for card in cards)
-        return cls(
-            cluster,
-            _way(
-                topology,
-                memory.costs or topology.costs,
-                _neighbours(topology, own),
-                ranks * topology.card(own[0]).total_gbytes_per_s,
-            ),
-            _way(topology, topology.costs, cards[0], carried),
-        )
+        inside = _way(topology, memory.costs or topology.costs, neighbours, ranks * _total(topology, own[:1]))
+        return cls(cluster, inside, _way(topology, topology.costs, cards[0], _total(topology, cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
         """(with two levels, without) for blocks of ``nbytes``; without, small ones are not cut into chunks."""
@@ -80,6 +71,10 @@ class Ways:
         chunks = ALL.chunks if nbytes >= CHUNKED_MIN_BYTES else 1
         levels = (way.time_ns(load, nbytes, ALL.chunks) for way, load in ((self.pool, across), (self.inside, inside)))
         return sum(levels), self.pool.time_ns(flat, nbytes, chunks)
+
+
+def _total(topology: Topology, cards: tuple[int, ...]) -> float:
+    return sum(topology.card(card).total_gbytes_per_s for card in cards)
 
 
 def _neighbours(topology: Topology, memories: tuple[int, ...]) -> int:
