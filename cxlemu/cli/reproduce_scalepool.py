@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collectives.reproduce.cccl import MISS, Row
+from collectives.reproduce.rows import MISS, Row
 from collectives.reproduce.scalepool import Pair, Reproduction
 from collectives.workloads.durations import LEVELS
 from cxlemu import __version__
