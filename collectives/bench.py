@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives import catalog, oracle, sizes
-from collectives.builder import ZERO_COPY
+from collectives.builder import HIERARCHICAL, ZERO_COPY
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.hierarchical.estimate import Ways
 from collectives.layouts import REGION_BYTES
-from collectives.recipes import Recipe
+from collectives.recipes import Recipe, with_checksums
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call
 
@@ -76,6 +77,7 @@ class Sweep:
     region_bytes: int = REGION_BYTES
     engine: str = "native"
     integrity: str | None = None
+    cluster: int = 1  # ranks in a cluster, where the topology has clusters
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
@@ -104,6 +106,8 @@ class Sweep:
                 raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
             block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
             call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
+            if variant == HIERARCHICAL.name:
+                call = replace(call, cluster=self.cluster)
             catalog.check(call)
             if self.check:
                 oracle.check_exact(call)
@@ -117,11 +121,19 @@ class Sweep:
             return [own.name]
         lends = not self.in_place or collective not in NEVER_LENT_IN_PLACE
         if self.variant == EVERY:
-            return [v for v in catalog.variants(collective) if lends or v != ZERO_COPY.name]
+            there = catalog.variants(collective, clusters=self.cluster > 1 and self.integrity is None)
+            return [v for v in there if lends or v != ZERO_COPY.name]
         if self.variant == ZERO_COPY.name and not lends:
             raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
         if self.variant != AUTO:
-            catalog.recipe(collective, self.variant)
+            levels = catalog.recipe(collective, self.variant).style.levels
+            if levels and self.cluster == 1:
+                raise ArgumentError(
+                    f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
+                    f"choose -n and a topology's ranks_per_host so"
+                )
+            if levels and self.integrity is not None:
+                with_checksums(catalog.recipe(collective, self.variant))  # says why not
         return [self.variant]
 
 
@@ -207,10 +219,16 @@ class Row:
 
 
 def row(
-    case: Case, seen: Mapping[int, Measured], *, checked: bool, one_clock: bool = True, paced: Paced | None = None
+    case: Case,
+    seen: Mapping[int, Measured],
+    *,
+    checked: bool,
+    one_clock: bool = True,
+    paced: Paced | None = None,
+    ways: Ways | None = None,
 ) -> Row:
     """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
-    are ``paced``, times are the model's.
+    are ``paced``, times are the model's. ``ways``: by which the ranks chose.
     """
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
@@ -218,7 +236,7 @@ def row(
     time_ns /= 1.0 if paced is None else paced.time_scale
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     auto = call.algorithm == AUTO
-    choice = choose(call.collective, call.nbytes, call.ranks) if auto else Choice(call.algorithm, "")
+    choice = choose(call.collective, call.nbytes, call.ranks, ways=ways) if auto else Choice(call.algorithm, "")
     wrong = sum(m.wrong for m in measured)
     if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
         checked &= one_clock

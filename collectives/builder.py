@@ -80,6 +80,7 @@ class Style:
     overlap: bool = False  # publishing and retrieving are streams of their own
     line: bool = False  # payload inside the doorbell's line, nothing in data slots
     heap: bool = False  # zero copy: the input is published where it lies in the heap
+    levels: bool = False  # inside clusters and across them (collectives/hierarchical)
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
     slice_bytes: int = 0  # not 0: ranks send slices of at most so many bytes to each other (collectives/nccl/words.py)
 
@@ -89,6 +90,7 @@ AGGREGATE = Style("aggregate")
 ALL = Style("all", chunks=4, overlap=True)
 LINE = Style("line", line=True)
 ZERO_COPY = Style("zero_copy", chunks=8, overlap=True, heap=True)
+HIERARCHICAL = Style("hierarchical", chunks=4, overlap=True, levels=True)
 STYLES = {style.name: style for style in (NAIVE, AGGREGATE, ALL, LINE, ZERO_COPY)}
 
 
@@ -543,29 +545,54 @@ class Builder:
             self._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
 
     def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
-        """Fold from the left, accumulating in scratch: in place, ``dst`` may be an operand of a later step."""
+        self._combine(
+            dst,
+            self._republished(chunk, republish),
+            chunk.nbytes,
+            sources,
+            arrive=lambda peer: self._await_chunk(chunk, peer, block),
+            divide=self.call.redop == "avg",
+            stream="retrieve",
+            accumulator=self._scratch(chunk.nbytes) if len(sources) > 3 else NOTHING,
+        )
+
+    def _combine(
+        self,
+        dst: Operand,
+        dst2: Operand,
+        nbytes: int,
+        sources: list[Operand],
+        *,
+        arrive: Callable[[int], object],
+        divide: bool,
+        stream: str,
+        accumulator: Operand,
+    ) -> None:
+        """Fold from the left, accumulating in scratch: in place, ``dst`` may be an operand of a later step.
+
+        ``arrive`` emits what it takes that source number k may be read, where it lies in the pool.
+        """
         op = Op.REDUCE_LOCAL if self.style.line or self.style.checked else Op.REDUCE
         todo = list(enumerate(sources))
-        accumulator: list[Operand] = []
+        sum_so_far: list[Operand] = []
         while todo:
-            now, todo = todo[: 3 - len(accumulator)], todo[3 - len(accumulator) :]
-            for peer, operand in now:
+            now, todo = todo[: 3 - len(sum_so_far)], todo[3 - len(sum_so_far) :]
+            for number, operand in now:
                 if operand.kind == Kind.REGION:
-                    self._await_chunk(chunk, peer, block)
+                    arrive(number)
             last = not todo
-            divide = last and self.call.redop == "avg"
-            target = dst if last else self._scratch(chunk.nbytes)
+            target = dst if last else accumulator
             self._emit(
-                "retrieve",
+                stream,
                 op,
-                arg=self.ranks if divide else 0,
-                flags=Flag.DIVIDE if divide else 0,
-                nbytes=chunk.nbytes,
+                arg=self.ranks if last and divide else 0,
+                flags=Flag.DIVIDE if last and divide else 0,
+                nbytes=nbytes,
                 dst=target,
-                dst2=self._republished(chunk, republish) if last else NOTHING,
-                sources=accumulator + [operand for _, operand in now],
+                dst2=dst2 if last else NOTHING,
+                sources=sum_so_far + [operand for _, operand in now],
             )
-            accumulator = [target]
+            sum_so_far = [target]
 
     def _fold_at_once(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
         """As fold and _reduce, for sources in slots."""

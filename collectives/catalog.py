@@ -7,6 +7,8 @@ from dataclasses import replace
 from collectives.algorithms import SHIPPED
 from collectives.builder import ALL, Builder
 from collectives.contracts import contract_of
+from collectives.hierarchical import HIERARCHICAL
+from collectives.hierarchical.levels import Levels
 from collectives.nccl import RECIPES as NCCL
 from collectives.nccl import Sends
 from collectives.recipes import Recipe, recipes_of
@@ -17,12 +19,16 @@ from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 BLOCK_BYTES_MAX = 1 << 40
 
 # Ours, and NCCL's, which no choice of ours takes.
-_RECIPES = {(recipe.collective, recipe.name): recipe for function in SHIPPED for recipe in recipes_of(function)}
+_RECIPES = {
+    (recipe.collective, recipe.name): recipe
+    for function in (*SHIPPED, *HIERARCHICAL)
+    for recipe in recipes_of(function)
+}
 
 
-def variants(collective: str) -> list[str]:
-    """The variants that a collective can be run in."""
-    return [name for c, name in _RECIPES if c == collective]
+def variants(collective: str, *, clusters: bool = False) -> list[str]:
+    """The variants that a collective can be run in; some take ranks that come in ``clusters``."""
+    return [name for (c, name), its in _RECIPES.items() if c == collective and (clusters or not its.style.levels)]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
@@ -30,7 +36,7 @@ def recipe(collective: str, variant: str) -> Recipe:
     contract_of(collective)
     found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant))
     if found is None:
-        names = [*variants(collective), *(name for its, name in NCCL if its == collective)]
+        names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
         raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
     return found
 
@@ -65,8 +71,14 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     if recipe.style.heap and call.heap is None:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
 
+    if recipe.style.levels and not 1 < call.cluster < call.ranks:
+        raise ArgumentError(
+            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
+            f"each of two or more hosts"
+        )
+
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        kind = Sends if recipe.style.slice_bytes else Builder
+        kind = Levels if recipe.style.levels else Sends if recipe.style.slice_bytes else Builder
         builder = kind(call, layout, recipe.style, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
@@ -97,6 +109,8 @@ def check(call: Call) -> None:
         raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")
     if not 0 <= call.root < call.ranks:
         raise ArgumentError(f"root {call.root} is not one of the ranks 0..{call.ranks - 1}")
+    if call.cluster < 1 or call.ranks % call.cluster:
+        raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
     if call.dtype not in DTYPES:
         raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
     operations = ("sum", "prod", "min", "max", "avg") if contract.reduces else ("none",)

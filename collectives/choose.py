@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from collectives.builder import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
+from collectives.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, Ways
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.units import format_bytes
 
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
-CHUNKED_MIN_BYTES = 16 << 10
-TWO_SHOT_MIN_BYTES = 64 << 10
 ZERO_COPY_MIN_BYTES = 64 << 10
 
 
@@ -19,10 +19,11 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False) -> Choice:
+def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, ways: Ways | None = None) -> Choice:
     """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.pool made.
 
-    Not for scatter, as its root alone has x: there zero copy has to be asked for.
+    Not for scatter, as its root alone has x: there zero copy has to be asked for. ``ways``: of ranks in clusters, which
+    take two levels where those are faster by the cost model.
     """
     if not COLLECTIVES[collective].moves_data:
         return Choice("line", "no data: doorbells only")
@@ -36,6 +37,14 @@ def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False) -
     lines = -(-nbytes // PAYLOAD_BYTES)
     if nbytes <= LINE_MAX_BYTES:
         return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")
+    if ways is not None:
+        levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
+        if levels_ns < flat_ns:
+            return Choice(
+                HIERARCHICAL.name,
+                f"{size} on clusters of {ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
+                f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures",
+            )
     if collective == "all_reduce" and ranks > 2 and nbytes >= TWO_SHOT_MIN_BYTES:
         return Choice(
             "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"

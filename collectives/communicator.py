@@ -36,6 +36,7 @@ from collectives.fused.plans import build as build_product
 from collectives.fused.words import Matrix, Products
 from collectives.fused.words import bind as bind_product
 from collectives.heap import SymmetricHeap, lines
+from collectives.hierarchical.estimate import Ways
 from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Planned, Stepped
 from collectives.progress import Handle, Lane
@@ -45,6 +46,7 @@ from collectives.verbs import Outcome, Verbs
 from collectives.watch import Watcher
 from cxlemu import _native
 from cxlemu.checksums import check_integrity
+from cxlemu.clusters import memories_behind_pool, ranks_per_cluster
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine, Obstacles
@@ -90,6 +92,9 @@ class Communicator(Verbs, Products):
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
+        self.cluster = ranks_per_cluster(
+            [context.hosts[member] for member in members]
+        )  # ranks in one, 1: there are none
         self.layout = layout
         self._board = context.session.board(arena.take(board_bytes(self.size)).at, self.size)
         ring = arena.take(self.layout.extent_bytes)
@@ -100,6 +105,8 @@ class Communicator(Verbs, Products):
         self._lane = lane
         self._deadline_s = deadline_s
         self._integrity = integrity
+        two_levels = layout.owned and integrity is None  # else never faster, or not possible
+        self._ways = Ways.of(context.topology, self.size) if two_levels else None
         self._revoked: RunError | None = None
         self._scratch: Bytes = np.empty(0, np.uint8)
         self._ring = _native.Ring(
@@ -168,7 +175,13 @@ class Communicator(Verbs, Products):
         pool, arena = context.pool, world_share(context.arena)
         cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
         layout = layout_in(
-            arena.nbytes, context.ranks, cards, interleave, region_bytes=region_bytes, heap_bytes=heap_bytes
+            arena.nbytes,
+            context.ranks,
+            cards,
+            interleave,
+            region_bytes=region_bytes,
+            heap_bytes=heap_bytes,
+            owned=memories_behind_pool(context.topology, context.ranks) > 0,
         )
         if isinstance(engine, str):
             pacer = context.pacer if paced else None
@@ -202,7 +215,7 @@ class Communicator(Verbs, Products):
                 groups.setdefault(its_color, []).append((its_key, rank))
         # Every rank takes every group's room, and finds that it is too small where it is, so that all agree.
         room = child_room(self._arena.nbytes, len(groups), self.layout)
-        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         layouts = {
             its_color: layout_in(room, len(group), cards, interleave_bytes, region_bytes=region_bytes)
@@ -238,7 +251,7 @@ class Communicator(Verbs, Products):
         return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
 
     def _renewed(self, roster: Roster) -> Communicator:
-        cards, interleave_bytes = self.layout.cards, self.layout.interleave_bytes
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
         region_bytes = self.layout.slots * self.layout.slot_bytes
         ranks, room = roster.ranks, roster.room
         layout = layout_in(room.nbytes // 2, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
@@ -259,7 +272,7 @@ class Communicator(Verbs, Products):
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
         """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `pool` made."""
-        return choose(collective, nbytes, self.size, in_pool=in_pool)
+        return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self._ways)
 
     # --- how a call runs --------------------------------------------------------------------------------------
 
@@ -296,11 +309,12 @@ class Communicator(Verbs, Products):
         dtype = dtype_name(array) if array is not None else "u8"
         auto = variant == "auto"
         if auto:
-            variant = choose(collective, nbytes, self.size).variant
+            variant = self.choice(collective, nbytes).variant
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
-        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root)
+        cluster = self.cluster if chosen.style.levels else 1
+        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster)
         check(call)
         bound = bind(call, self.rank, x, out)
         if chosen.style.heap or (auto and self.pool.in_use):
@@ -358,7 +372,7 @@ class Communicator(Verbs, Products):
         if x is not None and refusal is None:
             heap = self.pool.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
         if auto:
-            variant = choose(call.collective, call.nbytes, self.size, in_pool=heap is not None).variant
+            variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None).variant
             if variant != ZERO_COPY.name:
                 return chosen, bound
             chosen = self._recipe(call.collective, variant)
@@ -421,7 +435,7 @@ class Communicator(Verbs, Products):
     def _clear_doorbells(self) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
         memory = self._context.memory
-        for card, offset, nbytes in self.layout.own_doorbells(self.rank):
+        for card, offset, nbytes in self.layout.doorbells_of(self.rank):
             memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, self._base + offset, nbytes)
             self._context.session.beat()  # peers may be waiting for this rank to be done

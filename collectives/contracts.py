@@ -93,6 +93,7 @@ def in_rank_order(call: Call) -> bool:
 class Piece(NamedTuple):
     """Output bytes [at, at + nbytes) are, byte by byte, the fold of these contributions from the left.
 
+    ``apart``: so many consecutive contributions each are folded by themselves first, and then what comes of them.
     Where an algorithm has an order of its own (`in_rank_order`), any order is right.
     """
 
@@ -100,17 +101,22 @@ class Piece(NamedTuple):
     nbytes: int
     contributions: tuple[tuple[int, int], ...]  # (rank, offset in that rank's input)
     divisor: int = 1
+    apart: int = 1
 
 
 def postcondition(call: Call, rank: int) -> Iterator[Piece]:
-    """What a rank's output must be. Reductions fold in rank order, so that results are the same bits everywhere."""
+    """What a rank's output must be. Reductions fold in rank order, so that results are bitwise reproducible.
+
+    On clusters each cluster's ranks are folded in rank order, and then the clusters in their order: another rounding of
+    floats than without, but the same on every rank and in every run.
+    """
     collective, m, everyone = COLLECTIVES[call.collective], call.nbytes, range(call.ranks)
     if buffers(call, rank)[1].nbytes == 0:
         return
     divisor = call.ranks if call.redop == "avg" else 1
     own_block = rank * m if collective.input_blocks == "ranks" else 0
     if collective.reduces:
-        yield Piece(0, m, tuple((source, own_block) for source in everyone), divisor)
+        yield Piece(0, m, tuple((source, own_block) for source in everyone), divisor, call.cluster)
     elif collective.rooted_input:
         yield Piece(0, m, ((call.root, own_block),))
     else:

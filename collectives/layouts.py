@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cxlemu.clusters import memories_behind_pool
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
@@ -23,15 +24,25 @@ MIN_DOORBELLS_PER_RANK = 64
 
 
 def layout_for(
-    ranks: int, cards: int, card_bytes: int, interleave_bytes: int, *, region_bytes: int = REGION_BYTES
+    ranks: int,
+    cards: int,
+    card_bytes: int,
+    interleave_bytes: int,
+    *,
+    region_bytes: int = REGION_BYTES,
+    owned: bool = False,
 ) -> Layout:
     """A ring of about ``region_bytes`` of data that takes at most ``card_bytes`` of every card.
 
+    ``owned``: behind the pool's cards there is a memory of each rank, which has a part in every slot as well.
     Raises ArgumentError when the cards cannot hold the doorbells and a line per rank and slot.
     """
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks)  # all-to-all needs one per peer, and some for chunks
     slots = slots_in(region_bytes, ranks, cards, interleave_bytes)
     bare = Layout(ranks, cards, slots, 0, doorbells, interleave_bytes)
+    if owned:
+        own = max(MIN_DOORBELLS_PER_RANK, ranks)
+        bare = replace(bare, cards=cards + ranks, doorbells_per_rank=doorbells + own, owned=True, own_doorbells=own)
     per_slot = min((card_bytes - bare.data_offset) // slots, region_bytes // (slots * cards))
     granule = interleave_bytes if per_slot >= interleave_bytes else LINE_BYTES
     slot_card_bytes = per_slot // granule * granule
@@ -63,6 +74,7 @@ def layout_in(
     *,
     region_bytes: int = REGION_BYTES,
     heap_bytes: int | None = None,
+    owned: bool = False,
 ) -> Layout:
     """A ring and a heap in ``room_bytes`` of every card, beside a board.
 
@@ -71,7 +83,7 @@ def layout_in(
     Raises ArgumentError when they do not fit.
     """
     room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
-    ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes)
+    ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes, owned=owned)
     sharers = -(-ranks // cards)
     if heap_bytes is None:
         heap_bytes = round_down(room_bytes // 4 // sharers, DATA_ALIGN_BYTES)
@@ -112,4 +124,5 @@ def heirs_room(left_bytes: int) -> int:
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
-    return layout_in(room, ranks, topology.pool_card_count, topology.interleave_bytes, region_bytes=region_bytes)
+    cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
+    return layout_in(room, ranks, cards, topology.interleave_bytes, region_bytes=region_bytes, owned=owned)

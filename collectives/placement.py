@@ -45,30 +45,30 @@ def _granularities(layout: Layout) -> Iterator[int]:
 def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
     piece = min(round_down(layout.slot_bytes // (writers * blocks), LINE_BYTES), round_up(nbytes, LINE_BYTES))
     area = piece * blocks
-    regions = (Region(0, layout.cards, layout.slot_card_bytes, 0, w * area, area) for w in range(writers))
+    regions = (Region(0, layout.pool_cards, layout.slot_card_bytes, 0, w * area, area) for w in range(writers))
     return tuple(regions), piece
 
 
 def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
     for granularity in _granularities(layout):
         # An area is whole stripes, and a granule is left between two, so that the next one starts on the next card.
-        usable = round_down(layout.slot_card_bytes, granularity) * layout.cards
-        area = round_down(usable // writers - granularity, granularity * layout.cards)
+        usable = round_down(layout.slot_card_bytes, granularity) * layout.pool_cards
+        area = round_down(usable // writers - granularity, granularity * layout.pool_cards)
         stride = area + granularity
         if area >= blocks * LINE_BYTES:
             break
     else:  # no room for such order: areas are packed, line by line
         area = stride = round_down(layout.slot_bytes // writers, LINE_BYTES)
     piece = round_down(area // blocks, LINE_BYTES)
-    return tuple(Region(0, layout.cards, granularity, 0, w * stride, area) for w in range(writers)), piece
+    return tuple(Region(0, layout.pool_cards, granularity, 0, w * stride, area) for w in range(writers)), piece
 
 
 def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
-    sharers = -(-writers // layout.cards)
+    sharers = -(-writers // layout.pool_cards)
     per_card = layout.slot_card_bytes // sharers
     granularity = next((g for g in _granularities(layout) if g <= per_card), LINE_BYTES)
     per_card = round_down(per_card, granularity)
-    ranges = [rank_cards(w, writers, layout.cards) for w in range(writers)]
+    ranges = [rank_cards(w, writers, layout.pool_cards) for w in range(writers)]
     piece = round_down(min(r.cards for r in ranges) * per_card // blocks, LINE_BYTES)
     regions = (
         Region(r.first_card, r.cards, granularity, r.sharers_before * per_card, 0, piece * blocks) for r in ranges

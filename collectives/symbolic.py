@@ -228,7 +228,7 @@ def compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, *, ran
     """Raises ContractError where a piece of the rank's output is not what it must be."""
     at = 0
     for symbol in rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes):
-        expected = Fold(tuple((source, offset + at) for source, offset in piece.contributions), piece.divisor)
+        expected = _promised(piece, at)
         got = symbol.fold
         if got is not None and not rank_order:
             expected, got = _sorted(expected), _sorted(got)
@@ -239,6 +239,15 @@ def compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, *, ran
                 f"{_text(symbol.fold)}, the contract says {_text(expected)}"
             )
         at += symbol.nbytes
+
+
+def _promised(piece: Piece, at: int) -> Fold:
+    """The fold of byte ``at`` of a piece. With the first group of those folded apart the fold from the left begins."""
+    terms: tuple[Term, ...] = tuple((source, offset + at) for source, offset in piece.contributions)
+    if piece.apart > 1:
+        groups = [Fold(terms[k : k + piece.apart]) for k in range(0, len(terms), piece.apart)]
+        terms = (*groups[0].terms, *groups[1:])
+    return Fold(terms, piece.divisor)
 
 
 def _sorted(fold: Fold) -> Fold:

@@ -13,14 +13,17 @@ import numpy as np
 
 from collectives import catalog, contracts, oracle, sizes
 from collectives.bench import AUTO, Case, WrongElement, load_algorithm
-from collectives.builder import NAIVE
+from collectives.builder import HIERARCHICAL, NAIVE
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES
+from collectives.hierarchical.estimate import Ways
+from collectives.hierarchical.needs import needs
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from collectives.nccl import RECIPES
 from collectives.nccl.protocols import take
 from collectives.nccl.room import room
 from collectives.recipes import Recipe
+from cxlemu.clusters import cluster_memory, ranks_per_cluster
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding
 from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, replay, simulate
@@ -79,6 +82,8 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     whose index is k more than a multiple of the ranks lies in rank k's. Raises ArgumentError where the cards have not
     even room for doorbells and a line for each rank.
     """
+    if call.cluster > 1:
+        return _layout_on_levels(topology, call)
     space, ranks = space or topology.pool_space, call.ranks
     cards, room_bytes, granule = _on_cards(topology, space, ranks)
     many = COLLECTIVES[call.collective].input_blocks == "ranks" or call.collective == "all_reduce"
@@ -105,6 +110,29 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     return replace(bare, slot_card_bytes=slot_card_bytes, heap_card_bytes=sharers * heap_rank_bytes)
 
 
+def _layout_on_levels(topology: Topology, call: Call) -> Layout:
+    """The same for two levels: blocks inside lie in the ranks' own memories, where the topology has such."""
+    inside, across, block_bytes = needs(call)
+    pool, memory = topology.pool_space, cluster_memory(topology, call.ranks)
+    cards, granule = len(topology.cards_of(pool)), pool.granule_bytes
+    own = HIERARCHICAL.chunks * inside
+    bells = HIERARCHICAL.chunks * across + own
+    bare = Layout(call.ranks, cards, SLOTS_MIN, 0, bells, granule)
+    if memory is not None:
+        bare = replace(bare, cards=cards + call.ranks, owned=True, own_doorbells=own)
+    area = round_up(block_bytes, LINE_BYTES) + LINE_BYTES
+    in_pool = area * (across if memory is not None else inside + across) + granule
+    wanted = -(-in_pool // max(1, cards // call.ranks)) * -(-call.ranks // cards) + 2 * granule
+    spaces = [pool] if memory is None else [pool, memory]
+    room = min(topology.card(topology.cards_of(space)[0]).capacity_bytes for space in spaces)
+    most = (room - bare.data_offset - DATA_ALIGN_BYTES) // SLOTS_MIN
+    wanted = wanted if memory is None else max(wanted, area * inside)
+    size = min(round_up(wanted, granule), round_down(most, granule))
+    if size < granule:
+        raise ArgumentError(f"memories of {format_bytes(room)} have no room for the doorbells of {call.ranks} ranks")
+    return replace(bare, slot_card_bytes=size)
+
+
 def _on_cards(topology: Topology, space: Space, ranks: int) -> tuple[int, int, int]:
     """A layout's cards on a space, their bytes, and the granule."""
     numbers = topology.cards_of(space)
@@ -129,14 +157,16 @@ def planned(
         recipe = load_algorithm(algorithm)
     else:
         if call.algorithm == AUTO:
-            choice = choose(call.collective, call.nbytes, call.ranks)
+            ways = Ways.of(topology, call.ranks) if space in (None, topology.pool_space) else None
+            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways)
         recipe = catalog.recipe(call.collective, choice.variant)
     return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
 
 
 def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
     """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it."""
-    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None)
+    cluster = ranks_per_cluster(topology.place(call.ranks)) if recipe.style.levels else 1
+    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
     if layout is None and recipe.style.slice_bytes:
         cards, card_bytes, granule_bytes = _on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
@@ -149,6 +179,12 @@ def _spoken(topology: Topology, case: Case, space: Space) -> tuple[Topology, Pla
     spoken, recipe, _, reason = take(topology, space, call)
     its = next(its for its in spoken.spaces if its.name == space.name)
     return spoken, plan_of(spoken, recipe, call, its), Choice(recipe.name, reason)
+
+
+def _model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
+    """Which of the model's cards those of a plan's layout on this space are."""
+    memory = cluster_memory(model.topology, plan.ranks) if plan.layout.owned else None
+    return model.cards_of(space) + (model.cards_of(memory) if memory is not None else ())
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
@@ -216,7 +252,7 @@ def simulate_case(
         else:
             machine, (plan, choice) = topology, planned(topology, case, algorithm, where)
         model = CostModel.of(machine, case.call.ranks, failures)
-        program = [VirtualCall(plan, cards=model.cards_of(where))]
+        program = [VirtualCall(plan, cards=_model_cards(model, plan, where))]
     elif space is not None:
         raise ArgumentError("--split does not go with --space: its calls are on the pool")
     else:

@@ -8,7 +8,16 @@ Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py 
 class Simulation:
     def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
     def communicator(
-        self, ranks: int, slots: int, doorbells_per_rank: int, cards: Table, epochs: int, used: int, /
+        self,
+        ranks: int,
+        slots: int,
+        doorbells_per_rank: int,
+        own_doorbells: int,
+        pool_cards: int,
+        cards: Table,
+        epochs: int,
+        used: int,
+        /,
     ) -> int: ...
     def call(
         self,

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu import _native
+from cxlemu.clusters import cluster_memory, memories_behind_pool
 from cxlemu.compute import kernel_costs
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import KERNELS
@@ -85,8 +86,14 @@ class Clocks:
 
     @cached_property
     def cards(self) -> NDArray[np.int32]:
-        """Of the pool's cards, which of the model's each is."""
-        return np.array(self.model.cards_of(self.model.topology.pool_space), np.int32)
+        """Of the cards of this machine, which of the model's each is: the pool's, and memories of ranks behind them."""
+        topology, ranks = self.model.topology, len(self.model.hosts)
+        cards = self.model.cards_of(topology.pool_space)
+        if memories_behind_pool(topology, ranks):
+            memory = cluster_memory(topology, ranks)
+            assert memory is not None
+            cards += self.model.cards_of(memory)
+        return np.array(cards, np.int32)
 
     @cached_property
     def nbytes(self) -> int:

@@ -27,4 +27,4 @@ def may_be_in_place(collective: str, variant: str) -> bool:
 
 def with_heap(layout: Layout) -> Layout:
     """The layout with HEAP_RANK_BYTES of heap for every rank."""
-    return replace(layout, heap_card_bytes=HEAP_RANK_BYTES * -(-layout.ranks // layout.cards))
+    return replace(layout, heap_card_bytes=HEAP_RANK_BYTES * -(-layout.ranks // layout.pool_cards))

@@ -73,6 +73,7 @@ class OneCall(Model):
     root: Small = 0
     in_place: bool = False
     heap: Heap | None = None
+    cluster: Ranks = 1
     gemm: Product | None = None
     mutant: Annotated[str, Field(max_length=80)] | None = None
 
@@ -93,6 +94,8 @@ class Ring(Model):
     doorbells_per_rank: Small
     interleave_bytes: Annotated[int, Field(ge=64, le=CARD_BYTES_MAX)]
     heap_card_bytes: Bytes = 0
+    owned: bool = False
+    own_doorbells: Small = 0
 
 
 class Body(Model):

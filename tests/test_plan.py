@@ -16,7 +16,7 @@ from collectives import catalog
 from collectives.builder import Builder
 from collectives.catalog import build, recipe
 from collectives.layouts import layout_for
-from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.plan import Call, Gemm, InHeap, Layout, Plan
 
 CALL = Call("all_reduce", "two_shot", 4, 70_000, "f32", "sum")
 COPY, PUBLISH_CHUNK, RETRIEVE_CHUNK, CHUNKS = 1, 4, 3, 4  # instructions, and chunks of the variant "all"
@@ -120,6 +120,8 @@ def test_tags_differ_where_calls_differ_in_one_argument() -> None:
         "redop": ["min", "max", "avg", "prod"],
         "root": [0, 2, 3],
         "heap": [InHeap(0), InHeap(64), InHeap(64, 4096), InHeap(64, output=0)],
+        "cluster": [2, 4],
+        "gemm": [Gemm(8, 8, 8), Gemm(8, 8, 16), Gemm(8, 8, 8, order="natural")],
     }
     assert set(others) | {"in_place"} == {field.name for field in fields(Call)}
     for name, values in others.items():

@@ -36,7 +36,7 @@ def test_published_efficiencies_follow_from_the_reported_times() -> None:
 
 @pytest.fixture(scope="module")
 def few() -> flux.Reproduction:
-    return flux.Reproduction(rows=(64, 4096))
+    return flux.Reproduction(rows=(512, 4096))
 
 
 def test_only_two_gemms_are_fitted_and_they_are_met(few: flux.Reproduction) -> None:
@@ -56,7 +56,7 @@ def test_only_two_gemms_are_fitted_and_they_are_met(few: flux.Reproduction) -> N
 def test_the_best_shapes_hide_all_and_few_rows_cost_more_than_they_hide(few: flux.Reproduction) -> None:
     by_shape = {(s.cluster, s.operator.kind, s.operator.m): flux.efficiency_of(s) for s in few.shapes}
     assert by_shape["nvlink-8xa100", "all_gather_gemm", 4096] >= 0.96
-    assert by_shape["nvlink-8xa100", "all_gather_gemm", 64] < 0
+    assert by_shape["nvlink-8xa100", "all_gather_gemm", 512] < 0
 
 
 def test_no_fused_call_is_faster_than_its_parts(few: flux.Reproduction) -> None:
@@ -92,7 +92,7 @@ def test_the_command_prints_and_writes_all_of_it(
     assert max(map(len, result.output.splitlines()[:60])) < 120
     document = json.loads(out.read_text())
     assert len(document["shapes"]) == 4 * 2 * 2
-    assert document["shapes"][0]["overlap_efficiency"] < 0
+    assert any(shape["overlap_efficiency"] < 0 for shape in document["shapes"])
     assert {row["kind"] for row in document["rows"]} == {"fitted", "predicted"}
     for name in ("efficiencies.png", "times.png"):
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")

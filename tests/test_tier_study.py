@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from collectives.reproduce.tiers import CLUSTERS, SCALEPOOL, TierStudy, told
+from collectives.reproduce import tiers
+from collectives.reproduce.tiers import CLUSTERS, SCALEPOOL, TierStudy, told, variations
 from collectives.tiering.placement import Move
 from collectives.tiering.program import Access, Program, one_by_one, timed
 from collectives.tiering.study import ACCESSES, Memory
@@ -70,6 +71,8 @@ def test_tiers_are_a_topologys_spaces_nearest_first() -> None:
     assert len(Memory(FOUR, ranks=4).tiers) == 2  # nobody is left to lend
     with pytest.raises(ArgumentError, match="four has 4 places for ranks, not 5"):
         Memory(FOUR, ranks=5)
+    part = TEXT.replace("interleave_bytes: 64KiB}", "interleave_bytes: 64KiB, capacity_bytes: 96MiB}")
+    assert Memory(Topology.parse(part.encode(), "four.yaml"), ranks=2).tiers[-1].capacity_bytes == 48 * MIB
 
 
 def test_a_chase_in_one_tier_is_its_latency_exactly() -> None:
@@ -315,8 +318,15 @@ def test_a_sample_that_would_be_too_large_is_refused() -> None:
 # --- ScalePool's figures --------------------------------------------------------------------------------------------
 
 
-def test_scalepools_figures_stand_beside_ours() -> None:
-    study = TierStudy(pages=32)
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> TierStudy:
+    """Of one working set as large as the cluster, and one four times as large."""
+    monkeypatch.setattr(tiers, "ACCELERATORS", (72,))
+    monkeypatch.setattr(tiers, "TIMES_CLUSTER", (4,))
+    return TierStudy(pages=32)
+
+
+def test_scalepools_figures_stand_beside_ours(study: TierStudy) -> None:
     rows = list(study.rows())
     assert [(row.published, row.kind) for row in rows] == [(1.4, "predicted"), (4.5, "predicted"), (1.6, "predicted")]
     for row in rows:
@@ -324,12 +334,28 @@ def test_scalepools_figures_stand_beside_ours() -> None:
         assert bool(row.shows) == row.missed
     beyond = [row.ours for row in rows[1:]]
     assert beyond[0] > beyond[1] > 1  # RDMA is further away than clusters are, and those than memory nodes
-    assert re.search(r"left them, the three would be 0\.9\d, \d\.\d\d, 1\.\d\d; if all moved them, ", told(study))
 
 
-def test_a_gain_is_what_an_access_takes_there_by_what_it_takes_here() -> None:
-    """In the limit of a chase that fits nothing near: the latencies of the last tiers."""
-    study = TierStudy(pages=32)
+def test_what_is_assumed_moves_the_figures_that_it_is_of(study: TierStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+    topologies = {name: memory.topology for name, memory in study.memories.items()}
+    varied = {what: study.varied(changed).gains() for what, changed in variations(topologies)}
+    inside, rdma, clusters = study.gains()
+    sooner, later = varied["starting a copy took 2500 ns"], varied["starting a copy took 10000 ns"]
+    assert sooner[1] < rdma < later[1]
+    assert [sooner[0], sooner[2]] == [later[0], later[2]] == [inside, clusters]
+    near, far = (varied[f"CXL switches and bridges took {factor} times as long"] for factor in ("0.5", "2"))
+    assert near[1] > rdma > far[1]  # ScalePool's own way to tier 2
+    assert near[2] < clusters < far[2]  # of which the way to another cluster has more
+    monkeypatch.setattr(tiers, "variations", lambda _: [("it were otherwise", {})])
+    *_, stay, _, otherwise = told(study)
+    assert stay == "  " + ", ".join(f"{x:.2f}" for x in study.gains(policies=("static", "static"))) + (
+        " if all left pages where they are"
+    )
+    assert otherwise == f"  {inside:.2f}, {rdma:.2f}, {clusters:.2f} if it were otherwise"
+
+
+def test_a_gain_is_what_an_access_takes_there_by_what_it_takes_here(study: TierStudy) -> None:
+    """Of a chase that stays: the latencies of all tiers, each by the part of the working set that lies there."""
     chase = next(workload for workload in study.workloads if workload.kind == "chase")
     size = study.beyond[-1]
     gain = study.gain(CLUSTERS, [size], policies=("static", "static"), only=chase)

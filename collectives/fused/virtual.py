@@ -32,6 +32,12 @@ class Simulator:
         call = call_of(operator, style, self.ranks, choice or Choice())
         return build(self._layout(call), call)
 
+    def resolved(self, operator: Operator, choice: Choice) -> Choice:
+        """With all that the plan takes by default. Raises as `plan` does."""
+        gemm = call_of(operator, "fused", self.ranks, choice).gemm
+        assert gemm is not None
+        return Choice(gemm.comm_tile_rows, (gemm.tile_rows, gemm.tile_cols), gemm.order, gemm.transport)
+
     def _layout(self, call: Call) -> Layout:
         numbers = self.topology.cards_of(self._space)
         room = min(self.topology.card(card).capacity_bytes for card in numbers)
@@ -61,7 +67,9 @@ class Simulator:
             if operator.kind == "all_gather_gemm"
             else (operator.n, operator.k // ranks)
         )
-        times = operator.m // ranks // tile[0] * ranks * (n // tile[1])
+        rows = operator.m // ranks
+        down = rows // tile[0] * ranks if tile[0] <= rows else ranks // (tile[0] // rows)
+        times = down * (n // tile[1])
         tiling = in_company(accelerator, Product(*tile, k, operator.dtype), max(times, 1))
         return -(-tiling.tiles * times // accelerator.multiprocessors) * tiling.tile_ns
 

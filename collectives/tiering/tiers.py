@@ -3,7 +3,7 @@ and that of its peers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from collectives.tiering.program import Access, one_by_one
@@ -11,7 +11,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Region
 from cxlemu.timing import CostModel
-from cxlemu.topology import Space
+from cxlemu.topology import Space, Topology
 
 REGION_BYTES = 1 << 40
 
@@ -62,7 +62,9 @@ def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[
     for its in cards:
         if its != tuple(range(its[0], its[0] + len(its))):
             raise ArgumentError(f"{name} of {model.topology.name} should lie on cards in a row")
-    held = sum(model.topology.card(model.cards[card]).capacity_bytes for card in cards[0])
+    held = sum(_card_bytes(model.topology, [model.cards[card] for card in cards[0]]))
+    if space.capacity_bytes is not None:  # a part of each of its cards
+        held = held * space.capacity_bytes // sum(_card_bytes(model.topology, model.topology.cards_of(space)))
     regions = tuple(Region(its[0], len(its), space.granule_bytes, 0, 0, REGION_BYTES) for its in cards)
     costs = space.costs or model.topology.costs
     return Tier(name, space, own, held // sharers, regions, bool(costs.copy_ns), 0 if own else space.coherence_ns or 0)
@@ -70,3 +72,7 @@ def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[
 
 def _load_ns(model: CostModel, tier: Tier) -> int:
     return one_by_one(model, tier.regions[:1], [Access(0, 0, LINE_BYTES)])[0]
+
+
+def _card_bytes(topology: Topology, numbers: Iterable[int]) -> list[int]:
+    return [topology.card(number).capacity_bytes for number in numbers]

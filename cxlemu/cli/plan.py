@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from collectives.catalog import build, recipe, variants
 from collectives.catalog import check as check_call
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES, buffers
+from collectives.hierarchical.estimate import Ways
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
 from cxlemu.cli.output import writing
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
@@ -82,11 +84,16 @@ class Wanted:
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
         heap = InHeap(0, output=0 if self.in_place else None) if chosen.style.heap else None  # at its begin
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
-        return build(chosen, world_layout(Topology.load(self.config), self.ranks), call)
+        topology = Topology.load(self.config)
+        if chosen.style.levels:
+            call = replace(call, cluster=ranks_per_cluster(topology.place(self.ranks)))
+        return build(chosen, world_layout(topology, self.ranks), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
-        variant = choose(collective, nbytes, self.ranks).variant if self.variant == "auto" else self.variant
-        return recipe(collective, variant)
+        if self.variant != "auto":
+            return recipe(collective, self.variant)
+        ways = Ways.of(Topology.load(self.config), self.ranks)
+        return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways).variant)
 
 
 def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
@@ -272,7 +279,7 @@ def list_() -> None:
     table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for collective in COLLECTIVES:
         by_algorithm: dict[str, list[str]] = {}
-        for variant in variants(collective):
+        for variant in variants(collective, clusters=True):
             by_algorithm.setdefault(_first_line(recipe(collective, variant)), []).append(variant)
         for line, names in by_algorithm.items():
             table.add_row(collective, " ".join(names), line)

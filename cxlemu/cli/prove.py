@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from collectives import catalog, fused
-from collectives.bench import EVERY, STEP_FACTOR, Sweep, size_steps
+from collectives.bench import EVERY, STEP_FACTOR, Case, Sweep, size_steps
+from collectives.builder import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe, with_checksums
@@ -16,6 +18,7 @@ from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.prove_report import ProveReport
 from cxlemu.cli.ranks import RanksParam
+from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.units import BytesParam
@@ -63,13 +66,14 @@ def command(
 
     Each plan is proved as a call among any others, of every root, on a ring that wraps. A violation names the rank,
     the instruction and the link of the chain that is missing, with a schedule that shows it where one was found.
-    Without arguments: all collectives and barrier, in every variant, and all matrix products that are fused with one,
-    on small matrices that stand for all.
+    Without arguments: all collectives and barrier, in every variant, on two levels with clusters of every size that
+    the ranks can come in, and all matrix products that are fused with one, on small matrices that stand for all.
 
     \b
     Examples:
       cxlemu prove
       cxlemu prove all_gather broadcast -n 2-16 -b 8 -e 1M --variant all,line
+      cxlemu prove --variant hierarchical -n 4-8
       cxlemu prove -n 64 --json proofs.json
       cxlemu prove all_gather_gemm gemm_reduce_scatter gemm_all_reduce -n 2-16
       cxlemu prove all_reduce --integrity crc32c
@@ -97,8 +101,12 @@ def command(
         (world_layout(topology, count), case, own or catalog.recipe(case.call.collective, case.call.algorithm))
         for count in ranks
         for name in (variant.split(",") if named else ())
-        for case in _sweep(named, sizes, name, algorithm, in_place).cases(count)
+        for case in _cases(_sweep(named, sizes, name, algorithm, in_place), count)
     ]
+    if not asked:
+        raise ArgumentError(
+            f"-n: no number of ranks from {ranks[0]} to {ranks[-1]} is that of two clusters of two or more"
+        )
     if integrity is not None:
         asked = [(layout, case, with_checksums(recipe)) for layout, case, recipe in asked if _carries(recipe, variant)]
         if not asked:
@@ -112,6 +120,16 @@ def command(
             report.begin(product)
             report.add(product, product.prove(progress=report.progress))
     ctx.exit(report.verdict.exit_code)
+
+
+def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
+    """All that are asked for; those on two levels with clusters of every size."""
+    sizes = cluster_sizes(ranks)
+    if sweep.variant == HIERARCHICAL.name and not sizes:
+        return
+    for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
+        for cluster in sizes if case.call.cluster > 1 else (1,):
+            yield replace(case, call=replace(case.call, cluster=cluster))
 
 
 def _products(named: tuple[str, ...], ranks: range, variant: str) -> list[ProductCase]:
@@ -129,12 +147,12 @@ def _carries(recipe: Recipe, variant: str) -> bool:
         raise ArgumentError(
             "--integrity: the line variant carries its payload where a checksum would be, and needs none"
         )
-    return not recipe.style.line
+    return not recipe.style.line and (variant != EVERY or not recipe.style.levels)
 
 
 def _sweep(named: tuple[str, ...], sizes: list[int], variant: str, algorithm: str | None, in_place: bool) -> Sweep:
     """Every collective that has the variant. Raises ArgumentError when none has it."""
-    having = tuple(c for c in named if c not in COLLECTIVES or variant in (EVERY, *catalog.variants(c)))
+    having = tuple(c for c in named if c not in COLLECTIVES or variant in (EVERY, *catalog.variants(c, clusters=True)))
     return Sweep(
         collectives=having or named, sizes=sizes, variant=variant, algorithm=algorithm, in_place=in_place, check=False
     )

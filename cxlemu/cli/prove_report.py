@@ -83,6 +83,7 @@ class ProveReport:
         call, style = case.call, STYLES[proof.verdict]
         columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
         alike = f"  and {proof.rounds_alike} rounds alike" if proof.rounds_alike else ""
+        alike += f"  clusters of {call.cluster}" if call.cluster > 1 else ""
         self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}") + alike, style)
         if proof.reason:
             self._print(f"  {proof.reason}", style)
@@ -144,6 +145,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "ranks": call.ranks,
         "bytes": row.case.size_bytes,
         "in_place": row.case.in_place,
+        "cluster": call.cluster,
         "verdict": proof.verdict.value,
         "instructions": proof.instructions,
         "rounds_alike": proof.rounds_alike,

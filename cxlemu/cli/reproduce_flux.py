@@ -11,7 +11,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from collectives.reproduce.flux import CLUSTERS, FITTED_ON, MISS, RANGE_FROM, RANKS, REPORTED, SHAPES, Reproduction
+from collectives.reproduce.flux import (
+    CLUSTERS,
+    FITTED_ON,
+    MISS,
+    MODEL,
+    RANGE_FROM,
+    RANKS,
+    REPORTED,
+    SHAPES,
+    SPEEDUPS,
+    Reproduction,
+)
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_flux_plot import PICTURES, pictures
@@ -42,12 +53,14 @@ def command(json_file: Path | None, plot_dir: Path | None) -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
         work = Reproduction(seen=lambda what: progress.update(task, description=what, advance=1))
-        progress.update(task, total=len(CLUSTERS) * len(SHAPES) * len(work.m) + len(REPORTED))
+        blocks = len(CLUSTERS) * sum(len(tokens) for _, tokens in SPEEDUPS.values())
+        progress.update(task, total=len(CLUSTERS) * len(SHAPES) * len(work.m) + len(REPORTED) + blocks)
         shapes, rows = work.shapes, work.rows
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(work):
         out.print(Text(f"# {line}"))
     _print_shapes(out, work)
+    _print_blocks(out, work)
     out.print()
     out.print(table_of(rows))
     for line in _footer(work):
@@ -89,6 +102,16 @@ def _print_shapes(out: Console, work: Reproduction) -> None:
         out.print(Text(line, "yellow" if efficiencies[1] < 0 else ""))
 
 
+def _print_blocks(out: Console, work: Reproduction) -> None:
+    """A block's speedup on each cluster."""
+    out.print(Text(f"#\n# a block of {MODEL}: unfused / fused, whole; only its GEMMs with their collectives", "bold"))
+    for phase, (_, tokens) in SPEEDUPS.items():
+        for its in tokens:
+            blocks = {cluster: work.blocks[cluster, phase, its] for cluster in CLUSTERS}
+            words = [f"{name} {b.speedup:.2f} ({b.unfused_ns / b.fused_ns:.2f})" for name, b in blocks.items()]
+            out.print(Text(f"{f'{phase}, {its} tokens':<22} {', '.join(words)}"))
+
+
 def _footer(work: Reproduction) -> list[str]:
     predicted = [row for row in work.rows if row.kind == "predicted"]
     far = [row for row in work.rows if row.missed]
@@ -98,7 +121,8 @@ def _footer(work: Reproduction) -> list[str]:
         f"{len(predicted) - len(far)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
         *(f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in far),
         "",
-        f"Published ranges are taken to be of m = {RANGE_FROM} and more. No published figure is of the CXL pool.",
+        f"Assumed: published ranges are of m = {RANGE_FROM} and more, and the blocks' tokens. Published speedups are "
+        f"of whole models, with pipelines and data parallelism; no published figure is of the CXL pool.",
         "Not modelled: kernels that share multiprocessors with a collective's, and clocks that fall under load.",
     ]
 
@@ -110,6 +134,10 @@ def _document(work: Reproduction) -> dict[str, Any]:
         "configs": {name: work.clusters.simulator(name).topology.document() for name in CLUSTERS},
         "fitted": {"name": "gemm_efficiency", "of": "each chip", "on": f"the GEMM of {FITTED_ON}, m = 4096"},
         "rows": [asdict(row) for row in work.rows],
+        "blocks": [
+            {"cluster": cluster, **asdict(block), "speedup": block.speedup}
+            for (cluster, _, _), block in work.blocks.items()
+        ],
         "shapes": [
             {
                 "cluster": shape.cluster,

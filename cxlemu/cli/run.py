@@ -21,6 +21,7 @@ from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run_faults import FaultScript
 from cxlemu.cli.run_pace import check_flags, time_scale_of
 from cxlemu.cli.run_report import Report, Setup
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
@@ -245,6 +246,7 @@ def command(
         engine=engine,
         cards=_real_cards(memory),
     )
+    sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology.place(setup.ranks)))
     if pace:
         setup = replace(setup, pace=time_scale_of(time_scale, setup.topology, setup.ranks, backend))
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))

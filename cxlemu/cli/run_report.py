@@ -15,10 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from collectives.bench import Case, Measured, Paced, Row, Sweep, row
+from collectives.hierarchical.estimate import Ways
 from collectives.measure import Finished, Opened
 from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from cxlemu.cli.run_pace import paced
+from cxlemu.clusters import memories_behind_pool
 from cxlemu.memory import MemorySpec
 from cxlemu.pace import TimeScale
 from cxlemu.plan import Layout
@@ -59,6 +61,8 @@ class Report:
         self._setup = setup
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)
+        two_levels = memories_behind_pool(setup.topology, setup.ranks) and sweep.integrity is None
+        self._ways = Ways.of(setup.topology, setup.ranks) if two_levels else None
         self._json_file = None if silent else json_file
         self._verbose = verbose
         self._seen: list[dict[int, Measured]] = [{} for _ in self._cases]
@@ -100,7 +104,11 @@ class Report:
             seen[message.measured.rank] = message.measured
             if len(seen) == self._setup.ranks:
                 case, checked = self._cases[message.case], self._sweep.check
-                self._add(row(case, seen, checked=checked, one_clock=self._one_clock, paced=self._paced(case)))
+                self._add(
+                    row(
+                        case, seen, checked=checked, one_clock=self._one_clock, paced=self._paced(case), ways=self._ways
+                    )
+                )
 
     def _paced(self, case: Case) -> Paced | None:
         setup = self._setup

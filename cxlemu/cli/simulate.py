@@ -20,6 +20,7 @@ from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.run import OPS, Names
 from cxlemu.cli.simulate_failures import cost_of, document_of, failed_ways
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology
@@ -143,6 +144,7 @@ def command(
         variant=variant,
         algorithm=algorithm,
         check=check,
+        cluster=ranks_per_cluster(topology.place(ranks)),
     )
     cases = sweep.cases(ranks)
     if variant == EVERY:

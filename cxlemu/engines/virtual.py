@@ -174,7 +174,7 @@ def _add_calls(
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         table = np.array(cards, np.int32)
         try:
-            shape = layout.ranks, layout.slots, layout.doorbells_per_rank
+            shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.own_doorbells, layout.pool_cards
             numbers[ring] = core.communicator(*shape, table, used[ring] + total, used[ring])
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None

@@ -74,12 +74,16 @@ static bool record_ok(const program *p, const record *r) {
 bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at) {
     const int64_t most = (int64_t)1 << 48;
     *stream = -1, *at = -1;
+    if (p->pool_cards < 1 || p->pool_cards > p->card_count || p->own_doorbells < 0 || p->own_doorbells > p->doorbells_per_rank)
+        return false;
+    if (p->own_doorbells && p->ranks > p->card_count - p->pool_cards) return false;
     if (p->card_count < 1 || p->ranks < 1 || p->slots < 1 || p->doorbells_per_rank < 1) return false;
     if ((int64_t)p->ranks * ((int64_t)p->doorbells_per_rank + 1) > INT32_MAX) return false;
     if (p->base < 0 || p->base % LINE_BYTES || p->slot_card_bytes < 0 || p->slot_card_bytes > most) return false;
     const int64_t published = (int64_t)p->ranks * p->doorbells_per_rank, doorbells = published + p->ranks;
-    const int64_t done_bytes = (p->ranks + p->card_count - 1) / p->card_count * (int64_t)LINE_BYTES;
-    const int64_t slot_bytes = (published + p->card_count - 1) / p->card_count * LINE_BYTES;
+    const int64_t done_bytes = (p->ranks + (int64_t)p->pool_cards - 1) / p->pool_cards * LINE_BYTES;
+    const int64_t lines = (published + p->pool_cards - 1) / p->pool_cards;
+    const int64_t slot_bytes = (lines > p->own_doorbells ? lines : p->own_doorbells) * LINE_BYTES;
     if (p->doorbells_offset != done_bytes || p->slot_doorbell_bytes != slot_bytes) return false;
     if (p->data_offset < done_bytes || p->data_offset % LINE_BYTES) return false;
     if (slot_bytes > (p->data_offset - done_bytes) / p->slots) return false;

@@ -62,7 +62,7 @@ typedef struct {
     /* the pool and the communicator's extent in it */
     uint8_t **cards;
     int64_t base;
-    int32_t card_count, ranks, slots, doorbells_per_rank;
+    int32_t card_count, pool_cards, ranks, slots, doorbells_per_rank, own_doorbells; /* those behind the pool: one a rank */
     int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset, heap_offset, heap_bytes;
     uint32_t elides; /* of direct memory */
     shadow *through; /* the rank's emulated memory, NULL for direct memory */

@@ -152,24 +152,28 @@ static int go_at(Program *self, PyObject *object, PyObject *kernels) {
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "base", "extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes",
                             "doorbells_offset", "slot_doorbell_bytes", "data_offset", "regions", "groups", "streams",
-                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pacer", "kernels", NULL};
+                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pacer", "kernels", "pool_cards",
+                            "own_doorbells", NULL};
     PyObject *cards, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset, heap_offset = -1;
     int64_t region_count = 0, group_count = 0;
+    int pool_cards = -1;
     if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOO", names, &cards, &base, &extent, &self->p.ranks,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOOii", names, &cards, &base, &extent, &self->p.ranks,
                                      &self->p.slots, &self->p.doorbells_per_rank, &slot_card, &doorbells_offset,
                                      &slot_doorbell, &data_offset, &regions, &groups, &streams, &sizes,
-                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer, &kernels))
+                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer, &kernels,
+                                     &pool_cards, &self->p.own_doorbells))
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
     self->p.heap_offset = heap_offset < 0 ? extent : heap_offset; /* by default there is no heap */
     if (hold_cards(self, cards, extent) < 0 || copy_streams(self, streams) < 0 || take_buffer_sizes(self, sizes) < 0)
         return -1;
+    self->p.pool_cards = pool_cards < 0 ? self->p.card_count : pool_cards; /* by default all are the pool's */
     if (memory != Py_None && go_through(self, memory, extent) < 0) return -1;
     if (!(self->p.regions = copy(regions, sizeof(region), &region_count))) return -1;
     if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;

@@ -35,8 +35,12 @@ static inline place doorbell_place(const program *p, int32_t doorbell, int64_t e
     int32_t number = doorbell;
     int64_t at = p->base;
     if (doorbell >= published) number -= published;
-    else at += p->doorbells_offset + slot_of(p, epoch) * p->slot_doorbell_bytes;
-    return (place){number % p->card_count, at + (int64_t)(number / p->card_count) * LINE_BYTES};
+    else {
+        at += p->doorbells_offset + slot_of(p, epoch) * p->slot_doorbell_bytes;
+        const int32_t own = p->own_doorbells ? doorbell % p->doorbells_per_rank - p->doorbells_per_rank + p->own_doorbells : -1;
+        if (own >= 0) return (place){p->pool_cards + doorbell / p->doorbells_per_rank, at + (int64_t)own * LINE_BYTES};
+    }
+    return (place){number % p->pool_cards, at + (int64_t)(number / p->pool_cards) * LINE_BYTES};
 }
 
 /* What a doorbell is rung with in this call, but for the last bit, which makes its parity even. */

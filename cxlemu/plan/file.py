@@ -66,6 +66,7 @@ class _Call(_Model):
     root: _Id
     in_place: bool
     heap: _InHeap | None
+    cluster: _Few = 1
     gemm: _Gemm | None = None
 
 
@@ -77,6 +78,8 @@ class _Layout(_Model):
     doorbells_per_rank: _Few
     interleave_bytes: _Number
     heap_card_bytes: _Number
+    owned: bool = False
+    own_doorbells: _Id = 0
 
 
 class _Region(_Model):

@@ -6,6 +6,9 @@ One *round* of a collective uses one slot. Rounds are numbered by an epoch that 
 uses slot ``e % slots``, and its doorbells show e. That one number is address and freshness at once, so a plan only
 says how far it is from the epoch its call starts at, and the same plan serves every call.
 
+Where ranks have memories of their own that some peers reach faster than the pool, these are cards as well, one a rank,
+behind the pool's. Regions may lie there, and the last of a rank's published lines do, if asked for.
+
 Two kinds of doorbell, each a 64-byte line of its own with one writer for the communicator's whole life:
 
 - ``published[rank][index]``, one per slot: the rank has published chunk ``index`` of this round;
@@ -51,10 +54,18 @@ class Layout:
     doorbells_per_rank: int  # published lines of one rank in one slot
     interleave_bytes: int
     heap_card_bytes: int = 0  # of the heap on one card, after the slots
+    owned: bool = False  # the last cards are memories of the ranks, one each
+    own_doorbells: int = 0  # so many of a rank's published lines in one slot, the last ones, lie in its own memory
+
+    @property
+    def pool_cards(self) -> int:
+        """Those that are nobody's: everything lies there but what is put into ranks' memories."""
+        return self.cards - self.ranks * self.owned
 
     @property
     def slot_bytes(self) -> int:
-        return self.cards * self.slot_card_bytes
+        """In the pool."""
+        return self.pool_cards * self.slot_card_bytes
 
     @property
     def published_count(self) -> int:
@@ -85,12 +96,12 @@ class Layout:
     @property
     def doorbells_offset(self) -> int:
         """First published line on every card, from the start of the extent: done lines come before."""
-        return -(-self.ranks // self.cards) * LINE_BYTES
+        return -(-self.ranks // self.pool_cards) * LINE_BYTES
 
     @property
     def slot_doorbell_bytes(self) -> int:
         """What one slot's published lines take of every card."""
-        return -(-self.published_count // self.cards) * LINE_BYTES
+        return max(-(-self.published_count // self.pool_cards), self.own_doorbells) * LINE_BYTES
 
     @property
     def data_offset(self) -> int:
@@ -105,7 +116,7 @@ class Layout:
     @property
     def heap_rank_bytes(self) -> int:
         """Every rank's strip of the heap."""
-        return round_down(self.heap_card_bytes // -(-self.ranks // self.cards), LINE_BYTES)
+        return round_down(self.heap_card_bytes // -(-self.ranks // self.pool_cards), LINE_BYTES)
 
     @property
     def extent_bytes(self) -> int:
@@ -118,26 +129,34 @@ class Layout:
 
     def heap_strip(self, rank: int) -> Extent:
         """Where this rank alone writes in the heap, from ``heap_offset``: on one card, as an array needs it."""
-        place = rank_cards(rank, self.ranks, self.cards)
+        place = rank_cards(rank, self.ranks, self.pool_cards)
         return Extent(place.first_card, place.sharers_before * self.heap_rank_bytes, self.heap_rank_bytes)
 
     def doorbell_address(self, doorbell: int, epoch: int) -> tuple[int, int]:
-        """(card, offset from the start of the extent) of a doorbell's line; doorbells go round the cards."""
+        """(card, offset from the start of the extent) of a doorbell's line; those in the pool go round its cards."""
         if doorbell >= self.published_count:
-            line, card = divmod(doorbell - self.published_count, self.cards)
+            line, card = divmod(doorbell - self.published_count, self.pool_cards)
             return card, line * LINE_BYTES
-        line, card = divmod(doorbell, self.cards)  # as _published_map has it, and asked for at every look at a doorbell
-        return card, self.doorbells_offset + epoch % self.slots * self.slot_doorbell_bytes + line * LINE_BYTES
+        slot = self.doorbells_offset + epoch % self.slots * self.slot_doorbell_bytes
+        if self.own_doorbells:
+            rank, index = divmod(doorbell, self.doorbells_per_rank)
+            if (own := index - self.doorbells_per_rank + self.own_doorbells) >= 0:
+                return self.pool_cards + rank, slot + own * LINE_BYTES
+        line, card = divmod(doorbell, self.pool_cards)  # as _published_map has it, and asked for at every look
+        return card, slot + line * LINE_BYTES
 
     def _published_map(self, slot: int) -> AddressMap:
         base = self.doorbells_offset + slot * self.slot_doorbell_bytes
-        return AddressMap(0, self.cards, LINE_BYTES, base)
+        return AddressMap(0, self.pool_cards, LINE_BYTES, base)
 
-    def own_doorbells(self, rank: int) -> list[Extent]:
+    def doorbells_of(self, rank: int) -> list[Extent]:
         """Every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
         card, offset = self.doorbell_address(self.done(rank), 0)
         lines = [Extent(card, offset, LINE_BYTES)]
         own = self.doorbells_per_rank * LINE_BYTES
         for slot in range(self.slots):
             lines += self._published_map(slot).extents(rank * own, own)
+            if self.own_doorbells:
+                at = self.doorbells_offset + slot * self.slot_doorbell_bytes
+                lines.append(Extent(self.pool_cards + rank, at, self.own_doorbells * LINE_BYTES))
         return lines

@@ -78,6 +78,7 @@ class Call:
     root: int = 0
     in_place: bool = False
     heap: InHeap | None = None  # zero copy: the input is published where it lies
+    cluster: int = 1  # on two levels: so many consecutive ranks each exchange among themselves first, and fold apart
     gemm: Gemm | None = None  # fused with a matrix product
 
     def tag(self) -> int:
@@ -94,6 +95,7 @@ class Call:
         words += [f"root {self.root}"] if self.root else []
         words += ["in place"] if self.in_place else []
         words += [str(part) for part in (self.heap, self.gemm) if part]
+        words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         return " ".join(words)
 
 

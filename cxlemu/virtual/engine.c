@@ -109,7 +109,9 @@ static int32_t *waiters_of(communicator *m, int32_t doorbell, int64_t epoch) {
 
 static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
     const int32_t published = published_of(m);
-    return m->card_of[(doorbell >= published ? doorbell - published : doorbell) % m->cards];
+    if (doorbell >= published) return m->card_of[(doorbell - published) % m->pool_cards];
+    const bool own = doorbell % m->doorbells_per_rank >= m->doorbells_per_rank - m->own_doorbells;
+    return m->card_of[own ? m->pool_cards + doorbell / m->doorbells_per_rank : doorbell % m->pool_cards];
 }
 
 /* A stream that waits for `count` doorbells, of which s->doorbell is the first, sees that they were shown by then. */

@@ -68,10 +68,13 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     int64_t cards;
     simulation *v = &self->v;
     PyObject *table;
-    if (!PyArg_ParseTuple(args, "iiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &table, &epochs, &used)) return NULL;
+    if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells, &made.pool_cards,
+                          &table, &epochs, &used))
+        return NULL;
     if (!(made.card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return NULL;
     made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
-    bool there = true;
+    bool there = made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
+    there = there && made.pool_cards <= made.cards && (!made.own_doorbells || made.ranks <= made.cards - made.pool_cards);
     for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
     if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 || epochs < used ||
         (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
@@ -253,8 +256,8 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, cards, epochs, used) -> its number; cards: which of the model's, of each; of "
-     "the epochs, so many are over"},
+     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs, used) -> its number; cards: which of "
+     "the model's, of each; of the epochs, so many are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},

@@ -13,6 +13,7 @@ from uuid import UUID
 from cxlemu import __version__
 from cxlemu.backends import Backend
 from cxlemu.clock import SYSTEM_CLOCK, Clock
+from cxlemu.clusters import memories_behind_pool
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.cache import damage_in
@@ -95,7 +96,7 @@ class World:
             return DaxPool.attach(self.memory.devices, self.memory.pool)
         return ShmPool.create(
             name,
-            cards=self.topology.pool_card_count,
+            cards=self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks),
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
             hosts=max(self.hosts) + 1 if self.memory.kind == "emulated" else 0,

@@ -12,9 +12,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from collectives import catalog, fused
+from collectives.builder import HIERARCHICAL
 from collectives.catalog import recipe
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.fused.plans import fused_call
+from collectives.hierarchical.needs import needs
+from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
@@ -33,9 +36,11 @@ class Case(NamedTuple):
     rounds: int = 1
     in_place: bool = False
     output_in_heap: bool = False
+    cluster: int = 1
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
+        words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"{self.rounds} rounds"] if self.rounds > 1 else []
         words += ["in place"] if self.in_place else []
         return " ".join(words + (["output in heap"] if self.output_in_heap else []))
@@ -43,11 +48,18 @@ class Case(NamedTuple):
 
 def variants(collective: str) -> list[str]:
     """Of a collective, or the styles of a fused product."""
-    return list(fused.STYLES) if collective in fused.KINDS else catalog.variants(collective)
+    return list(fused.STYLES) if collective in fused.KINDS else catalog.variants(collective, clusters=True)
 
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
-    """All forms in which a variant synchronizes: rounds, and arrays that are in place or in the heap."""
+    """All forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap."""
+    if variant == HIERARCHICAL.name:
+        for cluster in cluster_sizes(ranks):
+            yield Case(collective, variant, ranks, cluster=cluster)
+            yield Case(collective, variant, ranks, cluster=cluster, rounds=2)
+            if collective in ("all_reduce", "all_to_all"):
+                yield Case(collective, variant, ranks, cluster=cluster, in_place=True)
+        return
     yield Case(collective, variant, ranks)
     if collective == "barrier":
         return
@@ -77,10 +89,12 @@ def plan_of(case: Case) -> Plan:
     contract = COLLECTIVES[case.collective]
     line_bytes = PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES
     nbytes = 2 * line_bytes if contract.moves_data else 0
-    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy"):
-        nbytes *= case.ranks  # a slice has two lines
+    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy", HIERARCHICAL.name):
+        nbytes *= case.ranks  # a slice has two lines, on clusters those of each
+    elif case.collective in ("broadcast", "reduce"):
+        nbytes *= case.cluster
     call = Call(case.collective, case.variant, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
-    call = replace(call, in_place=case.in_place)
+    call = replace(call, in_place=case.in_place, cluster=case.cluster)
     if case.variant == "zero_copy":
         call = lent(call, output=case.output_in_heap)
     return _smallest(case, call, line_bytes)
@@ -117,6 +131,9 @@ def _smallest(case: Case, call: Call, line_bytes: int) -> Plan:
 
 def _blocks(case: Case) -> int:
     """How many blocks a rank publishes, at most."""
+    if case.cluster > 1:
+        inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
+        return inside + across
     if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
         return case.ranks
     results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"

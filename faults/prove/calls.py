@@ -118,7 +118,7 @@ def _shape(layout: Layout) -> tuple[int, ...]:
     return (
         *(layout.ranks, layout.cards, layout.slots, layout.doorbells_per_rank, layout.slot_card_bytes),
         *(layout.doorbells_offset, layout.slot_doorbell_bytes, layout.data_offset, layout.heap_offset),
-        layout.extent_bytes,
+        *(layout.extent_bytes, layout.pool_cards, layout.own_doorbells),
     )
 
 
@@ -194,7 +194,7 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 def _contract(plan: Plan, rank: int) -> list[int]:
     """What the rank's output must be, piece by piece.
 
-    (at, bytes, divisor, how many, 2, whether in this order), and (rank, offset) of each.
+    (at, bytes, divisor, how many, 2, how many are folded apart or 0 for any order), and (rank, offset) of each.
     """
     if plan.call.gemm is not None:
         return _products(plan, rank)
@@ -202,8 +202,8 @@ def _contract(plan: Plan, rank: int) -> list[int]:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
-        ordered = in_rank_order(plan.call)
-        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions), _FOLD_WORDS, ordered)
+        apart = piece.apart if in_rank_order(plan.call) else 0
+        words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions), _FOLD_WORDS, apart)
         words += chain.from_iterable(piece.contributions)
     return words
 
@@ -213,7 +213,7 @@ def _products(plan: Plan, rank: int) -> list[int]:
     unit = DTYPE_NAMES.index(plan.call.dtype)
     words: list[int] = []
     for row in products.postcondition(plan.call, rank):
-        words += (row.at, row.nbytes, 1, len(row.products), _PRODUCT_WORDS, True)
+        words += (row.at, row.nbytes, 1, len(row.products), _PRODUCT_WORDS, 1)
         for dot in row.products:
             words += (dot.a_rank, dot.b_at, dot.a_at, dot.a_bytes)
             words += (dot.b_rank, WEIGHTS, dot.b_rows, dot.b_stride_bytes, unit)

@@ -36,5 +36,5 @@ def _lent(call: Call, layout: Layout) -> tuple[Call, Layout]:
     output = None
     if COLLECTIVES[call.collective].reduces and call.in_place:
         output = 0
-    card_bytes = round_up(needed, DATA_ALIGN_BYTES) * -(-call.ranks // layout.cards)
+    card_bytes = round_up(needed, DATA_ALIGN_BYTES) * -(-call.ranks // layout.pool_cards)
     return replace(call, heap=InHeap(0, step, output)), replace(layout, heap_card_bytes=card_bytes)

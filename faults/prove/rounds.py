@@ -58,7 +58,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
 
     Raises ArgumentError for an impossible call.
     """
-    if recipe.source or recipe.style.heap or recipe.style.slice_bytes or call.ranks == 1:
+    if recipe.source or recipe.style.heap or recipe.style.levels or recipe.style.slice_bytes or call.ranks == 1:
         return call, 0
     loops = _loops(recipe, layout, call)
     enough = 2 * layout.slots + 3

@@ -20,6 +20,10 @@ def layout(p: Program) -> Iterator[Defect]:
         yield Defect(f"the layout is for {lay.ranks} ranks, the call for {p.plan.ranks}")
     if min(lay.ranks, lay.cards, lay.slots, lay.doorbells_per_rank) < 1:
         yield Defect("the layout has no ranks, no cards, no slots or no doorbells")
+    elif lay.pool_cards < 1:
+        yield Defect(f"of the layout's {lay.cards} cards {lay.ranks} are memories of its ranks, and none is the pool's")
+    if not 0 <= lay.own_doorbells <= lay.doorbells_per_rank * lay.owned:
+        yield Defect(f"{lay.own_doorbells} of a rank's doorbells lie in its own memory, which has no room for them")
     if lay.slot_card_bytes < 0 or lay.slot_card_bytes % LINE_BYTES:
         yield Defect(f"a slot has {lay.slot_card_bytes} bytes on a card, no multiple of {LINE_BYTES}")
     if lay.interleave_bytes < LINE_BYTES or lay.interleave_bytes % LINE_BYTES:

@@ -53,6 +53,7 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
     while (piece < end) {
         const int64_t left = end - piece - PIECE_WORDS, each = left >= 0 ? piece[4] : 0;
         bool fits = (each == FOLD_WORDS || each == PRODUCT_WORDS) && piece[3] >= 1 && piece[3] <= left / each && piece[2] >= 1;
+        fits = fits && piece[5] >= 0 && piece[5] <= piece[3];
         fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes && piece[0] <= output_bytes - piece[1];
         for (int64_t k = 0; fits && k < piece[3]; k++) fits = contribution_fits(p, piece + PIECE_WORDS + k * each, each);
         if (!fits) {
@@ -273,14 +274,16 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *result = NULL;
     int obliges;
     long long slot_card, doorbells, slot_doorbell, data, heap;
-    if (!PyArg_ParseTuple(args, "(iiiiLLLLLL)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots, &shape.doorbells_per_rank,
-                          &slot_card, &doorbells, &slot_doorbell, &data, &heap, &a.extent_bytes, &a.hosts, &a.strips,
+    if (!PyArg_ParseTuple(args, "(iiiiLLLLLLii)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots, &shape.doorbells_per_rank,
+                          &slot_card, &doorbells, &slot_doorbell, &data, &heap, &a.extent_bytes, &shape.pool_cards, &shape.own_doorbells,
+                          &a.hosts, &a.strips,
                           &PyList_Type, &a.plans, &a.plan_of, &a.epochs, &p.without, &obliges))
         return NULL;
     shape.slot_card_bytes = slot_card, shape.doorbells_offset = doorbells, shape.slot_doorbell_bytes = slot_doorbell;
     shape.data_offset = data, shape.heap_offset = heap;
     p.ranks = shape.ranks, p.obliges = obliges, p.interrupted = interrupted;
-    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1)
+    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1 ||
+        shape.pool_cards < 1)
         return PyErr_Format(PyExc_ValueError, "a layout of 1 to %d ranks on 1 to %d cards", 1 << 16, MAX_CARDS);
     if (decided(&h, &p, &shape, &a)) result = told(&p);
     clean(&p, &shape, (int)PyList_GET_SIZE(a.plans));

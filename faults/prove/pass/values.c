@@ -257,17 +257,28 @@ static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t wor
     return words == PRODUCT_WORDS ? product_term(p, call, of) : input_term(p, call, (int32_t)of[0], 0);
 }
 
+/* Contributions [first, end), from the left. */
+static int32_t fold_of(pass *p, int32_t call, const int64_t *source, int64_t each, int64_t first, int64_t end) {
+    int32_t sum = contributed(p, call, source + first * each, each);
+    for (int64_t k = first + 1; k < end; k++)
+        sum = term_of(p, FOLDED, sum, contributed(p, call, source + k * each, each), source[k * each + 1] - source[first * each + 1]);
+    return sum;
+}
+
 /* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions,
- * words of each, whether in this order), and then those: (rank, offset in that rank's input), or of a product (rank, offset of its columns,
- * where the row of A begins, its bytes; rank, buffer, rows and how far these are apart of B; unit). The output's byte 0
- * is byte `base` of c. */
+ * words of each, how many are folded apart or 0: in any order), and then those: (rank, offset in that rank's input), or of a
+ * product (rank, offset of its columns, where the row of A begins, its bytes; rank, buffer, rows and how far these are apart of
+ * B; unit). The output's byte 0 is byte `base` of c. */
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
     if (p->without >> CONTRACT & 1) return;
     for (const int64_t *end = piece + words; piece < end; piece += PIECE_WORDS + piece[3] * piece[4]) {
-        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], each = piece[4], ordered = piece[5], *source = piece + PIECE_WORDS;
-        int32_t wanted = contributed(p, p->call[rank], source, each);
-        for (int64_t k = 1; k < piece[3]; k++)
-            wanted = term_of(p, FOLDED, wanted, contributed(p, p->call[rank], source + k * each, each), source[k * each + 1] - source[1]);
+        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], count = piece[3], each = piece[4], *source = piece + PIECE_WORDS;
+        const int64_t ordered = piece[5], apart = ordered ? ordered : 1;
+        int32_t wanted = fold_of(p, p->call[rank], source, each, 0, apart);
+        for (int64_t k = apart; k < count; k += apart) {
+            const int32_t right = fold_of(p, p->call[rank], source, each, k, k + apart < count ? k + apart : count);
+            wanted = term_of(p, FOLDED, wanted, right, source[k * each + 1] - source[1]);
+        }
         if (divisor != 1) wanted = term_of(p, DIVIDED, wanted, 0, divisor);
         const run expected = {0, wanted, source[1] - at - base};
         for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {

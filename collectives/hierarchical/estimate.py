@@ -1,0 +1,119 @@
+"""How long a collective takes with two levels and without, by the figures of the cost model: for `auto` to choose by.
+
+A coarse model, of the busiest rank: steps one after another; copies, each with what starting it and seeing its doorbell
+takes; and bytes, at the rate of a rank's engine or link or, where all ranks together have more than the cards carry, at
+theirs. Two levels follow each other in it, although chunks overlap. The virtual engine has the whole model, and takes
+far longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from collectives.builder import ALL
+from cxlemu.clusters import cluster_memory, ranks_per_cluster
+from cxlemu.topology import Costs, Topology
+
+CHUNKED_MIN_BYTES = 16 << 10  # on one level: what is smaller is not cut into chunks
+TWO_SHOT_MIN_BYTES = 64 << 10
+
+
+class Load(NamedTuple):
+    """On one level: steps, the busiest rank's copies and bytes, and all ranks' bytes; bytes in blocks."""
+
+    steps: float
+    copies: float
+    rank: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Memory that ranks exchange through. ``total``: what it carries for all ranks together."""
+
+    step_ns: float
+    copy_ns: float
+    rank_gbytes_per_s: float
+    total_gbytes_per_s: float
+
+    def time_ns(self, load: Load, nbytes: int, chunks: int) -> float:
+        start_ns = chunks * load.copies * self.copy_ns
+        bytes_ns = load.rank * nbytes / self.rank_gbytes_per_s
+        return load.steps * self.step_ns + max(start_ns + bytes_ns, load.total * nbytes / self.total_gbytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Those of ranks in clusters: inside, and the pool."""
+
+    cluster: int
+    inside: Way
+    pool: Way
+
+    @classmethod
+    def of(cls, topology: Topology, ranks: int) -> Ways | None:
+        """None without clusters whose ranks have memories: on the pool alone two levels move more bytes."""
+        memory = cluster_memory(topology, ranks)
+        if memory is None:
+            return None
+        cluster, pool = ranks_per_cluster(topology.place(ranks)), topology.pool_space
+        cards, own = topology.cards_of(pool), topology.cards_of(memory)
+        carried = sum(topology.card(card).total_gbytes_per_s for card in cards)
+        return cls(
+            cluster,
+            _way(topology, memory.costs or topology.costs, own[1], ranks * topology.card(own[0]).total_gbytes_per_s),
+            _way(topology, topology.costs, cards[0], carried),
+        )
+
+    def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
+        """(with two levels, without) for blocks of ``nbytes``; without, small ones are not cut into chunks."""
+        flat, across, inside = _loads(collective, ranks, self.cluster)
+        if collective == "all_reduce" and nbytes < TWO_SHOT_MIN_BYTES:  # one shot
+            flat = Load(1, ranks, ranks - 1, ranks * ranks)
+        chunks = ALL.chunks if nbytes >= CHUNKED_MIN_BYTES else 1
+        levels = (way.time_ns(load, nbytes, ALL.chunks) for way, load in ((self.pool, across), (self.inside, inside)))
+        return sum(levels), self.pool.time_ns(flat, nbytes, chunks)
+
+
+def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float) -> Way:
+    """From a rank of host 0 to a card, or to its neighbour's memory."""
+    route = topology.fabric().route(0, card)
+    assert route is not None  # the topology's checks see to it
+    shared = topology.hosts.ranks_per_host
+    links = [link for link in route.links if "cards" not in link.ends]
+    rates = [link.gbytes_per_s / (shared if "hosts" in link.ends else 1) for link in links]
+    rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
+    step_ns = (costs.doorbell_ring_ns or 0) + (costs.doorbell_observe_ns or 0) + 2 * topology.load_latency_ns(0, card)
+    return Way(
+        step_ns,
+        (costs.copy_ns or 0) + (costs.doorbell_observe_ns or 0),
+        min(rates, default=total_gbytes_per_s),
+        total_gbytes_per_s,
+    )
+
+
+def _loads(collective: str, ranks: int, size: int) -> tuple[Load, Load, Load]:
+    """(without levels; with them: across, inside), as the algorithms' pages say."""
+    n, g, c = ranks, size, ranks // size
+    flat = Load(1, n, n - 1, 2 * n * (n - 1))
+    match collective:
+        case "all_gather":
+            return flat._replace(total=n * n), Load(1, c - 1, c - 1, n * c), Load(1, g * c, g * c, n * g * c)
+        case "broadcast":
+            return Load(1, 1, 1, n), Load(1, 1, 1 / g, c), Load(2, g, 1, n)
+        case "gather" | "scatter":
+            one = flat._replace(total=2 * (n - 1))
+            return one, Load(1, c - 1, c - 1, 2 * (n - g)), Load(1, g * c, g * c, 2 * g * c)
+        case "all_reduce":
+            return (
+                Load(2, 2 * n, 2, 3 * n),
+                Load(2, 2 * c, 2 * (c - 1) / c / g, 3 * c),
+                Load(2, 2 * g, 2, 4 * n),
+            )
+        case "reduce":
+            return flat._replace(total=2 * (n - 1)), Load(1, c - 1, (c - 1) / g, 2 * (c - 1)), Load(2, 2 * g, 2, 3 * n)
+        case "reduce_scatter":
+            return flat, Load(1, c - 1, c - 1, 2 * n * (c - 1)), Load(1, g * c, g * c, 2 * n * g * c)
+        case _:  # all_to_all
+            return flat, Load(1, n - g, n - g, 2 * n * (n - g)), Load(1, g * c, g * c, 2 * n * g * c)

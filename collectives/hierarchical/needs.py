@@ -1,0 +1,29 @@
+"""What algorithms on two levels need of a layout: how many blocks a rank has on each level, and how large they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from collectives.contracts import COLLECTIVES
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Call
+
+SLICED = ("all_reduce", "broadcast", "reduce")  # whose blocks are slices, one for each position in a cluster
+
+
+class Needs(NamedTuple):
+    """Blocks that a rank writes inside its cluster and across clusters, at most, and the bytes of one."""
+
+    inside: int
+    across: int
+    block_bytes: int
+
+
+def needs(call: Call) -> Needs:
+    clusters = call.ranks // call.cluster
+    if call.collective in SLICED:
+        across = 2 if call.collective == "all_reduce" else 1
+        return Needs(call.cluster + 1, across, -(-call.nbytes // (call.cluster * LINE_BYTES)) * LINE_BYTES)
+    many = COLLECTIVES[call.collective].input_blocks == "ranks"
+    across = call.ranks if call.collective == "all_to_all" else clusters if many else 1
+    return Needs(call.ranks if many else clusters, across, call.nbytes)
