@@ -42,6 +42,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "thousand-hosts": (1024, 1, 64, 32 << 20),
     "titan2-6xcz120": (3, 1, 6, 32 << 20),
     "twelve-hosts": (12, 1, 6, 32 << 20),
+    "two-clusters": (2, 4, 14, 8 << 20),
 }
 
 TWO_LEVELS = """

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from collectives.reproduce.cccl import Row
+from collectives.reproduce.rows import Row
 from collectives.tiering.study import PAGES, Memory
 from collectives.tiering.workloads import Workload
 from cxlemu.topology import Topology

@@ -116,9 +116,13 @@ class Timeline:
             cause = self.cause[cause]
 
 
-def run(program: Program) -> Timeline:
-    """Time grows with operations and what they come after, not faster. Asserts that nobody waits in a circle."""
-    operations = program.operations
+def run(program: Program, later: Sequence[tuple[int, Program]] = ()) -> Timeline:
+    """Time grows with operations and what they come after, not faster. Asserts that nobody waits in a circle.
+
+    ``later``: from when on operations that begin take what they take in another program, which has the same ones, as
+    after a failure; in order of time.
+    """
+    operations = list(program.operations)
     count = len(operations)
     before: list[tuple[int, ...]] = []
     newest: dict[tuple[int, str], int] = {}
@@ -137,6 +141,9 @@ def run(program: Program) -> Timeline:
         if before[number]:
             cause[number] = max(before[number], key=end_ns.__getitem__)
             begin_ns[number] = end_ns[cause[number]]
+        for at_ns, changed in later:
+            if begin_ns[number] >= at_ns:
+                operations[number] = operations[number]._replace(parts=changed.operations[number].parts)
         end_ns[number] = begin_ns[number] + sum([part.ns for part in operations[number].parts])
         for waiter in waiters[number]:
             missing[waiter] -= 1
