@@ -145,6 +145,12 @@ def test_an_access_waits_for_its_page_that_is_on_its_way() -> None:
     assert times == [load_ns(OWN), moved + load_ns(OWN), load_ns(OWN), load_ns(OWN)]
 
 
+def test_a_page_is_there_when_its_bytes_have_landed() -> None:
+    times, _ = played([OWN, NODES], [0, 1], {1: [Move(1, OWN, NODES)]})
+    landed = load_ns(OWN, PAGE) + ns(PAGE, 20) + 2 * (20 + 100 + 20)
+    assert times == [load_ns(OWN), landed + load_ns(NODES)]
+
+
 def test_a_page_that_moves_twice_is_waited_for_until_it_is_there() -> None:
     there = {1: [Move(1, NODES, OWN)], 2: [Move(1, OWN, PEERS)]}
     times, _ = played([OWN, OWN, PEERS], [0, 0, 1], there)
