@@ -145,6 +145,12 @@ def test_an_access_waits_for_its_page_that_is_on_its_way() -> None:
     assert times == [load_ns(OWN), moved + load_ns(OWN), load_ns(OWN), load_ns(OWN)]
 
 
+def test_a_page_is_there_when_its_bytes_have_landed() -> None:
+    times, _ = played([OWN, NODES], [0, 1], {1: [Move(1, OWN, NODES)]})
+    landed = load_ns(OWN, PAGE) + ns(PAGE, 20) + 2 * (20 + 100 + 20)
+    assert times == [load_ns(OWN), landed + load_ns(NODES)]
+
+
 def test_a_page_that_moves_twice_is_waited_for_until_it_is_there() -> None:
     there = {1: [Move(1, NODES, OWN)], 2: [Move(1, OWN, PEERS)]}
     times, _ = played([OWN, OWN, PEERS], [0, 0, 1], there)
@@ -221,6 +227,18 @@ def test_sessions_read_their_pages_for_every_token() -> None:
     assert (turn.reshape(tokens, pages) == turn[:pages]).all()
 
 
+def test_long_sessions_are_cut_where_the_trace_ends() -> None:
+    endless = KV.model_copy(update={"session_pages": 1 << 16, "session_tokens": 1 << 16})
+    assert len(endless.trace(4096, 4096, 1000, seed=1)) == 1000
+
+
+def test_the_largest_pages_that_may_be_are_simulated() -> None:
+    """Of the largest sample: the last page still lies where the engine reaches."""
+    large = CHASE.model_copy(update={"page_bytes": 2 << 20})
+    memory = Memory(Topology.load("tiers-scalepool"))
+    assert memory.measure(large, 40 << 40, pages=256).access_ns > memory.measure(large, 20 << 40).access_ns
+
+
 def test_the_same_seed_gives_the_same_and_a_larger_sample_nearly_so() -> None:
     memory = Memory(FOUR)
     one, again, other = (memory.measure(EMBEDDING, 100 * MIB, policy="hotness", seed=seed) for seed in (1, 1, 2))
@@ -236,7 +254,7 @@ def test_the_same_seed_gives_the_same_and_a_larger_sample_nearly_so() -> None:
         ("kind: zipf", "kind: chase", "skew does not apply to a workload of kind chase; leave it out"),
         ("skew: {value: 0.99", "#", "skew is missing: a workload of kind zipf has one"),
         ("value: 512", "value: 8192", "access_bytes is 8192 but should fit a page of 4096"),
-        ("value: 4KiB", "value: 100", "page_bytes is 100 but should be whole lines, 1 GiB at most"),
+        ("value: 4KiB", "value: 100", "page_bytes is 100 but should be whole lines, 2 MiB at most"),
         ("value: 0.99", "value: .nan", "not a plain number"),
     ],
 )
@@ -315,7 +333,9 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(four: str, arguments: tu
 
 
 def test_a_sample_that_would_be_too_large_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"is 284 times the nearest memory, .* with 65536 pages there: take fewer"):
+    with pytest.raises(
+        ArgumentError, match=r"is 284 times the nearest memory, .* with 65536 pages there for each rank: take fewer"
+    ):
         Memory(Topology.load("tiers-scalepool")).measure(CHASE, 48 << 40, pages=1 << 16)
 
 

@@ -21,7 +21,7 @@ from cxlemu.units import format_bytes
 
 PAGES = 128  # of a sample that the nearest memory holds
 PAGES_TIMES_MIN = 8  # so many times that at least, for a working set that it holds as a whole
-PAGES_MAX = 1 << 20
+PAGES_MAX = 1 << 20  # of all ranks
 ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # of policies that move pages: what is measured, and in which they learn
 SEED = 1
 
@@ -119,10 +119,10 @@ class Memory:
             )
         real = -(-working_set_bytes // workload.page_bytes)
         count = min(real, pages * max(-(-working_set_bytes // nearest), PAGES_TIMES_MIN))
-        if count > PAGES_MAX:
+        if count * self.ranks > PAGES_MAX:
             raise ArgumentError(
                 f"a working set of {format_bytes(working_set_bytes)} is {working_set_bytes // nearest} times the "
-                f"nearest memory, too much to be modelled with {pages} pages there: take fewer"
+                f"nearest memory, too much to be modelled with {pages} pages there for each rank: take fewer"
             )
         room = [tier.capacity_bytes * count // (real * workload.page_bytes) for tier in self.tiers[:-1]]
         room.append(count - min(sum(room), count))  # the last has room for the rest, as was seen above
