@@ -1,4 +1,5 @@
-/* What this machine can do at best: copies and sums of float32 in local memory, and a cache line going to and fro.
+/* What this machine can do at best: copies and sums of float32 in local memory, loads one after another, and a cache line
+ * going to and fro.
  *
  * Independent of the native engine on purpose: these are the bounds that the engine is measured against.
  */
@@ -6,6 +7,7 @@
 #include <Python.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -187,6 +189,34 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Loads of which each needs the one before: the first eight bytes of a line say which line comes next. */
+static PyObject *py_chase(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer lines;
+    unsigned long long start, loads;
+    if (!PyArg_ParseTuple(args, "y*KK", &lines, &start, &loads))
+        return NULL;
+    const uint64_t count = (uint64_t)lines.len / LINE_BYTES;
+    uint64_t at = start;
+    bool inside = start < count;
+    double seconds = 0;
+    Py_BEGIN_ALLOW_THREADS
+    const char *bytes = lines.buf;
+    const double begin = now_s();
+    for (uint64_t k = 0; inside && k < loads; k++) {
+        memcpy(&at, bytes + at * LINE_BYTES, sizeof at);
+        inside = at < count;
+    }
+    seconds = now_s() - begin;
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&lines);
+    if (!inside) {
+        PyErr_SetString(PyExc_ValueError, "a line names one that is not there");
+        return NULL;
+    }
+    return Py_BuildValue("(dK)", seconds, (unsigned long long)at);
+}
+
 /* Under callgrind only: whether this thread's instructions count, from here on. */
 static PyObject *py_toggle_collect(PyObject *self, PyObject *none) {
     (void)self, (void)none;
@@ -209,6 +239,8 @@ static PyMethodDef methods[] = {
      "move(((out, (in, ...)), ...), rewritten, iterations): copies, or sums of float32; rewritten is filled before."},
     {"ping_pong", py_ping_pong, METH_VARARGS,
      "ping_pong(lines, rank, first, rounds, yields, deadline_s): round trips of a cache line."},
+    {"chase", py_chase, METH_VARARGS,
+     "chase(lines, start, loads) -> (seconds, line): each line's first 64 bits say which comes next."},
     {"toggle_collect", py_toggle_collect, METH_NOARGS, "Under callgrind: count this thread's instructions, or not."},
     {"dump", py_dump, METH_O, "dump(name): under callgrind, write what was counted since the last one."},
     {NULL, NULL, 0, NULL},

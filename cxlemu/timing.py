@@ -15,7 +15,7 @@ what their ways share carries their sum.
 Memory that a host or a rank owns is a card, too. Its owner takes no link to it; others take their own links and then
 the owner's, against the direction in which the owner takes them. Each space has costs and engines of its own where its
 file says so. On a coherent one flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
-wrote before, as on one RDMA connection or XLink; each access pays for coherence what the space says.
+wrote before, as on one RDMA connection or XLink; each access but the owner's pays for coherence what the space says.
 
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Item, Topology
-from cxlemu.topology.bill import power_watts, price_usd
+from cxlemu.topology.bill import SUMS, power_watts, price_usd
 from cxlemu.topology.shipped import shipped_configs
 
 TITAN = Topology.load("titan2-6xcz120")
@@ -68,3 +68,14 @@ def test_a_wrong_bill_is_one_sentence(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Topology.parse(raw, "dear.yaml")
     assert message in str(caught.value)
+
+
+def test_the_readme_has_the_published_ratio_and_ours() -> None:
+    readme = " ".join((Path(__file__).parent.parent / "README.md").read_text().split())
+    bills = [Topology.load(name).bill or () for name in ("infiniband-3xh100", "titan2-6xcz120")]
+    switches, without, all_ = (price_usd(bills[0], what) / price_usd(bills[1], what) for what in SUMS)
+    assert f"the two switches alone make {switches:.2f}" in readme
+    assert (
+        f"With adapters and cables the ratio is {without:.2f}, and with the cards, which are memory as well, {all_:.2f}"
+        in readme
+    )

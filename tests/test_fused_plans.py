@@ -69,7 +69,7 @@ def test_messages_larger_than_a_slot_take_rounds(kind: str) -> None:
     kind=st.sampled_from(KINDS),
     ranks=st.integers(2, 3),
     comm=st.integers(1, 5),
-    rows=st.integers(1, 5),
+    rows=st.integers(1, 15),  # of three shards of 5
     cols=st.integers(1, 7),
     natural=st.booleans(),
     last=st.booleans(),
@@ -80,6 +80,7 @@ def test_every_tiling_gives_the_same_product(
     kind: str, ranks: int, comm: int, rows: int, cols: int, natural: bool, last: bool, lines: int
 ) -> None:
     tiles = {"comm_tile_rows": comm, "compute_tile": (rows, cols), "order": "natural" if natural else "shifted"}
+    tiles["compute_tile"] = min(rows, 5 * ranks), cols
     plan = small(kind, "fused", ranks, lines=2 * lines, **tiles, transport=TRANSPORTS[kind][-1 if last else 0])
     check(plan, seed=comm, calls=2)
 
@@ -118,6 +119,20 @@ def test_sizes_of_communication_and_compute_tiles_are_independent() -> None:
         plan = fused_plan("all_gather_gemm", "fused", layout(2), 8, 4, 16, comm_tile_rows=comm, compute_tile=(rows, 2))
         assert ops(plan, 0, "retrieve").count(Op.READ) == -(-4 // comm)
         assert ops(plan, 0, "compute").count(Op.COMPUTE) == 2 * -(-4 // rows)
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("shards", [2, 3])
+def test_tiles_of_several_shards_wait_for_all_of_them(shards: int, ranks: int) -> None:
+    tile = {"comm_tile_rows": 3, "compute_tile": (5 * shards, 7)}
+    gathers = small("all_gather_gemm", "fused", ranks, **tile)
+    for rank in range(ranks):
+        assert ops(gathers, rank, "compute").count(Op.COMPUTE) == -(-ranks // shards)
+        first, *_ = ops(gathers, rank, "compute")
+        alone = rank == ranks - 1 and ranks % shards == 1  # in a group of its own
+        assert first == (Op.COMPUTE if alone else Op.AWAIT)
+    for kind in KINDS:
+        check(small(kind, "fused", ranks, **tile), seed=shards)
 
 
 def test_plans_are_pure_and_round_trip_through_files(tmp_path) -> None:  # type: ignore[no-untyped-def]

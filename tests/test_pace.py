@@ -7,6 +7,8 @@ import math
 import mmap
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -28,12 +30,14 @@ from cxlemu.cli import main
 from cxlemu.engines.native import DONE, IDLE, ITS_TIME, KERNEL, NativeEngine, compute
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.errors import ArgumentError, PeerLostError
+from cxlemu.errors import ArgumentError, PeerLostError, PoolError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pace import Clocks, Pace, suitable_time_scale
 from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.pool import catalog as pool_catalog
 from cxlemu.pool import segments
+from cxlemu.pool.shm import ShmPool
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
@@ -240,6 +244,37 @@ def test_a_rank_killed_in_the_middle_is_noticed_and_leaves_nothing() -> None:
     assert segments.find(name) == []
 
 
+ORPHAN = """
+import os, signal, sys
+from functools import partial
+from cxlemu.pace import Clocks
+from cxlemu.pool.shm import NewClocks, ShmPool
+from cxlemu.topology import Topology
+clocks = Clocks.of(Topology.load("laptop"), 2)
+new = NewClocks(clocks.nbytes, partial(clocks.make, time_scale=2.0))
+pool = ShmPool.create(sys.argv[1], cards=2, card_bytes=8 << 20, interleave_bytes=4096, hosts=1, clocks=new)
+assert clocks.pacer(pool.clocks(), 1).time_scale == 2.0
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_clocks_go_with_their_pool() -> None:
+    """Also where its owner was killed: then with ``cxlemu pool clean``."""
+    name = f"orphan-{os.getpid()}"
+    assert subprocess.run([sys.executable, "-c", ORPHAN, name]).returncode == -signal.SIGKILL
+    assert [f"{segment.kind}{segment.index}" for segment in segments.find(name)] == [
+        "card0",
+        "card1",
+        "clock0",
+        "host0",
+    ]
+    (cleaned,) = pool_catalog.clean(name)
+    assert cleaned.removed and segments.find(name) == []
+    without = ShmPool.create(name, cards=1, card_bytes=8 << 20, interleave_bytes=4096, hosts=0)
+    with without as pool, pytest.raises(PoolError, match="clock0 does not exist"):
+        pool.clocks()
+
+
 def referenced(context: RankContext) -> None:
     Communicator.world(context, engine="reference")
 
@@ -271,6 +306,15 @@ def test_run_prints_the_model_beside_the_time(tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     (row,) = document["rows"]
     assert document["time_scale"] == 50 and row["time_us"] >= 0.95 * row["model_us"] > 20
+
+
+def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
+    """A thousand modelled nanoseconds in one of this machine's: nothing is as fast."""
+    arguments = ["run", "all_gather", "-n", "2", "-b", "4K", "-e", "4K", "-c", "laptop", "--launch", "threads"]
+    result = CliRunner().invoke(main, [*arguments, "--pace", "--time-scale", "0.001", "--iters", "2"])
+    assert result.exit_code == 0
+    assert "1 of 1 took more than 10% longer than the model says" in result.output
+    assert "--time-scale 0.004 gives them more" in result.output
 
 
 @pytest.mark.parametrize(

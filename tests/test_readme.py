@@ -34,11 +34,13 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
         "quickstart.py",
         "survive.py",
         "zero_copy.py",
+        "fused.py",
         "my_all_reduce.py",
         "handover.yaml",
         "protocols/early_ready.py",
     )
-    assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, "test_my_all_reduce.py")]
+    later = ("test_my_all_reduce.py", "fabric.yaml", "tenants.py")
+    assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, *later)]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:60])

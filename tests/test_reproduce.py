@@ -111,7 +111,7 @@ def test_rows_are_all_published_figures() -> None:
     wanted = [f"{name}: average speedup" for name in AVERAGES] + [f"{name}: lowest speedup" for name in LOWS]
     wanted += [f"{name}: growth 3 to {ranks} hosts" for name in GROWTH for ranks in (6, 12)]
     assert set(wanted) < set(rows())
-    assert len(rows()) == 3 + 8 + 3 + 3 + 3 + 6
+    assert len(rows()) == 3 + 8 + 3 + 3 + 3 + 6 + 2
     assert [row.figure for row in rows().values() if row.kind == "fitted"] == [f"{FITTED_ON}: average speedup"]
     assert {row.kind for row in rows().values()} == {"config", "fitted", "predicted"}
     for row in rows().values():
@@ -219,7 +219,7 @@ def test_bad_input_is_refused_before_the_work(
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert message in done.output
-    assert CliRunner().invoke(main, ["reproduce", "scalepool"]).exit_code == 2
+    assert CliRunner().invoke(main, ["reproduce", "nothing"]).exit_code == 2
 
 
 def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "clusters-cxl": (128, 1, 128, 1 << 20),
     "clusters-rdma": (128, 1, 128, 1 << 20),
     "cxl-8xh100": (8, 1, 16, 32 << 20),
+    "tiers-clusters": (72, 1, 126, 1 << 20),
+    "tiers-rdma": (72, 1, 144, 1 << 20),
+    "tiers-scalepool": (72, 1, 92, 1 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
     "infiniband-12xh100": (12, 1, 12, 32 << 20),
     "laptop": (2, 1, 2, 8 << 20),
@@ -39,6 +42,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "thousand-hosts": (1024, 1, 64, 32 << 20),
     "titan2-6xcz120": (3, 1, 6, 32 << 20),
     "twelve-hosts": (12, 1, 6, 32 << 20),
+    "two-clusters": (2, 4, 14, 8 << 20),
 }
 
 TWO_LEVELS = """
@@ -279,3 +283,11 @@ def test_check_tells_right_files_from_wrong_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [[], ["show"], ["check"], ["list"]])
 def test_help_shows_examples(command: list[str]) -> None:
     assert "Examples:\n    cxlemu topology " in cxlemu("topology", *command, "--help").output
+
+
+def test_a_copy_with_other_parts_works_out_its_routes_anew(two_levels: Topology) -> None:
+    """What a topology worked out and kept is not that of a copy."""
+    assert two_levels.load_latency_ns(0, 0) == 2 * (1 + 10 + 2 + 100 + 4) + 300
+    leaf, spine = two_levels.switches
+    slower = two_levels.model_copy(update={"switches": (leaf, spine.model_copy(update={"port_latency_ns": 1000}))})
+    assert slower.load_latency_ns(0, 0) == 2 * (1 + 10 + 2 + 1000 + 4) + 300

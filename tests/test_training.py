@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from collectives.workloads import pipelined, sharded
 from collectives.workloads.compute import Compute
+from collectives.workloads.durations import LEVELS
 from collectives.workloads.fabrics import Modelled
 from collectives.workloads.language_model import LanguageModel
 from collectives.workloads.machine import Machine, Offload
@@ -28,7 +29,7 @@ from cxlemu.topology import Accelerator, Topology
 
 H100 = Accelerator.load("h100-sxm")
 LLAMA = LanguageModel.load("llama3-8b")
-TITAN = Topology.load("titan2-6xcz120")
+TITAN, INFINIBAND = Topology.load("titan2-6xcz120"), Topology.load("infiniband-3xh100")
 
 
 class Rate:
@@ -347,3 +348,18 @@ def test_collectives_are_simulated_as_before() -> None:
     assert (done.exit_code, "there is no collective 'trainings'" in done.output) == (2, True)
     assert "cxlemu simulate training" in CliRunner().invoke(main, ["simulate", "--help"]).output
     assert "--parallel" in CliRunner().invoke(main, ["simulate", "training", "--help"]).output
+
+
+def test_the_readme_has_what_the_command_prints() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    its = [train(LLAMA, Parallelism.parse("fsdp", 3), Machine(H100, Modelled(its))) for its in (TITAN, INFINIBAND)]
+    rows = {
+        "forward, backward, optimizer": ("forward", "backward", "optimizer"),
+        "all_gather, as far as it shows": ("all_gather",),
+        "reduce_scatter, as far as it shows": ("reduce_scatter",),
+        "all": tuple(LEVELS),
+    }
+    for words, kinds in rows.items():
+        cells = [f"{sum(step.billed_ns.get(kind, 0) for kind in kinds) / 1e6:.0f}" for step in its]
+        assert f"| {words} | {cells[0]} | {cells[1]} |" in readme
+    assert f"which is {its[1].time_ns / its[0].time_ns:.2f} times as fast" in readme

@@ -44,10 +44,6 @@ class FusedBuilder(Builder):
     def itemsize(self) -> int:
         return DTYPES[self.call.dtype].itemsize
 
-    @property
-    def fused(self) -> bool:
-        return self.style.name != "unfused"
-
     @cached_property
     def row_bytes(self) -> int:
         """A row of what moves between ranks."""
@@ -77,6 +73,40 @@ class FusedBuilder(Builder):
         """The rows of a shard, tile by tile."""
         rows, step = self.shard_rows, self.gemm.tile_rows
         return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+    # Tiles are parts of a shard, or several whole shards: groups from shard 0 on, the last one perhaps smaller.
+
+    @property
+    def shards_a_tile(self) -> int:
+        """1 also where a shard is several tiles."""
+        return max(1, self.gemm.tile_rows // self.shard_rows)
+
+    @property
+    def first_shards(self) -> range:
+        """Of each group."""
+        return range(0, self.ranks, self.shards_a_tile)
+
+    def first_shard(self, shard: int) -> int:
+        """Of its group."""
+        return shard - shard % self.shards_a_tile
+
+    def shards_from(self, first: int) -> range:
+        return range(first, min(first + self.shards_a_tile, self.ranks))
+
+    def rows_from(self, first: int) -> range:
+        """Rows of a group, in the whole matrix."""
+        shards = self.shards_from(first)
+        return range(shards.start * self.shard_rows, shards.stop * self.shard_rows)
+
+    def rows_of(self, shard: int, tile: range) -> range:
+        """Rows of a shard's tile, in the whole matrix."""
+        return range(shard * self.shard_rows + tile.start, shard * self.shard_rows + tile.stop)
+
+    @property
+    def sources(self) -> list[int]:
+        """Peers in the order in which they are copied in: a group after the other, the own one first."""
+        peers = [peer for peer in self.order if peer != self.rank]
+        return sorted(peers, key=lambda peer: (self.first_shard(peer) - self.first_shard(self.rank)) % self.ranks)
 
     def scratch(self, rows: int, columns: int) -> Operand:
         """Memory for a matrix."""

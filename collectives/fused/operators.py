@@ -18,32 +18,42 @@ def all_gather_gemm(b: FusedBuilder) -> None:
     Read per rank: (N - 1) shards of A. Written per rank: its shard, with ``push`` N - 1 times.
     """
     push = b.gemm.transport == "push"
-    sources = [peer for peer in b.order if peer != b.rank]
     gathered = b.scratch(b.gemm.m, b.gemm.k)
-    if b.fused:
-        for tile in b.row_tiles():
-            b.multiply(_output_rows(b, b.rank, tile), b.input(tile.start * b.row_bytes), len(tile))
-    else:
+    missing = {first: {shard for shard in b.shards_from(first) if shard != b.rank} for first in b.first_shards}
+    if missing[b.first_shard(b.rank)] and b.shards_a_tile > 1:
         b.copy_own(gathered.at(b.rank * b.nbytes))
+    else:
+        for tile in b.row_tiles():
+            rows = b.rows_of(b.rank, tile)
+            b.multiply(_output_rows(b, rows), b.input(tile.start * b.row_bytes), len(rows))
     for chunks in b.chunked(blocks=b.ranks if push else 1):
         for reader in reversed(b.peers) if push else (0,):  # who reads this shard first
             for chunk in chunks:
                 b.publish(chunk, b.input(chunk.offset), block=reader)
-        for peer in sources:
-            shard = gathered.at(peer * b.nbytes)
+        for peer in b.sources:
             for chunk in chunks:
-                b.retrieve(shard.at(chunk.offset), chunk, peer, block=b.rank if push else 0)
-                if b.fused and (tiles := [tile for tile in b.row_tiles() if _ends_in(chunk, tile.stop * b.row_bytes)]):
+                place = gathered.at(peer * b.nbytes + chunk.offset)
+                b.retrieve(place, chunk, peer, block=b.rank if push else 0)
+                if ready := _ready(b, peer, chunk, missing):
                     b.after("compute", b.ready("retrieve"))
-                    for tile in tiles:
-                        b.multiply(_output_rows(b, peer, tile), shard.at(tile.start * b.row_bytes), len(tile))
-    if not b.fused:
-        b.after("compute", b.ready("retrieve"))
-        b.multiply(b.output(), gathered, b.gemm.m)
+                    for rows in ready:
+                        b.multiply(_output_rows(b, rows), gathered.at(rows.start * b.row_bytes), len(rows))
 
 
-def _output_rows(b: FusedBuilder, shard: int, tile: range) -> Operand:
-    return b.output((shard * b.shard_rows + tile.start) * b.shapes.n * b.itemsize)
+def _ready(b: FusedBuilder, peer: int, chunk: Chunk, missing: dict[int, set[int]]) -> list[range]:
+    """Rows of the tiles that need nothing any more when this chunk is there."""
+    if b.shards_a_tile == 1:
+        return [b.rows_of(peer, tile) for tile in b.row_tiles() if _ends_in(chunk, tile.stop * b.row_bytes)]
+    first = b.first_shard(peer)
+    if _ends_in(chunk, b.nbytes):
+        missing[first].discard(peer)
+        if not missing[first]:
+            return [b.rows_from(first)]
+    return []
+
+
+def _output_rows(b: FusedBuilder, rows: range) -> Operand:
+    return b.output(rows.start * b.shapes.n * b.itemsize)
 
 
 def _ends_in(chunk: Chunk, end: int) -> bool:
@@ -89,10 +99,6 @@ class Partials:
         self._matrix = b.scratch(b.gemm.m, b.gemm.n)
         self._todo = {shard: b.row_tiles() for shard in range(b.ranks)}
         self._awaited_by: dict[str, int | None] = {}
-        if not b.fused:
-            self._todo = {shard: [] for shard in range(b.ranks)}
-            b.multiply(self._matrix, b.input(), b.gemm.m)
-            self._awaited_by = dict.fromkeys(("publish", "retrieve"), b.ready("compute"))
 
     def place(self, shard: int, offset: int) -> Operand:
         return self._matrix.at(shard * self._b.nbytes + offset)
@@ -112,11 +118,17 @@ class Partials:
 
     def _computed(self, shard: int, chunk: Chunk) -> int | None:
         """Compute what of this chunk is not; an event after it, or None where nothing was left to compute."""
-        b, todo = self._b, self._todo[shard]
+        b, first = self._b, self._b.first_shard(shard)
+        if b.shards_a_tile > 1:  # other shards' parts follow what is computed here
+            if self._todo.pop(first, None):
+                rows = b.rows_from(first)
+                b.multiply(self.place(first, 0), b.input(rows.start * b.shapes.k * b.itemsize), len(rows))
+                self._awaited_by = dict.fromkeys(("publish", "retrieve"), b.ready("compute"))
+            return None
+        todo = self._todo[shard]
         missing = [tile for tile in todo if tile.start * b.row_bytes < chunk.offset + chunk.nbytes]
         for tile in missing:
-            row = shard * b.shard_rows + tile.start
-            a = b.input(row * b.shapes.k * b.itemsize)
+            a = b.input(b.rows_of(shard, tile).start * b.shapes.k * b.itemsize)
             b.multiply(self.place(shard, tile.start * b.row_bytes), a, len(tile))
         del todo[: len(missing)]
         return b.ready("compute") if missing else None

@@ -57,7 +57,8 @@ def tune(
 def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Choice], list[Choice]]]:
     rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
     comm = [its for its in ROWS_TRIED if its < rows and rows <= its * TILES_A_SHARD_MAX]
-    tiles = dict.fromkeys((min(rows, its[0]), min(columns, its[1])) for its in TILES)
+    # parts of a shard, and where shards are small, several of them
+    tiles = dict.fromkeys((min(its[0], most), min(its[1], columns)) for its in TILES for most in (rows, operator.m))
     yield lambda best: [replace(best, comm_tile_rows=its) for its in (rows, *comm)]
     yield lambda best: [replace(best, compute_tile=tile) for tile in tiles]
     yield lambda best: [replace(best, transport=its) for its in TRANSPORTS[operator.kind]]

@@ -11,11 +11,14 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from collectives.reproduce.nccl import Nccl
 from collectives.reproduce.ours import RANKS, Ours
+from collectives.reproduce.rows import Row
+from collectives.reproduce.rows import row_of as _row
+from collectives.reproduce.training import Training
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
@@ -24,7 +27,6 @@ SIZES = tuple(1 << power for power in range(20, 33))  # 1 MB - 4 GB
 VARIANTS = ("naive", "aggregate", "all")
 CHUNKS = (2, 4, 8, 16)
 GROWTH_RANKS = (3, 6, 12)
-MISS = 0.15
 SLICE_NS_MAX = 1_000_000  # nothing that could be fitted
 
 AVERAGES = {
@@ -52,26 +54,6 @@ BEST_CHUNKS = (4, 8)
 SWING = (0.09, 0.20)  # from one collective to another; of which numbers is not said, ours is of CHUNKS
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """``relative_error``: of ours; 0 within a published range, else from its nearer end. ``published`` is that end.
-
-    ``shows``: of a miss, what the model shows.
-    """
-
-    figure: str
-    published: float
-    published_range: tuple[float, float]
-    ours: float
-    relative_error: float
-    kind: str  # "config", "fitted" or "predicted"
-    shows: str = ""
-
-    @property
-    def missed(self) -> bool:
-        return abs(self.relative_error) > MISS
-
-
 class Reproduction:
     """All of it: simulated when asked for, and the same every time. ``sizes`` must be powers of two, ascending."""
 
@@ -80,6 +62,7 @@ class Reproduction:
         self.nccl = Nccl(Topology.load(BASELINE))
         self.ours = Ours(Topology.load(TEST_BED))
         self.grown = Ours(Topology.load(GROWN))
+        self.training = Training(self.ours.topology, self.nccl.topology)
         self.grown_whole = Ours(Topology.load(GROWN), whole_chunks=True)
 
     # --- the baseline and its one free parameter ------------------------------------------------------------------
@@ -141,7 +124,8 @@ class Reproduction:
     # --- the table ------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
-        return [*self._config(), *self.averages(), *self._lows(), *self._variants(), *self._chunks(), *self._growth()]
+        rows = [*self._config(), *self.averages(), *self._lows(), *self._variants(), *self._chunks(), *self._growth()]
+        return [*rows, *self.training.rows()]
 
     def _config(self) -> Iterable[Row]:
         topology = self.ours.topology
@@ -206,12 +190,6 @@ class Reproduction:
         ours = self.ours if ranks == RANKS else self.grown
         its = ours.time(collective, self.sizes[size], variant=variant, ranks=ranks)
         return f"{its.busiest} {100 * its.utilization:.0f}% busy"
-
-
-def _row(figure: str, published: float | tuple[float, float], ours: float, kind: str) -> Row:
-    low, high = published if isinstance(published, tuple) else (published, published)
-    nearer = min(max(ours, low), high)
-    return Row(figure, nearer, (low, high), ours, ours / nearer - 1, kind)
 
 
 def _explained(row: Row, shows: str) -> Row:

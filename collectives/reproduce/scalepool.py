@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from collectives.reproduce.cccl import Row
+from collectives.reproduce.rows import Row, row_of
 from collectives.workloads.described import Described
 from collectives.workloads.durations import BETWEEN, LEVELS
 from collectives.workloads.fabrics import Fabric, Modelled
@@ -120,7 +120,9 @@ class Reproduction:
     @cached_property
     def crossing_once(self) -> dict[str, float]:
         """Speedups if collectives took two levels."""
-        return {pair.case.model: pair.speedup for pair in Reproduction(self.setup, two_levels=True).pairs}
+        other = Reproduction(self.setup, two_levels=True)
+        other.baseline, other.scalepool, other.inside = self.baseline, self.scalepool, self.inside
+        return {pair.case.model: pair.speedup for pair in other.pairs}
 
     def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
         """The same with another fabric; what does not change is not simulated again."""
@@ -142,21 +144,16 @@ class Reproduction:
 
     def rows(self) -> Iterable[Row]:
         for pair in self.pairs:
-            yield row(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, why(pair))
-        yield row("geometric mean of the five", GEOMEAN, self.geomean, "of those above")
+            yield row_of(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, shows=why(pair))
+        yield row_of("geometric mean of the five", GEOMEAN, self.geomean, shows="of those above")
         rate = Topology.load(self.setup.baseline).links[0].gbytes_per_s
         needs = rate * self.communication / COMMUNICATION
         shows = f"the ratio of the links' bandwidths; met if RDMA carried {needs:.0f} of its {rate:.0f} GB/s"
-        yield row("communication: mean speedup", COMMUNICATION, self.communication, shows)
+        yield row_of("communication: mean speedup", COMMUNICATION, self.communication, shows=shows)
 
 
 def between(topology: Topology) -> Symmetric:
     return Symmetric(Modelled(topology, tuned=True))
-
-
-def row(figure: str, published: float, ours: float, shows: str) -> Row:
-    made = Row(figure, published, (published, published), ours, ours / published - 1, "predicted")
-    return replace(made, shows=shows) if made.missed else made
 
 
 def why(pair: Pair) -> str:

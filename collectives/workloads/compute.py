@@ -39,7 +39,11 @@ class Compute:
                 (its.hidden, -(-its.feedforward // share)),
             )
         )
-        return gemms_ns + self.scores_ns(tokens) + self._stream_ns(2 * self.kept_bytes(tokens))
+        return gemms_ns + self.rest_ns(tokens)
+
+    def rest_ns(self, tokens: int) -> int:
+        """Of it all but the GEMMs."""
+        return self.scores_ns(tokens) + self._stream_ns(2 * self.kept_bytes(tokens))
 
     def scores_ns(self, tokens: int) -> int:
         """Of it attention proper."""

@@ -197,18 +197,18 @@ class FabricManager:
         found = outside(touches(layout, frame, base), its, self.cards)
         if found is not None:
             raise AccessError(
-                f"tenant {tenant} may not run [{call}]: its {found.what} takes bytes {found.begin} to {found.end - 1} "
-                f"of card {found.card}, {self._whose(found.card, found.begin)}"
+                f"tenant {tenant} may not run [{call}]: bytes {found.begin} to {found.end - 1} of card {found.card}, "
+                f"where its {found.what} would be, are {self._whose(found.card, found.begin)}"
             )
 
     def _whose(self, card: int, offset: int) -> str:
         if card >= self.cards or not 0 <= offset < self.card_bytes:
-            return "which there are not"
-        for grants, words in ((self._held, "which tenant {} holds"), (self._leaving, "which {} is losing")):
+            return "not there"
+        for grants, words in ((self._held, "tenant {}'s"), (self._leaving, "being taken away from {}")):
             for grant in grants.values():
                 if grant.at <= offset < grant.end:
                     return words.format(grant.tenant)
-        return "which nobody holds"
+        return "nobody's"
 
     # --- counting ----------------------------------------------------------------------------------------------
 

@@ -191,16 +191,29 @@ def _numbers(path: Path) -> list[int]:
 
 @click.command
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
-def command(as_json: bool) -> None:
+@click.option(
+    "--calibrate",
+    "topology_file",
+    type=click.Path(path_type=Path),
+    help="Measure memory and cores, and write them there as a topology.",
+)
+def command(as_json: bool, topology_file: Path | None) -> None:
     """Say what this machine offers, and what that means for a run.
 
-    Changes nothing: one shared-memory segment of a page is made and removed.
+    Changes nothing: one shared-memory segment of a page is made and removed. With --calibrate it measures latencies,
+    bandwidths and cache-line instructions for some seconds instead, and writes a topology that all commands take.
 
     \b
     Examples:
       cxlemu doctor
       cxlemu doctor --json
+      cxlemu doctor --calibrate here.yaml
     """
+    if topology_file is not None:
+        from cxlemu.cli.doctor_calibrate import calibrate  # collectives are loaded only here
+
+        calibrate(topology_file, as_json=as_json)
+        return
     rows = examine()
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows], indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from cxlemu.topology import Link, Topology
 from cxlemu.units import format_bytes
@@ -35,16 +36,21 @@ def drawing(topology: Topology, width: int) -> list[str]:
         for card in numbers
         if group.owner is None
     ]
+    rows = [hosts, *levels.values(), *([cards] if cards else [])]
+    return stacked(rows, [_labels(topology, upper, row) for upper, row in pairwise(rows)], width)
+
+
+def stacked(rows: Sequence[Sequence[Box]], labels: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Rows of boxes, all of a row joined to all of the next. ``labels``: what is written between two rows."""
     lines: list[str] = []
     above: list[int] = []
-    upper: list[Box] = []
-    for row in (hosts, *levels.values(), *([cards] if cards else [])):
+    for index, row in enumerate(rows):
         shown = _fitted(row, width)
         middles = _middles(shown, width)
         if above:
-            lines += _bar(above, middles, _labels(topology, upper, row), width)
+            lines += _bar(above, middles, labels[index - 1], width)
         lines += _boxes(shown, middles)
-        above, upper = middles, row
+        above = middles
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -21,3 +22,20 @@ def forms(**modules: str) -> type[click.Command]:
             return super().make_context(info_name, args, parent, **extra)
 
     return Forms
+
+
+def engines(**modules: str) -> type[click.Command]:
+    """The same for ``--engine NAME``, wherever it stands."""
+
+    class Engines(click.Command):
+        def make_context(
+            self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        ) -> click.Context:
+            joined = " ".join(args).replace("--engine=", "--engine ").split()
+            name = next((after for flag, after in pairwise(joined) if flag == "--engine"), None)
+            if name in modules:
+                form: click.Command = importlib.import_module(modules[name]).command
+                return form.make_context(info_name, args, parent, **extra)
+            return super().make_context(info_name, args, parent, **extra)
+
+    return Engines

@@ -15,11 +15,12 @@ import click
 from collectives.bench import DEFAULT_SEED
 from collectives.fused import ORDERS, STYLES
 from collectives.fused.choice import Choice, Operator, call_of
-from collectives.fused.halves import communicating
+from collectives.fused.halves import communicating, computing
 from collectives.fused.measure import Job, Seen, cut, measure
 from collectives.fused.plans import build
 from collectives.fused.seen import events, median_ns
 from collectives.layouts import REGION_BYTES, world_layout
+from cxlemu.cli.forms import engines
 from cxlemu.cli.fused_report import Result, Setup, show
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.schedule_table import console
@@ -28,7 +29,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.kernels import GEMM_DTYPES
 from cxlemu.memory import MemorySpec
 from cxlemu.pace import TIME_SCALE_MAX, TIME_SCALE_MIN, Pace, TimeScale
-from cxlemu.plan import Layout
+from cxlemu.plan import Layout, Plan
 from cxlemu.timing import CostModel
 from cxlemu.trace import perfetto
 from cxlemu.units import BytesParam, format_bytes
@@ -59,8 +60,15 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, numbers))
 
 
-@click.command()
+@click.command(cls=engines(virtual="cxlemu.cli.fused_virtual"))
 @click.argument("kind", metavar="OPERATOR")
+@click.option(
+    "--engine",
+    type=click.Choice(["native", "virtual"]),
+    default="native",
+    show_default=True,
+    help="virtual: on modelled accelerators; see --engine virtual --help.",
+)
 @click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
 @click.option(
     "-s",
@@ -100,6 +108,7 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
 def command(
     ctx: click.Context,
     kind: str,
+    engine: str,
     ranks: int,
     shape: tuple[int, ...],
     datatype: str,
@@ -132,6 +141,7 @@ def command(
       cxlemu fused all_gather_gemm --pace
       cxlemu fused gemm_reduce_scatter -s 1024x1024x2048 --comm-rows 64 --tile 128x512 --pace --trace fused.json
       cxlemu fused gemm_all_reduce -n 4 -s 256x256x256 --json fused.json
+      cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100 --tune
     """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         check_output(flag, file)
@@ -161,8 +171,8 @@ def command(
     with out.status("measuring", spinner="line"):
         scale, modelled_ns = None, 0.0
         if pace:
-            modelled_ns = _modelled_ns(setup, layout)
-            scale = TimeScale(time_scale, "given") if time_scale is not None else _suitable(run, job, modelled_ns)
+            modelled_ns = _modelled_ns(setup, layout, communicating)
+            scale = TimeScale(time_scale, "given") if time_scale is not None else _suitable(run, setup, layout)
         seen = run(job, None if scale is None else Pace(scale.value))
     result = Result(replace(setup, pace=scale), seen, None if scale is None else modelled_ns * scale.value)
     show(result, out)
@@ -184,16 +194,22 @@ def _measured(setup: Setup, deadline_s: float, job: Job, pace: Pace | None = Non
     )
 
 
-def _modelled_ns(setup: Setup, layout: Layout) -> float:
-    """Communication alone."""
+def _modelled_ns(setup: Setup, layout: Layout, half: Callable[[Plan], Plan]) -> float:
+    """Communication alone, or the product alone."""
     call = call_of(setup.job.operator, "unfused", setup.ranks, cut(setup.job, "unfused"))
-    plan = communicating(build(layout, call))
-    return simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns
+    plan = half(build(layout, call))
+    return max(simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns, 1)
 
 
-def _suitable(run: Callable[[Job], list[Seen]], job: Job, modelled_ns: float) -> TimeScale:
-    """With which communication takes a share of what the product takes here."""
-    seen = run(replace(job, styles=(), check=False, traced=False))
-    value = SHARE * median_ns(seen, "gemm") / max(modelled_ns, 1)
-    value = min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX)
-    return TimeScale(value, f"chosen: communication is to take {SHARE:g} of what the product takes here")
+def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout) -> TimeScale:
+    """With which communication takes a share of what the product takes here or, where the topology's accelerator is to
+    compute, with which this machine's product takes a share of what that takes.
+    """
+    product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
+    if setup.topology.accelerator is None:
+        value = SHARE * product_ns / _modelled_ns(setup, layout, communicating)
+        reason = f"communication is to take {SHARE:g} of what the product takes here"
+    else:
+        value = product_ns / (SHARE * _modelled_ns(setup, layout, computing))
+        reason = f"the product takes {SHARE:g} of what an {setup.topology.accelerator} is to take"
+    return TimeScale(min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX), f"chosen: {reason}")

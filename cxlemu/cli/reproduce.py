@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from collectives.nccl import SLICE_BYTES
-from collectives.reproduce.cccl import AVERAGES, FITTED_ON, GROUPED, MISS, REDUCING, VARIANTS, Reproduction, Row
+from collectives.reproduce.cccl import AVERAGES, FITTED_ON, GROUPED, REDUCING, VARIANTS, Reproduction
+from collectives.reproduce.rows import MISS, Row
 from cxlemu import __version__
 from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_json_file, write_json, write_output
@@ -22,7 +23,6 @@ from cxlemu.cli.reproduce_table import check_directory, table_of
 from cxlemu.units import format_bytes
 
 CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_NET_CHUNKSIZE
-NOT_MODELLED = "training a Llama-3-8B (1.11x) and the cost of hardware (2.75x)"
 
 
 @click.command(cls=forms(flux="cxlemu.cli.reproduce_flux", scalepool="cxlemu.cli.reproduce_scalepool"))
@@ -88,10 +88,11 @@ def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
         f"Averages: {_hits(work)} of the {len(AVERAGES) - 1} predicted are within {MISS:.0%}, and all that reduce are "
         f"too low. NCCL does not reduce slower than it copies (nccl issue 1281). But kernels that fold could read the "
         f"pool by themselves, at their host's {link:g} GB/s, where the model lets a copy engine do it: then averages "
-        f"would be {', '.join(folded)}, {_hits(folding)} of all within {MISS:.0%}, with nothing fitted anew.",
+        f"would be {', '.join(folded)}, {_hits(folding)} of the {len(AVERAGES) - 1} within {MISS:.0%}, with "
+        f"nothing fitted anew. No source says so: it was thought of when these misses were known.",
         f"Assumed: grouped sends and receives come in slices of {format_bytes(SLICE_BYTES['grouped'])}; with "
         f"{format_bytes(CHUNK_BYTES)}, a chunk of theirs, speedups at {format_bytes(middle)} go {', '.join(others)}.",
-        f"Not modelled here: {NOT_MODELLED}.",
+        f"Training: {work.training.told()}. Cost: prices, which are put in, are said to be the paper's, unverified.",
     ]
 
 

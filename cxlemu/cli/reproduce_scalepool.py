@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collectives.reproduce.cccl import MISS, Row
+from collectives.reproduce.rows import MISS, Row
 from collectives.reproduce.scalepool import Pair, Reproduction
+from collectives.reproduce.tiers import TierStudy, told
 from collectives.workloads.durations import LEVELS
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
@@ -33,6 +34,7 @@ def command(json_file: Path | None, plot_dir: Path | None) -> None:
 
     Five language models train on clusters of 72 accelerators with NVLink inside, and between them switched CXL or, as
     the baseline, InfiniBand. Nothing is fitted: hardware is that of configs/, parallelism that of the models' papers.
+    The figures of tier 2 are of the workloads of cxlemu simulate memory.
     --plot also draws how the speedups move with switches, links and RDMA's overhead, which takes longer.
 
     \b
@@ -43,18 +45,19 @@ def command(json_file: Path | None, plot_dir: Path | None) -> None:
     check_json_file(json_file)
     check_directory(plot_dir, PICTURES)
     work = Reproduction()
-    rows = list(work.rows())
+    study = TierStudy()
+    rows = [*work.rows(), *study.rows()]
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(work):
         out.print(Text(f"# {line}"))
     out.print(table_of(rows))
     out.print()
     out.print(_steps(work.pairs))
-    for line in _footer(work, rows):
+    for line in (*_footer(work, rows), "", *told(study)):
         out.print(Text(line))
     write_json(json_file, _document(work, rows))
     if plot_dir is not None:
-        for name, data in pictures(work).items():
+        for name, data in pictures(work, study).items():
             write_output("--plot", plot_dir / name, data)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from collectives.reproduce.cccl import Row
+from collectives.reproduce.rows import Row
 from cxlemu.cli.bench_plot import pyplot
 from cxlemu.cli.output import check_output
 from cxlemu.errors import ArgumentError
@@ -32,9 +32,10 @@ def table_of(rows: Sequence[Row]) -> Table:
     """Published, ours and the error, a figure a row; those that are off are red."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("figure", "published", "ours", "error", "kind"):
-        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=name != "figure")
     for row in rows:
         published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
-        error = f"{100 * row.relative_error:+.0f}%"
+        percent = round(100 * row.relative_error)
+        error = f"{percent:+d}%" if percent else "0%"
         table.add_row(row.figure, published, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else "")
     return table

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collectives.bench import Case, Paced, Sweep
+from collections.abc import Sequence
+
+from collectives.bench import Case, Paced, Row, Sweep
 from collectives.virtual import planned
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
-from cxlemu.pace import TimeScale, suitable_time_scale
+from cxlemu.pace import TIME_SCALE_MAX, TimeScale, suitable_time_scale
 from cxlemu.plan import Layout
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
+
+LATE = 1.1  # of what the model says
 
 
 def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: str) -> None:
@@ -24,6 +28,18 @@ def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: 
         raise ArgumentError("--pace is for emulated pools: real cards take the time that they take")
     if sweep.integrity is not None:
         raise ArgumentError("--pace does not go with --integrity: the model does not know what checksums cost")
+
+
+def lateness(scale: TimeScale, rows: Sequence[Row]) -> str:
+    """What to say where this machine did not keep up."""
+    late = [row for row in rows if row.model_us is not None and row.time_us > LATE * row.model_us]
+    if not late:
+        return ""
+    longer = min(4 * scale.value, TIME_SCALE_MAX)
+    return (
+        f"{len(late)} of {len(rows)} took more than {LATE - 1:.0%} longer than the model says: ranks came late, on "
+        f"busy cores or with too little time; --time-scale {longer:g} gives them more"
+    )
 
 
 def time_scale_of(given: float | None, topology: Topology, ranks: int, backend: str) -> TimeScale:

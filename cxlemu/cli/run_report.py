@@ -19,7 +19,7 @@ from collectives.hierarchical.estimate import Ways
 from collectives.measure import Finished, Opened
 from cxlemu import __version__
 from cxlemu.cli.output import write_json
-from cxlemu.cli.run_pace import paced
+from cxlemu.cli.run_pace import lateness, paced
 from cxlemu.memory import MemorySpec
 from cxlemu.pace import TimeScale
 from cxlemu.plan import Layout
@@ -132,6 +132,8 @@ class Report:
         bad = self.wrong or missing
         try:
             self._print("#")
+            if self._setup.pace is not None and (advice := lateness(self._setup.pace, self._rows)):
+                self._print(f"# {'pace':<8} {advice}", "yellow")
             self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
         finally:  # also where stdout is what failed
             if self._json_file is not None:

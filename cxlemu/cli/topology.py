@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 from rich import box
@@ -13,10 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli.drawing import ASCII, drawing
+from cxlemu.cli.fabric_drawing import fabric_drawing, link_kinds
+from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.topology_cost import cost as cost_command
+from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.topology.document import dotted
+from cxlemu.topology.facts import facts
 from cxlemu.topology.fields import listed
 from cxlemu.topology.standing import KINDS
 from cxlemu.units import format_bytes
@@ -85,8 +90,15 @@ def check(files: tuple[str, ...]) -> None:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print every value, defaults included, with its standing, as JSON."
 )
-def show(config: str, as_json: bool) -> None:
+@click.option(
+    "--facts", "as_facts", is_flag=True, help="Print what its fabrics offer, as JSON: counts, hops, bisection."
+)
+@click.option("--svg", "svg_file", type=click.Path(path_type=Path), help="Draw every switch and link there as well.")
+def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> None:
     """Draw a topology: hosts on top, cards below, then every figure.
+
+    Of a generated fabric, the groups that its top switches join are drawn, a box a group, and what it offers is
+    counted: bisection is how much the lower half of its hosts can send to the upper half at once.
 
     CONFIG is a file, or a name that `cxlemu topology list` prints.
 
@@ -94,16 +106,24 @@ def show(config: str, as_json: bool) -> None:
     Examples:
       cxlemu topology show six-cards
       cxlemu topology show my-rack.yaml --json
+      cxlemu topology show racks-2x72 --svg racks.svg
+      cxlemu topology show racks-2x72 --facts
     """
+    check_output("--svg", svg_file)
     topology = Topology.load(config)
+    if svg_file is not None:
+        write_output("--svg", svg_file, topology_svg(topology).encode())
     if as_json:
         click.echo(json.dumps(topology.document(), indent=2))
+        return
+    if as_facts:
+        click.echo(json.dumps([facts(topology, fabric)._asdict() for fabric in topology.fabrics], indent=2))
         return
     console = Console()
     console.print(Text(topology.name, style="bold"))
     console.print(Text(topology.description))
     console.print()
-    for line in drawing(topology, console.width):
+    for line in _drawn(topology, console.width):
         console.print(Text(line.translate(ASCII) if console.options.ascii_only else line), no_wrap=True)
     for table in (_parts(topology), _costs(topology), _links(topology), _spaces(topology)):
         console.print()
@@ -113,6 +133,17 @@ def show(config: str, as_json: bool) -> None:
 
 
 command.add_command(cost_command)
+
+
+def _drawn(topology: Topology, width: int) -> Iterator[str]:
+    """The file's own switches and links, if it has any, and each fabric."""
+    if topology.links:
+        yield from drawing(topology, width)
+    for number, fabric in enumerate(topology.fabrics):
+        if number or topology.links:
+            yield ""
+        yield f"{fabric.name}: {fabric.kind.replace('_', '/')}"
+        yield from fabric_drawing(topology, fabric, width)
 
 
 def _summary(topology: Topology) -> str:
@@ -145,6 +176,8 @@ def _parts(topology: Topology) -> Table:
     table.add_row("each host's DRAM", "", str(memory.latency_ns), reads, writes)
     for switch in topology.switches:
         table.add_row(f"switch {switch.name}", "", str(switch.port_latency_ns))
+    for fabric in topology.fabrics:
+        table.add_row(f"switches of {fabric.name}", "", str(fabric.port_latency_ns))
     for group in topology.cards:
         node = "" if group.numa_node is None else f", NUMA node {group.numa_node}"
         speeds = (group.read_gbytes_per_s, group.write_gbytes_per_s, group.total_gbytes_per_s)
@@ -167,6 +200,10 @@ def _links(topology: Topology) -> Table:
     for link in topology.links:
         joins = f"{_each(link.ends[0])} - {_each(link.ends[1])}"
         table.add_row(link.name, joins, f"{link.gbytes_per_s:g}", str(link.latency_ns))
+    for fabric in topology.fabrics:
+        for its in link_kinds(topology, fabric):
+            figures = f"{its.link.gbytes_per_s:g}", str(its.link.latency_ns)
+            table.add_row(f"{its.links} of {fabric.name}", its.joins, *figures)
     return table
 
 

@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
     int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
     int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
-    int64_t coherent, coherence_ns; /* coherence_ns: of each access */
+    int64_t coherent, coherence_ns; /* coherence_ns: of each access but the owner's */
     int64_t first_to, first_from, first_both, first_fold; /* + rank: engines */
 } costs; /* of the memory that is used; what uses none costs what the first row says */
 
@@ -163,25 +163,31 @@ static inline void change_ways(model *m, int64_t now) {
 
 static inline const costs *costs_at(const model *m, int32_t card) { return &m->costs[m->card[card].costs]; }
 
+/* What coherence adds to an access. Whose own memory it is does not wait for its directory. */
+static inline int64_t coherence_ns(const model *m, int32_t rank, int32_t card) {
+    const route *way = route_to(m, rank, card);
+    return way && way->hops ? costs_at(m, card)->coherence_ns : 0;
+}
+
 /* A request's way and its answer's; a load waits for the card, too. */
 static inline int64_t round_trip_ns(const model *m, int32_t rank, int32_t card, bool is_write) {
     return 2 * route_to(m, rank, card)->latency_ns + (is_write ? 0 : m->card[card].latency_ns);
 }
 
 /* When a rank that rings a doorbell on a card from `now` on goes on. */
-static inline int64_t rung_ns(const model *m, int32_t card, int64_t now) {
-    return now + costs_at(m, card)->ring_ns + costs_at(m, card)->coherence_ns;
+static inline int64_t rung_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
+    return now + costs_at(m, card)->ring_ns + coherence_ns(m, rank, card);
 }
 
 /* When it comes to show that, where there is a way to it. */
 static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
-    return rung_ns(m, card, now) + route_to(m, rank, card)->latency_ns;
+    return rung_ns(m, rank, card, now) + route_to(m, rank, card)->latency_ns;
 }
 
 /* A look at `count` doorbells, the first of which lies on this card. */
 static inline int64_t look_ns(const model *m, int32_t rank, int32_t card, int32_t count) {
     const costs *cost = costs_at(m, card);
-    return cost->observe_ns + cost->coherence_ns + round_trip_ns(m, rank, card, false) + cost->scan_ns * (count - 1);
+    return cost->observe_ns + coherence_ns(m, rank, card) + round_trip_ns(m, rank, card, false) + cost->scan_ns * (count - 1);
 }
 
 #endif

@@ -5,10 +5,14 @@ enum { SOURCES = 3, COMPUTED };
 
 static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
 
-/* Of the memory that a region begins in. */
+/* The memory that a region begins in, -1 for none. */
+static int32_t card_at(region_table r, const operand *o) {
+    return o->kind != REGION || o->id >= r.count ? -1 : r.card_of[r.all[o->id].first_card];
+}
+
 static const costs *costs_of(const model *m, region_table r, const operand *o) {
-    if (o->kind != REGION || o->id >= r.count) return m->costs;
-    return costs_at(m, r.card_of[r.all[o->id].first_card]);
+    const int32_t card = card_at(r, o);
+    return card < 0 ? m->costs : costs_at(m, card);
 }
 
 static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
@@ -18,8 +22,10 @@ static enum part copy(model *m, int32_t rank, region_table r, const operand *o, 
                       progress *p) {
     const bool to_pool = way == TO_POOL;
     int64_t alone_ns = 0, way_ns = 0;
-    const costs *cost = costs_of(m, r, o);
-    const int64_t begin = p->now + cost->copy_ns + cost->coherence_ns;
+    const int32_t card = card_at(r, o);
+    if (card < 0) return NOT_THERE;
+    const costs *cost = costs_at(m, card);
+    const int64_t begin = p->now + cost->copy_ns + coherence_ns(m, rank, card);
     const int64_t end = transfer(m, rank, r, o, nbytes, way, begin, &alone_ns, &way_ns);
     if (end < 0) return NOT_THERE;
     p->queue_ns += end - begin - alone_ns;

@@ -120,7 +120,7 @@ class NativeEngine:
                 if [o[:2] for o in found] != [o[:2] for o in before]:
                     since = time.monotonic() - LOOK_NS / 1e9
                 before = found
-                blocked = [_blocked(running, *obstacle) for obstacle in found]
+                blocked = [_blocked(running, *obstacle) for obstacle in found if _length(running, obstacle[0])]
                 its_time = any(doorbell == ITS_TIME for _, _, doorbell, _, _ in found)  # then it waits for nobody's
                 waited_s = 0.0 if its_time else time.monotonic() - since
                 if watch is not None:

@@ -5,6 +5,8 @@
 #include "lines.h"
 #include "modules.h"
 
+#include <time.h>
+
 /* The bytes of `card` from `offset` on, as a held buffer; NULL with an exception where the range leaves the card. */
 static uint8_t *range_of(PyObject *card, PyObject *offset, long long nbytes, Py_buffer *view) {
     const long long at = PyLong_AsLongLong(offset);
@@ -82,6 +84,33 @@ static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t cou
     return at ? Py_NewRef(Py_None) : NULL;
 }
 
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* pushes_s(card, stores): a fence for each of its lines; with stores, of a word that is stored there and flushed. */
+static PyObject *pushes_s(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (!takes(count, 2, "pushes_s takes a card, and whether to store")) return NULL;
+    const int stores = PyObject_IsTrue(args[1]);
+    Py_buffer view;
+    if (stores < 0 || PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE) < 0) return NULL;
+    double took;
+    Py_BEGIN_ALLOW_THREADS
+    const double begin = seconds();
+    for (Py_ssize_t at = 0; at + LINE_BYTES <= view.len; at += LINE_BYTES) {
+        uint8_t *line = (uint8_t *)view.buf + at;
+        if (stores) *(volatile uint8_t *)line = 1, lines_flush(line, LINE_BYTES, 0);
+        lines_fence();
+    }
+    took = seconds() - begin;
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return PyFloat_FromDouble(took);
+}
+
 static PyObject *instructions(PyObject *module, PyObject *none) {
     (void)module, (void)none;
     return PyUnicode_FromString(lines_instructions());
@@ -94,6 +123,8 @@ static PyMethodDef methods[] = {
      "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},
     {"copy_nt", (PyCFunction)(void (*)(void))copy_nt, METH_FASTCALL,
      "copy_nt(card, offset, data, width): store by non-temporal stores of width bytes, 0 for the widest."},
+    {"pushes_s", (PyCFunction)(void (*)(void))pushes_s, METH_FASTCALL,
+     "pushes_s(card, stores) -> seconds: a fence for each line of it, or a word stored there, flushed and fenced."},
     {"lines_instructions", instructions, METH_NOARGS, "lines_instructions() -> the names of those in use here."},
     {NULL, NULL, 0, NULL},
 };

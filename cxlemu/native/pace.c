@@ -84,7 +84,7 @@ static void ring(program *p, int32_t s, const record *r) {
         atomic_store_explicit(newest, epoch, memory_order_relaxed);
     }
     atomic_thread_fence(memory_order_release); /* noted before it is rung */
-    stream->now = rung_ns(&its->model, its->card_of[at.card], stream->now);
+    stream->now = rung_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
 }
 
 static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {

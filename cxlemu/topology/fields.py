@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -49,6 +50,13 @@ class Model(BaseModel):
             if field.is_required() and key not in data:
                 raise Misplaced((key,), f"is missing: {field.description}")
         return data
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """What was worked out from the fields, and kept, is worked out anew."""
+        made = super().model_copy(update=update, deep=deep)
+        for name in made.__dict__.keys() - type(self).model_fields.keys():
+            del made.__dict__[name]
+        return made
 
 
 M = TypeVar("M", bound=Model)
@@ -222,6 +230,12 @@ class Protocol(Model):
     )
 
 
+def _as_numbers(cards: Any) -> Any:
+    """``0-71`` is all from 0 to 71."""
+    found = re.fullmatch(r"(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})", cards) if isinstance(cards, str) else None
+    return list(range(int(found[1]), int(found[2]) + 1)) if found and int(found[1]) <= int(found[2]) else cards
+
+
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
 
@@ -234,8 +248,8 @@ class Space(Model):
         description="what it is made of"
     )
     coherent: bool = Field(description="whether hardware keeps the hosts' caches coherent over it")
-    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="consecutive card numbers, for example [0, 1]"
+    cards: Annotated[tuple[int, ...], Field(strict=False, min_length=1), BeforeValidator(_as_numbers)] | None = Field(
+        default=None, description="consecutive card numbers, for example [0, 1] or 0-1"
     )
     capacity_bytes: Size | None = Field(default=None, description="absent: all of its cards")
     interleave_bytes: Size | None = Field(default=None, description="granule dealt to one card, 256 to 16MiB")
@@ -243,7 +257,7 @@ class Space(Model):
         default=None, description="the switches or fabrics over which others reach owned memory; absent: any"
     )
     coherence_ns: Nanoseconds | None = Field(
-        default=None, description="what coherence adds to each access: directory and snoops, in ns"
+        default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
     )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
     protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(

@@ -37,10 +37,12 @@ class Topology(Parts):
 
     def _plain(self) -> dict[str, Any]:
         data = self.model_dump(mode="json", exclude_none=True)
+        alone = len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._standings)
         for index, group in enumerate(data["cards"]):
-            if "owner" in group and ("cards", index, "count") not in self._standings:
+            said = ("cards", "count") if alone else ("cards", index, "count")
+            if "owner" in group and said not in self._standings:
                 del group["count"]  # one each, as nobody says
-        if len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._standings):
+        if alone:
             (data["cards"],) = data["cards"]  # one group, written without the list around it
         return data
 

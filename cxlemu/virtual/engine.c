@@ -177,7 +177,7 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
     if (!reaches(&v->model, s->rank, at)) return WRONG;
-    const int64_t end = rung_ns(&v->model, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
+    const int64_t end = rung_ns(&v->model, s->rank, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
     busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;

@@ -1,0 +1,81 @@
+"""Which page lies in which tier. A page lies in one tier at a time, and no tier holds more than it has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A page that goes from one tier to another: it is read there and written here, each once."""
+
+    page: int
+    source: int
+    target: int
+
+
+class Placement:
+    """Tiers are numbered, the nearest is 0. ``tier_of[page]``, and how many pages of room each tier has left."""
+
+    def __init__(self, tier_of: NDArray[np.int64], room: Sequence[int]) -> None:
+        """Raises ArgumentError where a tier is asked to hold more than its room, or is not there."""
+        if tier_of.size and not 0 <= tier_of.min() <= tier_of.max() < len(room):
+            raise ArgumentError(f"pages lie in tiers 0 to {len(room) - 1}, not in {tier_of.min()} or {tier_of.max()}")
+        held = np.bincount(tier_of, minlength=len(room))
+        for tier, (pages, its) in enumerate(zip(held.tolist(), room, strict=True)):
+            if pages > its:
+                raise ArgumentError(f"tier {tier} has room for {its} pages, not for {pages}")
+        self.tier_of = tier_of.copy()
+        self.room = tuple(room)
+        self.free = [its - pages for pages, its in zip(held.tolist(), room, strict=True)]
+
+    def pages_in(self, tier: int) -> list[int]:
+        found: list[int] = np.flatnonzero(self.tier_of == tier).tolist()
+        return found
+
+    def move(self, page: int, target: int) -> Move:
+        """The page lies in ``target`` from now on. Raises ArgumentError without room there."""
+        if self.free[target] < 1:
+            raise ArgumentError(f"page {page} does not fit tier {target}, which is full")
+        source = int(self.tier_of[page])
+        self.tier_of[page] = target
+        self.free[source] += 1
+        self.free[target] -= 1
+        return Move(page, source, target)
+
+    def exchange(self, page: int, other: int) -> list[Move]:
+        """Two pages of different tiers change places; neither tier needs room for that, a buffer holds one page."""
+        mine, its = int(self.tier_of[page]), int(self.tier_of[other])
+        self.tier_of[page], self.tier_of[other] = its, mine
+        return [Move(other, its, mine), Move(page, mine, its)]
+
+
+def fill(order: Iterable[int], room: Sequence[int]) -> Placement:
+    """Pages in this order into the nearest tier that has room. Raises ArgumentError where all are full."""
+    pages = np.fromiter(order, np.int64)
+    if pages.size > sum(room):
+        raise ArgumentError(f"{pages.size} pages do not fit tiers with room for {sum(room)}")
+    tier_of = np.empty(pages.size, np.int64)
+    tier_of[pages] = np.repeat(np.arange(len(room)), room)[: pages.size]
+    return Placement(tier_of, room)
+
+
+def by_class(pages_of: dict[str, int], order: Sequence[str]) -> list[int]:
+    """Pages of tensor classes, those named first in ``order`` first: how ZeRO-Offload places what training needs.
+
+    Pages are numbered class after class, as ``pages_of`` has them. Raises ArgumentError for a class that is not there.
+    """
+    first, at = {}, 0
+    for name, pages in pages_of.items():
+        first[name], at = at, at + pages
+    for name in order:
+        if name not in first:
+            raise ArgumentError(f"there is no tensor class {name!r}; it is one of {', '.join(first)}")
+    names = [*order, *(name for name in pages_of if name not in order)]
+    return [page for name in names for page in range(first[name], first[name] + pages_of[name])]

@@ -1,0 +1,155 @@
+"""A workload from traces: what each rank computes and which collectives it calls, and in what order it may.
+
+``PREFIX.0.et``, ``PREFIX.1.et``, ... are the ranks. Read are
+
+    COMP_NODE        ``duration_micros``; ``num_ops``, ``tensor_size``: for an accelerator; ``is_cpu_op``, if not: yes
+    COMM_COLL_NODE   ``comm_type``; ``comm_size``, what each rank brings; ``pg_name``, its group, if not: all ranks
+    METADATA_NODE    takes no time
+
+``data_deps`` and ``ctrl_deps`` come before. Other nodes (messages, memory, storage) are refused: what they take on a
+pool nobody says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cxlemu.chakra import files
+from cxlemu.chakra.files import Node
+from cxlemu.chakra.schema import COLLECTIVES, NodeType
+from cxlemu.errors import PlanFileError
+
+RANKS_MAX = 4096
+NODES_MAX = 1_000_000  # of all ranks
+NUMBER_MAX = 1 << 53
+GROUP_BYTES_MAX = 1 << 40  # of one rank in one collective
+EVERYONE = ""  # the group of nodes that name none
+
+_NAMES = {number: name for name, number in COLLECTIVES.items()}
+
+
+class Computing(NamedTuple):
+    """``duration_us`` is what was recorded; ``operations`` and ``moved_bytes`` what an accelerator makes a time of."""
+
+    duration_us: int
+    operations: int
+    moved_bytes: int
+    on_cpu: bool
+
+
+class Collective(NamedTuple):
+    """``nbytes``: what each rank brings. ``group`` names the ranks that call it."""
+
+    name: str
+    nbytes: int
+    group: str
+
+
+class Step(NamedTuple):
+    """A node; ``what`` is None where it takes no time. ``after``: steps of the same rank, by their place."""
+
+    id: int
+    name: str
+    what: Computing | Collective | None
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``ranks[k]`` are the steps of rank k, in the order of their ids."""
+
+    ranks: tuple[tuple[Step, ...], ...]
+    groups: Mapping[str, tuple[int, ...]]
+
+    @property
+    def steps(self) -> int:
+        return sum(map(len, self.ranks))
+
+
+def load(prefix: Path, groups: Any = None, groups_file: str = "") -> Workload:
+    """``groups``: what a JSON file says, name -> ranks, as ASTRA-sim's communicator groups are written.
+
+    Raises PlanFileError for files that are absent, damaged, or that say what cannot be.
+    """
+    ranks: list[tuple[Step, ...]] = []
+    while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():
+        if len(ranks) == RANKS_MAX:
+            raise PlanFileError(f"{path}: more than {RANKS_MAX} ranks are not replayed")
+        ranks.append(_steps(files.read(path), str(path)))
+        if sum(map(len, ranks)) > NODES_MAX:
+            raise PlanFileError(f"{path}: more than {NODES_MAX} nodes in all files are not replayed")
+    if not ranks:
+        raise PlanFileError(f"{prefix}.0.et does not exist: give the traces' common name, without .0.et")
+    found = _groups(groups, len(ranks), groups_file) | {EVERYONE: tuple(range(len(ranks)))}
+    for rank, steps in enumerate(ranks):
+        for step in steps:
+            if isinstance(step.what, Collective) and rank not in found.get(step.what.group, ()):
+                known = "is no member of that group" if step.what.group in found else "no file of groups names it"
+                raise PlanFileError(
+                    f"{prefix}.{rank}.et: node {step.id} is called in group {step.what.group!r}, but {known}"
+                )
+    return Workload(tuple(ranks), found)
+
+
+def _steps(nodes: list[Node], file: str) -> tuple[Step, ...]:
+    nodes = sorted(nodes, key=lambda node: node.id)
+    place = {node.id: at for at, node in enumerate(nodes)}
+    steps = []
+    for node in nodes:
+        missing = next((dep for dep in node.deps if dep not in place), None)
+        if missing is not None:
+            raise PlanFileError(f"{file}: node {node.id} waits for node {missing}, which is not there")
+        after = tuple(place[dep] for dep in node.deps)
+        steps.append(Step(node.id, node.name[:80], _what(node, file), after))
+    return tuple(steps)
+
+
+def _what(node: Node, file: str) -> Computing | Collective | None:
+    if node.type == NodeType.METADATA:
+        return None
+    if node.type == NodeType.COMP:
+        numbers = {name: _number(node, name, file, NUMBER_MAX) for name in ("num_ops", "tensor_size")}
+        if node.duration_us > NUMBER_MAX // 1000:
+            raise PlanFileError(f"{file}: node {node.id} takes {node.duration_us} us, which is too long")
+        on_cpu = bool(node.attributes.get("is_cpu_op", True))
+        return Computing(node.duration_us, numbers["num_ops"], numbers["tensor_size"], on_cpu)
+    if node.type == NodeType.COMM_COLL:
+        kind = _number(node, "comm_type", file, NUMBER_MAX, needed=True)
+        if kind not in _NAMES:
+            raise PlanFileError(f"{file}: node {node.id} has comm_type {kind}: no collective that is replayed")
+        nbytes = _number(node, "comm_size", file, GROUP_BYTES_MAX, needed=_NAMES[kind] != "barrier")
+        group = node.attributes.get("pg_name", EVERYONE)
+        if not isinstance(group, str) or not group.isprintable() or len(group) > 80:
+            raise PlanFileError(f"{file}: node {node.id} has a pg_name that is no name")
+        return Collective(_NAMES[kind], nbytes, group)
+    name = NodeType(node.type).name if node.type in list(NodeType) else f"of type {node.type}"
+    raise PlanFileError(f"{file}: node {node.id} is {name}: only computing and collectives are replayed")
+
+
+def _number(node: Node, name: str, file: str, most: int, *, needed: bool = False) -> int:
+    value = node.attributes.get(name)
+    if value is None and not needed:
+        return 0
+    if not isinstance(value, int) or not 0 <= value <= most:
+        shown = "is missing" if value is None else f"is {str(value)[:40]!r}, but should be a number from 0 to {most}"
+        raise PlanFileError(f"{file}: {name} of node {node.id} {shown}")
+    return value
+
+
+def _groups(given: Any, ranks: int, file: str) -> dict[str, tuple[int, ...]]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise PlanFileError(f'{file}: groups are written as {{"name": [ranks]}}')
+    found = {}
+    for name, members in given.items():
+        sound = isinstance(members, list) and all(type(rank) is int and 0 <= rank < ranks for rank in members)
+        if not sound or not members or len(set(members)) != len(members):
+            raise PlanFileError(
+                f"{file}: group {name[:40]!r} should be a list of different ranks from 0 to {ranks - 1}"
+            )
+        found[name] = tuple(members)
+    return found

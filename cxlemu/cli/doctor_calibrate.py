@@ -1,0 +1,95 @@
+"""``cxlemu doctor --calibrate``: this machine as a topology, and what was measured in a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from collectives.calibrate import LEAST_BYTES, Bandwidth, Measured, measure
+from collectives.calibrated import topology_file
+from cxlemu.cli.output import check_output, write_output
+from cxlemu.errors import ArgumentError
+from cxlemu.pool.segments import SHM_DIR
+
+MEASURED_BYTES = 1 << 27  # of each array, more than most caches hold; less where memory is short
+WORDS = {
+    "local_latency_ns": "latency of this core's memory",
+    "far_latency_ns": "latency of the pool's memory",
+    "one_core": "one core's bandwidth",
+    "one_core_far": "one core's bandwidth to the pool",
+    "all_cores_far": "all cores' bandwidth to the pool",
+    "reduce_gbytes_per_s": "sums of one core",
+    "flush_line_ns": "flushing a line",
+    "invalidate_line_ns": "dropping a line",
+    "fence_ns": "a fence",
+    "ring_ns": "a line stored until it is in memory",
+    "round_trip_ns": "a line from core to core and back",
+}
+
+
+def calibrate(file: Path, *, as_json: bool) -> None:
+    """Measure and write. Raises ArgumentError where the file cannot be written, or there is too little memory."""
+    check_output("--calibrate", file)
+    nbytes, free = _array_bytes(), shutil.disk_usage(SHM_DIR).free
+    load = os.getloadavg()[0]
+    console = Console(stderr=True)
+    progress = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+    )
+    with progress:
+        task = progress.add_task("measuring")
+        measured = measure(nbytes, lambda name: progress.update(task, description=WORDS[name]))
+    capacity_bytes = 1 << max(free // 4, 1 << 26).bit_length() - 1
+    write_output("--calibrate", file, topology_file(measured, capacity_bytes=capacity_bytes, load=load))
+    if as_json:
+        click.echo(json.dumps(asdict(measured), indent=2))
+        return
+    table = Table("what", "measured", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for what, value in _rows(measured):
+        table.add_row(Text(what), Text(value))
+    out = Console()
+    out.print(table)
+    out.print(Text(_conclusion(measured, file, load)))
+
+
+def _array_bytes() -> int:
+    """A power of two: what is measured takes seven arrays at most. Raises ArgumentError where that is too much."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    nbytes = min(MEASURED_BYTES, 1 << max(available // 8, 1).bit_length() - 1)
+    least = LEAST_BYTES * len(os.sched_getaffinity(0))
+    if nbytes < least:
+        raise ArgumentError(f"--calibrate needs {8 * least} bytes of free memory, {available} are free")
+    return nbytes
+
+
+def _rows(measured: Measured) -> Iterator[tuple[str, str]]:
+    for name, words in WORDS.items():
+        value = getattr(measured, name)
+        if isinstance(value, Bandwidth):
+            shown = f"reads {value.read:.1f}, writes {value.write:.1f}, copies {value.copy:.1f} GB/s"
+        elif value is None:
+            shown = "not possible here"
+        else:
+            shown = f"{value:.1f} GB/s" if name.endswith("gbytes_per_s") else f"{value:.1f} ns"
+        yield words, shown
+
+
+def _conclusion(measured: Measured, file: Path, load: float) -> str:
+    place = "where this process runs: there is one NUMA node"
+    if measured.node is not None:
+        place = f"on NUMA node {measured.node}, the farthest, to which runs with this file bind their cards"
+    busy = (
+        f" The machine was busy (load {load:.1f}): measure again when it is not." if load > measured.cores / 2 else ""
+    )
+    return f"The pool's memory lies {place}.{busy} Written: {file}"

@@ -1,0 +1,187 @@
+"""A topology as a picture: every switch and every link between switches, a panel a fabric; hosts and cards in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from math import ceil, cos, pi, sin
+from typing import NamedTuple
+
+from cxlemu.cli.fabric_drawing import link_kinds, own, short
+from cxlemu.topology import Link, Switch, Topology
+from cxlemu.topology.ends import members, named
+from cxlemu.topology.hierarchies import AnyHierarchy, Dragonfly, Torus, XLink
+
+WIDTH, MARGIN, LINE = 1200.0, 40.0, 18.0
+INK, SWITCH, LINK, PALE = "#1b2733", "#2f6f9f", "#8fa3b3", "#5c6b78"
+STYLE = f"""text {{ font: 12px sans-serif; fill: {INK}; text-anchor: middle }}
+.title {{ font-size: 16px; font-weight: bold; text-anchor: start }} .left {{ text-anchor: start; fill: {PALE} }}
+.ends {{ font-size: 10px; fill: {PALE} }} .name {{ fill: white; font-size: 10px }}
+rect {{ fill: {SWITCH} }} path {{ stroke: {LINK}; fill: none }}"""
+
+
+class Spot(NamedTuple):
+    """The middle of a switch, and how wide it is."""
+
+    x: float
+    y: float
+    size: float
+
+
+class Panel(NamedTuple):
+    """``places``: of switches, from the panel's upper left corner."""
+
+    places: dict[str, Spot]
+    height: float
+    bows: bool = False  # whether long links would run through other switches if they were straight
+
+
+def topology_svg(topology: Topology) -> str:
+    """The picture of its own switches and links, if it has any, and of its fabrics."""
+    panels: list[tuple[list[str], float]] = []
+    if topology.links:
+        lines = [f"{its.name}: {' - '.join(its.ends)}, {_figures(its)}" for its in topology.links]
+        panels.append(_drawn(topology, "", topology.switches, topology.links, _rows(topology.switches), lines))
+    for fabric in topology.fabrics:
+        switches, links = own(topology.expanded.switches, fabric), own(topology.expanded.links, fabric)
+        lines = [f"{its.links} x {its.joins}: {_figures(its.link)}" for its in link_kinds(topology, fabric)]
+        title = f"{fabric.name}: {fabric.kind.replace('_', '/')}"
+        panels.append(_drawn(topology, title, switches, links, _placed(fabric, switches), lines))
+    top = MARGIN + LINE
+    body = [_text(MARGIN, MARGIN, f"{topology.name}: {topology.description}".rstrip(": "), "title")]
+    for drawn, height in panels:
+        body += [f'<g transform="translate(0 {top:g})">', *drawn, "</g>"]
+        top += height
+    size = f'width="{WIDTH:g}" height="{top + MARGIN:g}" viewBox="0 0 {WIDTH:g} {top + MARGIN:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{STYLE}</style>'
+    return "\n".join([head, '<rect width="100%" height="100%" style="fill: white"/>', *body, "</svg>\n"])
+
+
+def _figures(link: Link) -> str:
+    return f"{link.gbytes_per_s:g} GB/s each way, {link.latency_ns} ns"
+
+
+def _drawn(
+    topology: Topology,
+    title: str,
+    switches: Sequence[Switch],
+    links: Sequence[Link],
+    panel: Panel,
+    lines: Sequence[str],
+) -> tuple[list[str], float]:
+    """A panel's elements and its height."""
+    found: list[str] = []
+    top = LINE
+    for line, style in [(title, "title"), *((line, "left") for line in lines)]:
+        if line:
+            found.append(_text(MARGIN, top + LINE, line, style))
+            top += LINE
+    top += LINE
+    places = {name: spot._replace(y=spot.y + top) for name, spot in panel.places.items()}
+    ends: dict[str, list[str]] = {}
+    for link in links:
+        one, other = link.ends
+        if one in places and other in places:
+            found.append(_line(places[one], places[other], panel.bows))
+        else:
+            end, at = (one, other) if other in places else (other, one)
+            some = members(end)
+            if some is not None and some.kind != "rank":
+                end = named(some.kind, some.among(topology.host_count if some.kind == "host" else topology.card_count))
+            ends.setdefault(at, []).append(end)
+    shows_ends = all(
+        places[name].size >= 5 * len(_brief(end, places[name].size)) for name, its in ends.items() for end in its
+    )
+    for switch in switches:
+        name = short(switch.name) if title else switch.name
+        found += _box(places[switch.name], name, ends.get(switch.name, []), shows_ends)
+    return found, top + panel.height + 2 * LINE
+
+
+def _line(start: Spot, end: Spot, bows: bool) -> str:
+    across, down = end.x - start.x, end.y - start.y
+    bow = 0.15 if bows and max(abs(across), abs(down)) > 3 * start.size else 0.0
+    middle = (start.x + end.x) / 2 - bow * down, (start.y + end.y) / 2 - bow * abs(across)
+    return f'<path d="M{start.x:.1f} {start.y:.1f} Q{middle[0]:.1f} {middle[1]:.1f} {end.x:.1f} {end.y:.1f}"/>'
+
+
+def _box(spot: Spot, name: str, ends: Sequence[str], shows_ends: bool) -> Iterator[str]:
+    """What has no room in words is there to be pointed at."""
+    x, y, size = spot
+    high = min(size, 16.0)
+    at = f'x="{x - size / 2:.1f}" y="{y - high / 2:.1f}" width="{size:.1f}" height="{high:.1f}"'
+    yield f'<rect {at} rx="2"><title>{escape(" ".join([name, *ends]))}</title></rect>'
+    if size >= 6.5 * len(name):
+        yield _text(x, y + 4, name, "name")
+    for row, end in enumerate(ends if shows_ends else ()):
+        yield _text(x, y + high / 2 + 11 * (row + 1), _brief(end, size), "ends")
+
+
+def _brief(end: str, size: float) -> str:
+    """``host0-17`` as ``h0-17`` where there is little room."""
+    return end if size >= 6 * len(end) else end.replace("host", "h").replace("card", "c")
+
+
+def _text(x: float, y: float, text: str, style: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}</text>'
+
+
+# --- where switches are ----------------------------------------------------------------------------------------------
+
+
+def _placed(fabric: AnyHierarchy, switches: Sequence[Switch]) -> Panel:
+    if isinstance(fabric, Torus):
+        return _grid(fabric, switches)
+    if isinstance(fabric, Dragonfly):
+        return _circles(fabric, switches)
+    if isinstance(fabric, XLink):
+        return _rows(switches, across=12)
+    return _rows(switches)
+
+
+def _rows(switches: Sequence[Switch], across: int = 4096) -> Panel:
+    """A row a level, the highest on top; rows of ``across`` at most."""
+    levels: dict[int, list[str]] = {}
+    for switch in switches:
+        levels.setdefault(switch.level, []).append(switch.name)
+    rows = [
+        names[at : at + across]
+        for _, names in sorted(levels.items(), reverse=True)
+        for at in range(0, len(names), across)
+    ]
+    places = {}
+    for row, names in enumerate(rows):
+        step = (WIDTH - 2 * MARGIN) / len(names)
+        for column, name in enumerate(names):
+            places[name] = Spot(MARGIN + (column + 0.5) * step, row * 120 + 20, min(step * 0.8, 90))
+    return Panel(places, 120 * (len(rows) - 1) + 60)
+
+
+def _grid(fabric: Torus, switches: Sequence[Switch]) -> Panel:
+    """A plane of the first two dimensions beside the next, each a little lower than the one before."""
+    columns, rows, planes = (*fabric.dimensions, 1, 1)[:3]
+    step = min((WIDTH - 2 * MARGIN) / (columns * planes + planes), 110)
+    lower = step / 4
+    places = {}
+    for number, switch in enumerate(switches):
+        plane, at = divmod(number, columns * rows)
+        row, column = divmod(at, columns)
+        x = MARGIN + (plane * (columns + 1) + column + 0.5) * step
+        places[switch.name] = Spot(x, row * step + plane * lower + 40, step * 0.55)
+    return Panel(places, rows * step + planes * lower + 40, bows=True)
+
+
+def _circles(fabric: Dragonfly, switches: Sequence[Switch]) -> Panel:
+    """Groups on a circle, the routers of each on a small one."""
+    radius = min(110.0 + 18 * fabric.groups, 480.0)
+    small = min(radius * sin(pi / max(fabric.groups, 3)) * 0.62, 70.0) if fabric.groups > 1 else 70.0
+    size = min(small * pi / ceil(fabric.routers / 2) * 0.6, 36.0)
+    places = {}
+    for number, switch in enumerate(switches):
+        group, router = divmod(number, fabric.routers)
+        outer = 2 * pi * group / fabric.groups
+        inner = 2 * pi * router / fabric.routers + outer
+        x = WIDTH / 2 + radius * sin(outer) + small * sin(inner)
+        y = radius + small + 30 - radius * cos(outer) - small * cos(inner)
+        places[switch.name] = Spot(x, y, size)
+    return Panel(places, 2 * (radius + small) + 60)
