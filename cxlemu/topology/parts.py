@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -61,6 +61,13 @@ class Parts(Model):
         default=None, description="what the fabric costs: name, kind, count, price_usd and power_watts of each part"
     )
     emulation: Emulation = Field(description="card_bytes, the memory that backs each card on this machine")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """pydantic's, which would keep what was computed from the values that it replaces."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in ("expanded", "_sides"):
+            copy.__dict__.pop(name, None)
+        return copy
 
     @property
     def host_count(self) -> int:
