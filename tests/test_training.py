@@ -162,7 +162,7 @@ def test_a_bill_goes_back_along_what_was_waited_for() -> None:
         max_size=30,
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_bill_is_the_whole_time(rows: Sequence[tuple[int, str, int, set[int]]]) -> None:
     made = Program()
     for number, (lane, stream, ns, back) in enumerate(rows):
@@ -219,7 +219,7 @@ def test_without_overlap_all_follows_all() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.lists(st.integers(0, 50), min_size=6, max_size=6), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_overlap_is_never_slower_and_never_too_fast(stages: int, count: int, ns: list[int], fsdp: bool) -> None:
     words = "fsdp" if fsdp else f"pp={stages}"
     kinds = dict(zip(("forward", "backward", "gather", "scatter", "hand_over", "update"), ns, strict=True))
