@@ -441,13 +441,12 @@ class Builder:
         sources: list[Operand] | None = None,
         a: Operand = NOTHING,
     ) -> None:
-        typed = op in (Op.REDUCE, Op.REDUCE_LOCAL)
-        dtype = DTYPE_NAMES.index(self.call.dtype) if typed else 0
-        redop = RedOp[self.call.redop.upper()] if typed else RedOp.NONE
-        operands = (*(sources or [a]), NOTHING, NOTHING)[:3]
-        self._streams[stream if self.style.overlap else "main"].append(
-            Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands)
-        )
+        dtype, redop = 0, RedOp.NONE
+        if op is Op.REDUCE or op is Op.REDUCE_LOCAL:
+            dtype, redop = DTYPE_NAMES.index(self.call.dtype), RedOp[self.call.redop.upper()]
+        operands = (*sources, NOTHING, NOTHING)[:3] if sources else (a, NOTHING, NOTHING)
+        its = self._streams[stream if self.style.overlap else "main"]
+        its.append(Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands))
 
     @property
     def _at_once(self) -> bool:

@@ -165,7 +165,7 @@ def planned(
 
 def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
     """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it."""
-    cluster = ranks_per_cluster(topology.place(call.ranks)) if recipe.style.levels else 1
+    cluster = ranks_per_cluster(topology, call.ranks) if recipe.style.levels else 1
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
     if layout is None and recipe.style.slice_bytes:
         cards, card_bytes, granule_bytes = _on_cards(topology, space, call.ranks)
@@ -173,8 +173,15 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     return catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
 
 
-def _spoken(topology: Topology, case: Case, space: Space) -> tuple[Topology, Plan, Choice]:
-    """A case on a space that has protocols, and the machine that speaks the one that NCCL takes."""
+def _spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:
+    """A case on a space, and the machine that speaks a protocol of it: the one that NCCL takes, else the first."""
+    if space.protocols is None:
+        return topology, *planned(topology, case, algorithm, space)
+    if algorithm is not None or not _sends(case.call):
+        plan, choice = planned(topology, case, algorithm, space)
+        first = space.protocols[0]
+        reason = f"{choice.reason}; with {first.name}" if choice.reason else f"with {first.name}"
+        return topology.speaking(space, first), plan, choice._replace(reason=reason)
     call = replace(case.call, in_place=case.in_place)
     spoken, recipe, _, reason = take(topology, space, call)
     its = next(its for its in spoken.spaces if its.name == space.name)
@@ -247,14 +254,11 @@ def simulate_case(
     """
     where = topology.pool_space if space is None else topology.space(space)
     if split is None:
-        if where.protocols is not None and algorithm is None and _sends(case.call):
-            machine, plan, choice = _spoken(topology, case, where)
-        else:
-            machine, (plan, choice) = topology, planned(topology, case, algorithm, where)
+        machine, plan, choice = _spoken(topology, case, algorithm, where)
         model = CostModel.of(machine, case.call.ranks, failures)
         program = [VirtualCall(plan, cards=_model_cards(model, plan, where))]
-    elif space is not None:
-        raise ArgumentError("--split does not go with --space: its calls are on the pool")
+    elif space is not None or where.owned:
+        raise ArgumentError("--split is for a pool: its calls do not lie on memory of hosts or ranks, nor on --space")
     else:
         model = CostModel.of(topology, case.call.ranks, failures)
         program = split_calls(topology, case, split)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from collectives.bench import Case, Sweep
 from collectives.virtual import simulate_case
+from collectives.workloads.timeline import COMPUTE, Part, Program
+from collectives.workloads.timeline import run as run_program
 from cxlemu.cli import main
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, CutOffError
@@ -177,9 +179,6 @@ def test_a_failure_that_means_nothing_is_refused(text: str, message: str) -> Non
     assert message in str(caught.value)
 
 
-# --- cxlemu simulate --fail ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     file = tmp_path / "hierarchy.yaml"
@@ -189,6 +188,59 @@ def config(tmp_path: Path) -> str:
 
 def simulated(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["simulate", *arguments])
+
+
+# --- in a training step ----------------------------------------------------------------------------------------------
+
+
+def test_operations_that_begin_after_a_failure_take_what_they_take_then() -> None:
+    def program(send_ns: int) -> Program:
+        made = Program()
+        first = made.add("send", 0, "network", [Part("send", send_ns)])
+        second = made.add("compute", 0, COMPUTE, [Part("compute", 50)], [first])
+        made.add("send again", 0, "network", [Part("send", send_ns)], [second])
+        return made
+
+    usual, slow = program(100), program(300)
+    assert run_program(usual).time_ns == 250
+    assert run_program(usual, [(0, slow)]).time_ns == 300 + 50 + 300
+    assert run_program(usual, [(1, slow)]).time_ns == run_program(usual, [(150, slow)]).time_ns == 100 + 50 + 300
+    assert run_program(usual, [(151, slow)]).time_ns == 250
+    twice = run_program(usual, [(1, slow), (120, program(1000))])
+    assert twice.time_ns == 100 + 50 + 1000
+    assert twice.billed(0) == {"send": 1100, "compute": 50}
+
+
+STEP = ("training", "-n", "8", "--batch", "8")
+
+
+def test_a_step_goes_on_around_a_failed_switch(config: str, tmp_path: Path) -> None:
+    where = tmp_path / "step.json"
+    result = simulated(*STEP, "-c", config, "--fail", "switch:cxl-spine1@1000000", "--json", str(where))
+    assert result.exit_code == 0, result.output
+    usual, failing = json.loads(where.read_text())["steps"]
+    assert usual["billed_ns"]["forward"] == failing["billed_ns"]["forward"]
+    assert usual["time_ns"] < failing["time_ns"] < 2 * usual["time_ns"]
+    assert "# fails    switch cxl-spine1 at 1000000 us: of 32 ways 12 are rerouted, 0 end" in result.output
+    before, after = usual["time_ns"] / 1e6, failing["time_ns"] / 1e6
+    last = f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}."
+    assert result.output.splitlines()[-1] == last
+
+
+def test_a_step_that_somebody_is_cut_off_from_ends_with_a_sentence(config: str) -> None:
+    result = simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1000000")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("cxlemu: host 6 has no way to card ")
+    assert result.stderr.endswith(", which the step needs: link cxl-leaf3-hosts at 1000000 us\n")
+
+
+def test_a_failure_after_the_step_costs_nothing(config: str) -> None:
+    result = simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1e9")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1].endswith(" ms: +0.0%.")
+
+
+# --- cxlemu simulate --fail ------------------------------------------------------------------------------------------
 
 
 def test_the_cost_of_a_failure_is_shown(config: str, tmp_path: Path) -> None:

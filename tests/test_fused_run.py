@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +21,13 @@ from collectives.fused.halves import communicating
 from collectives.fused.measure import Job, Seen, measure
 from collectives.fused.seen import events, metrics, plan_of, refusal, times_ns
 from cxlemu.cli import main
+from cxlemu.engines import engine_for
+from cxlemu.engines.native import NativeEngine
+from cxlemu.engines.streams import Running
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, MismatchError, RankFailures
 from cxlemu.memory import MemorySpec
+from cxlemu.memory.protocol import Bytes
 from cxlemu.pace import Pace
 from cxlemu.plan import DTYPES, Layout, Op
 from cxlemu.timing import CostModel
@@ -211,6 +217,41 @@ def test_an_instruction_with_a_pace_is_over_when_its_modelled_time_is() -> None:
         if plan.part(one.rank).streams[step.stream].instructions[step.at].op == Op.WRITE
     )
     assert took_ns >= 0.9 * modelled_ns  # they may begin late, but end no sooner
+
+
+@dataclass
+class Early:
+    """An engine that notes how long before its modelled time a stream comes to an instruction."""
+
+    inner: NativeEngine
+    early_ns: list[int] = field(default_factory=list)
+
+    def run(self, running: Running, buffers: list[Bytes], **arguments: Any) -> None:
+        program = self.inner.program(running)
+
+        def note(stream: int) -> bool:
+            modelled_ns = program.modelled_ns(stream)
+            assert modelled_ns is not None
+            self.early_ns.append(modelled_ns - time.monotonic_ns())
+            return False
+
+        streams = enumerate(running.part.streams)
+        stops = {(s, at): partial(note, s) for s, its in streams for at in range(len(its.records))}
+        self.inner.run(running, buffers, **(arguments | {"stops": stops}))
+
+
+def earliest(context: RankContext) -> int:
+    inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
+    assert isinstance(inner, NativeEngine)
+    engine = Early(inner)
+    with Communicator.world(context, engine=engine) as comm:
+        comm.all_reduce(np.ones(20_000), variant="all")
+    return max(engine.early_ns)
+
+
+def test_with_a_pace_a_stream_stops_when_what_precedes_is_over() -> None:
+    found = launch(earliest, ranks=2, topology="laptop", memory=MemorySpec("shm"), pace=Pace(500.0), deadline_s=60)
+    assert max(found) < 1000  # of rounding
 
 
 def seen_of(rank: int, comm_ns: int, *, a_core_each: bool = True) -> Seen:

@@ -45,10 +45,10 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "proofs.json").read_text())
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
-    assert len(rows) == 2 * 42 and {row["verdict"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * 51 and {row["verdict"] for row in rows} == {"ok"}
     assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
-    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 42), (3, 42)]
-    assert "84 of 84 proofs: 84 ok, 0 violation, 0 unknown" in result.output
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 51), (3, 51)]
+    assert "102 of 102 proofs: 102 ok, 0 violation, 0 unknown" in result.output
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:

@@ -169,11 +169,13 @@ def case_of(model: str) -> Case:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_what_the_file_has(tmp_path: Path) -> None:
+def test_the_command_prints_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.reproduce.tiers.variations", lambda topologies: [])  # tested by itself
     done = reproduce("--json", str(tmp_path / "scalepool.json"))
     assert done.exit_code == 0, done.output
     document = json.loads((tmp_path / "scalepool.json").read_text())
-    assert len(document["rows"]) == 5 + 2
+    assert len(document["rows"]) == 5 + 2 + 3
+    assert "0.98, 2.86, 1.22 if all moved what is hot" in done.output
     assert len(document["steps"]) == 2 * 5
     assert document["fitted"] is None
     for row in document["rows"]:
@@ -185,10 +187,29 @@ def test_the_command_prints_what_the_file_has(tmp_path: Path) -> None:
         (row["figure"].split(":")[0], f"{row['published']:.2f}", f"{row['ours']:.2f}", percent(row["relative_error"]))
         for row in document["rows"][:5]
     ]
+    for row in document["rows"][-3:]:
+        cells = row["figure"], row["published"], f"{row['ours']:.2f}", percent(row["relative_error"])
+        assert f"| {' | '.join(map(str, cells))} |" in readme
 
 
 def percent(error: float) -> str:
     return "0%" if abs(error) < 0.005 else f"{100 * error:+.0f}%"
+
+
+def test_what_other_assumptions_give_is_told_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "Reproduction", work)
+    monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
+    monkeypatch.setattr(cli, "told", lambda tiers: ["tiers otherwise"])
+    monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
+    done = reproduce("-v")
+    assert done.exit_code == 0, done.exception
+    assert ", ".join(f"{name} {value:.2f}" for name, value in work().crossing_once.items()) in done.output
+    assert all(
+        1 <= value < pair.speedup for value, pair in zip(work().crossing_once.values(), work().pairs, strict=True)
+    )
+    assert "at 64, where all were simulated, too, it is off by 0.0%" in done.output
+    assert "tiers otherwise" in done.output
+    assert "tiers otherwise" not in reproduce().output
 
 
 def test_bad_input_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +225,10 @@ def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cli, "Reproduction", work)
     monkeypatch.setattr("cxlemu.cli.reproduce_scalepool_plot.axes", lambda its: [axis] * 4)
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
+    monkeypatch.setattr(cli, "told", lambda study: [])
+    monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
     done = reproduce("--plot", str(tmp_path / "out"))
     assert done.exit_code == 0, done.exception
     files = sorted((tmp_path / "out").iterdir())
-    assert [file.name for file in files] == ["sensitivity.png", "speedups.png", "steps.png"]
+    assert [file.name for file in files] == ["sensitivity.png", "speedups.png", "steps.png", "tiers.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)

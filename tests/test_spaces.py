@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import re
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from collectives.bench import Sweep
+from collectives.virtual import simulate_case
+from cxlemu.cli import main
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, ConfigError, PlanError
-from cxlemu.plan import Instruction, Kind, Op, Operand
+from cxlemu.plan import Instruction, Kind, Op, Operand, RedOp
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from tests.fabric_helpers import FENCE, ends, ns, on_cards, plan, read, signal, used, wait, write
@@ -197,3 +205,84 @@ def test_thousands_of_memories_make_a_model_quickly_enough_to_test() -> None:
     topology = Topology.parse(text.encode(), "large.yaml")
     model = CostModel.of(topology, 4096)
     assert (len(model.cards), len(model.routes)) == (1 + 64 + 4096, 5)
+
+
+def test_another_fabric_stands_beside_each_row(tmp_path: Path) -> None:
+    """The same calls there, as `simulate` says of it alone; what it takes by what ours takes."""
+    file = tmp_path / "both.json"
+    arguments = ["simulate", "all_gather", "gather", "-b", "1M"]
+    done = CliRunner().invoke(
+        main, [*arguments, "-c", "titan2-6xcz120", "--against", "infiniband-3xh100", "-v", "--json", str(file)]
+    )
+    assert done.exit_code == 0, done.output
+    document = json.loads(file.read_text())
+    alone = tmp_path / "alone.json"
+    assert CliRunner().invoke(main, [*arguments, "-c", "infiniband-3xh100", "--json", str(alone)]).exit_code == 0
+    assert document["against"]["rows"] == json.loads(alone.read_text())["rows"]
+    for row, other in zip(document["rows"], document["against"]["rows"], strict=True):
+        ratio = other["time_us"] / row["time_us"]
+        assert (
+            f"infiniband-3xh100: {other['time_us']:.1f} us, {ratio:.2f} times as long, {other['variant']} ("
+            in done.output
+        )
+
+
+def test_plans_that_do_not_send_take_the_first_protocol() -> None:
+    topology = Topology.load("infiniband-3xh100")
+    protocols = topology.pool_space.protocols
+    assert protocols is not None
+    (case,) = Sweep(("all_gather",), [1 << 20], variant="aggregate", check=False).cases(3)
+    row, run = simulate_case(topology, case)
+    assert row.reason == "with simple"
+    assert run.model.topology.costs.call_ns == protocols[0].costs.call_ns
+    with pytest.raises(ArgumentError, match="--split is for a pool"):
+        simulate_case(topology, Sweep(("all_reduce",), [1 << 20], check=False).cases(4)[0], split=2)
+
+
+def test_a_kernel_that_folds_may_read_by_itself() -> None:
+    """Then the copy engine is not used, and the two do not wait for each other."""
+    fold = Instruction(
+        Op.REDUCE, nbytes=MB, redop=RedOp.SUM, dtype=6, dst=Operand(Kind.BUFFER), a=Operand(Kind.REGION, 0),
+        b=Operand(Kind.BUFFER),
+    )  # fmt: skip
+    by_itself = TEXT.replace("costs: {copy_ns: 1000,", "costs: {copy_ns: 1000, fold_from_pool_gbytes_per_s: 15,")
+    for text, rate, together in ((TEXT, 10, 2 * ns(MB, 10)), (by_itself, 15, ns(MB, 10) + ns(MB, 20))):
+        topology = Topology.parse(text.encode(), "clusters.yaml")
+        load_ns = 2 * 140 + 300
+        assert run([[fold]], topology=topology).time_ns == 1000 + ns(MB, rate) + load_ns
+        both = run([[fold], [read(0, MB)]], topology=topology)
+        assert both.time_ns == 1000 + together + load_ns  # one engine, or one card that both queue for
+
+
+def test_a_space_is_chosen_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "clusters.yaml"
+    file.write_text(TEXT)
+    for space in ("pool", "dram", "hbm"):
+        done = CliRunner().invoke(main, ["simulate", "-c", str(file), "--space", space, "-b", "8K", "--check"])
+        assert done.exit_code == 0, done.output
+        assert "8 results, 0 wrong" in done.output
+    refused = CliRunner().invoke(main, ["simulate", "-c", str(file), "--space", "nvlink"])
+    assert refused.exit_code == 2
+    assert "has no space 'nvlink' on cards: it has pool, dram, hbm" in refused.output
+
+
+@pytest.mark.parametrize("count", ["", "count: {value: 1, assumed: one each}, "])
+def test_what_is_said_of_owned_memory_is_printed_again(count: str) -> None:
+    """One group without a list around it, with and without a standing for how many."""
+    first, rest = TEXT.split("cards:\n", 1)
+    _, end = rest.split("costs:", 1)
+    group = f"{{owner: hosts, {count}capacity_bytes: 1GiB, latency_ns: 110, read_gbytes_per_s: 200,"
+    lone = f"{first}cards: {group} write_gbytes_per_s: 200, total_gbytes_per_s: 400}}\ncosts:{end}"
+    lone = re.sub(r"  - {name: (card|pool|hbm),.*\n(     costs.*\n)?", "", lone).replace("cards: [1, 2], ", "")
+    topology = Topology.parse(lone.encode(), "lone.yaml")
+    shown = json.dumps(topology.document())
+    assert Topology.parse(shown.encode(), "shown.json") == topology
+
+
+def test_the_space_that_calls_lie_on_changes_what_they_take() -> None:
+    """Over XLink faster than over NICs, and on hosts of their own ranks use no link between hosts."""
+    (case,) = Sweep(("all_gather",), [1 << 20], check=False).cases(2)
+    on = {space: simulate_case(TOPOLOGY, case, space=space) for space in ("dram", "hbm")}
+    assert on["hbm"][0].time_us < on["dram"][0].time_us
+    assert on["hbm"][0].busiest_link.startswith("xlink rank")
+    assert on["dram"][0].busiest_link == ""  # both ranks are on one host

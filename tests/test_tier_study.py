@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from collectives.reproduce import tiers
 from collectives.reproduce.tiers import CLUSTERS, SCALEPOOL, TierStudy, told, variations
 from collectives.tiering.placement import Move
-from collectives.tiering.program import Access, Program, one_by_one, timed
+from collectives.tiering.program import Program, timed
 from collectives.tiering.study import ACCESSES, Memory
 from collectives.tiering.tiers import tiers_of
 from collectives.tiering.workloads import Workload, zipf_shares, zipf_sums
@@ -125,38 +125,48 @@ def test_ranks_queue_where_they_meet() -> None:
 PAGE = 4096
 
 
-def played(accesses: list[Access], moves: dict[int, list[Move]]) -> tuple[list[int], dict[str, int]]:
-    """What each access takes, and the bytes through each memory."""
+def played(tiers: list[int], pages: list[int], moves: dict[int, list[Move]]) -> tuple[list[int], dict[str, int]]:
+    """What each access takes, of 64 bytes of these pages in these tiers; and the bytes through each memory."""
     model = CostModel.of(FOUR, 4)
-    regions = [tier.regions for tier in tiers_of(model, 1)]
-    run, (times,) = timed(model, regions, [Program(accesses, PAGE, moves)])
+    program = Program(np.array(tiers), np.array(pages), np.full(len(tiers), 64), PAGE, moves)
+    run, (times,) = timed(model, [tier.regions for tier in tiers_of(model, 1)], [program])
     return times.tolist(), {use.resource.name: use.bytes for use in run.uses if use.resource.kind == "card"}
 
 
 def test_accesses_come_one_after_another() -> None:
-    accesses = [Access(tier, page * PAGE, 64) for page, tier in enumerate((OWN, NODES, PEERS, OWN))]
-    model = CostModel.of(FOUR, 4)
-    regions = [tier.regions[0] for tier in tiers_of(model, 1)]
-    assert one_by_one(model, regions, accesses) == [load_ns(access.tier) for access in accesses]
+    tiers = [OWN, NODES, PEERS, OWN]
+    assert played(tiers, [0, 1, 2, 3], {})[0] == [load_ns(tier) for tier in tiers]
 
 
 def test_an_access_waits_for_its_page_that_is_on_its_way() -> None:
     """It is read where it lay and written where it will lie, and that is when the access begins."""
-    first, second = Access(OWN, 0, 64), Access(OWN, PAGE, 64)
-    times, _ = played([first, second, first], {1: [Move(1, NODES, OWN)]})
+    times, _ = played([OWN] * 4, [0, 1, 0, 1], {1: [Move(1, NODES, OWN)]})
     moved = load_ns(NODES, PAGE) + ns(PAGE, 1000)
-    assert times == [load_ns(OWN), moved + load_ns(OWN), load_ns(OWN)]
+    assert times == [load_ns(OWN), moved + load_ns(OWN), load_ns(OWN), load_ns(OWN)]
+
+
+def test_a_page_is_there_when_its_bytes_have_landed() -> None:
+    times, _ = played([OWN, NODES], [0, 1], {1: [Move(1, OWN, NODES)]})
+    landed = load_ns(OWN, PAGE) + ns(PAGE, 20) + 2 * (20 + 100 + 20)
+    assert times == [load_ns(OWN), landed + load_ns(NODES)]
+
+
+def test_a_page_that_moves_twice_is_waited_for_until_it_is_there() -> None:
+    there = {1: [Move(1, NODES, OWN)], 2: [Move(1, OWN, PEERS)]}
+    times, _ = played([OWN, OWN, PEERS], [0, 0, 1], there)
+    first, second = load_ns(NODES, PAGE) + ns(PAGE, 1000), load_ns(OWN, PAGE) + 40 + ns(PAGE, 400)
+    assert times == [load_ns(OWN), load_ns(OWN), first + second - load_ns(OWN) + load_ns(PEERS)]
 
 
 def test_a_move_passes_beside_accesses_to_other_pages() -> None:
-    times, _ = played([Access(OWN, 0, 64)] * 9, {1: [Move(1, NODES, PEERS)]})
+    times, _ = played([OWN] * 9, [0] * 9, {1: [Move(1, NODES, PEERS)]})
     assert times == [load_ns(OWN)] * 9
 
 
 def test_every_byte_that_leaves_a_tier_arrives_in_another() -> None:
     """Conservation, as the modelled memories count: of each move a page is read in one and written in the other."""
     moves = {1: [Move(1, NODES, OWN)], 2: [Move(2, OWN, NODES)], 3: [Move(3, NODES, OWN)]}
-    _, used = played([Access(OWN, 0, 64)] * 5, moves)
+    _, used = played([OWN] * 5, [0] * 5, moves)
     assert used["host0 memory reads"] == 5 * 64 + PAGE
     assert used["host0 memory writes"] == 2 * PAGE
     assert sum(nbytes for name, nbytes in used.items() if re.match(r"card\d reads", name)) == 2 * PAGE
@@ -217,6 +227,18 @@ def test_sessions_read_their_pages_for_every_token() -> None:
     assert (turn.reshape(tokens, pages) == turn[:pages]).all()
 
 
+def test_long_sessions_are_cut_where_the_trace_ends() -> None:
+    endless = KV.model_copy(update={"session_pages": 1 << 16, "session_tokens": 1 << 16})
+    assert len(endless.trace(4096, 4096, 1000, seed=1)) == 1000
+
+
+def test_the_largest_pages_that_may_be_are_simulated() -> None:
+    """Of the largest sample: the last page still lies where the engine reaches."""
+    large = CHASE.model_copy(update={"page_bytes": 2 << 20})
+    memory = Memory(Topology.load("tiers-scalepool"))
+    assert memory.measure(large, 40 << 40, pages=256).access_ns > memory.measure(large, 20 << 40).access_ns
+
+
 def test_the_same_seed_gives_the_same_and_a_larger_sample_nearly_so() -> None:
     memory = Memory(FOUR)
     one, again, other = (memory.measure(EMBEDDING, 100 * MIB, policy="hotness", seed=seed) for seed in (1, 1, 2))
@@ -232,7 +254,7 @@ def test_the_same_seed_gives_the_same_and_a_larger_sample_nearly_so() -> None:
         ("kind: zipf", "kind: chase", "skew does not apply to a workload of kind chase; leave it out"),
         ("skew: {value: 0.99", "#", "skew is missing: a workload of kind zipf has one"),
         ("value: 512", "value: 8192", "access_bytes is 8192 but should fit a page of 4096"),
-        ("value: 4KiB", "value: 100", "page_bytes is 100 but should be whole lines, 1 GiB at most"),
+        ("value: 4KiB", "value: 100", "page_bytes is 100 but should be whole lines, 2 MiB at most"),
         ("value: 0.99", "value: .nan", "not a plain number"),
     ],
 )
@@ -311,7 +333,9 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(four: str, arguments: tu
 
 
 def test_a_sample_that_would_be_too_large_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"is 284 times the nearest memory, .* with 65536 pages there: take fewer"):
+    with pytest.raises(
+        ArgumentError, match=r"is 284 times the nearest memory, .* with 65536 pages there for each rank: take fewer"
+    ):
         Memory(Topology.load("tiers-scalepool")).measure(CHASE, 48 << 40, pages=1 << 16)
 
 

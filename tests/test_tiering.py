@@ -14,7 +14,9 @@ from collectives.tiering.placement import Move, Placement, by_class, fill
 from collectives.tiering.policies import POLICIES, Hotness, Lru, Policy, Prefetch, Static
 from cxlemu.errors import ArgumentError
 
-ROOMS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+ROOMS = st.builds(
+    lambda nearest, others: [nearest, *others], st.integers(1, 5), st.lists(st.integers(0, 5), max_size=4)
+)
 
 
 @st.composite
@@ -22,7 +24,7 @@ def runs(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """Rooms of tiers, and accesses to pages that they can hold."""
     room = draw(ROOMS)
     pages = draw(st.integers(1, sum(room)))
-    return [*room, 0], draw(st.lists(st.integers(0, pages - 1), min_size=1, max_size=60))
+    return room, draw(st.lists(st.integers(0, pages - 1), min_size=1, max_size=60))
 
 
 def followed(policy: Policy, room: Sequence[int], schedule: list[int]) -> list[tuple[list[int], list[Move]]]:

@@ -42,6 +42,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "thousand-hosts": (1024, 1, 64, 32 << 20),
     "titan2-6xcz120": (3, 1, 6, 32 << 20),
     "twelve-hosts": (12, 1, 6, 32 << 20),
+    "two-clusters": (2, 4, 14, 8 << 20),
 }
 
 TWO_LEVELS = """
@@ -282,3 +283,15 @@ def test_check_tells_right_files_from_wrong_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [[], ["show"], ["check"], ["list"]])
 def test_help_shows_examples(command: list[str]) -> None:
     assert "Examples:\n    cxlemu topology " in cxlemu("topology", *command, "--help").output
+
+
+def test_a_copy_with_other_parts_has_other_ways() -> None:
+    """Nothing of what follows from the parts is kept from the one that was copied."""
+    topology = Topology.load("titan2-6xcz120")
+    before_ns = topology.load_latency_ns(0, 0)
+    (switch,) = topology.switches
+    slower = topology.model_copy(update={"switches": (switch.model_copy(update={"port_latency_ns": 1100}),)})
+    assert slower.load_latency_ns(0, 0) == before_ns + 2 * 1000
+    cards = topology.cards[0].model_copy(update={"count": 9})
+    assert topology.model_copy(update={"cards": (cards,)}).load_latency_ns(2, 8) == before_ns
+    assert topology.load_latency_ns(0, 0) == before_ns

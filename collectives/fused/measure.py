@@ -23,10 +23,11 @@ from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
 from collectives.fused.shapes import STYLES, shapes
 from collectives.operations import Operation
+from cxlemu import _native
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS, NativeEngine
-from cxlemu.engines.streams import NO_STOPS, Running, Stops, Watch
+from cxlemu.engines.streams import NO_STOPS, RELEASES, Running, Stops, Watch
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Layout, Plan
 from cxlemu.world import RankContext
@@ -76,10 +77,10 @@ class Seen:
 
 @dataclass
 class Recorder:
-    """An engine that notes, while ``taken`` is a list, when streams come to instructions."""
+    """An engine that notes, while ``steps`` is a list, when streams are where: with a pace in modelled time."""
 
     inner: NativeEngine
-    taken: list[tuple[int, int, int]] | None = field(default=None)
+    steps: list[Step] | None = field(default=None)
 
     def run(
         self,
@@ -91,15 +92,33 @@ class Recorder:
         stops: Stops = NO_STOPS,
     ) -> None:
         """As `Engine.run`."""
-        if self.taken is not None:
-            streams = enumerate(running.part.streams)
-            stops = {(s, at): partial(self._note, s, at) for s, its in streams for at in range(len(its.records))}
-        self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+        if self.steps is None:
+            self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+            return
+        program = self.inner.program(running)
+        came: dict[tuple[int, int], int] = {}
 
-    def _note(self, stream: int, at: int) -> bool:
-        assert self.taken is not None
-        self.taken.append((stream, at, time.monotonic_ns()))
-        return False
+        def note(stream: int, at: int) -> bool:
+            came[stream, at] = _clock_ns(program, stream)
+            return False
+
+        stops = {
+            (number, at): partial(note, number, at)
+            for number, stream in enumerate(running.part.streams)
+            for at in range(len(stream.records))
+        }
+        self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+        for number, stream in enumerate(running.part.streams):
+            ends_ns = _clock_ns(program, number)
+            for at, instruction in enumerate(stream.instructions):
+                begin_ns = came[number, at]
+                last_ns = begin_ns if instruction.op in RELEASES else ends_ns  # these are over at once
+                self.steps.append(Step(number, at, begin_ns, came.get((number, at + 1), last_ns)))
+
+
+def _clock_ns(program: _native.Program, stream: int) -> int:
+    modelled_ns = program.modelled_ns(stream)
+    return time.monotonic_ns() if modelled_ns is None else modelled_ns
 
 
 def measure(context: RankContext, job: Job) -> Seen:
@@ -166,18 +185,13 @@ class _Measuring:
         return 0 if self._right is None else int((self._out != self._right).sum())
 
     def _traced(self, style: str) -> list[Step]:
-        taken: list[tuple[int, int, int]] = []
-        self._recorder.taken = taken
+        steps: list[Step] = []
+        self._recorder.steps = steps
         try:
-            _, end_ns = self._timed(self._operations[style])
+            self._timed(self._operations[style])
         finally:
-            self._recorder.taken = None
-        steps = []
-        last: dict[int, int] = {}
-        for stream, at, begin_ns in reversed(taken):
-            steps.append(Step(stream, at, begin_ns, last.get(stream, end_ns)))
-            last[stream] = begin_ns
-        return steps[::-1]
+            self._recorder.steps = None
+        return steps
 
 
 def cut(job: Job, style: str) -> Choice:

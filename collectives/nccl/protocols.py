@@ -18,7 +18,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call
 from cxlemu.topology import Protocol, Space, Topology
 
-PLATEAU = 1.9  # latency of a Simple ring's all_reduce between hosts, in tuning.cc
+PLATEAU = 1.4  # of the latency of a Simple ring's all_reduce between hosts, from A100 on: tuning.cc
 
 
 class Taken(NamedTuple):

@@ -27,8 +27,9 @@ def ring_all_gather(b: Sends) -> None:
         for step in range(b.ranks - 1):
             at = (b.rank - 1 - step) % b.ranks * b.nbytes
             for chunk in chunks:
-                came = b.receive(chunk, b.output(at + chunk.offset), left, lane=step)
-                if step + 1 < b.ranks - 1:
+                passes = step + 1 < b.ranks - 1
+                came = b.receive(chunk, b.output(at + chunk.offset), left, lane=step, sent_on=passes)
+                if passes:
                     b.send(chunk, b.output(at + chunk.offset), right, lane=step + 1, after=came)
 
 
@@ -42,7 +43,7 @@ def ring_reduce_scatter(b: Sends) -> None:
             last = step == b.ranks - 2
             for chunk in chunks:
                 result = b.output(chunk.offset) if last else b.partial(chunk, step)
-                came = b.combine(chunk, result, own.at(chunk.offset), left, lane=step, last=last)
+                came = b.combine(chunk, result, own.at(chunk.offset), left, lane=step, last=last, sent_on=not last)
                 if not last:
                     b.send(chunk, result, right, lane=step + 1, after=came)
 
@@ -63,16 +64,17 @@ def ring_all_reduce(b: Sends) -> None:
             mine, at = of(chunk, left)
             b.send(mine, b.input(at), right)
         for step in range(2 * steps):
-            block = (b.rank - 2 - step) % b.ranks
+            block, passes = (b.rank - 2 - step) % b.ranks, step + 1 < 2 * steps
             for chunk in chunks:
                 mine, at = of(chunk, block)
                 if step < steps:
                     result = b.output(at) if step == steps - 1 else b.partial(chunk, step)
-                    came = b.combine(mine, result, b.input(at), left, lane=step, last=step == steps - 1)
+                    last = step == steps - 1
+                    came = b.combine(mine, result, b.input(at), left, lane=step, last=last, sent_on=passes)
                 else:
                     result = b.output(at)
-                    came = b.receive(mine, result, left, lane=step)
-                if step + 1 < 2 * steps:
+                    came = b.receive(mine, result, left, lane=step, sent_on=passes)
+                if passes:
                     b.send(mine, result, right, lane=step + 1, after=came)
 
 
@@ -86,8 +88,9 @@ def chain_broadcast(b: Sends) -> None:
             if b.is_root:
                 b.send(chunk, b.input(chunk.offset), right)
                 continue
-            came = b.receive(chunk, b.output(chunk.offset), left)
-            if right != b.root:
+            passes = right != b.root
+            came = b.receive(chunk, b.output(chunk.offset), left, sent_on=passes)
+            if passes:
                 b.send(chunk, b.output(chunk.offset), right, after=came)
 
 
@@ -103,4 +106,4 @@ def chain_reduce(b: Sends) -> None:
                 b.combine(chunk, b.output(chunk.offset), own, left, last=True)
             else:
                 folded = b.partial(chunk)
-                b.send(chunk, folded, right, after=b.combine(chunk, folded, own, left))
+                b.send(chunk, folded, right, after=b.combine(chunk, folded, own, left, sent_on=True))

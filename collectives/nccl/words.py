@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from collectives.builder import SCRATCH, Builder, Chunk
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import DTYPE_NAMES, Flag, Instruction, Kind, Op, Operand, RedOp, Region
+from cxlemu.plan import Flag, Kind, Op, Operand, Region
 from cxlemu.rounding import round_down, round_up
 
 
@@ -116,9 +116,13 @@ class Sends(Builder):
         lane: int = 0,
         bell: int | None = None,
         after: int | None = None,
+        sent_on: bool = False,
         down: bool = False,
     ) -> int | None:
-        """Read from this rank's inbox. Returns the event of it, for whatever sends it on; None for an empty chunk."""
+        """Read from this rank's inbox. Nothing for an empty chunk.
+
+        ``sent_on``: this rank will send it on; give the returned event to that.
+        """
         if not chunk.nbytes:
             return None
         stream = self._stream("retrieve", down)
@@ -126,7 +130,7 @@ class Sends(Builder):
             self._emit(stream, Op.AWAIT, arg=after)
         place = self._arrived(stream, chunk, sender, lane, bell)
         self._emit(stream, Op.READ, dst=dst, a=place, nbytes=chunk.nbytes)
-        return self._happened(stream)
+        return self._happened(stream) if sent_on else None
 
     def combine(
         self,
@@ -138,26 +142,16 @@ class Sends(Builder):
         lane: int = 0,
         bell: int | None = None,
         last: bool = False,
+        sent_on: bool = False,
     ) -> int | None:
         """As ``receive``, folded with what this rank has. ``last``: nothing else is folded in, so that avg divides."""
         if not chunk.nbytes:
             return None
         place = self._arrived("retrieve", chunk, sender, lane, bell)
         divide = last and self.call.redop == "avg"
-        self._streams["retrieve"].append(
-            Instruction(
-                Op.REDUCE,
-                DTYPE_NAMES.index(self.call.dtype),
-                RedOp[self.call.redop.upper()],
-                Flag.DIVIDE if divide else 0,
-                self.ranks if divide else 0,
-                nbytes=chunk.nbytes,
-                dst=dst,
-                a=place,
-                b=own,
-            )
-        )
-        return self._happened("retrieve")
+        flags, divisor = (Flag.DIVIDE, self.ranks) if divide else (0, 0)
+        self._emit("retrieve", Op.REDUCE, arg=divisor, flags=flags, nbytes=chunk.nbytes, dst=dst, sources=[place, own])
+        return self._happened("retrieve") if sent_on else None
 
     def partial(self, chunk: Chunk, lane: int = 0) -> Operand:
         """Where a slice of a lane that is folded further elsewhere lies meanwhile, once it is free again."""

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
-from collectives.reproduce.rows import Row
-from collectives.tiering.study import PAGES, Memory
+from collectives.reproduce.rows import Row, row_of
+from collectives.tiering.study import PAGES, Measured, Memory
 from collectives.tiering.workloads import Workload
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
 BASELINE, CLUSTERS, SCALEPOOL = "tiers-rdma", "tiers-clusters", "tiers-scalepool"
 STAYS, MOVES = "static", "hotness"  # policies
+POLICIES = {BASELINE: STAYS, CLUSTERS: MOVES, SCALEPOOL: MOVES}
 ACCELERATORS = (2, 8, 32, 72)  # working sets of so many accelerators' memories
 TIMES_CLUSTER = (2, 3, 4)  # and of so many clusters'
 CXL = ("bridge", "leaf", "spine", "far-leaf", "far-bridge")  # switches
@@ -38,29 +38,38 @@ class TierStudy:
         self.beyond = [times * self.in_cluster[-1] for times in TIMES_CLUSTER]
 
         @cache
-        def access_ns(memory: Memory, workload: Workload, nbytes: int, policy: str) -> float:
-            return memory.measure(workload, nbytes, policy=policy, pages=pages).access_ns
+        def measured(memory: Memory, workload: Workload, nbytes: int, policy: str) -> Measured:
+            return memory.measure(workload, nbytes, policy=policy, pages=pages)
 
-        self._access_ns = access_ns
+        self._measured = measured
 
     def varied(self, topologies: Mapping[str, Topology]) -> TierStudy:
         """The same on other hardware; what does not change is not simulated again."""
         other = TierStudy()
         other.memories = self.memories | {name: Memory(topology) for name, topology in topologies.items()}
-        other._access_ns = self._access_ns
+        other._measured = self._measured
         return other
 
     def gain(
         self, over: str, sizes: Sequence[int], *, policies: tuple[str, str] | None = None, only: Workload | None = None
     ) -> float:
         """How many times as long an access takes on another system as on ScalePool's tiers, with a policy for each."""
-        its, ours = policies or (STAYS if over == BASELINE else MOVES, MOVES)
+        its, ours = policies or (POLICIES[over], POLICIES[SCALEPOOL])
         return statistics.geometric_mean(
-            self._access_ns(self.memories[over], one, size, its)
-            / self._access_ns(self.memories[SCALEPOOL], one, size, ours)
+            self._measured(self.memories[over], one, size, its).access_ns
+            / self._measured(self.memories[SCALEPOOL], one, size, ours).access_ns
             for one in ([only] if only else self.workloads)
             for size in sizes
         )
+
+    def measured(self) -> list[Measured]:
+        """All that the figures are of."""
+        return [
+            self._measured(memory, workload, size, POLICIES[name])
+            for workload in self.workloads
+            for name, memory in self.memories.items()
+            for size in (*self.in_cluster, *self.beyond)
+        ]
 
     def gains(self, *, policies: tuple[str, str] | None = None) -> list[float]:
         """The three figures."""
@@ -68,17 +77,16 @@ class TierStudy:
         return [self.gain(over, sizes, policies=policies) for over, sizes in cases]
 
     def rows(self) -> Iterable[Row]:
-        yield self._row("working set larger than an accelerator", 1.4, BASELINE, self.in_cluster)
-        yield self._row("larger than the cluster", 4.5, BASELINE, self.beyond)
-        yield self._row("the same, over clusters without tier 2", 1.6, CLUSTERS, self.beyond)
+        yield self._row("tier 2: beyond an accelerator", 1.4, BASELINE, self.in_cluster)
+        yield self._row("tier 2: beyond the cluster", 4.5, BASELINE, self.beyond)
+        yield self._row("tier 2: the same, over clusters", 1.6, CLUSTERS, self.beyond)
 
-    def _row(self, what: str, published: float, over: str, sizes: Sequence[int]) -> Row:
+    def _row(self, figure: str, published: float, over: str, sizes: Sequence[int]) -> Row:
         ours = self.gain(over, sizes)
         each = ", ".join(f"{one.name} {self.gain(over, sizes, only=one):.2f}" for one in self.workloads)
         loads = [self.memories[system].tiers[-1].load_ns for system in (over, SCALEPOOL)]
         shows = f"{each}; a load of the last tier takes {loads[0]} against {loads[1]} ns"
-        row = Row(f"tier 2: {what}", published, (published, published), ours, ours / published - 1, "predicted")
-        return replace(row, shows=shows) if row.missed else row
+        return row_of(figure, published, ours, shows=shows)
 
 
 def told(study: TierStudy) -> Iterator[str]:

@@ -18,7 +18,7 @@ from collectives.tiering.placement import Move, Placement
 
 
 class Policy(Protocol):
-    """``begin``: before the first access, whose pages are ``schedule`` in order. ``touched``: after each of them."""
+    """What moves: ``begin``, before the first of the accesses whose pages are ``schedule``; ``touched``, after each."""
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]: ...
 
@@ -49,16 +49,16 @@ class Lru:
         here = int(tier_of[page])
         self._tiers[here].pop(page)
         self._tiers[0][page] = None
-        down: list[tuple[int, int]] = []
+        down: dict[int, int] = {}  # page: where it ends up, past tiers without any room
         for tier in range(here):
             if len(self._tiers[tier]) <= room[tier]:
                 break
             oldest, _ = self._tiers[tier].popitem(last=False)
             self._tiers[tier + 1][oldest] = None
-            down.append((oldest, tier + 1))
+            down[oldest] = tier + 1
         if here == 0:
             return []
-        return _in_turn(self._placement, [*down, (page, 0)])
+        return _in_turn(self._placement, down | {page: 0})
 
 
 class Hotness:
@@ -166,9 +166,9 @@ def _first(pages: NDArray[np.int64], keys: NDArray[np.float64], count: int) -> l
     return found
 
 
-def _in_turn(placement: Placement, wanted: Sequence[tuple[int, int]]) -> list[Move]:
+def _in_turn(placement: Placement, wanted: dict[int, int]) -> list[Move]:
     """All of these moves, of which each makes room for another: a buffer holds the last one's page meanwhile."""
-    moves = [Move(page, int(placement.tier_of[page]), target) for page, target in wanted]
+    moves = [Move(page, int(placement.tier_of[page]), target) for page, target in wanted.items()]
     for move in moves:
         placement.tier_of[move.page] = move.target
         placement.free[move.source] += 1

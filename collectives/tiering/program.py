@@ -7,9 +7,9 @@ and waits until it is there. An access to a page that is on its way waits for it
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,44 +20,23 @@ from cxlemu.plan import Buffer, Call, Frame, Kind, Layout, Op, Plan, RankPart, R
 from cxlemu.plan.instructions import RECORD_DTYPE, Records
 from cxlemu.timing import CostModel
 
-READS, MOVES = 0, 1  # streams
+READS = 0  # the stream of accesses; moves are the next one
+
+Row = tuple[int, int, int, int, int]  # op, arg, region, offset, nbytes
 
 
-class Access(NamedTuple):
-    tier: int
-    offset: int
-    nbytes: int
-
-
-@dataclass
+@dataclass(frozen=True)
 class Program:
-    """Of one rank: what it touches, and which moves begin when how many accesses are over."""
+    """Of one rank: access k reads ``nbytes[k]`` of page ``pages[k]``, which lies in tier ``tiers[k]`` then.
 
-    accesses: Sequence[Access]
+    ``moves[k]`` begin when k accesses are over.
+    """
+
+    tiers: NDArray[np.int64]
+    pages: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
     page_bytes: int
     moves: dict[int, list[Move]] = field(default_factory=dict)
-
-
-class _Row(NamedTuple):
-    """What an instruction says here."""
-
-    op: int
-    arg: int = 0
-    region: int = 0
-    offset: int = 0
-    nbytes: int = 0
-
-
-def _records(rows: Sequence[_Row]) -> Records:
-    op, arg, region, offset, nbytes = np.array(rows, np.int64).reshape(-1, len(_Row._fields)).T
-    records = np.zeros(len(rows), RECORD_DTYPE)
-    records["op"], records["arg"], records["nbytes"] = op, arg, nbytes
-    for which, far, near in ((Op.READ, "a", "dst"), (Op.WRITE, "dst", "a")):
-        its = op == which
-        records[far]["kind"][its], records[near]["kind"][its] = Kind.REGION, Kind.BUFFER
-        records[far]["id"][its], records[far]["offset"][its] = region[its], offset[its]
-    records.flags.writeable = False
-    return records
 
 
 def timed(
@@ -76,42 +55,62 @@ def timed(
     return run, [_access_ns(run, rank, parts[rank]) for rank in range(ranks)]
 
 
-def one_by_one(model: CostModel, regions: Sequence[Region], accesses: Sequence[Access]) -> list[int]:
-    """What accesses of one rank take on an idle topology, without moves. ``regions``: of each tier."""
-    _, (times,) = timed(model, [[region] for region in regions], [Program(accesses, 0)])
-    found: list[int] = times.tolist()
-    return found
-
-
 def _part(rank: int, ranks: int, program: Program) -> RankPart:
-    reads: list[_Row] = []
-    moving: list[_Row] = []
-    happened: dict[int, int] = {}  # page: the event of its latest move
+    """Region ``tier * ranks + rank`` is where a tier of this rank lies."""
+    reads = np.zeros(len(program.pages), RECORD_DTYPE)
+    reads["op"], reads["nbytes"] = Op.READ, program.nbytes
+    reads["dst"]["kind"], reads["a"]["kind"] = Kind.BUFFER, Kind.REGION
+    reads["a"]["id"], reads["a"]["offset"] = program.tiers * ranks + rank, program.pages * program.page_bytes
+    moving: list[Row] = []
+    begun: list[tuple[int, int]] = []  # before which access what happens: that moves may begin
     events = 0
-    for step, access in enumerate(program.accesses):
-        if moves := program.moves.get(step):
-            reads.append(_Row(Op.RECORD, events))
-            moving.append(_Row(Op.AWAIT, events))
+    awaited: dict[int, int] = {}  # access: the event that its page is there
+    touched = _Touched(program.pages) if program.moves else None
+    for step, moves in sorted(program.moves.items()):
+        begun.append((step, events))
+        moving.append((Op.AWAIT, events, 0, 0, 0))
+        events += 1
+        for move in moves:
+            offset, nbytes = move.page * program.page_bytes, program.page_bytes
+            moving.append((Op.READ, 0, move.source * ranks + rank, offset, nbytes))
+            moving.append((Op.WRITE, 0, move.target * ranks + rank, offset, nbytes))
+            moving.append((Op.FENCE, 0, 0, 0, 0))
+            moving.append((Op.RECORD, events, 0, 0, 0))
+            assert touched is not None
+            if (access := touched.next(move.page, step)) is not None:
+                awaited[access] = events
             events += 1
-            for move in moves:
-                moving += _move(rank, ranks, move, program.page_bytes)
-                moving.append(_Row(Op.RECORD, events))
-                happened[move.page] = events
-                events += 1
-        if program.page_bytes and (event := happened.pop(access.offset // program.page_bytes, None)) is not None:
-            reads.append(_Row(Op.AWAIT, event))
-        reads.append(_Row(Op.READ, 0, access.tier * ranks + rank, access.offset, access.nbytes))
-    streams = [Stream("reads", _records(reads))] + [Stream("moves", _records(moving))] * bool(moving)
+    rows: list[Row] = [(Op.RECORD, event, 0, 0, 0) for _, event in begun]
+    rows += [(Op.AWAIT, event, 0, 0, 0) for event in awaited.values()]
+    reads = np.insert(reads, [*(step for step, _ in begun), *awaited], _records(rows))
+    streams = [Stream("reads", reads)] + [Stream("moves", _records(moving))] * bool(moving)
     return RankPart(rank, (Buffer("page", program.page_bytes),), tuple(streams), events)
 
 
-def _move(rank: int, ranks: int, move: Move, page_bytes: int) -> list[_Row]:
-    offset = move.page * page_bytes
-    return [
-        _Row(Op.READ, 0, move.source * ranks + rank, offset, page_bytes),
-        _Row(Op.WRITE, 0, move.target * ranks + rank, offset, page_bytes),
-        _Row(Op.FENCE),
-    ]
+class _Touched:
+    """When which page is touched."""
+
+    def __init__(self, pages: NDArray[np.int64]) -> None:
+        self._order = np.argsort(pages, kind="stable")
+        self._pages = pages[self._order]
+
+    def next(self, page: int, step: int) -> int | None:
+        """The first access to the page that is not before ``step``."""
+        first, end = np.searchsorted(self._pages, [page, page + 1]).tolist()
+        its = self._order[first:end]
+        at = bisect_left(its, step)
+        return int(its[at]) if at < len(its) else None
+
+
+def _records(rows: Sequence[Row]) -> Records:
+    op, arg, region, offset, nbytes = np.array(rows, np.int64).reshape(-1, 5).T
+    records = np.zeros(len(rows), RECORD_DTYPE)
+    records["op"], records["arg"], records["nbytes"] = op, arg, nbytes
+    for which, far, near in ((Op.READ, "a", "dst"), (Op.WRITE, "dst", "a")):
+        its = op == which
+        records[far]["kind"][its], records[near]["kind"][its] = Kind.REGION, Kind.BUFFER
+        records[far]["id"][its], records[far]["offset"][its] = region[its], offset[its]
+    return records
 
 
 def _access_ns(run: VirtualRun, rank: int, part: RankPart) -> NDArray[np.int64]:

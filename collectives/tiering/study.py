@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.tiering.placement import Move, fill
 from collectives.tiering.policies import POLICIES
-from collectives.tiering.program import Access, Program, timed
+from collectives.tiering.program import Program, timed
 from collectives.tiering.tiers import tiers_of
 from collectives.tiering.workloads import Workload
 from cxlemu.errors import ArgumentError
@@ -21,7 +21,7 @@ from cxlemu.units import format_bytes
 
 PAGES = 128  # of a sample that the nearest memory holds
 PAGES_TIMES_MIN = 8  # so many times that at least, for a working set that it holds as a whole
-PAGES_MAX = 1 << 20
+PAGES_MAX = 1 << 20  # of all ranks
 ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # of policies that move pages: what is measured, and in which they learn
 SEED = 1
 
@@ -92,7 +92,9 @@ class Memory:
             raise ArgumentError(f"there is no policy {policy!r}: it is one of {', '.join(POLICIES)}")
         sample = self._sample(workload, working_set_bytes, pages)
         runs = [_follow(policy, workload, sample, seed + rank) for rank in range(self.ranks)]
-        programs = [Program(self._accesses(workload, its), workload.page_bytes, its.moves) for its in runs]
+        # memory that takes copies is read a page at a time, all other as much as is asked for
+        each = np.array([workload.page_bytes if tier.copied else workload.access_bytes for tier in self.tiers])
+        programs = [Program(its.tiers, its.pages, each[its.tiers], workload.page_bytes, its.moves) for its in runs]
         _, times = timed(self.model, [tier.regions for tier in self.tiers], programs)
         uses = tuple(self._use(number, workload, runs, times) for number in range(len(self.tiers)))
         accesses = sum(its.size for its in times)
@@ -117,22 +119,14 @@ class Memory:
             )
         real = -(-working_set_bytes // workload.page_bytes)
         count = min(real, pages * max(-(-working_set_bytes // nearest), PAGES_TIMES_MIN))
-        if count > PAGES_MAX:
+        if count * self.ranks > PAGES_MAX:
             raise ArgumentError(
                 f"a working set of {format_bytes(working_set_bytes)} is {working_set_bytes // nearest} times the "
-                f"nearest memory, too much to be modelled with {pages} pages there: take fewer"
+                f"nearest memory, too much to be modelled with {pages} pages there for each rank: take fewer"
             )
-        room = [tier.capacity_bytes * count // (real * workload.page_bytes) for tier in self.tiers]
-        room[-1] += max(count - sum(room), 0)  # what rounding down lost
-        return Sample(count, real, room)
-
-    def _accesses(self, workload: Workload, run: _Followed) -> list[Access]:
-        """Memory that takes copies is read a page at a time, all other as much as is asked for."""
-        nbytes = [workload.page_bytes if tier.copied else workload.access_bytes for tier in self.tiers]
-        return [
-            Access(tier, page * workload.page_bytes, nbytes[tier])
-            for page, tier in zip(run.pages.tolist(), run.tiers.tolist(), strict=True)
-        ]
+        room = [tier.capacity_bytes * count // (real * workload.page_bytes) for tier in self.tiers[:-1]]
+        room.append(count - min(sum(room), count))  # the last has room for the rest, as was seen above
+        return Sample(count, real, tuple(room))
 
     def _use(
         self, number: int, workload: Workload, runs: Sequence[_Followed], times: Sequence[NDArray[np.int64]]
@@ -160,7 +154,7 @@ class Sample:
 
     pages: int
     real_pages: int
-    room: list[int]
+    room: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -173,10 +167,15 @@ class _Followed:
 
 
 def _follow(name: str, workload: Workload, sample: Sample, seed: int) -> _Followed:
+    if name != "static":
+        return _moved(name, workload, sample, seed)
+    pages = workload.evenly(sample.pages, seed)
+    return _Followed(pages, fill(range(sample.pages), sample.room).tier_of[pages], {})
+
+
+@lru_cache(maxsize=64)  # what moves does not depend on what it costs: topologies with tiers as large have it alike
+def _moved(name: str, workload: Workload, sample: Sample, seed: int) -> _Followed:
     placement = fill(range(sample.pages), sample.room)
-    if name == "static":
-        pages = workload.evenly(sample.pages, seed)
-        return _Followed(pages, placement.tier_of[pages], {})
     pages = workload.trace(sample.pages, sample.real_pages, WARM_UP_ACCESSES + ACCESSES, seed)
     policy, schedule = POLICIES[name](), pages.tolist()
     tiers = np.empty(len(schedule), np.int64)

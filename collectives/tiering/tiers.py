@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from collectives.tiering.program import Access, one_by_one
+import numpy as np
+
+from collectives.tiering.program import Program, timed
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Region
@@ -71,7 +73,9 @@ def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[
 
 
 def _load_ns(model: CostModel, tier: Tier) -> int:
-    return one_by_one(model, tier.regions[:1], [Access(0, 0, LINE_BYTES)])[0]
+    one = np.zeros(1, np.int64)
+    _, (times,) = timed(model, [tier.regions[:1]], [Program(one, one, one + LINE_BYTES, LINE_BYTES)])
+    return int(times[0])
 
 
 def _card_bytes(topology: Topology, numbers: Iterable[int]) -> list[int]:

@@ -17,7 +17,7 @@ from collectives.workloads.described import Described
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.topology.fields import Misplaced, Name, Size
 
-PAGE_BYTES_MAX = 1 << 30
+PAGE_BYTES_MAX = 2 << 20  # a huge page
 TERMS = 1 << 16  # of a sum that are added one by one
 
 
@@ -52,7 +52,7 @@ class Workload(Described):
                 if kind != self.kind and getattr(self, key) is not None:
                     raise Misplaced((key,), f"does not apply to a workload of kind {self.kind}; leave it out")
         if self.page_bytes % LINE_BYTES or self.page_bytes > PAGE_BYTES_MAX:
-            raise Misplaced(("page_bytes",), f"is {self.page_bytes} but should be whole lines, 1 GiB at most")
+            raise Misplaced(("page_bytes",), f"is {self.page_bytes} but should be whole lines, 2 MiB at most")
         if self.access_bytes > self.page_bytes:
             raise Misplaced(("access_bytes",), f"is {self.access_bytes} but should fit a page of {self.page_bytes}")
         return self
@@ -97,6 +97,7 @@ def _sessions(
     page_count: int, accesses: int, session_pages: int, tokens: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Sessions take turns; each reads all of its pages for every token of its turn. They lie evenly over all pages."""
+    tokens = min(tokens, -(-accesses // session_pages))
     turns = -(-accesses // (session_pages * tokens))
     starts = random.permutation(turns) * page_count // turns
     pages = (starts[:, None] + np.arange(session_pages)) % page_count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from collectives.bench import AUTO, Sweep
 from collectives.virtual import simulate_case
 from cxlemu.timing import duration_ns
 from cxlemu.topology import Topology
+from cxlemu.topology.failures import Failure
 
 DTYPE = "bf16"
 TUNED = ("aggregate", "all", "two_shot")  # variants worth trying for large messages
@@ -34,14 +35,16 @@ class Modelled:
     any order, where a plan that folds what it reads has to go in the order of ranks.
     """
 
-    def __init__(self, topology: Topology, *, tuned: bool = False) -> None:
+    def __init__(self, topology: Topology, *, tuned: bool = False, failures: Sequence[Failure] = ()) -> None:
+        """``failures``: of links and switches, before anything begins."""
         self.topology, self.tuned = topology, tuned
+        self._failures = [failure._replace(at_ns=0) for failure in failures]
         self.chosen: dict[str, str] = {}  # collective -> what the last call that was simulated took
         self._times_ns: dict[tuple[str, int, int], int] = {}
 
     @property
     def name(self) -> str:
-        return self.topology.name
+        return f"{self.topology.name}, failing" if self._failures else self.topology.name
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
         key = collective, size_bytes, ranks
@@ -65,7 +68,7 @@ class Modelled:
 
     def _simulated(self, collective: str, size_bytes: int, ranks: int, variant: str) -> int:
         (case,) = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), variant=variant, check=False).cases(ranks)
-        row, run = simulate_case(self.topology, case)
+        row, run = simulate_case(self.topology, case, failures=self._failures)
         self.chosen[collective] = row.variant
         return run.time_ns
 

@@ -9,6 +9,7 @@ a stage where there is one. So the work grows with stages and microbatches, not 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collectives.workloads import pipelined, sharded
@@ -68,8 +69,11 @@ def train(
     *,
     microbatch: int = 1,
     recompute: str = "none",
+    later: Sequence[tuple[int, Machine]] = (),
 ) -> Step:
     """One step of ``model.batch_sequences``, in microbatches of ``microbatch`` sequences.
+
+    ``later``: from when on, in ns, what begins runs on another machine, as after a failure; in order of time.
 
     Raises ArgumentError for degrees that do not divide what they divide, and for a step of too many operations.
     """
@@ -93,7 +97,8 @@ def train(
         )
     durations = Durations(model, parallelism, machine, microbatch, recompute)
     build = sharded.program if parallelism.sharded else pipelined.program
-    timeline = run(build(durations, per_rank))
+    others = [(at_ns, Durations(model, parallelism, its, microbatch, recompute)) for at_ns, its in later]
+    timeline = run(build(durations, per_rank), [(at_ns, build(its, per_rank)) for at_ns, its in others])
     total: Counter[str] = Counter()
     for lane in range(parallelism.pipeline):
         total.update(timeline.billed(lane))

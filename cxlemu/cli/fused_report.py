@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from collectives.fused.choice import call_of
 from collectives.fused.measure import Job, Seen
 from collectives.fused.metrics import Metrics
 from collectives.fused.seen import median_ns, metrics, refusal, times_ns
@@ -109,12 +110,21 @@ def _header(result: Result) -> list[str]:
     threads = f"{setup.blas_threads} BLAS thread{'s' * (setup.blas_threads != '1')} each"
     return [
         f"cxlemu    {__version__}, engine native",
-        f"operator  {job.operator}, {job.choice}",
+        f"operator  {job.operator}",
+        f"fused     {_cut(result)}",
         f"ranks     {setup.ranks} processes on {result.seen[0].cores} cores, {threads}",
         f"pool      {setup.memory.describe()}, as {setup.topology.name}: {setup.topology.description}",
         f"pace      {pace}",
         f"calls     {job.iterations} of each, in turns: medians from the first rank's begin to the last one's end",
     ]
+
+
+def _cut(result: Result) -> str:
+    setup = result.setup
+    gemm = call_of(setup.job.operator, "fused", setup.ranks, setup.job.choice).gemm
+    assert gemm is not None
+    tiles = f"tiles of {gemm.tile_rows}x{gemm.tile_cols}, {gemm.comm_tile_rows} rows at once"
+    return f"{tiles}, {gemm.order}, {gemm.transport}"
 
 
 def _print_row(result: Result, name: str, title: str, out: Console) -> None:

@@ -88,7 +88,8 @@ def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
         f"Averages: {_hits(work)} of the {len(AVERAGES) - 1} predicted are within {MISS:.0%}, and all that reduce are "
         f"too low. NCCL does not reduce slower than it copies (nccl issue 1281). But kernels that fold could read the "
         f"pool by themselves, at their host's {link:g} GB/s, where the model lets a copy engine do it: then averages "
-        f"would be {', '.join(folded)}, {_hits(folding)} of all within {MISS:.0%}, with nothing fitted anew.",
+        f"would be {', '.join(folded)}, {_hits(folding)} of the {len(AVERAGES) - 1} within {MISS:.0%}, with "
+        f"nothing fitted anew. No source says so: it was thought of when these misses were known.",
         f"Assumed: grouped sends and receives come in slices of {format_bytes(SLICE_BYTES['grouped'])}; with "
         f"{format_bytes(CHUNK_BYTES)}, a chunk of theirs, speedups at {format_bytes(middle)} go {', '.join(others)}.",
         f"Training: {work.training.told()}. Cost: prices, which are put in, are said to be the paper's, unverified.",

@@ -10,17 +10,20 @@ from rich.progress import track
 
 from collectives.reproduce.scalepool import GEOMEAN, Reproduction
 from collectives.reproduce.sensitivity import axes
+from collectives.reproduce.tiers import SCALEPOOL, TierStudy
 from collectives.workloads.durations import LEVELS
 from cxlemu.cli.bench_plot import pyplot
 from cxlemu.cli.reproduce_plot import COLOURS, png
+from cxlemu.cli.simulate_memory_plot import draw as draw_tiers
 
-PICTURES = ("speedups.png", "steps.png", "sensitivity.png")
+PICTURES = ("speedups.png", "steps.png", "sensitivity.png", "tiers.png")
 
 
-def pictures(work: Reproduction) -> dict[str, bytes]:
+def pictures(work: Reproduction, study: TierStudy) -> dict[str, bytes]:
     """PNG files by name. Raises ArgumentError without matplotlib."""
     plt = pyplot()
-    return {name: png(plt, draw(plt, work)) for name, draw in zip(PICTURES, (_speedups, _steps, _moves), strict=True)}
+    drawn = [png(plt, draw(plt, work)) for draw in (_speedups, _steps, _moves)]
+    return dict(zip(PICTURES, [*drawn, draw_tiers(study.measured(), study.memories[SCALEPOOL])], strict=True))
 
 
 def _speedups(plt: Any, work: Reproduction) -> Any:

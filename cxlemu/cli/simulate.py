@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
     "--iters", type=click.IntRange(1, 1000), metavar="N", default=1, show_default=True, help="Calls in a row."
 )
 @click.option("--space", metavar="NAME", help="Which of the config's memories to run on.  [default: its pool]")
+@click.option("--against", metavar="CONFIG", help="The same calls on another fabric, beside each row.")
 @click.option("--split", type=click.IntRange(2), metavar="N", help="all_reduce in two levels, in groups of N ranks.")
 @click.option(
     "--fail",
@@ -102,6 +103,7 @@ def command(
     algorithm: str | None,
     iters: int,
     space: str | None,
+    against: str | None,
     split: int | None,
     fails: tuple[str, ...],
     check: bool,
@@ -119,6 +121,7 @@ def command(
     Examples:
       cxlemu simulate all_gather -c titan2-6xcz120 -b 1M -e 1G
       cxlemu simulate all_reduce -n 12 -c twelve-hosts -b 64M --variant every -v
+      cxlemu simulate all_gather -c titan2-6xcz120 --against infiniband-3xh100 -b 1M -v
       cxlemu simulate broadcast -b 1M --check --trace broadcast.json
       cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
       cxlemu simulate all_gather -c rack-72-cxl -b 64M --fail switch:cxl-spine0@500
@@ -133,6 +136,7 @@ def command(
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     topology = Topology.load(config)
+    other = None if against is None else Topology.load(against)
     failures = [Failure.parse(text, topology) for text in fails]
     if maxbytes is None:
         maxbytes = MAX_BYTES if minbytes is None else minbytes
@@ -150,7 +154,7 @@ def command(
         variant=variant,
         algorithm=algorithm,
         check=check,
-        cluster=ranks_per_cluster(topology.place(ranks)),
+        cluster=ranks_per_cluster(topology, ranks),
     )
     cases = sweep.cases(ranks)
     if variant == EVERY:
@@ -162,6 +166,7 @@ def command(
         out.print(Text(f"# {line}"))
     rows: list[Simulated] = []
     unfailed_us: list[float] = []
+    others: list[Simulated] = []
     traced: list[Event] = []
     room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
     for case in cases:
@@ -183,6 +188,10 @@ def command(
         _print_row(out, row, first=not rows or rows[-1].collective != row.collective, verbose=verbose)
         if failures:
             out.print(Text(f"#   {cost_of(failures, row.time_us, unfailed_us[-1], iters)}"))
+        if other is not None:
+            elsewhere = replace(case, call=replace(case.call, algorithm=AUTO))
+            others.append(simulate_case(other, elsewhere, calls=iters)[0])
+            out.print(Text(f"#   {_beside(other, others[-1], row, verbose)}"))
         rows.append(row)
         if trace_file is not None:
             room = max(room - run.instructions, 1)
@@ -192,6 +201,8 @@ def command(
     _print_sum(out, len(rows), wrong if check else None)
     if json_file is not None:
         document = _document(topology, ranks, iters, rows) | document_of(topology, ranks, failures, unfailed_us)
+        if other is not None:
+            document["against"] = {"config": other.document(), "rows": [asdict(its) for its in others]}
         write_output("--json", json_file, (json.dumps(document, indent=2) + "\n").encode())
     if trace_file is not None:
         write_output("--trace", trace_file, perfetto(traced))
@@ -243,6 +254,13 @@ def _print_row(out: Console, row: Simulated, *, first: bool, verbose: bool) -> N
             out.print(Text(f"#   {row.variant}: {row.reason}", "dim"))
         names = ", ".join(name for name in (row.busiest_card, row.busiest_link, row.busiest_engine) if name)
         out.print(Text(f"#   busiest: {names or 'nothing'}; {row.instructions} instructions", "dim"))
+
+
+def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -> str:
+    """What the same call takes on another fabric, with its own choice of a variant."""
+    ratio = f"{its.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
+    why = f" ({its.reason})" if verbose and its.reason else ""
+    return f"{topology.name}: {its.time_us:.1f} us, {ratio}, {its.variant}{why}"
 
 
 def _speed(gbytes_per_s: float) -> str:

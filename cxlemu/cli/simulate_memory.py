@@ -117,7 +117,7 @@ def command(
         measured += its
     write_json(json_file, _document(memories, kinds, measured))
     if plot_file is not None:
-        write_output("--plot", plot_file, draw(measured, memories))
+        write_output("--plot", plot_file, draw(measured, memories[0]))
 
 
 def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:

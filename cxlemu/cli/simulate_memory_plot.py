@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from collectives.tiering.study import Measured, Memory
 from cxlemu.cli.bench_plot import pyplot
+from cxlemu.cli.reproduce_plot import COLOURS, png
 from cxlemu.units import format_bytes
 
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
+TICKS_APART = 3  # so many times, or their names lie one upon the other
 LINES = ("-", "--", ":", "-.")  # of policies
 
 
-def draw(rows: Sequence[Measured], memories: Sequence[Memory]) -> bytes:
-    """A PNG. Raises ArgumentError without matplotlib."""
+def draw(rows: Sequence[Measured], edges: Memory) -> bytes:
+    """A PNG; ``edges``: whose memories mark where they are full. Raises ArgumentError without matplotlib."""
     plt = pyplot()
     names = list(dict.fromkeys(row.workload for row in rows))
     width = 4.2 * len(names) + 0.6
     figure, panels = plt.subplots(1, len(names), figsize=(width, 4.8), squeeze=False, sharey=True)
     for panel, name in zip(panels.flat, names, strict=True):
         _panel(panel, [row for row in rows if row.workload == name])
-        _edges(panel, memories[0])
+        _edges(panel, edges)
         panel.set_title(name, fontsize=10)
     panels.flat[0].set_ylabel("ns per access")
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.14, 1, 1))
-    file = io.BytesIO()
-    figure.savefig(file, dpi=130, metadata={"Software": None})
-    plt.close(figure)
-    return file.getvalue()
+    return png(plt, figure)
 
 
 def _panel(panel: Any, rows: Sequence[Measured]) -> None:
@@ -39,6 +36,8 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
     for number, topology in enumerate(topologies):
         for policy, line in zip(policies, LINES, strict=False):
             its = [row for row in rows if (row.topology, row.policy) == (topology, policy)]
+            if not its:
+                continue
             panel.plot(
                 [row.working_set_bytes for row in its],
                 [row.access_ns for row in its],
@@ -50,8 +49,10 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
             )
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
-    sizes = sorted({row.working_set_bytes for row in rows})
-    ticks = sizes[:: max(1, len(sizes) // 5)]
+    ticks: list[int] = []
+    for size in sorted({row.working_set_bytes for row in rows}):
+        if not ticks or size >= TICKS_APART * ticks[-1]:
+            ticks.append(size)
     panel.set_xticks(ticks, [format_bytes(size) for size in ticks], fontsize=8)
     least, most = min(row.access_ns for row in rows), max(row.access_ns for row in rows)
     rounds = [digit * 10**power for power in range(1, 8) for digit in (1, 2, 5)]

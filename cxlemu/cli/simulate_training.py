@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from collectives.workloads.step import Step, train
 from collectives.workloads.timeline import events
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.simulate_failures import failed_ways
+from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.failures import Failure
 from cxlemu.topology.standing import KINDS, Standings
 from cxlemu.trace import perfetto
 from cxlemu.units import format_bytes
@@ -58,6 +62,13 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
 @click.option(
     "--offload", type=click.Choice(PLACES), help="Where the optimizer's state is, if not with the accelerator."
 )
+@click.option(
+    "--fail",
+    "fails",
+    multiple=True,
+    metavar="WHAT:NAME@US",
+    help="link:NAME@US or switch:NAME@US of -c fails so many us after the step began.",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
 def command(
@@ -72,6 +83,7 @@ def command(
     microbatch: int,
     recompute: str,
     offload: str | None,
+    fails: tuple[str, ...],
     json_file: Path | None,
     trace_file: Path | None,
 ) -> None:
@@ -84,6 +96,7 @@ def command(
     \b
     Examples:
       cxlemu simulate training --model llama3-8b --parallel fsdp -c titan2-6xcz120 --against infiniband-3xh100
+      cxlemu simulate training -c racks-2x72 -n 8 --batch 8 --fail switch:cxl-spine0@500000
       cxlemu simulate training --batch 12 --microbatch 4 --recompute full --trace step.json
       cxlemu simulate training --model my-model.yaml --parallel dp=3 --offload pool --json step.json
     """
@@ -97,6 +110,7 @@ def command(
     how = Parallelism.parse(parallel, ranks)
     computer = Accelerator.load(accelerator)
     cluster = None if inside is None else Topology.load(inside)
+    failures = sorted((Failure.parse(text, topology) for text in fails), key=lambda its: its.at_ns)
     fabrics: list[Fabric] = [Modelled(topology)]
     if against is not None:
         fabrics.append(Modelled(Topology.load(against)))
@@ -110,17 +124,37 @@ def command(
             None if offload is None else offload_to(offload, topology, ranks),
         )
         steps.append(train(shape, how, machine, microbatch=microbatch, recompute=recompute))
+    if failures:
+        steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(steps[0], topology, recompute, microbatch):
         out.print(Text(f"# {line}"))
     out.print(_table(steps))
-    for line in _footer(steps):
+    for line in failed_ways(topology, ranks, failures):
+        out.print(Text(f"# {line}"))
+    for line in _footer(steps, failing=bool(failures)):
         out.print(Text(line))
     write_json(json_file, _document(steps, recompute, microbatch))
     if trace_file is not None:
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:
             raise ArgumentError(f"--trace takes {TRACED_OPERATIONS_MAX} operations at most: take fewer microbatches")
         write_output("--trace", trace_file, perfetto(events(steps[0].timeline)))
+
+
+def _failing(usual: Step, topology: Topology, failures: Sequence[Failure], microbatch: int, recompute: str) -> Step:
+    """The same step, in which every collective that begins after a failure takes the ways that are left."""
+    later = []
+    for at_ns in sorted({failure.at_ns for failure in failures if failure.at_ns < usual.time_ns}):
+        lost = [failure for failure in failures if failure.at_ns <= at_ns]
+        later.append((at_ns, replace(usual.machine, between=Modelled(topology, failures=lost))))
+    try:
+        its = train(
+            usual.model, usual.parallelism, usual.machine, microbatch=microbatch, recompute=recompute, later=later
+        )
+    except CutOffError as error:
+        why = f", which the step needs: {', '.join(map(str, failures))}"
+        raise CutOffError(error.host, error.card, why) from None
+    return replace(its, machine=replace(usual.machine, between=Modelled(topology, failures=failures)))
 
 
 def _header(step: Step, topology: Topology, recompute: str, microbatch: int) -> list[str]:
@@ -166,14 +200,17 @@ def _cells(ns: float, step: Step) -> tuple[str, str]:
     return f"{ns / 1e6:.1f}", f"{100 * ns / step.time_ns:.0f}"
 
 
-def _footer(steps: list[Step]) -> list[str]:
+def _footer(steps: list[Step], *, failing: bool) -> list[str]:
     lines = ["", "Communication is what shows of it: what passes behind computing is not billed."]
     for step in steps:
         rate = step.tokens / (step.time_ns / 1e9)
         name = step.machine.between.name
         lines.append(f"{name}: {rate:,.0f} tokens/s, {100 * step.utilization:.1f}% of the peak in model FLOPs")
-    if len(steps) > 1:
-        ours, other = steps
+    if failing:
+        before, after = (step.time_ns / 1e6 for step in steps[:2])
+        lines.append(f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}.")
+    if len(steps) > 1 + failing:
+        ours, other = steps[0], steps[-1]
         lines.append(f"{ours.machine.between.name} takes a step {other.time_ns / ours.time_ns:.2f} times as fast.")
     return lines
 

@@ -310,6 +310,16 @@ static PyObject *Program_stop(Program *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
+/* modelled_ns(stream): from when on its next record may begin, as on this machine's clock; None without a pace. */
+static PyObject *Program_modelled_ns(Program *self, PyObject *argument) {
+    const long stream = PyLong_AsLong(argument);
+    if (PyErr_Occurred()) return NULL;
+    if (stream < 0 || stream >= self->p.stream_count) return PyErr_Format(PyExc_IndexError, "there is no stream %ld", stream);
+    const pacing *its = self->p.pacing;
+    if (!its) Py_RETURN_NONE;
+    return PyLong_FromLongLong((long long)((double)its->streams[stream].now * its->pacer->time_scale));
+}
+
 static PyObject *module_fold(PyObject *module, PyObject *args) {
     int dtype, redop;
     long long divisor;
@@ -335,6 +345,7 @@ static PyMethodDef program_methods[] = {
     {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL,
      "advance(idle_ns, spins) -> (status, obstacles): go on until done, or nothing progressed for idle_ns."},
     {"skip", (PyCFunction)Program_skip, METH_O, "skip(stream): its record was executed elsewhere."},
+    {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O, "modelled_ns(stream): when it goes on; None without a pace."},
     {"stop", (PyCFunction)(void (*)(void))Program_stop, METH_FASTCALL, "stop(stream, at): before that record, once."},
     {NULL, NULL, 0, NULL},
 };

@@ -19,7 +19,12 @@ from faults.prove.sequences import Progress, prove
 from faults.verdict import Verdict
 
 SHARD_ROWS = 5
-TILINGS = ((3, (2, 5)), (2, (3, 4)), (5, (1, 7)))  # communication tile's rows, compute tile
+TILINGS = (
+    (3, (2, 5)),
+    (2, (3, 4)),
+    (5, (1, 7)),
+    (2, (10, 5)),
+)  # communication tile's rows, compute tile: of two shards
 
 
 class ProductCase(NamedTuple):
@@ -72,6 +77,7 @@ def product_cases(kind: str, style: str, ranks: int) -> Iterator[tuple[Layout, C
             if style != STYLES[0]:
                 yield layout, fused_call(kind, style, ranks, m, n, k, transport=transport)
                 continue
-            for (comm, tile), order in product(TILINGS, ORDERS):
+            for (comm, (rows, columns)), order in product(TILINGS, ORDERS):
+                tile = min(rows, m), columns
                 its: dict[str, str] = {"order": order, "transport": transport}
                 yield layout, fused_call(kind, style, ranks, m, n, k, comm_tile_rows=comm, compute_tile=tile, **its)
