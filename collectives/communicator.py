@@ -92,9 +92,7 @@ class Communicator(Verbs, Products):
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
-        self.cluster = ranks_per_cluster(
-            [context.hosts[member] for member in members]
-        )  # ranks in one, 1: there are none
+        self.cluster = ranks_per_cluster(context.topology, context.ranks, members)  # ranks in one; 1: there are none
         self.layout = layout
         self._board = context.session.board(arena.take(board_bytes(self.size)).at, self.size)
         ring = arena.take(self.layout.extent_bytes)
@@ -174,6 +172,7 @@ class Communicator(Verbs, Products):
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
         pool, arena = context.pool, world_share(context.arena)
         cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
+        memories = memories_behind_pool(context.topology, context.ranks)
         layout = layout_in(
             arena.nbytes,
             context.ranks,
@@ -181,7 +180,7 @@ class Communicator(Verbs, Products):
             interleave,
             region_bytes=region_bytes,
             heap_bytes=heap_bytes,
-            owned=memories_behind_pool(context.topology, context.ranks) > 0,
+            owned=0 < memories == len(pool.cards) - cards,
         )
         if isinstance(engine, str):
             pacer = context.pacer if paced else None

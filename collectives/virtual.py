@@ -165,7 +165,7 @@ def planned(
 
 def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
     """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it."""
-    cluster = ranks_per_cluster(topology.place(call.ranks)) if recipe.style.levels else 1
+    cluster = ranks_per_cluster(topology, call.ranks) if recipe.style.levels else 1
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
     if layout is None and recipe.style.slice_bytes:
         cards, card_bytes, granule_bytes = _on_cards(topology, space, call.ranks)

@@ -1,24 +1,16 @@
-"""Clusters: ranks that have a faster way to each other than the pool, because they are on one host.
+"""Clusters: ranks that have a faster way to each other than the pool.
 
-Where each rank has memory of its own that its neighbours reach over an XLink, that is what they exchange through.
+They are the ranks of one host or, where an XLink joins hosts to domains, of one domain. Where ranks have memories that
+their neighbours reach over an XLink, that is what they exchange through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from cxlemu.topology import Space, Topology
-
-
-def ranks_per_cluster(hosts: Sequence[int]) -> int:
-    """How many ranks each cluster has, of ranks on these ``hosts``; 1 where there are no clusters.
-
-    Clusters are two or more, of consecutive ranks, two or more and equally many each.
-    """
-    runs = [(host, len(list(ranks))) for host, ranks in groupby(hosts)]
-    sizes = {size for _, size in runs}
-    return sizes.pop() if len(sizes) == 1 and len({host for host, _ in runs}) == len(runs) > 1 else 1
 
 
 def cluster_sizes(ranks: int) -> list[int]:
@@ -26,24 +18,52 @@ def cluster_sizes(ranks: int) -> list[int]:
     return [size for size in range(2, ranks // 2 + 1) if ranks % size == 0]
 
 
+def ranks_per_cluster(topology: Topology, ranks: int, members: Sequence[int] | None = None) -> int:
+    """How many ranks each cluster has, of these ``members`` of a world of so many (default: all); 1: there are none.
+
+    Clusters are two or more, of consecutive ranks, two or more and equally many each.
+    """
+    of_host, hosts = _cluster_of_host(topology), topology.place(ranks)
+    runs = [
+        (cluster, len(list(its)))
+        for cluster, its in groupby(of_host[hosts[rank]] for rank in (range(ranks) if members is None else members))
+    ]
+    sizes = {size for _, size in runs}
+    return sizes.pop() if len(sizes) == 1 and len({cluster for cluster, _ in runs}) == len(runs) > 1 else 1
+
+
 def cluster_memory(topology: Topology, ranks: int) -> Space | None:
-    """The space of memories, one a rank, in which ranks of a cluster exchange; None: they do so in the pool."""
-    if ranks > topology.place_count or ranks_per_cluster(topology.place(ranks)) == 1:
-        return None
-    pool = topology.pool_space
-    return next(
-        (
-            space
-            for space in topology.spaces
-            if space.kind == "xlink"
-            and space is not pool
-            and topology.card(topology.cards_of(space)[0]).owner == "ranks"
-        ),
-        None,
-    )
+    """The space of memories in which ranks of a cluster exchange, each in its own; None: they do so in the pool."""
+    alone = ranks > topology.place_count or ranks_per_cluster(topology, ranks) == 1
+    return None if alone else _xlink(topology)
 
 
 def memories_behind_pool(topology: Topology, ranks: int) -> int:
-    """How many ranks have such a memory where the cards of this machine can follow those of the pool: all, or none."""
-    space = cluster_memory(topology, ranks)
-    return ranks if space is not None and topology.cards_of(space)[0] == topology.pool_card_count else 0
+    """How many cards of this machine follow those of the pool: such a memory for each rank, or none."""
+    return ranks if cluster_memory(topology, ranks) is not None else 0
+
+
+def _xlink(topology: Topology) -> Space | None:
+    pool = topology.pool_space
+    return next((space for space in topology.spaces if space.kind == "xlink" and space is not pool), None)
+
+
+@lru_cache(16)
+def _of_hosts(topology: Topology, space: Space) -> tuple[int, ...]:
+    """Hosts whose memories one of them reaches over the XLink are a cluster, named by its first host."""
+    fabric = topology.fabric()
+    first: dict[int | None, int] = {}
+    for card in topology.cards_of(space):
+        first.setdefault(topology.owner_host(card), card)
+    heads: list[int] = []
+    of_host = []
+    for host in range(topology.host_count):
+        head = next((head for head in heads if fabric.route(host, first[head]) is not None), host)
+        heads += [head] * (head == host)
+        of_host.append(head)
+    return tuple(of_host)
+
+
+def _cluster_of_host(topology: Topology) -> Sequence[int]:
+    space = _xlink(topology)
+    return range(topology.host_count) if space is None else _of_hosts(topology, space)

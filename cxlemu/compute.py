@@ -70,18 +70,23 @@ def _moved_bytes(
     accelerator: Accelerator, products: Sequence[Product], tilings: Sequence[Tiling], records: Records
 ) -> int:
     """Through memory, by all COMPUTEs in this order: what a wave of tiles loads it loads once, the next one anew."""
-    total, wave, full = 0, dict[tuple[int, int, int], int](), 0
-    for record in records:
-        product, tiling = products[record["arg"]], tilings[record["arg"]]
-        if tiling.tiles >= accelerator.multiprocessors:
-            total += moved_bytes(product, tiling, accelerator.multiprocessors)
-            continue
-        sides = {"dst": product.m * product.n, "a": product.m * product.k, "b": product.k * product.n}
-        for name, elements in sides.items():
-            operand = record[name]
-            wave[int(operand["kind"]), int(operand["id"]), int(operand["offset"])] = elements * product.itemsize
-        full += tiling.tiles
-        if full >= accelerator.multiprocessors:
-            total += sum(wave.values())
-            wave, full = {}, full % accelerator.multiprocessors
-    return total + sum(wave.values())
+    multiprocessors, kernels = accelerator.multiprocessors, records["arg"]
+    tiles = np.array([tiling.tiles for tiling in tilings])[kernels]
+    whole = [moved_bytes(its, tiling, multiprocessors) for its, tiling in zip(products, tilings, strict=True)]
+    total = int(np.array(whole, np.int64)[kernels[tiles >= multiprocessors]].sum())
+    records, kernels = (its[tiles < multiprocessors] for its in (records, kernels))
+    tiles = tiles[tiles < multiprocessors]
+    wave = (np.cumsum(tiles) - tiles) // multiprocessors
+    for name in ("dst", "a", "b"):
+        nbytes = np.array([_side_bytes(its, name) for its in products], np.int64)
+        operand = records[name]
+        place = (operand["offset"] << 18) | (operand["id"].astype(np.int64) << 2) | operand["kind"]
+        _, number = np.unique(place, return_inverse=True)
+        _, first = np.unique(wave * (len(number) + 1) + number, return_index=True)
+        total += int(nbytes[kernels[first]].sum())
+    return total
+
+
+def _side_bytes(product: Product, name: str) -> int:
+    elements = {"dst": product.m * product.n, "a": product.m * product.k, "b": product.k * product.n}[name]
+    return elements * product.itemsize

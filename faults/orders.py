@@ -78,6 +78,11 @@ def slow(rank: int, stream: int | None = None) -> Order:
     return by(lambda step: (step.rank == rank, step == (rank, stream)))
 
 
+def lagging(rank: int, stream: int) -> Order:
+    """This stream goes on only when nobody else can, not even its rank's others."""
+    return by(lambda step: step == (rank, stream))
+
+
 def writers_first() -> Order:
     return by(lambda step: step.stream != PUBLISH)
 

@@ -26,7 +26,7 @@ from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Op, Plan
 from faults.lockstep import Lockstep
-from faults.orders import PUBLISH, RETRIEVE, Order, after_each_step, by, hasty, in_random_nature, replay, slow
+from faults.orders import PUBLISH, RETRIEVE, Order, after_each_step, by, hasty, in_random_nature, lagging, replay, slow
 from faults.places import Line, data_lines
 from faults.prove.proof import Violation
 from faults.schedule import Move
@@ -177,6 +177,9 @@ def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
     for suspect in near[:1]:
         yield _near(suspect)[0]()
         yield from _with_nature(suspect, _near(suspect)[:1])
+    streams = max(len(plan.part(0).streams) for plan in plans)
+    for suspect in near if streams > RETRIEVE + 1 else ():  # stages of one rank that go on by themselves
+        yield from (lagging(suspect.owner, stream) for stream in range(streams) if suspect.owner is not None)
     for suspect in near:
         yield from (order() for order in _near(suspect))
         yield from _with_nature(suspect, _near(suspect))

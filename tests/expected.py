@@ -46,23 +46,33 @@ def expected(call: Call, inputs: Sequence[Bytes]) -> list[Bytes]:
         case "all_to_all":
             return [np.concatenate(to_rank(rank)) for rank in ranks]
         case "all_reduce":
-            return [fold_left(inputs, call.dtype, call.redop) for _ in ranks]
+            return [fold(call, inputs) for _ in ranks]
         case "reduce":
-            return [fold_left(inputs, call.dtype, call.redop) if rank == root else NOTHING for rank in ranks]
+            return [fold(call, inputs) if rank == root else NOTHING for rank in ranks]
         case "reduce_scatter":
-            return [fold_left(to_rank(rank), call.dtype, call.redop) for rank in ranks]
+            return [fold(call, to_rank(rank)) for rank in ranks]
         case "barrier":
             return [NOTHING for _ in ranks]
     raise AssertionError(call.collective)
 
 
-def fold_left(operands: Sequence[Bytes], dtype: str, op: str) -> Bytes:
-    """In rank order; 16-bit floats are rounded after every step."""
+def fold(call: Call, operands: Sequence[Bytes]) -> Bytes:
+    """In rank order; on clusters each of them by itself first."""
+    if call.cluster == 1:
+        return fold_left(operands, call.dtype, call.redop)
+    of_each = "sum" if call.redop == "avg" else call.redop
+    starts = range(0, call.ranks, call.cluster)
+    partial = [fold_left(operands[start : start + call.cluster], call.dtype, of_each) for start in starts]
+    return fold_left(partial, call.dtype, call.redop, count=call.ranks)
+
+
+def fold_left(operands: Sequence[Bytes], dtype: str, op: str, *, count: int | None = None) -> Bytes:
+    """In this order; 16-bit floats are rounded after every step. ``count``: of an average, if not that of operands."""
     arrays = [np.frombuffer(operand.tobytes(), DTYPES[dtype]) for operand in operands]
     with np.errstate(all="ignore"):
         result = reduce(lambda a, b: _combine(a, b, op), arrays)
         if op == "avg":
-            result = _divide(result, len(arrays))
+            result = _divide(result, count or len(arrays))
     return np.frombuffer(result.tobytes(), np.uint8)
 
 

@@ -196,6 +196,22 @@ def percent(error: float) -> str:
     return "0%" if abs(error) < 0.005 else f"{100 * error:+.0f}%"
 
 
+def test_what_other_assumptions_give_is_told_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "Reproduction", work)
+    monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
+    monkeypatch.setattr(cli, "told", lambda tiers: ["tiers otherwise"])
+    monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
+    done = reproduce("-v")
+    assert done.exit_code == 0, done.exception
+    assert ", ".join(f"{name} {value:.2f}" for name, value in work().crossing_once.items()) in done.output
+    assert all(
+        1 <= value < pair.speedup for value, pair in zip(work().crossing_once.values(), work().pairs, strict=True)
+    )
+    assert "at 64, where all were simulated, too, it is off by 0.0%" in done.output
+    assert "tiers otherwise" in done.output
+    assert "tiers otherwise" not in reproduce().output
+
+
 def test_bad_input_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reproduction, "rows", lambda self: pytest.fail("worked all the same"))
     done = reproduce("--json", "/nonexistent/s.json")
@@ -210,6 +226,7 @@ def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("cxlemu.cli.reproduce_scalepool_plot.axes", lambda its: [axis] * 4)
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
     monkeypatch.setattr(cli, "told", lambda study: [])
+    monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])
     done = reproduce("--plot", str(tmp_path / "out"))
     assert done.exit_code == 0, done.exception
     files = sorted((tmp_path / "out").iterdir())

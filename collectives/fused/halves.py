@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from cxlemu.plan import Frame, Op, Plan, RankPart
 
 
@@ -26,5 +28,5 @@ def communicating(plan: Plan) -> Plan:
 
 
 def _only(part: RankPart, ops: set[Op]) -> RankPart:
-    streams = (replace(its, records=its.records[[op in ops for op in its.records["op"]]]) for its in part.streams)
+    streams = (replace(its, records=its.records[np.isin(its.records["op"], sorted(ops))]) for its in part.streams)
     return replace(part, streams=tuple(streams))

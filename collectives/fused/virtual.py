@@ -6,12 +6,15 @@ from collectives.fused.choice import Choice, Operator, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.metrics import Metrics
 from collectives.fused.plans import build, roomy_layout
+from collectives.fused.shapes import TRANSPORTS
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.gemm import Product, in_company
 from cxlemu.plan import Call, Layout, Op, Plan
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
+
+SHIFTED = ("shifted", "own_last")  # orders in which ranks do not meet
 
 
 class Simulator:
@@ -49,10 +52,16 @@ class Simulator:
     def fused_ns(self, operator: Operator, choice: Choice) -> int:
         return self.run(self.plan(operator, "fused", choice)).time_ns
 
-    def unfused(self, operator: Operator) -> Plan:
-        """The faster of two: shards moved whole, and in as many chunks as a collective takes."""
-        shard = Choice(comm_tile_rows=operator.m // self.ranks)
-        plans = [self.plan(operator, "unfused"), self.plan(operator, "unfused", shard)]
+    def fastest(self, operator: Operator, style: str) -> Plan:
+        """In the best order and transport; ``unfused`` with shards whole or in as many chunks as collectives have."""
+        orders = SHIFTED[:1] if operator.kind == "all_gather_gemm" else SHIFTED  # they are of destinations
+        rows = (None, operator.m // self.ranks) if style == "unfused" else (None,)
+        plans = [
+            self.plan(operator, style, Choice(its, None, order, transport))
+            for its in rows
+            for order in orders
+            for transport in TRANSPORTS[operator.kind]
+        ]
         return min(plans, key=lambda plan: self.run(plan).time_ns)
 
     def least_ns(self, operator: Operator, choice: Choice) -> float:
@@ -74,7 +83,10 @@ class Simulator:
         return -(-tiling.tiles * times // accelerator.multiprocessors) * tiling.tile_ns
 
     def metrics(self, operator: Operator, choice: Choice) -> Metrics:
-        fused, unfused = self.plan(operator, "fused", choice), self.unfused(operator)
+        fused, medium, unfused = (
+            self.plan(operator, "fused", choice),
+            *(self.fastest(operator, style) for style in ("medium", "unfused")),
+        )
         run = self.run(fused)
         waits = [run.ops[op] for op in (Op.WAIT, Op.WAIT_DATA) if op in run.ops]
         return Metrics(
@@ -82,7 +94,7 @@ class Simulator:
             tiled_ns=self.run(computing(fused)).time_ns,
             comm_ns=self.run(communicating(unfused)).time_ns,
             unfused_ns=self.run(unfused).time_ns,
-            medium_ns=self.run(self.plan(operator, "medium")).time_ns,
+            medium_ns=self.run(medium).time_ns,
             fused_ns=run.time_ns,
             wait_ns=sum(wait.ns for wait in waits) / max(sum(wait.count for wait in waits), 1),
         )

@@ -57,14 +57,11 @@ class Ways:
         memory = cluster_memory(topology, ranks)
         if memory is None:
             return None
-        cluster, pool = ranks_per_cluster(topology.place(ranks)), topology.pool_space
+        cluster, pool = ranks_per_cluster(topology, ranks), topology.pool_space
         cards, own = topology.cards_of(pool), topology.cards_of(memory)
-        carried = sum(topology.card(card).total_gbytes_per_s for card in cards)
-        return cls(
-            cluster,
-            _way(topology, memory.costs or topology.costs, own[1], ranks * topology.card(own[0]).total_gbytes_per_s),
-            _way(topology, topology.costs, cards[0], carried),
-        )
+        neighbours = _neighbours(topology, own)
+        inside = _way(topology, memory.costs or topology.costs, neighbours, ranks * _total(topology, own[:1]))
+        return cls(cluster, inside, _way(topology, topology.costs, cards[0], _total(topology, cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
         """(with two levels, without) for blocks of ``nbytes``; without, small ones are not cut into chunks."""
@@ -76,13 +73,25 @@ class Ways:
         return sum(levels), self.pool.time_ns(flat, nbytes, chunks)
 
 
+def _total(topology: Topology, cards: tuple[int, ...]) -> float:
+    return sum(topology.card(card).total_gbytes_per_s for card in cards)
+
+
+def _neighbours(topology: Topology, memories: tuple[int, ...]) -> int:
+    """The first memory that host 0 reaches over links, if there is one."""
+    return next((card for card in memories[1:] if topology.fabric().route(0, card) is not None), memories[0])
+
+
 def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float) -> Way:
     """From a rank of host 0 to a card, or to its neighbour's memory."""
     route = topology.fabric().route(0, card)
     assert route is not None  # the topology's checks see to it
-    shared = topology.hosts.ranks_per_host
-    links = [link for link in route.links if "cards" not in link.ends]
-    rates = [link.gbytes_per_s / (shared if "hosts" in link.ends else 1) for link in links]
+    rates = []
+    for link in route.links:
+        if any(end.startswith("rank") for end in link.ends):
+            rates.append(link.gbytes_per_s)
+        elif any(end.startswith("host") for end in link.ends):
+            rates.append(link.gbytes_per_s / topology.hosts.ranks_per_host)
     rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
     step_ns = (costs.doorbell_ring_ns or 0) + (costs.doorbell_observe_ns or 0) + 2 * topology.load_latency_ns(0, card)
     return Way(

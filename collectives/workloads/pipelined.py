@@ -39,7 +39,7 @@ def program(its: Durations, microbatches: int) -> Program:
     blocks = blocks_of(its.model.blocks, stages)
     sent: dict[tuple[bool, int, int], int] = {}  # (forward?, stage, microbatch): how its result leaves the stage
     awaited: list[tuple[int, tuple[bool, int, int]]] = []
-    handing_over = its.hand_over()
+    handing_over = tuple(its.hand_over())
     for stage in range(stages):
         lane = _Stage(its, made, stage, blocks[stage])
         lane.gather()
@@ -55,7 +55,7 @@ def program(its: Durations, microbatches: int) -> Program:
                 sent[forward, stage, number] = made.add(words, stage, f"{stream} out", handing_over, (last,))
         lane.finish()
     for number, key in awaited:
-        made.come_after(number, (sent[key],))
+        made.operations[number].after.append(sent[key])
     return made
 
 
@@ -68,7 +68,10 @@ class _Stage:
         self.head = stage == stages - 1
         self.embedding = its.model.embedding_parameters // min(stages, 2) if stage in (0, stages - 1) else 0
         self.sending = SENDING if its.parallelism.overlap else COMPUTE
-        self.whole = {True: its.forward(blocks, head=self.head), False: its.backward(blocks, head=self.head)}
+        self.whole = {
+            True: tuple(its.forward(blocks, head=self.head)),
+            False: tuple(its.backward(blocks, head=self.head)),
+        }
         self.gathered: list[int] = []
         self.scattered: list[int] = []
 

@@ -27,13 +27,14 @@ class Part(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Parts follow each other. ``lane`` is a rank (or all ranks that do the same), ``after`` numbers of others."""
+    """Parts follow each other. ``lane`` is a rank, or all that do the same; ``after`` are numbers of others, which
+    may be added later."""
 
     name: str
     lane: int
     stream: str
     parts: tuple[Part, ...]
-    after: tuple[int, ...]
+    after: list[int]
 
 
 @dataclass
@@ -43,13 +44,8 @@ class Program:
     operations: list[Operation] = field(default_factory=list)
 
     def add(self, name: str, lane: int, stream: str, parts: Iterable[Part], after: Iterable[int] = ()) -> int:
-        self.operations.append(Operation(name, lane, stream, tuple(parts), tuple(after)))
+        self.operations.append(Operation(name, lane, stream, tuple(parts), list(after)))
         return len(self.operations) - 1
-
-    def come_after(self, number: int, others: Iterable[int]) -> None:
-        """For those that are added later than what waits for them."""
-        its = self.operations[number]
-        self.operations[number] = its._replace(after=(*its.after, *others))
 
 
 @dataclass(frozen=True)
@@ -93,13 +89,17 @@ class Timeline:
         that which this one waited for, and so on; work of another lane's compute stream is the pipeline's bubble.
         """
         bill: Counter[str] = Counter()
+        done: dict[int, tuple[tuple[Part, ...], int]] = {}
         free_ns = 0
         for number in self._computing[lane]:
             if self.begin_ns[number] > free_ns:
                 self._bill_gap(bill, self.cause[number], free_ns, self.begin_ns[number], lane)
-            for kind, ns, _ in self.operations[number].parts:
-                bill[kind] += ns
             free_ns = self.end_ns[number]
+            parts = self.operations[number].parts
+            done[id(parts)] = parts, done.get(id(parts), (parts, 0))[1] + 1  # most operations share theirs
+        for parts, times in done.values():
+            for kind, ns, _ in parts:
+                bill[kind] += times * ns
         self._bill_gap(bill, self._last, free_ns, self.time_ns, lane)
         return +bill
 
@@ -124,26 +124,31 @@ def run(program: Program, later: Sequence[tuple[int, Program]] = ()) -> Timeline
     """
     operations = list(program.operations)
     count = len(operations)
-    before: list[tuple[int, ...]] = []
+    previous = [-1] * count  # of the same stream
     newest: dict[tuple[int, str], int] = {}
     waiters: list[list[int]] = [[] for _ in range(count)]
+    missing = [len(its.after) for its in operations]
     for number, its in enumerate(operations):
-        place = its.lane, its.stream
-        previous = newest.get(place)
-        before.append(its.after if previous is None else (*its.after, previous))
-        newest[place] = number
-        for other in before[-1]:
+        before = newest.get((its.lane, its.stream), -1)
+        newest[its.lane, its.stream] = number
+        previous[number] = before
+        if before >= 0:
+            waiters[before].append(number)
+            missing[number] += 1
+        for other in its.after:
             waiters[other].append(number)
     begin_ns, end_ns, cause = [0] * count, [0] * count, [-1] * count
-    missing = [len(others) for others in before]
     ready = [number for number in range(count) if not missing[number]]
     for number in ready:  # grows
-        if before[number]:
-            cause[number] = max(before[number], key=end_ns.__getitem__)
-            begin_ns[number] = end_ns[cause[number]]
+        its, latest = operations[number], previous[number]
+        for other in its.after:
+            if latest < 0 or end_ns[other] > end_ns[latest]:
+                latest = other
+        cause[number] = latest
+        begin_ns[number] = end_ns[latest] if latest >= 0 else 0
         for at_ns, changed in later:
             if begin_ns[number] >= at_ns:
-                operations[number] = operations[number]._replace(parts=changed.operations[number].parts)
+                operations[number] = its._replace(parts=changed.operations[number].parts)
         end_ns[number] = begin_ns[number] + sum([part.ns for part in operations[number].parts])
         for waiter in waiters[number]:
             missing[waiter] -= 1

@@ -86,7 +86,7 @@ class Wanted:
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
         topology = Topology.load(self.config)
         if chosen.style.levels:
-            call = replace(call, cluster=ranks_per_cluster(topology.place(self.ranks)))
+            call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
         return build(chosen, world_layout(topology, self.ranks), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:

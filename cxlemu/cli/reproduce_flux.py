@@ -14,15 +14,16 @@ from rich.text import Text
 from collectives.reproduce.flux import (
     CLUSTERS,
     FITTED_ON,
-    MISS,
     MODEL,
     RANGE_FROM,
     RANKS,
     REPORTED,
+    ROWS,
     SHAPES,
     SPEEDUPS,
     Reproduction,
 )
+from collectives.reproduce.rows import MISS
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.cli.reproduce_flux_plot import PICTURES, pictures
@@ -33,9 +34,17 @@ HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL
 
 
 @click.command()
+@click.option(
+    "-m",
+    "rows",
+    type=click.IntRange(8, 1 << 16),
+    multiple=True,
+    metavar="N",
+    help="Only shapes of so many rows; no ranges, no blocks.",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
-def command(json_file: Path | None, plot_dir: Path | None) -> None:
+def command(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None) -> None:
     """Compare FLUX's published figures (arXiv 2406.06858) with our fused plans on the modelled hardware.
 
     Layers of GPT-3 on eight accelerators, over NVLink, PCIe and a CXL pool: every shape in the tiles that are fastest
@@ -45,6 +54,7 @@ def command(json_file: Path | None, plot_dir: Path | None) -> None:
     \b
     Examples:
       cxlemu reproduce flux
+      cxlemu reproduce flux -m 512 -m 4096
       cxlemu reproduce flux --plot out --json flux.json
     """
     check_json_file(json_file)
@@ -52,17 +62,18 @@ def command(json_file: Path | None, plot_dir: Path | None) -> None:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
-        work = Reproduction(seen=lambda what: progress.update(task, description=what, advance=1))
-        blocks = len(CLUSTERS) * sum(len(tokens) for _, tokens in SPEEDUPS.values())
+        work = Reproduction(rows or ROWS, seen=lambda what: progress.update(task, description=what, advance=1))
+        blocks = len(CLUSTERS) * sum(len(tokens) for _, tokens in SPEEDUPS.values()) if work.is_whole else 0
         progress.update(task, total=len(CLUSTERS) * len(SHAPES) * len(work.m) + len(REPORTED) + blocks)
-        shapes, rows = work.shapes, work.rows
+        shapes, found = work.shapes, work.rows
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(work):
         out.print(Text(f"# {line}"))
     _print_shapes(out, work)
-    _print_blocks(out, work)
+    if work.is_whole:
+        _print_blocks(out, work)
     out.print()
-    out.print(table_of(rows))
+    out.print(table_of(found))
     for line in _footer(work):
         out.print(Text(line))
     write_json(json_file, _document(work))
@@ -76,7 +87,7 @@ def _header(work: Reproduction) -> list[str]:
         f"cxlemu   {__version__}: what a model says, the same on every machine",
         f"ranks    {RANKS}, bf16, layers of GPT-3; times in us",
         "GEMM     a rank's product, the fastest, not split; comm is the collective alone",
-        "unfused  one after the other, the faster of two plans; medium: shard by shard",
+        "unfused  one after the other; medium: shard by shard; of each the fastest order and transport",
         "fused    in the tiles that the tuner found fastest for the shape, as they stand at the end of the line",
         "E        overlap efficiency, 1 - ECT / ECT of unfused, where ECT is what a call takes beside GEMM",
         f"fitted   each chip's efficiency of GEMMs, to that of {FITTED_ON} with m = 4096; nothing else",
@@ -121,8 +132,8 @@ def _footer(work: Reproduction) -> list[str]:
         f"{len(predicted) - len(far)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
         *(f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in far),
         "",
-        f"Assumed: published ranges are of m = {RANGE_FROM} and more, and the blocks' tokens. Published speedups are "
-        f"of whole models, with pipelines and data parallelism; no published figure is of the CXL pool.",
+        f"Assumed: published ranges are of m = {RANGE_FROM} and more; and the blocks' tokens.",
+        "Published speedups are of whole models, with pipelines and data parallelism; none is of the CXL pool.",
         "Not modelled: kernels that share multiprocessors with a collective's, and clocks that fall under load.",
     ]
 
@@ -136,7 +147,7 @@ def _document(work: Reproduction) -> dict[str, Any]:
         "rows": [asdict(row) for row in work.rows],
         "blocks": [
             {"cluster": cluster, **asdict(block), "speedup": block.speedup}
-            for (cluster, _, _), block in work.blocks.items()
+            for (cluster, _, _), block in (work.blocks.items() if work.is_whole else ())
         ],
         "shapes": [
             {

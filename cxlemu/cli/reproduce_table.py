@@ -32,7 +32,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     """Published, ours and the error, a figure a row; those that are off are red."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("figure", "published", "ours", "error", "kind"):
-        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=name != "figure")
     for row in rows:
         published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
         percent = round(100 * row.relative_error)

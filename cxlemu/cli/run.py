@@ -246,7 +246,7 @@ def command(
         engine=engine,
         cards=_real_cards(memory),
     )
-    sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology.place(setup.ranks)))
+    sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology, setup.ranks))
     if pace:
         setup = replace(setup, pace=time_scale_of(time_scale, setup.topology, setup.ranks, backend))
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))

@@ -20,7 +20,6 @@ from collectives.measure import Finished, Opened
 from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from cxlemu.cli.run_pace import lateness, paced
-from cxlemu.clusters import memories_behind_pool
 from cxlemu.memory import MemorySpec
 from cxlemu.pace import TimeScale
 from cxlemu.plan import Layout
@@ -61,7 +60,7 @@ class Report:
         self._setup = setup
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)
-        two_levels = memories_behind_pool(setup.topology, setup.ranks) and sweep.integrity is None
+        two_levels = setup.memory.kind != "dax" and sweep.integrity is None
         self._ways = Ways.of(setup.topology, setup.ranks) if two_levels else None
         self._json_file = None if silent else json_file
         self._verbose = verbose

@@ -154,7 +154,7 @@ def command(
         variant=variant,
         algorithm=algorithm,
         check=check,
-        cluster=ranks_per_cluster(topology.place(ranks)),
+        cluster=ranks_per_cluster(topology, ranks),
     )
     cases = sweep.cases(ranks)
     if variant == EVERY:
