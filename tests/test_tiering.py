@@ -117,6 +117,17 @@ def test_prefetch_has_what_is_touched_when_there_is_room_for_all_that_is_near(
         assert all(lies[page] == 0 for (lies, _), page in zip(seen, schedule, strict=False))
 
 
+def test_prefetch_displaces_nothing_that_is_needed_sooner() -> None:
+    seen = followed(Prefetch(ahead=2), [1, 3], [0, 0, 1, 0])
+    assert [lies[0] for lies, _ in seen] == [0] * 5, "page 1 is needed once, between two uses of page 0"
+
+
+def test_prefetch_displaces_what_is_needed_last() -> None:
+    """Belady's rule: of pages 0, 1 and 2 in the nearest tier, page 1 comes last, and gives way."""
+    seen = followed(Prefetch(ahead=1), [3, 3], [0, 3, 2, 0, 1])
+    assert seen[1][1] == [Move(1, 0, 1), Move(3, 1, 0)]
+
+
 def test_prefetch_misses_what_its_room_cannot_hold() -> None:
     seen = followed(Prefetch(ahead=2), [1, 3], [0, 1, 2, 3])
     assert [lies[page] for (lies, _), page in zip(seen, [0, 1, 2, 3], strict=False)] != [0, 0, 0, 0]
