@@ -18,6 +18,8 @@ from cxlemu.plan import DTYPES, Layout, Op, Plan, rules
 from cxlemu.plan.file import load, save
 from faults.lockstep import Lockstep
 from faults.orders import in_random_order
+from faults.prove import prove
+from faults.verdict import Verdict
 
 
 def layout(ranks: int, lines: int = 40) -> Layout:
@@ -201,3 +203,20 @@ def test_a_tile_is_written_in_place_and_nothing_beside_it(dtype: str, tolerance:
 def test_rows_shorter_than_what_is_taken_of_them_are_refused() -> None:
     with pytest.raises(ArgumentError, match="rows that are longer than 8, 3 and 3"):
         KERNELS["gemm_f32"].sizes((4, 3, 9, 8, 3, 3))
+
+
+# --- tiles of several shards, proved ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("ranks", "shards"), [(2, 2), (3, 2), (5, 2), (8, 8), (16, 3)])
+def test_tiles_of_several_shards_are_proved(kind: str, ranks: int, shards: int) -> None:
+    n = 2 * ranks if kind == "all_gather_gemm" else 2
+    for transport in TRANSPORTS[kind]:
+        plan = fused_plan(
+            *(kind, "fused", layout(ranks), 2 * ranks, n, 2 * ranks),
+            comm_tile_rows=1,
+            compute_tile=(2 * shards, 2),
+            transport=transport,
+        )
+        assert prove(plan).verdict == Verdict.OK

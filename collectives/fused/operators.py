@@ -98,7 +98,8 @@ class Partials:
         self._b = b
         self._matrix = b.scratch(b.gemm.m, b.gemm.n)
         self._todo = {shard: b.row_tiles() for shard in range(b.ranks)}
-        self._awaited_by: dict[str, int | None] = {}
+        self._events: dict[int, int | None] = {}  # of groups of shards: what follows their tile
+        self._last: dict[str, int] = {"publish": -1, "retrieve": -1}  # such an event that a stream has awaited
 
     def place(self, shard: int, offset: int) -> Operand:
         return self._matrix.at(shard * self._b.nbytes + offset)
@@ -110,11 +111,19 @@ class Partials:
             for chunk in chunks:
                 computed = self._computed(shard, chunk)
                 if shard == b.rank:
-                    mine.append(computed if computed is not None else self._awaited_by.pop("retrieve", None))
+                    mine.append(computed if computed is not None else self._once("retrieve", shard))
                     continue
-                b.after("publish", computed if computed is not None else self._awaited_by.pop("publish", None))
+                b.after("publish", computed if computed is not None else self._once("publish", shard))
                 b.publish(chunk, self.place(shard, chunk.offset), block=shard)
         return mine
+
+    def _once(self, stream: str, shard: int) -> int | None:
+        """The event that a shard's group follows, unless the stream has awaited it, or a later one."""
+        event = self._events.get(self._b.first_shard(shard))
+        if event is None or event <= self._last[stream]:
+            return None
+        self._last[stream] = event
+        return event
 
     def _computed(self, shard: int, chunk: Chunk) -> int | None:
         """Compute what of this chunk is not; an event after it, or None where nothing was left to compute."""
@@ -123,7 +132,7 @@ class Partials:
             if self._todo.pop(first, None):
                 rows = b.rows_from(first)
                 b.multiply(self.place(first, 0), b.input(rows.start * b.shapes.k * b.itemsize), len(rows))
-                self._awaited_by = dict.fromkeys(("publish", "retrieve"), b.ready("compute"))
+                self._events[first] = b.ready("compute")
             return None
         todo = self._todo[shard]
         missing = [tile for tile in todo if tile.start * b.row_bytes < chunk.offset + chunk.nbytes]
