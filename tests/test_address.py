@@ -14,7 +14,7 @@ from cxlemu.errors import ArgumentError
 
 POOL_GRANULES = [2**power for power in range(8, 25)]  # 256 B .. 16 MiB
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 def defined(amap: AddressMap, offset: int) -> tuple[int, int]:

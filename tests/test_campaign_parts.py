@@ -20,7 +20,7 @@ from faults.campaign.spec import Spec
 # --- fewer ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 40), st.data())
 def test_exactly_the_needed_items_remain(count: int, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.integers(0, count - 1), max_size=6))
@@ -34,7 +34,7 @@ def test_exactly_the_needed_items_remain(count: int, data: st.DataObject) -> Non
     assert max(asked, default=0) < count  # never about what is known to fail
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 30))
 def test_no_single_item_can_be_taken_from_what_remains(items: list[int], least: int) -> None:
     def fails(some: Sequence[int]) -> bool:
@@ -220,7 +220,7 @@ def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) ->
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     ranks=st.integers(2, 6),
     nbytes=st.integers(0, 500),

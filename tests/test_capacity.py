@@ -263,7 +263,7 @@ class Lending(RuleBasedStateMachine):
 
 
 TestLending = Lending.TestCase
-TestLending.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLending.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 # --- what a plan may touch -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe, variants
@@ -25,7 +25,7 @@ from faults.lending import lent, may_be_in_place, with_heap
 from faults.lockstep import Lockstep
 from faults.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
 
-QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+QUICK = settings(derandomize=True)
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 

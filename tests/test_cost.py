@@ -70,12 +70,12 @@ def test_a_wrong_bill_is_one_sentence(old: str, new: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_the_readme_has_the_published_ratio_and_ours() -> None:
-    readme = " ".join((Path(__file__).parent.parent / "README.md").read_text().split())
+def test_the_docs_have_the_published_ratio_and_ours() -> None:
+    text = " ".join((Path(__file__).parent.parent / "docs" / "modelled.md").read_text().split())
     bills = [Topology.load(name).bill or () for name in ("infiniband-3xh100", "titan2-6xcz120")]
     switches, without, all_ = (price_usd(bills[0], what) / price_usd(bills[1], what) for what in SUMS)
-    assert f"the two switches alone make {switches:.2f}" in readme
+    assert f"the two switches alone make {switches:.2f}" in text
     assert (
         f"With adapters and cables the ratio is {without:.2f}, and with the cards, which are memory as well, {all_:.2f}"
-        in readme
+        in text
     )

@@ -46,7 +46,7 @@ def test_all_eight_collectives_run_on_six_cards(cards: list[str], how: str, engi
     assert "# 24 results, 0 wrong, " in cxlemu("run", *flags, *sizes).output
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(6)))
 def test_cards_are_attached_in_any_order(cards: list[str], order: list[int]) -> None:
     uuid = pool_of(cards)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu import userfile
@@ -346,7 +346,6 @@ moves = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(moves).map(tuple))
 def test_a_schedule_is_the_same_after_json_and_as_a_token(schedule: tuple[Move, ...]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule

@@ -127,7 +127,7 @@ def small_case(collective: str, ranks: int, nbytes: int) -> Case:
     return case
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(list(KINDS)), st.sampled_from(["first", "spread"]), st.data())
 def test_results_are_right_or_somebody_is_cut_off(kind: str, routing: str, data: st.DataObject) -> None:
     """Whatever fails whenever: real bytes move in the order of the run, and the same run twice is the same."""

@@ -49,7 +49,7 @@ SCRIPTS = st.builds(
 
 
 @given(SCRIPTS)
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_a_script_survives_yaml_and_json(script: Script) -> None:
     assert Script.parse(script.dump()) == script
     assert Script.model_validate(json.loads(json.dumps(script.plain()))) == script

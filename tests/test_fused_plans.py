@@ -75,7 +75,7 @@ def test_messages_larger_than_a_slot_take_rounds(kind: str) -> None:
     last=st.booleans(),
     lines=st.integers(2, 20),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_tiling_gives_the_same_product(
     kind: str, ranks: int, comm: int, rows: int, cols: int, natural: bool, last: bool, lines: int
 ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from expected import OPS, REDUCTIONS, expected, input_bytes, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.bench import Case as Row
@@ -130,7 +130,7 @@ def test_another_order_of_folding_breaks_the_contract() -> None:
 
 
 @pytest.mark.parametrize("collective", MOVING)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=10)
+@settings(derandomize=True, max_examples=10)
 @given(st.data())
 def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject) -> None:
     """Two calls on a ring that wraps, a cluster on one host, whatever caches do; floats fold in the declared order."""

@@ -170,7 +170,7 @@ ANY_FABRIC = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(ANY_FABRIC, st.integers(1, 12), st.integers(1, 6), st.sampled_from(["first", "spread"]), st.data())
 def test_routes_are_ways_of_the_fewest_links(
     fabric: str, hosts: int, cards: int, routing: str, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ConfigError
@@ -295,7 +295,6 @@ conditions = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(conditions, st.tuples(*[st.integers(0, 3)] * 3))
 def test_a_condition_holds_where_python_says_so(text: str, values: tuple[int, int, int]) -> None:
     here = dict(zip(NAMES, values, strict=True))
@@ -303,7 +302,6 @@ def test_a_condition_holds_where_python_says_so(text: str, values: tuple[int, in
     assert Condition.parse(text, NAMES).holds(here) is expected
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="Axy.()[]{}=<>!'\"0123 andornotlambda:,+-*\n#", max_size=60))
 def test_any_other_text_is_refused(text: str) -> None:
     try:

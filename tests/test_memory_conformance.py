@@ -236,7 +236,7 @@ class Oracle:
 
 
 @every_memory
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(program=st.lists(steps, min_size=10, max_size=60))
 def test_random_programs_with_the_full_chain_read_what_was_published(opener: Opener, program: list[NamedTuple]) -> None:
     with opened(opener) as memories:

@@ -61,7 +61,6 @@ PERCENT = int(os.environ.get("CXLEMU_EXAMPLES_PERCENT", "100"))
 
 def examples(count: int) -> settings:
     return settings(
-        deadline=None,
         derandomize=True,
         max_examples=max(count * PERCENT // 100, 1),
         suppress_health_check=[HealthCheck.too_slow],

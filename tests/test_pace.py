@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,19 @@ from cxlemu.errors import ArgumentError, PeerLostError, PoolError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pace import Clocks, Pace, suitable_time_scale
-from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.plan import (
+    Buffer,
+    Call,
+    Frame,
+    InHeap,
+    Instruction,
+    Layout,
+    Plan,
+    RankPart,
+    Region,
+    Stream,
+    encode,
+)
 from cxlemu.pool import catalog as pool_catalog
 from cxlemu.pool import segments
 from cxlemu.pool.shm import ShmPool
@@ -43,6 +56,8 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.context import World
 from faults.lockstep import fresh_buffers
+from tests.fabric_helpers import FENCE, fabric, read, wait, write
+from tests.fabric_helpers import signal as ring
 from tests.native_lockstep import card
 
 CARD_BYTES = 1 << 20
@@ -156,14 +171,43 @@ def test_products_take_what_the_accelerator_would(kind: str, style: str) -> None
     assert max(unknown[0]) < max(ends[0])  # on the test's clock nothing is computed
 
 
-def test_times_are_the_models_however_late_this_machine_is() -> None:
-    """A rank alone that wakes up late still makes its requests in their order, at the times at which they were due."""
-    topology = Topology.load("titan2-6xcz120")
-    plan, call, layout = planned(topology, "all_reduce", 1, "all", 200_000)
-    exact = simulate(CostModel.of(topology, 1), [VirtualCall(plan)]).time_ns
-    for late_ns in (1, 777, 10_000, 10**9):
-        ends, _ = Paced(topology, layout).calls(plan, inputs_of(call, 1), late_ns=late_ns)
-        assert ends == [[exact]]
+WHOLE, PART = 12_800, 3200
+BUFFERS = (Buffer("input", WHOLE), Buffer("output", WHOLE), Buffer("scratch", 0))
+SMALL = {"read": 10, "write": 8, "total": 12, "both_gbytes_per_s": 15, "copy_ns": 100, "call_ns": 50}
+
+
+def by_hand(ranks: Sequence[Sequence[Sequence[Instruction]]], rounds: int = 1) -> Plan:
+    """Of these streams of each rank, on one card, with a region for each rank."""
+    layout = Layout(len(ranks), 1, slots=4, slot_card_bytes=1 << 16, doorbells_per_rank=2, interleave_bytes=4096)
+    regions = tuple(Region(0, 1, 4096, rank << 14, 0, WHOLE) for rank in range(len(ranks)))
+
+    def build(rank: int) -> tuple[Frame, RankPart]:
+        streams = tuple(Stream(f"s{k}", encode(list(stream))) for k, stream in enumerate(ranks[rank]))
+        return Frame(rounds, regions, ()), RankPart(rank, BUFFERS, streams, 0)
+
+    return Plan(Call("by hand", "by hand", len(ranks), WHOLE), layout, build)
+
+
+def check_by_hand(plan: Plan, *, calls: int = 1, late_ns: int = 0) -> None:
+    topology = fabric(plan.ranks, 1, **SMALL)
+    given = [[np.zeros(WHOLE, np.uint8)] * plan.ranks] * calls
+    ends, _ = Paced(topology, plan.layout).calls(plan, given, late_ns=late_ns)
+    run = simulate(CostModel.of(topology, plan.ranks), [VirtualCall(plan)] * calls)
+    assert ends == [each.tolist() for each in run.end_ns]
+
+
+@pytest.mark.parametrize("late_ns", [0, 1, 777, 10**9])
+def test_a_rank_that_comes_late_still_makes_its_requests_in_their_order(late_ns: int) -> None:
+    """Its streams share an engine and a card, so that another order would be another time."""
+    writes, reads = ([its(0, PART // k) for k in (1, 4, 2, 8)] for its in (write, read))
+    check_by_hand(by_hand([[[*writes, FENCE], reads]]), late_ns=late_ns)
+
+
+def test_a_done_doorbell_may_skip_rounds() -> None:
+    """Rank 1 rings once for two rounds, and rank 0 sees both at that time."""
+    done = 2 * 2 + 1  # the published ones are 0 to 3
+    waits = [wait(done, 0), wait(done, 1)]
+    check_by_hand(by_hand([[waits], [[read(1, WHOLE), ring(done, 1), read(1, PART)]]], rounds=2), calls=3)
 
 
 def test_a_warm_ring_costs_looks_at_its_slots() -> None:
@@ -182,7 +226,8 @@ def test_a_rank_that_dies_with_the_clocks_stops_nobody() -> None:
     memory = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)  # shared with a child
     world = Paced(topology, layout, memory=memory)
     if (child := os.fork()) == 0:
-        os._exit(0 if _native.HostLock(memory[:64]).acquire(1.0) else 1)
+        lock = _native.HostLock(memory[:64])  # which lets go when it goes itself
+        os._exit(0 if lock.acquire(1.0) else 1)
     assert os.waitpid(child, 0)[1] == 0
     ends, _ = world.calls(plan, inputs_of(call, 1))
     assert ends == [simulate(CostModel.of(topology, 2), [VirtualCall(plan)]).end_ns[0].tolist()]

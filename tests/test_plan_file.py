@@ -27,7 +27,7 @@ from cxlemu.plan.file import MAGIC, load, save
 from cxlemu.plan.instructions import RECORD_DTYPE, Instruction, Kind, Operand
 from cxlemu.plan.rules import check, findings
 
-few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PREFIX_BYTES = 20
 
 

@@ -221,7 +221,7 @@ def moved(plan: Plan, rank: int, stream: int, at: int, to: int) -> Plan:
     return plan.with_part(replace(part, streams=(*part.streams[:stream], changed, *part.streams[stream + 1 :])))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.data())
 def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
     """Whatever was moved or taken away: what is proved right goes right, with any order and any nature."""

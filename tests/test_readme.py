@@ -1,4 +1,4 @@
-"""The README is the front door: every command in it runs, every file in it is the file."""
+"""The README is the front door: every command in it and in docs/ runs, every file shown is the file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ README = (ROOT / "README.md").read_text()
 
 # The two install commands and the virtual machines are run by .ci/run, in a fresh virtual environment.
 IN_CI = re.findall(r"<!-- command: \w+ -->\s*```sh\n.+?```", README, re.DOTALL)
-BLOCKS = [block for block in re.findall(r"```sh\n(.+?)```", README, re.DOTALL) if "venv" not in block]
-FILES = re.findall(r"<!-- file: (\S+) -->\s*```(?:python|yaml)\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "".join(page.read_text() for page in PAGES)
+_EACH = re.findall(r"```sh\n(.+?)```", TEXT, re.DOTALL)
+BLOCKS = list(dict.fromkeys(block for block in _EACH if "venv" not in block))
+FILES = re.findall(r"<!-- file: (\S+) -->\s*```(?:python|yaml)\n(.*?)```", TEXT, re.DOTALL)
 # In CI, where Open MPI runs as root on few cores, and perhaps without an agent to start remote ranks.
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -61,7 +64,33 @@ def test_files_shown_are_the_files(name: str, text: str) -> None:
     assert text == (ROOT / name).read_text()
 
 
-def test_links_lead_somewhere() -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in target]
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", page.read_text()):
+        if "://" in target:
+            continue
+        other = page.parent / target if target else page
+        assert other.exists(), target
+        assert not heading or heading in _headings(other.read_text()), heading
+
+
+def _headings(text: str) -> set[str]:
+    """As GitHub makes anchors of them."""
+    titles = re.findall(r"(?m)^#+ (.+)$", text)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_published_figures_are_those_of_the_page_about_them() -> None:
+    """The tables there are compared with what the commands print: see test_reproduce.py and test_scalepool.py."""
+    page = (ROOT / "docs" / "published.md").read_text()
+    rows = re.findall(r"(?m)^\| (\w[\w-]*) \| ([\d.]+) \| ([\d.]+) \|", page)
+    all_of = {name: (published, ours) for name, published, ours in rows}
+    table = re.search(r"\| speedups of .*?\n\n", README, re.DOTALL)
+    assert table
+    seen = 0
+    for line in table[0].strip().splitlines()[2:]:
+        names, published, ours = (re.findall(r"[\w.-]+", cell) for cell in line.strip("|").split("|")[:3])
+        names = [name for name in names if name != "fitted"]
+        assert [all_of[name] for name in names] == list(zip(published, ours, strict=True))
+        seen += len(names)
+    assert seen == len(all_of)

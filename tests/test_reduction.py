@@ -42,7 +42,7 @@ def rows_of(dtype: str) -> st.SearchStrategy[list[list[int]]]:
 
 @pytest.mark.parametrize("redop", EXACT)
 @pytest.mark.parametrize("dtype", INTEGERS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data())
 def test_integers_wrap(dtype: str, redop: RedOp, data: st.DataObject) -> None:
     rows = data.draw(rows_of(dtype))
@@ -87,7 +87,7 @@ def as_bf16(value: float) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "rounded"), [("f16", as_f16), ("bf16", as_bf16)])
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-2000, 2000).map(lambda n: n / 16), min_size=2, max_size=6))
 def test_16_bit_floats_are_rounded_after_every_step(
     dtype: str, rounded: Callable[[float], float], numbers: list[float]

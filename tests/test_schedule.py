@@ -65,7 +65,7 @@ def inputs_of(seed: int) -> list[Any]:
     return [rng.integers(0, 256, input_bytes(PLAN.call, rank), np.uint8) for rank in range(2)]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 1000))
 def test_what_an_order_and_nature_did_replays_move_by_move(seed: int) -> None:
     program = [(PLAN, inputs_of(call)) for call in range(3)]

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
@@ -113,7 +113,7 @@ def _own(step: Step, thread: int) -> Step:
     return step._replace(register=thread) if step.register >= 0 else step
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(programs())
 def test_random_programs_have_the_same_outcomes_however_they_are_searched(program: Program) -> None:
     compare(program)

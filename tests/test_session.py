@@ -430,7 +430,7 @@ def test_lines_do_not_overlap_and_fill_the_area() -> None:
     assert sorted([line_index(Record, 0), *of_ranks]) == list(range(AREA_BYTES // LINE_BYTES))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(min_size=AREA_BYTES, max_size=AREA_BYTES))
 def test_random_bytes_are_never_accepted_and_never_in_the_way(noise: bytes) -> None:
     card = new_card()
@@ -444,7 +444,7 @@ def test_random_bytes_are_never_accepted_and_never_in_the_way(noise: bytes) -> N
     meet(hosts_of(card, [0, 1]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RECORDS, st.lists(st.tuples(RANKS, U64, st.sampled_from(list(Verdict)), U32, U64), max_size=8), st.data())
 def test_well_formed_lies_are_never_accepted(
     record: Record, answers: list[tuple[int, int, Verdict, int, int]], data: st.DataObject

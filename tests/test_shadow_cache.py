@@ -326,7 +326,7 @@ def test_a_crash_loses_the_cache_and_each_pending_line_by_chance() -> None:
 small_ranges = st.tuples(st.integers(0, CARD_BYTES - 100), st.integers(1, 100))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**64), touched=st.lists(small_ranges, min_size=1, max_size=20))
 def test_moves_stay_on_the_card_and_repeat_with_the_seed(seed: int, touched: list[tuple[int, int]]) -> None:
     def moves(rank: int) -> list[tuple[Action, int, int, bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.tiering.placement import Move, Placement, by_class, fill
@@ -46,19 +46,16 @@ def followed(policy: Policy, room: Sequence[int], schedule: list[int]) -> list[t
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)  # other work may come in between
 @given(run=runs())
 def test_no_policy_loses_a_page_or_overfills_a_tier(name: str, run: tuple[list[int], list[int]]) -> None:
     followed(POLICIES[name](), *run)
 
 
-@settings(deadline=None)  # other work may come in between
 @given(run=runs())
 def test_static_moves_nothing(run: tuple[list[int], list[int]]) -> None:
     assert all(not moves for _, moves in followed(Static(), *run))
 
 
-@settings(deadline=None)  # other work may come in between
 @given(run=runs())
 def test_lru_is_a_stack_cut_where_tiers_are_full(run: tuple[list[int], list[int]]) -> None:
     """Brute force: who was touched last lies nearest. Pages that were never touched keep their order behind those."""
@@ -110,7 +107,6 @@ def test_hotness_moves_no_more_than_it_may() -> None:
     assert sum(move.target < move.source for move in seen[-1][1]) == 3
 
 
-@settings(deadline=None)  # other work may come in between
 @given(run=runs(), ahead=st.integers(1, 6))
 def test_prefetch_has_what_is_touched_when_there_is_room_for_all_that_is_near(
     run: tuple[list[int], list[int]], ahead: int

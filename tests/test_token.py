@@ -32,7 +32,7 @@ def packed(text: bytes) -> str:
     return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_what_goes_in_comes_out(body: dict[str, Any]) -> None:
     token = Token("scenario", body)

@@ -92,7 +92,7 @@ def test_one_host_has_no_middle() -> None:
     assert its.bisection_gbytes_per_s is its.oversubscription is its.switches_between_hosts_mean is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from([LEAF_SPINE, CLOS, TORUS.replace("[4, 3, 2]", "[3, 3]"), DRAGONFLY.replace("7", "3")]), st.data()
 )

@@ -28,7 +28,7 @@ void pace_begin(program *p) {
 #if defined(__linux__)
     prctl(PR_SET_TIMERSLACK, 1); /* of this thread: its naps end when they should */
 #endif
-    const int64_t begin = later(pacer_now(its), its->ended_ns) + its->model.costs->call_ns;
+    const int64_t begin = pacer_now(its) + its->model.costs->call_ns; /* the one before ended earlier */
     for (int32_t s = 0; s < MAX_STREAMS; s++) p->pacing->streams[s] = (progress){.now = begin};
     its->ended_ns = begin;
 }

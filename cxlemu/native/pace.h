@@ -57,7 +57,7 @@ int64_t clocks_bytes(int64_t resource_count, int64_t card_count, int64_t card_by
 /* The modelled time of this moment. */
 int64_t pacer_now(const pacer *p);
 
-/* A call begins, no earlier than the one before ended. */
+/* A call begins. */
 void pace_begin(program *p);
 
 /* All streams have ended. */
