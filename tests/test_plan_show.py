@@ -227,7 +227,7 @@ def test_show_as_json() -> None:
     done = json.loads(cxlemu("show", "reduce", "-n", 3, "-b", "4K", "-r", 2, "-o", "max", "--json").output)
     assert done["call"] == {
         "collective": "reduce", "algorithm": "aggregate", "ranks": 3, "nbytes": 4096, "dtype": "f32", "redop": "max",
-        "root": 2, "in_place": False, "heap": None, "gemm": None,
+        "root": 2, "in_place": False, "heap": None, "gemm": None, "cluster": 1,
     }  # fmt: skip
     assert done["rounds"] == 1
     assert [rank["written_bytes"] for rank in done["ranks"]] == [4096, 4096, 0]
