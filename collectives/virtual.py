@@ -263,7 +263,7 @@ def simulate_case(
         model = CostModel.of(topology, case.call.ranks, failures)
         program = split_calls(topology, case, split)
         plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
-    _check_memory(program)
+    check_memory(program)
     if check:
         if split is not None:
             raise ArgumentError("--check does not go with --split: its calls are of communicators split off")
@@ -323,8 +323,8 @@ def _instructions(plan: Plan) -> int:
     return sum(part.instruction_count for part in plan.parts)
 
 
-def _check_memory(program: Sequence[VirtualCall]) -> None:
-    """The root's instructions and those of one other rank say what all will take."""
+def check_memory(program: Sequence[VirtualCall]) -> None:
+    """Raises ArgumentError for plans too large to be held: the root's instructions and those of one other rank tell."""
     for call in program:
         plan, ranks = call.plan, call.plan.ranks
         root, other = (plan.part(rank % ranks).instruction_count for rank in (plan.call.root, plan.call.root + 1))

@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 
 from collectives.bench import AUTO, Sweep
 from collectives.replay import Replay, replay
-from collectives.virtual import simulate_case
+from collectives.virtual import planned, simulate_case
 from cxlemu.chakra.files import Node, encode, write
 from cxlemu.chakra.schema import COLLECTIVES, NodeType
 from cxlemu.chakra.workload import Collective, Computing, Workload, load
 from cxlemu.cli import main
+from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PlanFileError
+from cxlemu.timing import CostModel
 from cxlemu.topology import Accelerator, Topology
+from tests.fabric_helpers import fabric
 
 pytest.importorskip("google.protobuf", reason="Chakra traces need protobuf")
 
@@ -120,6 +123,24 @@ def test_groups_run_between_their_ranks(tmp_path: Path) -> None:
     pair, one = sorted(found.calls, key=lambda call: call.members != (2, 0))
     assert pair.end_ns == alone_ns("all_reduce", MIB, 2)
     assert (one.members, one.end_ns) == ((1,), 0)
+
+
+def test_groups_that_begin_together_share_the_fabric(tmp_path: Path) -> None:
+    """Two pairs around one card: as two calls of one virtual run; alone, as soon as one of them begins later."""
+    topology = fabric(4, 1, to_pool_gbytes_per_s=20, from_pool_gbytes_per_s=20)
+    groups = {"a": [0, 1], "b": [2, 3]}
+    a, b = ([coll(0, "all_gather", MIB, group=group)] for group in "ab")
+    together = replay(loaded(tmp_path, a, a, b, b, groups=groups), topology)
+    (case,) = Sweep(("all_gather",), [2 * MIB], variant=AUTO, check=False).cases(2)
+    plan, _ = planned(topology, case)
+    model = CostModel.of(topology, 4)
+    both = simulate(model, [VirtualCall(plan, (0, 1)), VirtualCall(plan, (2, 3))])
+    assert [call.end_ns for call in together.calls] == [int(ends.max()) for ends in both.end_ns]
+    alone = simulate(model, [VirtualCall(plan, (0, 1))]).time_ns
+    assert max(call.end_ns for call in together.calls) > 1.5 * alone
+    later = [comp(1, 1), coll(2, "all_gather", MIB, 1, group="b")]
+    apart = replay(loaded(tmp_path, a, a, later, later, groups=groups), topology)
+    assert [call.end_ns - call.begin_ns for call in apart.calls] == [alone, alone]
 
 
 def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, ConfigError, PlanError
 from cxlemu.plan import Instruction, Kind, Op, Operand, RedOp
 from cxlemu.timing import CostModel
-from cxlemu.topology import Topology
+from cxlemu.topology import Costs, Protocol, Topology
 from tests.fabric_helpers import FENCE, ends, ns, on_cards, plan, read, signal, used, wait, write
 
 MB = 1_000_003
@@ -286,3 +286,29 @@ def test_the_space_that_calls_lie_on_changes_what_they_take() -> None:
     assert on["hbm"][0].time_us < on["dram"][0].time_us
     assert on["hbm"][0].busiest_link.startswith("xlink rank")
     assert on["dram"][0].busiest_link == ""  # both ranks are on one host
+
+
+@pytest.mark.parametrize("name", ["infiniband-3xh100", "racks-2x72-rdma"])
+def test_a_protocol_takes_its_share_of_the_links_that_lead_to_its_space(name: str) -> None:
+    """Of written links and of those of a fabric; all others, and the ways, stay."""
+    topology = Topology.load(name)
+    space = topology.space("inboxes" if name.startswith("inf") else "remote")
+    half = Protocol(name="half", costs=Costs(call_ns=7), step_ns=1, share_of_rate=0.5)
+    spoken = topology.speaking(space, half)
+    ranks = topology.place_count
+    usual, slow = (CostModel.of(machine, ranks) for machine in (topology, spoken))
+    assert [its.name for its in usual.resources if its.kind == "link"] == [
+        its.name for its in slow.resources if its.kind == "link"
+    ]
+    rates = {its.name: its.gbytes_per_s for its in usual.resources if its.kind == "link"}
+    halved = {its.name for its in slow.resources if its.kind == "link" and its.gbytes_per_s == rates[its.name] / 2}
+    same = {its.name for its in slow.resources if its.kind == "link" and its.gbytes_per_s == rates[its.name]}
+    assert halved | same == set(rates)
+    assert halved
+    assert bool(same) == (name == "racks-2x72-rdma")  # NVLink, inside
+    for host in (0, topology.host_count - 1):
+        far = topology.cards_of(space)[0]
+        routes = [machine.fabric().route(host, far) for machine in (topology, spoken)]
+        assert [len(route.links) for route in routes if route is not None] == [
+            len(routes[0].links)  # type: ignore[union-attr]
+        ] * 2

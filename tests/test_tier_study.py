@@ -356,6 +356,7 @@ def test_scalepools_figures_stand_beside_ours(study: TierStudy) -> None:
     for row in rows:
         assert row.relative_error == pytest.approx(row.ours / row.published - 1)
         assert bool(row.shows) == row.missed
+    assert rows[0].ours > 1.2 * study.gains(policies=("hotness", "hotness"))[0]  # as the baseline moves nothing
     beyond = [row.ours for row in rows[1:]]
     assert beyond[0] > beyond[1] > 1  # RDMA is further away than clusters are, and those than memory nodes
 
@@ -367,6 +368,9 @@ def test_what_is_assumed_moves_the_figures_that_it_is_of(study: TierStudy, monke
     sooner, later = varied["starting a copy took 2500 ns"], varied["starting a copy took 10000 ns"]
     assert sooner[1] < rdma < later[1]
     assert [sooner[0], sooner[2]] == [later[0], later[2]] == [inside, clusters]
+    slow = dict(variations(topologies))["CXL switches and bridges took 2 times as long"]
+    before, after = ([tier.load_ns for tier in its.memories[SCALEPOOL].tiers] for its in (study, study.varied(slow)))
+    assert after == [before[OWN], before[PEERS], before[NODES] + 2 * 3 * 100]  # a bridge, a leaf and a spine, both ways
     near, far = (varied[f"CXL switches and bridges took {factor} times as long"] for factor in ("0.5", "2"))
     assert near[1] > rdma > far[1]  # ScalePool's own way to tier 2
     assert near[2] < clusters < far[2]  # of which the way to another cluster has more

@@ -139,6 +139,14 @@ def test_pages_fill_the_nearest_tier_first() -> None:
     assert placement.free == [0, 0, 4]
 
 
+def test_a_page_that_moves_leaves_room_behind() -> None:
+    placement = fill([0, 1, 2], [2, 3])
+    assert placement.move(0, 1) == Move(0, 0, 1)
+    assert (placement.tier_of.tolist(), placement.free) == ([1, 0, 1], [1, 1])
+    assert placement.move(2, 0) == Move(2, 1, 0)
+    assert (placement.tier_of.tolist(), placement.free) == ([1, 0, 0], [0, 2])
+
+
 def test_tensor_classes_lie_as_zero_offload_places_them() -> None:
     """Parameters and gradients stay with the accelerator, the optimizer's state goes where there is room."""
     pages_of = {"optimizer": 6, "parameters": 2, "gradients": 2}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -36,6 +36,7 @@ class Rate:
     """A fabric in which every call takes its size by a rate: 1 GB/s is a byte a nanosecond."""
 
     name = "rate"
+    chosen: ClassVar[dict[str, str]] = {}
 
     def __init__(self, gbytes_per_s: float) -> None:
         self.gbytes_per_s = gbytes_per_s
@@ -332,6 +333,7 @@ def test_a_batch_of_ones_own_has_no_standing(tmp_path: Path) -> None:
         (["--accelerator", "nothing"], "neither a file nor a shipped accelerator"),
         (["--batch", "4"], "a batch of 4 sequences does not divide into 3 x 1"),
         (["--parallel", "tp=3"], "give --inside"),
+        (["-n", "6", "--batch", "6"], "titan2-6xcz120 has places for 3 ranks, but 6 are to talk to each other over it"),
         (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
     ],
 )
@@ -340,6 +342,17 @@ def test_bad_input_is_one_sentence(arguments: list[str], message: str) -> None:
     assert done.exit_code == 2
     assert message in done.output
     assert "Traceback" not in done.output
+
+
+def test_thousands_of_accelerators_are_a_matter_of_seconds() -> None:
+    words = (
+        "--model palm-540b --accelerator b200 --parallel fsdp,tp=12,sp,serial -n 6144 --microbatch 4 -c clusters-cxl"
+    )
+    done = simulate(*words.split(), "--inside", "nvl72")
+    assert done.exit_code == 0, done.output
+    assert "fsdp=512 tp=12" in done.output
+    assert "follow a line through 8 and 16" in done.output
+    assert "plans on clusters-cxl: all_gather as aggregate" in done.output
 
 
 def test_collectives_are_simulated_as_before() -> None:

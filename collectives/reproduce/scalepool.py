@@ -88,8 +88,8 @@ class Reproduction:
     def __init__(self, setup: Setup | None = None, *, two_levels: bool = False) -> None:
         self.setup = setup or Setup.load("scalepool")
         self.accelerator = Accelerator.load(self.setup.accelerator)
-        self.baseline = between(Topology.load(self.setup.baseline))
-        self.scalepool = between(Topology.load(self.setup.scalepool))
+        self.baseline = Symmetric(Modelled(Topology.load(self.setup.baseline), tuned=True))
+        self.scalepool = Symmetric(Modelled(Topology.load(self.setup.scalepool), tuned=True))
         self.inside: Fabric = Modelled(Topology.load(self.setup.inside), tuned=True)
         self.two_levels = two_levels
 
@@ -129,9 +129,11 @@ class Reproduction:
         other = Reproduction(self.setup)
         other.inside = self.inside
         if baseline is not None:
-            other.baseline, other.scalepool_steps = between(baseline), self.scalepool_steps
+            other.baseline = Symmetric(Modelled(baseline, tuned=True))
+            other.scalepool_steps = self.scalepool_steps
         if scalepool is not None:
-            other.scalepool, other.baseline_steps = between(scalepool), self.baseline_steps
+            other.scalepool = Symmetric(Modelled(scalepool, tuned=True))
+            other.baseline_steps = self.baseline_steps
         return other
 
     @property
@@ -150,10 +152,6 @@ class Reproduction:
         needs = rate * self.communication / COMMUNICATION
         shows = f"the ratio of the links' bandwidths; met if RDMA carried {needs:.0f} of its {rate:.0f} GB/s"
         yield row_of("communication: mean speedup", COMMUNICATION, self.communication, shows=shows)
-
-
-def between(topology: Topology) -> Symmetric:
-    return Symmetric(Modelled(topology, tuned=True))
 
 
 def why(pair: Pair) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from collectives import catalog
@@ -23,6 +22,11 @@ class Fabric(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Collective -> the plan that its last call took."""
+        ...
+
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
         """One call, begun by all ranks at once."""
         ...
@@ -39,7 +43,7 @@ class Modelled:
         """``failures``: of links and switches, before anything begins."""
         self.topology, self.tuned = topology, tuned
         self._failures = [failure._replace(at_ns=0) for failure in failures]
-        self.chosen: dict[str, str] = {}  # collective -> what the last call that was simulated took
+        self.chosen: dict[str, str] = {}
         self._times_ns: dict[tuple[str, int, int], int] = {}
 
     @property
@@ -51,29 +55,26 @@ class Modelled:
         if ranks < 2 or not size_bytes:
             return 0
         if key not in self._times_ns:
-            ways = self._ways(*key) if self.tuned else {AUTO: lambda: self._simulated(*key, AUTO)}
-            times = {name: its() for name, its in ways.items()}
-            self.chosen[collective] = min(times, key=lambda name: times[name])
-            self._times_ns[key] = times[self.chosen[collective]]
+            ways = self._ways(*key) if self.tuned else [self._simulated(*key, AUTO)]
+            self._times_ns[key], self.chosen[collective] = min(ways, key=lambda way: way[0])
         return self._times_ns[key]
 
-    def _ways(self, collective: str, size_bytes: int, ranks: int) -> dict[str, Callable[[], int]]:
-        ways: dict[str, Callable[[], int]] = {}
+    def _ways(self, collective: str, size_bytes: int, ranks: int) -> Iterator[tuple[int, str]]:
         for variant in TUNED:
             if variant in catalog.variants(collective):
-                ways[variant] = partial(self._simulated, collective, size_bytes, ranks, variant)
+                yield self._simulated(collective, size_bytes, ranks, variant)
             if collective == "reduce_scatter" and variant in catalog.variants("all_to_all"):
-                ways[f"all_to_all, {variant}, and a fold"] = partial(self._folded, size_bytes, ranks, variant)
-        return ways
+                yield self._folded(size_bytes, ranks, variant)
 
-    def _simulated(self, collective: str, size_bytes: int, ranks: int, variant: str) -> int:
+    def _simulated(self, collective: str, size_bytes: int, ranks: int, variant: str) -> tuple[int, str]:
+        """What it takes, and the plan's variant."""
         (case,) = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), variant=variant, check=False).cases(ranks)
         row, run = simulate_case(self.topology, case, failures=self._failures)
-        self.chosen[collective] = row.variant
-        return run.time_ns
+        return run.time_ns, row.variant
 
-    def _folded(self, size_bytes: int, ranks: int, variant: str) -> int:
+    def _folded(self, size_bytes: int, ranks: int, variant: str) -> tuple[int, str]:
         """Read are all that came, and the sum written once."""
+        exchanged_ns, plan = self._simulated("all_to_all", size_bytes, ranks, variant)
         folded_bytes = size_bytes + size_bytes // ranks
         fold_ns = duration_ns(folded_bytes, self.topology.costs.reduce_gbytes_per_s)
-        return self._simulated("all_to_all", size_bytes, ranks, variant) + fold_ns
+        return exchanged_ns + fold_ns, f"all_to_all ({plan}) and a fold"

@@ -7,7 +7,12 @@ same size, along a line. How far that is off is measured where all ranks are sim
 
 from __future__ import annotations
 
-from collectives.workloads.fabrics import Fabric
+from collections.abc import Sequence
+
+from collectives.workloads.fabrics import Fabric, Modelled
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import Topology
+from cxlemu.topology.failures import Failure
 
 POINTS = (8, 16)
 
@@ -17,6 +22,10 @@ class Symmetric:
 
     def __init__(self, inner: Fabric, points: tuple[int, int] = POINTS) -> None:
         self.inner, self.points = inner, points
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        return self.inner.chosen
 
     @property
     def name(self) -> str:
@@ -33,3 +42,18 @@ class Symmetric:
         """Of the line, beside a simulation of all ranks: 0.01 is a hundredth too long."""
         size_bytes = slice_bytes * ranks
         return self.time_ns(collective, size_bytes, ranks) / self.inner.time_ns(collective, size_bytes, ranks) - 1
+
+
+def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> Fabric:
+    """For collectives of up to so many ranks: a line where each has memory of its own and nothing fails, else all.
+
+    Where the topology says what protocols are spoken, plans are those that its rule takes, else the fastest on owned
+    memory, and on a pool those of ``auto``. Raises ArgumentError for more ranks on a pool than it has places for.
+    """
+    space, places = topology.pool_space, topology.place_count
+    if ranks > places and (not space.owned or failures):
+        raise ArgumentError(
+            f"{topology.name} has places for {places} ranks, but {ranks} are to talk to each other over it"
+        )
+    inner = Modelled(topology, tuned=space.owned and space.protocols is None, failures=failures)
+    return Symmetric(inner) if space.owned and not failures else inner

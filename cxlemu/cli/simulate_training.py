@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.workloads.durations import LEVELS
-from collectives.workloads.fabrics import Fabric, Modelled
 from collectives.workloads.language_model import LanguageModel
 from collectives.workloads.machine import Machine
 from collectives.workloads.offload import PLACES, offload_to
 from collectives.workloads.parallelism import RECOMPUTE, Parallelism
 from collectives.workloads.step import Step, train
+from collectives.workloads.symmetric import POINTS, fabric_of
 from collectives.workloads.timeline import events
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
@@ -99,6 +99,8 @@ def command(
       cxlemu simulate training -c racks-2x72 -n 8 --batch 8 --fail switch:cxl-spine0@500000
       cxlemu simulate training --batch 12 --microbatch 4 --recompute full --trace step.json
       cxlemu simulate training --model my-model.yaml --parallel dp=3 --offload pool --json step.json
+      cxlemu simulate training --model palm-540b --accelerator b200 --parallel fsdp,tp=12,sp -n 6144 --microbatch 4
+          -c clusters-cxl --inside nvl72 --against clusters-rdma
     """
     check_json_file(json_file)
     check_output("--trace", trace_file)
@@ -111,15 +113,15 @@ def command(
     computer = Accelerator.load(accelerator)
     cluster = None if inside is None else Topology.load(inside)
     failures = sorted((Failure.parse(text, topology) for text in fails), key=lambda its: its.at_ns)
-    fabrics: list[Fabric] = [Modelled(topology)]
+    fabrics = [fabric_of(topology, how.data)]
     if against is not None:
-        fabrics.append(Modelled(Topology.load(against)))
+        fabrics.append(fabric_of(Topology.load(against), how.data))
     steps = []
     for fabric in fabrics:
         machine = Machine(
             computer,
             fabric,
-            None if cluster is None else Modelled(cluster),
+            None if cluster is None else fabric_of(cluster, how.tensor),
             1 if cluster is None else cluster.host_count * cluster.hosts.ranks_per_host,
             None if offload is None else offload_to(offload, topology, ranks),
         )
@@ -146,7 +148,7 @@ def _failing(usual: Step, topology: Topology, failures: Sequence[Failure], micro
     later = []
     for at_ns in sorted({failure.at_ns for failure in failures if failure.at_ns < usual.time_ns}):
         lost = [failure for failure in failures if failure.at_ns <= at_ns]
-        later.append((at_ns, replace(usual.machine, between=Modelled(topology, failures=lost))))
+        later.append((at_ns, replace(usual.machine, between=fabric_of(topology, usual.parallelism.data, lost))))
     try:
         its = train(
             usual.model, usual.parallelism, usual.machine, microbatch=microbatch, recompute=recompute, later=later
@@ -154,7 +156,7 @@ def _failing(usual: Step, topology: Topology, failures: Sequence[Failure], micro
     except CutOffError as error:
         why = f", which the step needs: {', '.join(map(str, failures))}"
         raise CutOffError(error.host, error.card, why) from None
-    return replace(its, machine=replace(usual.machine, between=Modelled(topology, failures=failures)))
+    return replace(its, machine=replace(usual.machine, between=fabric_of(topology, usual.parallelism.data, failures)))
 
 
 def _header(step: Step, topology: Topology, recompute: str, microbatch: int) -> list[str]:
@@ -206,6 +208,13 @@ def _footer(steps: list[Step], *, failing: bool) -> list[str]:
         rate = step.tokens / (step.time_ns / 1e9)
         name = step.machine.between.name
         lines.append(f"{name}: {rate:,.0f} tokens/s, {100 * step.utilization:.1f}% of the peak in model FLOPs")
+        for fabric in filter(None, (step.machine.between, step.machine.inside)):
+            if plans := ", ".join(f"{collective} as {plan}" for collective, plan in fabric.chosen.items()):
+                lines.append(f"  plans on {fabric.name}: {plans}")
+        if step.parallelism.data > POINTS[1]:
+            lines.append(
+                f"  collectives of more than {POINTS[1]} ranks follow a line through {POINTS[0]} and {POINTS[1]}"
+            )
     if failing:
         before, after = (step.time_ns / 1e6 for step in steps[:2])
         lines.append(f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}.")

@@ -114,18 +114,27 @@ class Parts(Model):
         return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
 
     def speaking(self, space: Space, protocol: Protocol) -> Self:
-        """The same machine where everybody uses this protocol on this space, and on the links that lead to it."""
-        spoken = space.model_copy(update={"costs": protocol.costs, "protocols": None})
-        switches = {switch.name for switch in self.switches} if space.over is None else set(space.over)
+        """The same machine where everybody uses this protocol on this space, and on the links that lead to it.
+
+        Its fabrics are written out, as switches and links.
+        """
+        switches, links = self.expanded
+        leading = {switch.name for switch in switches} if space.over is None else self._over(space)
         slower = [
             link.model_copy(update={"gbytes_per_s": link.gbytes_per_s * protocol.share_of_rate})
-            if switches.intersection(link.ends)
+            if leading.intersection(link.ends)
             else link
-            for link in self.links
+            for link in links
         ]
-        update: dict[str, Any] = {"spaces": tuple(spoken if its is space else its for its in self.spaces)}
-        update["costs"] = self.costs.model_copy(update={"call_ns": protocol.costs.call_ns})
-        return self.model_copy(update={**update, "links": tuple(slower)})
+        spaces = []
+        for its in self.spaces:
+            update: dict[str, Any] = {} if its.over is None else {"over": tuple(sorted(self._over(its)))}
+            if its is space:
+                update |= {"costs": protocol.costs, "protocols": None}
+            spaces.append(its.model_copy(update=update))
+        costs = self.costs.model_copy(update={"call_ns": protocol.costs.call_ns})
+        parts = {"switches": tuple(switches), "links": tuple(slower), "fabrics": ()}
+        return self.model_copy(update={**parts, "spaces": tuple(spaces), "costs": costs})
 
     def space(self, name: str) -> Space:
         """Raises ArgumentError where there is no such space on cards."""
@@ -181,7 +190,6 @@ class Parts(Model):
     @cached_property
     def _sides(self) -> list[Side]:
         """Of each card."""
-        fabrics = {fabric.name for fabric in self.fabrics}
         sides = [Side()] * self.card_count
         for numbers, group in self.card_groups():
             for at, card in enumerate(numbers):
@@ -191,8 +199,13 @@ class Parts(Model):
         for space in reversed(self.spaces):  # the first one counts
             if space.over is None:
                 continue
-            over, whole = set(space.over), fabrics.intersection(space.over)
-            over.update(its.name for its in self.expanded.switches if its.name.partition("-")[0] in whole)
+            over = frozenset(self._over(space))
             for card in self.cards_of(space):
-                sides[card] = sides[card]._replace(over=frozenset(over))
+                sides[card] = sides[card]._replace(over=over)
         return sides
+
+    def _over(self, space: Space) -> set[str]:
+        """The switches over which a space is reached: a fabric's name stands for all of its own."""
+        over = set(space.over or ())
+        whole = over.intersection(fabric.name for fabric in self.fabrics)
+        return over | {its.name for its in self.expanded.switches if its.name.partition("-")[0] in whole}
