@@ -235,7 +235,7 @@ def _told(error: BaseException) -> str:
 
 def _ring(layout: Layout) -> str:
     return (
-        f"{layout.slots} slots of {format_bytes(layout.slot_card_bytes)} on each of {layout.cards} cards, "
+        f"{layout.slots} slots of {format_bytes(layout.slot_card_bytes)} on each of {layout.cards_text}, "
         f"{layout.doorbells_per_rank} doorbells a rank and slot"
     )
 

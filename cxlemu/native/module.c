@@ -123,12 +123,29 @@ static int go_through(Program *self, PyObject *memory, int64_t extent_bytes) {
     return 0;
 }
 
+/* Whether its rank has a way to every doorbell that it looks at or rings: some may lie in memories of other ranks. */
+static bool reaches_doorbells(const program *p, const pacer *its) {
+    for (int32_t s = 0; s < p->stream_count; s++)
+        for (int64_t k = 0; k < p->lengths[s]; k++) {
+            const record *r = &p->records[s][k];
+            const bool one = r->op == SIGNAL || r->op == SIGNAL_DATA || r->op == WAIT || r->op == WAIT_DATA;
+            if (!one && r->op != WAIT_ALL) continue;
+            const int32_t card = doorbell_place(p, one ? r->arg : p->groups[r->arg].first, 0).card;
+            if (!route_to(&its->model, its->rank, its->card_of[card])) return false;
+        }
+    return true;
+}
+
 /* At a pace that is its rank's. */
 static int go_at(Program *self, PyObject *object, PyObject *kernels) {
     pacer *its = pacer_of(object);
     if (!its) return -1;
     if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
         PyErr_SetString(PyExc_ValueError, "the pace is that of other cards");
+        return -1;
+    }
+    if (!reaches_doorbells(&self->p, its)) {
+        PyErr_SetString(PyExc_ValueError, "a doorbell lies in a memory that the model has no way to");
         return -1;
     }
     pacing *made = PyMem_Calloc(1, sizeof *made + (size_t)self->p.event_count * sizeof made->event_ns[0]);

@@ -17,10 +17,12 @@ static int refuse(const char *what) {
     return -1;
 }
 
-/* Whether the clocks are those of the model and the cards, and every rank has a way to each of these. */
+/* Whether the clocks are those of the model and the cards, and every rank has a way to each of these that nobody owns. */
 static bool fits(const pacer *p, int64_t cards, long long card_bytes, Py_ssize_t nbytes) {
-    for (int64_t k = 0; k < cards; k++)
-        if (p->card_of[k] < 0 || p->card_of[k] >= p->model.cards || !route_to(&p->model, p->rank, p->card_of[k])) return false;
+    for (int64_t k = 0; k < cards; k++) {
+        if (p->card_of[k] < 0 || p->card_of[k] >= p->model.cards) return false;
+        if (p->model.card[p->card_of[k]].owner_host < 0 && !route_to(&p->model, p->rank, p->card_of[k])) return false;
+    }
     return cards > 0 && cards <= MAX_CARDS && card_bytes > 0 && card_bytes % LINE_BYTES == 0 &&
            card_bytes <= INT64_MAX / MAX_CARDS && p->shared->resource_count == p->model.resource_count &&
            clocks_bytes(p->model.resource_count, cards, card_bytes) == nbytes;

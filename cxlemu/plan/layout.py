@@ -63,6 +63,11 @@ class Layout:
         return self.cards - self.ranks * self.owned
 
     @property
+    def cards_text(self) -> str:
+        """For people: ``6 cards and 8 memories of ranks``."""
+        return f"{self.pool_cards} cards" + f" and {self.ranks} memories of ranks" * self.owned
+
+    @property
     def slot_bytes(self) -> int:
         """In the pool."""
         return self.pool_cards * self.slot_card_bytes

@@ -148,7 +148,7 @@ class PlanView:
         yield Text(f"{plan.call}, {plan.ranks} rank{'s' * (plan.ranks > 1)}", style="bold")
         yield Text(
             f"{plan.rounds} round{'s' * (plan.rounds != 1)}; "
-            f"{layout.slots} slots of {format_bytes(layout.slot_bytes)} on {layout.cards} cards, "
+            f"{layout.slots} slots of {format_bytes(layout.slot_bytes)} on {layout.cards_text}, "
             f"interleaved by {format_bytes(layout.interleave_bytes)}"
         )
         yield from self._summary()
