@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from collectives.bench import Sweep
-from collectives.virtual import planned
+from collectives.virtual.plans import planned
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.plan import Op, Plan
 from cxlemu.timing import CostModel, duration_ns

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.bench import Case, Sweep
-from collectives.virtual import simulate_case
+from collectives.virtual.simulated import simulate_case
 from collectives.workloads.timeline import COMPUTE, Part, Program
 from collectives.workloads.timeline import run as run_program
 from cxlemu.cli import main

@@ -23,7 +23,7 @@ from collectives.communicator import Communicator
 from collectives.hierarchical.estimate import Ways
 from collectives.recipes import with_checksums
 from collectives.symbolic import verify
-from collectives.virtual import simulate_case
+from collectives.virtual.simulated import simulate_case
 from cxlemu.cli import main
 from cxlemu.clusters import cluster_memory, cluster_sizes, ranks_per_cluster
 from cxlemu.errors import ArgumentError, ContractError, PlanError

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from collectives.bench import AUTO, Sweep
 from collectives.replay import Replay, replay
-from collectives.virtual import planned, simulate_case
+from collectives.virtual.plans import planned
+from collectives.virtual.simulated import simulate_case
 from cxlemu.chakra.files import Node, encode, write
 from cxlemu.chakra.schema import COLLECTIVES, NodeType
 from cxlemu.chakra.workload import Collective, Computing, Workload, load

@@ -28,7 +28,7 @@ from collectives.reproduce.cccl import (
 )
 from collectives.reproduce.nccl import Nccl
 from collectives.reproduce.ours import RANKS, Ours
-from collectives.virtual import simulate_case
+from collectives.virtual.simulated import simulate_case
 from cxlemu.cli import main, reproduce_table
 from cxlemu.topology import Topology
 from cxlemu.topology.standing import KINDS

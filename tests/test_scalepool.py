@@ -16,7 +16,7 @@ from collectives.reproduce import sensitivity
 from collectives.reproduce.rows import MISS
 from collectives.reproduce.scalepool import Case, Reproduction, Setup
 from collectives.reproduce.tiers import TierStudy, told
-from collectives.virtual import planned
+from collectives.virtual.plans import planned
 from collectives.workloads.durations import LEVELS
 from collectives.workloads.fabrics import Modelled
 from collectives.workloads.hierarchical import TwoLevels

@@ -14,7 +14,10 @@ from click.testing import CliRunner, Result
 from collectives import catalog
 from collectives.bench import Case, Sweep
 from collectives.contracts import COLLECTIVES
-from collectives.virtual import planned, simulate_case, split_calls, virtual_layout
+from collectives.virtual.plans import planned
+from collectives.virtual.rings import virtual_layout
+from collectives.virtual.simulated import simulate_case
+from collectives.virtual.split import split_calls
 from cxlemu.cli import main
 from cxlemu.cli import simulate as simulate_cli
 from cxlemu.engines.virtual import VirtualCall, simulate

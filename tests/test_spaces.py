@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from collectives.bench import Sweep
-from collectives.virtual import simulate_case
+from collectives.virtual.simulated import simulate_case
 from cxlemu.cli import main
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, ConfigError, PlanError

@@ -10,7 +10,8 @@ from collectives.bench import AUTO, Case
 from collectives.contracts import COLLECTIVES
 from collectives.replay.matches import Match, matched
 from collectives.replay.outcome import Called, Computed, Replay
-from collectives.virtual import check_memory, planned
+from collectives.virtual.plans import planned
+from collectives.virtual.simulated import check_memory
 from cxlemu.chakra.workload import Collective, Computing, Workload
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PlanFileError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from collectives import catalog
 from collectives.bench import Sweep
 from collectives.nccl.protocols import Taken, take
-from collectives.virtual import plan_of
+from collectives.virtual.plans import plan_of
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.plan import Plan
 from cxlemu.timing import CostModel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from collectives import catalog
 from collectives.bench import Sweep
 from collectives.builder import STYLES
-from collectives.virtual import virtual_layout
+from collectives.virtual.rings import virtual_layout
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.rounding import round_up
 from cxlemu.timing import CostModel

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from collectives import catalog
 from collectives.bench import AUTO, Sweep
-from collectives.virtual import simulate_case
+from collectives.virtual.simulated import simulate_case
 from cxlemu.timing import duration_ns
 from cxlemu.topology import Topology
 from cxlemu.topology.failures import Failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collectives.bench import Case, Paced, Row, Sweep
-from collectives.virtual import planned
+from collectives.virtual.plans import planned
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.pace import TIME_SCALE_MAX, TimeScale, suitable_time_scale

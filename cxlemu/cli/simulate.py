@@ -14,7 +14,7 @@ from rich.text import Text
 from collectives.bench import AUTO, DEFAULT_SEED, EVERY, Sweep, size_steps
 from collectives.builder import LINE
 from collectives.contracts import COLLECTIVES
-from collectives.virtual import Simulated, simulate_case
+from collectives.virtual.simulated import Simulated, simulate_case
 from cxlemu import __version__
 from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_output, write_output

@@ -1,0 +1,1 @@
+"""Calls of collectives on the modelled fabric."""
