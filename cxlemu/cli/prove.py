@@ -103,7 +103,7 @@ def command(
         for name in (variant.split(",") if named else ())
         for case in _cases(_sweep(named, sizes, name, algorithm, in_place), count)
     ]
-    if not asked:
+    if named and not asked:
         raise ArgumentError(
             f"-n: no number of ranks from {ranks[0]} to {ranks[-1]} is that of two clusters of two or more"
         )
