@@ -68,7 +68,6 @@ def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: f
     tenant = Tenant.parse(text)
     with whole_pool(memory, pool_name, wait_s) as pool:
         table = Table.of(pool, table_memory(pool))
-        table.require_header()
         until = time.monotonic() + wait_s
         while not (its := _held_by(tenant, table.entries())):
             if time.monotonic() > until:

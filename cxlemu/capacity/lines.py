@@ -1,9 +1,10 @@
-"""What lies in a pool whose capacity is lent: 64-byte lines, each with one writer and sealed as those of sessions are.
+"""What lies on card 0 of a pool whose capacity is lent: 64-byte lines, each with one writer, sealed as sessions' are.
 
-    card 0, in the superblock's page    header   how capacity is lent, and what is being changed   the manager
-    card 0, from data_offset            grants   SLOTS lines: who holds which bytes of every card  the manager
-                                        accounts SLOTS lines: all that a tenant ever had           the manager
-    card 0, first bytes of a grant      uses     a line a rank: who is in it                       that rank
+    in the superblock's page    header     how capacity is lent, and what is being changed     the manager
+    from data_offset            grants     SLOTS lines: who holds which bytes of every card    the manager
+                                accounts   SLOTS lines: all that a tenant ever had             the manager
+                                uses       a line for each slot and rank: that it is in it     that rank
+
 
 Seals hold the pool's UUID, so that a pool that lay there before has left no lines. Whatever is read is untrusted: a
 line that is damaged, of another pool or in another place is none, and numbers are held to what the pool can be.
@@ -21,9 +22,8 @@ from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.session_lines import seal
 
-SLOTS = 128
+SLOTS = 64
 HEADER_OFFSET = 2048
-TABLE_BYTES = 2 * SLOTS * LINE_BYTES
 TENANT_BYTES = 24
 
 
@@ -51,6 +51,7 @@ class Header(NamedTuple):
     first_byte: int
     end_byte: int
     given: int  # grants ever
+    ranks: int  # of a world, that have lines to say that they are in a grant
 
 
 class GrantLine(NamedTuple):
@@ -91,7 +92,7 @@ class UseLine(NamedTuple):
 L = TypeVar("L", Header, GrantLine, AccountLine, UseLine)
 
 _LAYOUT: dict[type, tuple[bytes, struct.Struct]] = {
-    Header: (b"CAP1", struct.Struct("<QQQQQQ")),
+    Header: (b"CAP1", struct.Struct("<QQQQQQQ")),
     GrantLine: (b"GRA1", struct.Struct(f"<QQQQ{TENANT_BYTES}s")),
     AccountLine: (b"ACC1", struct.Struct(f"<{TENANT_BYTES}sQQQQ")),
     UseLine: (b"USE1", struct.Struct("<QIIIxxxxQQ16s")),
@@ -102,7 +103,7 @@ class Lines:
     """Lines on card 0 of one pool, as one host's memory shows them."""
 
     def __init__(self, memory: HostMemory, uuid: uuids.UUID) -> None:
-        self.memory = memory
+        self.memory, self.uuid = memory, uuid
         self._key = zlib.crc32(uuid.bytes)
 
     def store(self, offset: int, line: L, index: int = 0) -> None:
@@ -118,6 +119,10 @@ class Lines:
 
     def _seal(self, magic: bytes, payload: bytes, index: int) -> int:
         return seal(magic, payload, (self._key + index) & 0xFFFFFFFF)
+
+
+def table_bytes(ranks: int) -> int:
+    return (2 + ranks) * SLOTS * LINE_BYTES
 
 
 def tenant_bytes(tenant: str) -> bytes:

@@ -67,7 +67,7 @@ class FabricManager:
     one block.
     """
 
-    users = "plans run in it"
+    users = ("plan runs", "plans run")  # one, and several
 
     def __init__(
         self, *, card_bytes: int, cards: int, block_bytes: int, memory: Sequence[Bytes] = (), first_byte: int = 0
@@ -142,8 +142,8 @@ class FabricManager:
             self._require_held(grant)
             if users := self._in_use(grant):
                 raise CapacityError(
-                    f"grant {grant.number} of tenant {grant.tenant} cannot be released: {users} {self.users}; wait for "
-                    f"them, or force it"
+                    f"grant {grant.number} of tenant {grant.tenant} cannot be released: "
+                    f"{users} {self.users[users > 1]} in it; wait for that, or force it"
                 )
             del self._held[grant.number]
             self._totals[grant.tenant].released += grant.nbytes

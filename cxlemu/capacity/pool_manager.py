@@ -27,25 +27,22 @@ import numpy as np
 
 from cxlemu.capacity.lines import (
     SLOTS,
-    TABLE_BYTES,
     TENANT_BYTES,
     AccountLine,
     Change,
     GrantLine,
     Header,
-    Lines,
     State,
-    UseLine,
+    table_bytes,
     tenant_bytes,
     tenant_name,
 )
 from cxlemu.capacity.manager import FabricManager, Grant, Totals
 from cxlemu.capacity.table import Entry, Table
-from cxlemu.capacity.window import Window
 from cxlemu.errors import ArgumentError, CapacityError, PoolError
 from cxlemu.memory.dax import DaxMemory
 from cxlemu.memory.direct import DirectMemory
-from cxlemu.memory.protocol import LINE_BYTES, HostMemory
+from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
@@ -55,6 +52,7 @@ from cxlemu.pool.superblock import PAGE_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.units import format_bytes
 
+RANKS = 64
 LOCK_PATIENCE_S = 10.0
 LOOK_S = 0.05
 _WIPE_BYTES = 4 << 20
@@ -63,14 +61,14 @@ _WIPE_BYTES = 4 << 20
 class PoolManager(FabricManager):
     """As FabricManager; offsets are those on the whole cards, and users are ranks of any process."""
 
-    users = "ranks are in it"
+    users = ("rank is", "ranks are")
 
     def __init__(self, pool: Pool, memory: HostMemory, lock_path: Path) -> None:
         """Use `open` or `begin`."""
         self.pool, self.memory = pool, memory
         self.table = Table.of(pool, memory)
         self._lock_path = lock_path
-        self._header = self.table.require_header()
+        self._header = self.table.header()
         self._slots: dict[int, int] = {}  # of grants, by number
         self._published: dict[int, GrantLine] = {}  # by slot
         self._accounts: dict[int, AccountLine] = {}
@@ -89,21 +87,22 @@ class PoolManager(FabricManager):
         return cls(pool, table_memory(pool), _lock_path(pool))
 
     @classmethod
-    def begin(cls, pool: Pool, block_bytes: int) -> Self:
-        """From now on the pool's capacity is lent, in blocks; what its runs left there is nobody's.
+    def begin(cls, pool: Pool, block_bytes: int, *, ranks: int = RANKS) -> Self:
+        """From now on the pool's capacity is lent, in blocks; what its runs left there is nobody's. A tenant's world
+        has up to so many ``ranks``.
 
         Raises ArgumentError for a pool without room for the table and a block.
         """
         memory = table_memory(pool)
-        table = Table.of(pool, memory)
         align_bytes = max(card.device.align_bytes for card in pool.mapped) if isinstance(pool, DaxPool) else PAGE_BYTES
-        first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, align_bytes)
+        first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, align_bytes, ranks)
+        table = Table(memory, pool.uuid, pool.data_offset, pool.card_bytes, ranks)
         for slot in range(SLOTS):
             table.store_grant(slot, _FREE)
             table.store_account(slot, _NOBODY)
         for card in range(len(pool.cards)):
             _zero(memory, card, first, room)
-        table.store_header(Header(Change.NOTHING, 0, block_bytes, first, first + room, 0))
+        table.store_header(Header(Change.NOTHING, 0, block_bytes, first, first + room, 0, ranks))
         return cls.open(pool)
 
     # --- lending -----------------------------------------------------------------------------------------------
@@ -125,8 +124,9 @@ class PoolManager(FabricManager):
             super().release(grant)  # where it refuses, the grant is held as before
 
     def force(self, tenant: str, *, wait_s: float = 0.0, gone: bool = False) -> tuple[Grant, ...]:
-        """As FabricManager. Ranks that are in it get an AccessError, in a call or before the next one; until the last
-        has left, nobody else gets those bytes. ``wait_s``: wait for that so long.
+        """As FabricManager, and what was being taken away before is told, too. Ranks that are in it get an AccessError,
+        in a call or before the next one; until the last has left, nobody else gets those bytes. ``wait_s``: wait for
+        that so long.
 
         ``gone``: take the caller's word that nobody of them runs any more, as where a host was switched off.
         """
@@ -140,7 +140,7 @@ class PoolManager(FabricManager):
         while numbers & self._leaving.keys() and time.monotonic() < until:
             time.sleep(LOOK_S)
             self.reclaim()
-        return taken
+        return (*its, *taken)
 
     def reclaim(self) -> None:
         """Make free what was taken away and has no users any more."""
@@ -154,13 +154,18 @@ class PoolManager(FabricManager):
 
     def users_of(self, grant: Grant) -> list[Owner]:
         """The process of each rank that is in a grant, as far as is known here."""
-        memory = table_memory(self.pool, grant)
-        lines, found = Lines(memory, self.pool.uuid), []
-        for rank in range(Window(grant.nbytes).max_ranks):
-            line = lines.load(rank * LINE_BYTES, UseLine, rank)
-            if line is not None and line.number == grant.number and line.inside and line.owner.state() != "dead":
-                found.append(line.owner)
-        return found
+        slot = self._slots[grant.number]
+        lines = (self.table.use(slot, rank) for rank in range(self.table.ranks))
+        return [
+            line.owner
+            for line in lines
+            if line is not None and line.number == grant.number and line.inside and self._may_run(line.owner)
+        ]
+
+    def _may_run(self, owner: Owner) -> bool:
+        """Of a process on another host of these cards, or in another container, nothing is known."""
+        elsewhere = isinstance(self.pool, DaxPool) and owner.boot_id != Owner.current().boot_id
+        return elsewhere or owner.state() != "dead"
 
     def entries(self) -> list[Entry]:
         """All that is held or being taken away, oldest first."""
@@ -199,7 +204,7 @@ class PoolManager(FabricManager):
 
     def _load(self) -> None:
         """The table as the state of a FabricManager; what a manager began and did not end is completed."""
-        self._header = self.table.require_header()
+        self._header = self.table.header()
         self._restart(self._header.given)
         self._slots, self._published = {}, {}
         for slot, (grant, state) in self.table.entries().items():
@@ -236,7 +241,8 @@ class PoolManager(FabricManager):
             self.table.store_grant(slot, _FREE)
         for number, (grant, state) in now.items():
             if number not in self._slots:
-                self._slots[number] = min(set(range(SLOTS)) - set(self._slots.values()))
+                taken = set(self._slots.values())  # one that was used long ago: its old users know it no more
+                self._slots[number] = next(n % SLOTS for n in range(number, number + SLOTS) if n % SLOTS not in taken)
             self._publish(grant, state)
         self._store_accounts()
         self._header = self._header._replace(change=Change.NOTHING, given=self._given)
@@ -264,11 +270,13 @@ class PoolManager(FabricManager):
                 self.table.store_account(slot, line)
 
 
-def lendable(data_offset: int, card_bytes: int, block_bytes: int, align_bytes: int) -> tuple[int, int]:
+def lendable(
+    data_offset: int, card_bytes: int, block_bytes: int, align_bytes: int, ranks: int = RANKS
+) -> tuple[int, int]:
     """From where on, and how much of every card can be lent in such blocks. Raises ArgumentError where nothing can."""
     if block_bytes < align_bytes or block_bytes % align_bytes:
         raise ArgumentError(f"capacity is lent in blocks of whole pages of {align_bytes} bytes, not of {block_bytes}")
-    first = round_up(data_offset + TABLE_BYTES, block_bytes)
+    first = round_up(data_offset + table_bytes(ranks), block_bytes)
     room = round_down(card_bytes - first, block_bytes)
     if room < block_bytes:
         raise ArgumentError(
@@ -278,12 +286,11 @@ def lendable(data_offset: int, card_bytes: int, block_bytes: int, align_bytes: i
     return first, room
 
 
-def table_memory(pool: Pool, grant: Grant | None = None) -> HostMemory:
-    """A memory of one's own on the pool's cards, or on a grant's part of them: for lines that travel one by one, and
-    that no emulated cache keeps. Stateless, so that threads may share it.
+def table_memory(pool: Pool) -> HostMemory:
+    """A memory of one's own on the pool's cards, for lines that travel one by one, and that no emulated cache keeps.
+    Stateless, so that threads may share it.
     """
-    cards = pool.cards if grant is None else [card[grant.at : grant.end] for card in pool.cards]
-    return DaxMemory(cards) if isinstance(pool, DaxPool) else DirectMemory(cards)
+    return DaxMemory(pool.cards) if isinstance(pool, DaxPool) else DirectMemory(pool.cards)
 
 
 def _lock_path(pool: Pool) -> Path:

@@ -13,12 +13,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from cxlemu.capacity.lines import Lines, State, UseLine
+from cxlemu.capacity.lines import State, UseLine
 from cxlemu.capacity.table import LOOKS
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.capacity.touches import Touch, outside, touches
-from cxlemu.errors import AccessError, RunError
-from cxlemu.memory.protocol import LINE_BYTES, HostMemory
+from cxlemu.errors import AccessError, ArgumentError, RunError
+from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Call, Frame, Layout
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
@@ -27,20 +27,28 @@ LOOK_S = 0.05
 
 
 class Tenancy:
-    """Of one rank. ``memory`` shows the grant's bytes, and is for this only."""
+    """Of one rank."""
 
-    def __init__(self, pool: TenantPool, rank: int, memory: HostMemory) -> None:
+    def __init__(self, pool: TenantPool, rank: int) -> None:
+        if rank >= pool.max_ranks:
+            raise ArgumentError(f"rank {rank} has no place in a tenant's world: here they have up to {pool.max_ranks}")
         self.lease, self._pool, self._rank = pool.lease, pool, rank
-        self._lines = Lines(memory, pool.uuid)
         self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._lost = False
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_watch, name=f"tenancy of rank {rank}", daemon=True)
 
     def enter(self) -> None:
-        """First say so, then look: a manager that takes the grant away does both the other way round."""
-        self._say(inside=True)
+        """First say so, then look: a manager that takes the grant away does both the other way round. Who finds that it
+        came too late has touched nothing but its line in the table.
+        """
         self.look(coming=True)
+        self._say(inside=True)
+        try:
+            self.look(coming=True)
+        except AccessError:
+            self._say(inside=False)
+            raise
         self._watch.start()
 
     def leave(self, memory: HostMemory) -> None:
@@ -92,8 +100,7 @@ class Tenancy:
 
     def _say(self, *, inside: bool) -> None:
         line = UseLine.of(self.lease.grant.number, Owner.current(), inside=inside)
-        self._lines.store(self._rank * LINE_BYTES, line, self._rank)
-        self._lines.memory.fence()
+        self._pool.table.store_use(self.lease.slot, self._rank, line)
 
     def _keep_watch(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -108,16 +115,14 @@ class Tenancy:
 
 
 @contextmanager
-def tenancy_in(
-    pool: Pool, rank: int, open_memory: Callable[[], HostMemory], program: HostMemory
-) -> Iterator[Tenancy | None]:
+def tenancy_in(pool: Pool, rank: int, program: HostMemory) -> Iterator[Tenancy | None]:
     """None in a pool that is not a tenant's. ``program``: the memory of the rank's program."""
     if not isinstance(pool, TenantPool):
         yield None
         return
-    tenancy = Tenancy(pool, rank, open_memory())
+    tenancy = Tenancy(pool, rank)
+    tenancy.enter()
     try:
-        tenancy.enter()
         yield tenancy
     finally:
         tenancy.leave(program)

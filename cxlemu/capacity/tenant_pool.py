@@ -10,7 +10,7 @@ from uuid import UUID
 from cxlemu.capacity.lease import Lease, whole_pool
 from cxlemu.capacity.pool_manager import table_memory
 from cxlemu.capacity.table import Table
-from cxlemu.capacity.window import Window
+from cxlemu.capacity.window import SESSION_OFFSET, data_offset
 from cxlemu.errors import PoolError
 from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.cache import damage_in
@@ -31,19 +31,15 @@ class TenantPool(Pool):
 
     def __init__(self, whole: ShmPool | DaxPool, lease: Lease) -> None:
         """Use ``attach``."""
-        window, grant = Window(lease.grant.nbytes), lease.grant
+        grant, self.lease = lease.grant, lease
+        table = Table.of(whole, table_memory(whole))
         self.name, self.uuid, self.hosts = whole.name, whole.uuid, 0
-        self.lease, self.whole_cards = lease, len(whole.cards)
         self.card_bytes, self.interleave_bytes = grant.nbytes, whole.interleave_bytes
-        self.max_ranks = window.max_ranks
-        self.session_offset, self.data_offset = window.session_offset, window.data_offset
-        head_bytes = Table.of(whole, table_memory(whole)).end
+        self.max_ranks = table.ranks
+        self.session_offset, self.data_offset = SESSION_OFFSET, data_offset(self.max_ranks)
         self.cards = [_part(whole, card, grant.at, grant.nbytes) for card in range(len(whole.cards))]
-        head = [_part(whole, 0, 0, head_bytes)]
-        on_devices = isinstance(whole, DaxPool)
-        self.table = Table(
-            DaxMemory(head) if on_devices else DirectMemory(head), whole.uuid, whole.data_offset, whole.card_bytes
-        )
+        head = [_part(whole, 0, 0, table.end)]
+        self.table = table.shown_by(DaxMemory(head) if isinstance(whole, DaxPool) else DirectMemory(head))
         self._files: list[int] = []
 
     @classmethod

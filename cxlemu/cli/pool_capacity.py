@@ -213,9 +213,9 @@ def force(
         taken = manager.force(tenant, wait_s=wait_s, gone=gone)
         left = [grant for grant, state in manager.entries() if grant.tenant == tenant and state.name == "FORCED"]
         users = {grant.number: manager.users_of(grant) for grant in left}
-    if not taken and not left:
+    if not taken:
         raise AccessError(f"tenant {tenant} holds nothing")
-    _print_grants("taken away", list(taken) or left, as_json, {number: len(its) for number, its in users.items()})
+    _print_grants("taken away", list(taken), as_json, {number: len(its) for number, its in users.items()})
     ctx.exit(1 if left else 0)
 
 
@@ -226,7 +226,8 @@ def _print_grants(what: str, grants: list[Grant], as_json: bool, ranks: dict[int
         click.echo(json.dumps(rows, indent=2))
         return
     for grant in grants:
-        still = f"; {ranks[grant.number]} ranks are still in it" if grant.number in ranks else ""
+        count = ranks.get(grant.number, 0)
+        still = f"; {count} {PoolManager.users[count > 1]} still in it" if count else ""
         click.echo(f"{what}: grant {grant.number} of {grant.tenant}, {format_bytes(grant.nbytes)} of each card{still}")
 
 

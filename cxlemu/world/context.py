@@ -14,7 +14,7 @@ from cxlemu import __version__
 from cxlemu.backends import Backend
 from cxlemu.capacity.lease import Lease
 from cxlemu.capacity.pool_manager import table_memory
-from cxlemu.capacity.table import Table
+from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
@@ -194,10 +194,10 @@ def entered(
 
     host = world.hosts[rank]
     # The session has a memory of its own: how often it looks and beats depends on time, and must neither
-    # consume the adversary's random numbers nor fence what the rank's program wrote. So has the tenancy.
-    undisturbed = partial(replace(world.memory, seed=None).open, pool.cards, host_cache=cache, host=host, rank=rank)
+    # consume the adversary's random numbers nor fence what the rank's program wrote.
+    undisturbed = replace(world.memory, seed=None)
     memory = world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank)
-    with tenancy_in(pool, rank, undisturbed, memory) as tenancy:
+    with tenancy_in(pool, rank, memory) as tenancy:
 
         def check_all() -> None:
             check()
@@ -209,7 +209,7 @@ def entered(
             pause(attempt)
 
         session = Session.open(
-            undisturbed(),
+            undisturbed.open(pool.cards, host_cache=cache, host=host, rank=rank),
             rank=rank,
             ranks=world.ranks,
             host=host,
@@ -247,7 +247,7 @@ def entered(
 
 def _not_lent(pool: DaxPool) -> DaxPool:
     """Raises AccessError for a pool whose capacity is lent to tenants: a run of nobody's would overwrite theirs."""
-    if Table.of(pool, table_memory(pool)).header() is not None:
+    if header_of(pool, table_memory(pool)) is not None:
         pool.close()
         raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: say which one this is")
     return pool
