@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collectives import builder, catalog
-from collectives.builder import ALL, NAIVE, STYLES, Builder, Style
+from collectives import catalog
+from collectives.builder import ALL, NAIVE, STYLES, Builder, Style, folds
 from collectives.layouts import layout_for
 from collectives.recipes import Recipe
 from collectives.symbolic import verify
@@ -62,9 +62,9 @@ def test_words_for_many_are_words_for_each(style: Style, ranks: int, nbytes: int
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
 def test_a_fold_at_once_is_a_fold(collective: str, ranks: int, style: Style, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = catalog.recipe(collective, "all").algorithm
-    monkeypatch.setattr(builder, "FOLDED_AT_ONCE", 3)
+    monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 3)
     at_once = [part.streams for part in built(algorithm, style, ranks, 3000, collective).parts]
-    monkeypatch.setattr(builder, "FOLDED_AT_ONCE", 100)
+    monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 100)
     assert at_once == [part.streams for part in built(algorithm, style, ranks, 3000, collective).parts]
 
 
