@@ -224,7 +224,7 @@ class PoolManager(FabricManager):
         self._settle()
 
     def _settle(self) -> None:
-        """Grants are right and were published first. Brings up to them accounts of an unfinished change, and lost ones."""
+        """Grants are right, and were published first: accounts of an unfinished change, or lost ones, follow them."""
         for tenant in {entry.grant.tenant for entry in self.entries()} | self._totals.keys():
             totals = self._totals.setdefault(tenant, Totals())
             held = sum(grant.nbytes for grant in self.grants(tenant))
