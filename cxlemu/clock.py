@@ -7,6 +7,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    shortest_sleep_s: float  # shorter ones take as long
+
     def now(self) -> float:
         """Seconds since some moment; never goes back."""
 
@@ -15,6 +17,8 @@ class Clock(Protocol):
 
 
 class _SystemClock:
+    shortest_sleep_s = 0.0
+
     def now(self) -> float:
         return time.monotonic()
 

@@ -71,9 +71,10 @@ class Program:
     plans: Sequence[Plan]
     inputs: list[list[Bytes]] = field(repr=False)
     outputs: list[list[Bytes | None]] = field(repr=False)
+    hosts: Sequence[int] | None = None  # of each rank; None: each has its own
 
     @classmethod
-    def of(cls, plans: Sequence[Plan]) -> Program:
+    def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> Program:
         """All plans are for one layout and so for the same ranks."""
         given: list[list[Bytes]] = []
         wanted: list[list[Bytes | None]] = []
@@ -86,7 +87,7 @@ class Program:
             given.append([_bytes(oracle.inputs(plan.call, rank, SEED, serial), plan, rank) for rank in ranks])
             results = (oracle.expected(plan.call, rank, SEED, serial) for rank in ranks)
             wanted.append([None if x is None else _flat(x) for x in results])
-        return cls(plans, given, wanted)
+        return cls(plans, given, wanted, hosts)
 
     def with_plan(self, plan: Plan, instead: Plan) -> Program:
         """The program in which ``instead`` is executed wherever ``plan`` was; the same bytes must come out."""
@@ -94,7 +95,7 @@ class Program:
 
     def run(self, order: Order, *, quick: bool = False) -> Shown:
         """Execute in this order, to the first thing that is wrong. ``quick`` as for Lockstep."""
-        world = Lockstep(self.plans[0].layout, order=order, quick=quick)
+        world = Lockstep(self.plans[0].layout, hosts=self.hosts, order=order, quick=quick)
         try:
             world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=self._check)
         except _Wrong as wrong:

@@ -64,7 +64,10 @@ class Numbers(Words):
     "--seeds", type=click.IntRange(1, 1_000_000), default=SEEDS, show_default=True, help="Of each combination."
 )
 @click.option("--budget", type=Seconds(), default=BUDGET, show_default=True, help="60s, 10m, 2h: then no case begins.")
-@click.option("-n", "--ranks", type=Numbers(), help="A comma list.  [default: 2,3]")
+@click.option("-n", "--ranks", type=Numbers(), help="A comma list.  [default: 2,3, or all of a topology's clusters]")
+@click.option(
+    "--cluster", type=click.IntRange(1, 64), help="Ranks on each host: clusters.  [default: the config's, or 1]"
+)
 @click.option("-b", "--size", type=BytesParam(), multiple=True, help="As of `cxlemu run`; may be repeated.")
 @click.option("--variant", "variants", type=Words(), help="Names, every or auto.  [default: every]")
 @click.option(
@@ -110,6 +113,8 @@ def command(
       cxlemu faults campaign --seeds 100 --budget 5m
       cxlemu faults campaign all_reduce -n 3 --kinds crash,poison,link_down --html report.html
       cxlemu faults campaign -c campaign.yaml --resume night.jsonl --budget 8h --junit report.xml
+      cxlemu faults campaign all_gather -c two-clusters --variant hierarchical
+      cxlemu faults campaign --cluster 2 -n 4 --variant hierarchical --mutant 0.0.3:delete
       cxlemu faults campaign --algorithm my_all_reduce.py:my_all_reduce --seeds 1000
     """
     outputs = {"--json": json_file, "--junit": junit, "--html": html}

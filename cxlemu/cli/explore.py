@@ -33,6 +33,7 @@ from faults.verdict import Verdict
     help="Size of a collective, as in nccl-tests.  [default: a line a rank]",
 )
 @click.option("--variant", help="Of a collective.  [default: auto]")
+@click.option("--cluster", type=click.IntRange(1, 16), help="Of a collective: ranks on each host.  [default: 1]")
 @click.option("--calls", type=click.IntRange(1, 16), help="Of a collective, one after the other.  [default: 1]")
 @click.option(
     "--strategy",
@@ -56,6 +57,7 @@ def command(
     ranks: int,
     total_bytes: int | None,
     variant: str | None,
+    cluster: int | None,
     calls: int | None,
     strategy: str,
     engine: str,
@@ -81,6 +83,7 @@ def command(
       cxlemu explore my_lock.py:lock -n 3 --strategy preemption:2 --budget-s 20
       cxlemu explore examples/my_all_reduce.py:my_all_reduce -n 3
       cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
+      cxlemu explore gather -n 4 --cluster 2 --variant hierarchical
 
     \b
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.
@@ -88,7 +91,7 @@ def command(
     chosen, budget = parse(strategy), Budget(budget_states, budget_s)
     check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
-    searched = target(program, ranks, Calls(total_bytes, variant, calls))
+    searched = target(program, ranks, Calls(total_bytes, variant, calls, cluster))
     if searched.known is not None:
         result = searched.known
     elif schedule is not None:
@@ -98,6 +101,7 @@ def command(
     again = ["cxlemu", "explore", program, "--ranks", str(ranks)]
     again += [f"--bytes={total_bytes}"] if total_bytes else []
     again += [f"--variant={variant}"] if variant else []
+    again += [f"--cluster={cluster}"] if cluster else []
     again += [f"--calls={calls}"] if calls else []
     _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again)
     write_json(json_file, _document(searched.machine, result, program, ranks, strategy))

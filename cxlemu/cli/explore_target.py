@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from collectives.catalog import build, own_recipe, recipe
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
+from collectives.hierarchical.needs import needs
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu import userfile
@@ -41,6 +42,7 @@ class Calls:
     total_bytes: int | None = None
     variant: str | None = None
     number: int | None = None
+    cluster: int | None = None  # ranks on each host
 
 
 def target(spec: str, ranks: int, calls: Calls) -> Target:
@@ -50,7 +52,9 @@ def target(spec: str, ranks: int, calls: Calls) -> Target:
     found, file, name = userfile.load(spec, "explore")
     if isinstance(found, Protocol):
         if calls != Calls():
-            raise ArgumentError("--bytes, --variant and --calls go with a collective, not with a protocol of your own")
+            raise ArgumentError(
+                "--bytes, --variant, --calls and --cluster go with a collective, not with a protocol of your own"
+            )
         machine = Machine(found.program(ranks))
         return Target(name, machine, lambda explored: judge_ends(found, machine, explored))
     own = own_recipe(found, name, spec)
@@ -78,9 +82,17 @@ def _plan_target(chosen: Recipe, ranks: int, calls: Calls) -> Target:
     if nbytes * ranks * number > BYTES_MAX:
         raise ArgumentError(f"{number} x {nbytes} bytes of {ranks} ranks are too many to search: {BYTES_MAX} at most")
     op = "sum" if COLLECTIVES[collective].reduces else "none"
+    cluster = calls.cluster or 1
+    if ranks % cluster:
+        raise ArgumentError(f"--cluster: {ranks} ranks are not on hosts of {cluster} each")
     call = Call(collective, chosen.name, ranks, nbytes, DTYPE, op, 0, False, None)
-    plan = build(chosen, tiny_layout(ranks, lines=ranks + 1), call)
-    compiled = compile_plans([plan] * number)
+    lines = ranks + 1
+    if chosen.style.levels:
+        call = replace(call, cluster=cluster)
+        inside, across, _ = needs(call)
+        lines = inside + across
+    plan = build(chosen, tiny_layout(ranks, lines=lines), call)
+    compiled = compile_plans([plan] * number, [rank // cluster for rank in range(ranks)])
     machine = Machine(compiled.program)
 
     def judge(explored: Exploration) -> Exploration:
@@ -91,5 +103,6 @@ def _plan_target(chosen: Recipe, ranks: int, calls: Calls) -> Target:
     if compiled.trouble is not None:
         finding, schedule = compiled.trouble.shown(machine, compiled.origins)
         known = Exploration(Verdict.VIOLATION, 0, 0, 0.0, finding, schedule)
-    name = f"{collective} {chosen.name} of {format_bytes(nbytes)}" + (f", {number} calls" if number > 1 else "")
+    what = f"{chosen.name} of {format_bytes(nbytes)}" + (f", {cluster} ranks a host" if cluster > 1 else "")
+    name = f"{collective} {what}" + (f", {number} calls" if number > 1 else "")
     return Target(name, machine, judge, known)

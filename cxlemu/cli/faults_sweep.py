@@ -34,6 +34,8 @@ FINDINGS_SHOWN = 20
 @click.command("sweep")
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", type=click.IntRange(2, 16), default=3, show_default=True)
+@click.option("-c", "--config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
+@click.option("--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks a host, without one.")
 @click.option("-b", "--bytes", "nbytes", type=BytesParam(), default="96", show_default=True, help="Of a block.")
 @click.option("--variant", default="every", show_default=True, help="every, or one of the collective's.")
 @click.option(
@@ -66,6 +68,8 @@ def sweep_command(
     ctx: click.Context,
     collectives: tuple[str, ...],
     ranks: int,
+    config: str,
+    cluster: int,
     nbytes: int,
     variant: str,
     kinds: tuple[str, ...],
@@ -86,6 +90,7 @@ def sweep_command(
     Examples:
       cxlemu faults sweep all_gather
       cxlemu faults sweep all_reduce broadcast -n 4 --fault kill,skip_doorbell --variant all
+      cxlemu faults sweep all_gather -n 4 --cluster 2 --variant hierarchical
       cxlemu faults sweep --engine native --launch processes --sample 20 --json sweep.json
     """
     if json_file is not None:
@@ -96,12 +101,18 @@ def sweep_command(
     template = Scenario(
         collective=next(iter(COLLECTIVES)),
         ranks=ranks,
+        config=config,
+        cluster=cluster,
         nbytes=nbytes,
         engine=engine,
         launch=launch,
         deadline_s=deadline_s,
         script=Script(seed=seed),
     )
+    if config and cluster > 1:
+        raise ArgumentError(f"--cluster: {config} says how many ranks each host has")
+    if ranks % cluster:
+        raise ArgumentError(f"-n {ranks}: hosts of {cluster} ranks each have not so many")
     scenarios = [each for base in bases(collectives, template, variant=variant) for each in everywhere(base, kinds)]
     total = len(scenarios)
     chosen = scenarios if sample is None else some(scenarios, sample, seed)

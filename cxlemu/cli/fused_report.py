@@ -40,6 +40,7 @@ class Setup:
     memory: MemorySpec
     blas_threads: str
     pace: TimeScale | None = None
+    how: str = ""  # the fused call was cut so
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Result:
             "engine": "native",
             "operator": asdict(setup.job.operator),
             "choice": asdict(setup.job.choice),
+            "chosen": setup.how,
             "ranks": setup.ranks,
             "cores": self.seen[0].cores,
             "blas_threads": setup.blas_threads,
@@ -124,7 +126,7 @@ def _cut(result: Result) -> str:
     gemm = call_of(setup.job.operator, "fused", setup.ranks, setup.job.choice).gemm
     assert gemm is not None
     tiles = f"tiles of {gemm.tile_rows}x{gemm.tile_cols}, {gemm.comm_tile_rows} rows at once"
-    return f"{tiles}, {gemm.order}, {gemm.transport}"
+    return f"{tiles}, {gemm.order}, {gemm.transport}: {setup.how}"
 
 
 def _print_row(result: Result, name: str, title: str, out: Console) -> None:

@@ -13,12 +13,13 @@ from rich.text import Text
 from collectives.fused import KINDS, ORDERS, STYLES
 from collectives.fused.choice import Choice, Operator
 from collectives.fused.metrics import Metrics
-from collectives.fused.tuned import TunedFile
+from collectives.fused.tuned import TunedFile, modelled
 from collectives.fused.tuner import Tuned, tune
 from collectives.fused.virtual import Simulator
 from cxlemu import __version__
 from cxlemu.cli.fused import RANKS_MAX, Dimensions
 from cxlemu.cli.fused_report import NAMES
+from cxlemu.cli.fused_tuning import refuse_given
 from cxlemu.cli.output import check_output, write_json, write_output, writing
 from cxlemu.cli.schedule_table import console
 from cxlemu.errors import ArgumentError
@@ -90,9 +91,7 @@ def command(
         check_output(flag, file)
     given = {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport}
     tunes = tunes or tuned_file is not None
-    if tunes and any(given.values()):
-        named = next(flag for flag, value in given.items() if value)
-        raise ArgumentError(f"{named} does not go with --tune, which chooses it")
+    refuse_given(tunes, given)
     topology = Topology.load(config)
     simulator = Simulator(topology, ranks or topology.place_count)
     m, n, k = shape
@@ -113,7 +112,7 @@ def command(
 
 def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple[Tuned, str]:
     """What is known or found, and in words how."""
-    file = TunedFile(path, simulator.topology, simulator.ranks) if path is not None else None
+    file = TunedFile(path, modelled(simulator.topology), simulator.ranks) if path is not None else None
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {path}"
     found = tune(

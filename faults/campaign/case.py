@@ -19,8 +19,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from collectives import catalog, oracle
+from collectives.builder import HIERARCHICAL
 from collectives.recipes import Recipe
 from cxlemu.checksums import check_integrity
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call
 from cxlemu.topology import Topology
@@ -54,6 +56,9 @@ class Case(Model):
         default=None,
         description="a shipped topology's name, or all of one; absent: two cards, and a host for each rank",
     )
+    cluster: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(
+        default=1, description="ranks on each host, where no topology says so"
+    )
     algorithm: Annotated[str, Field(max_length=4096)] | None = Field(default=None, description="FILE.py:function")
     algorithm_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None, description="its file"
@@ -73,7 +78,23 @@ class Case(Model):
 
     @property
     def call(self) -> Call:
-        return Call(self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
+        cluster = self.ranks_per_cluster if self.variant == HIERARCHICAL.name else 1
+        its = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
+        return Call(*its, cluster=cluster)
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Of each rank."""
+        topology = self.topology
+        return topology.place(self.ranks) if topology else tuple(rank // self.cluster for rank in range(self.ranks))
+
+    @property
+    def ranks_per_cluster(self) -> int:
+        """1: there are no clusters."""
+        topology = self.topology
+        if topology is not None:
+            return ranks_per_cluster(topology, self.ranks)
+        return self.cluster if self.ranks % self.cluster == 0 and self.cluster < self.ranks else 1
 
     @property
     def schedule(self) -> list[Move] | None:
@@ -107,11 +128,8 @@ class Case(Model):
                 "in lockstep nothing happens but nature: faults and checksums need turns, threads or processes"
             )
         check_integrity(self.integrity)
-        if self.launch == "lockstep" and self.topology and len(set(self.topology.place(self.ranks))) < self.ranks:
-            raise ArgumentError(
-                f"ranks in lockstep are each on a host of its own, but {self.topology.name} has too few for "
-                f"{self.ranks}: launch turns, or name another topology"
-            )
+        if self.cluster > 1 and self.topology is not None:
+            raise ArgumentError(f"{self.topology.name} says how many ranks each host has: leave out cluster")
         self.script.check(ranks=self.ranks, backend="emulated")
         return self
 
@@ -129,6 +147,7 @@ class Case(Model):
             launch=self.launch if self.launch != "lockstep" else "turns",
             integrity=self.integrity,
             config=self.topology or "",
+            cluster=self.cluster,
             script=self.script,
         )
 
@@ -151,6 +170,7 @@ class Case(Model):
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks", f"{self.nbytes} B"]
         words += [self.dtype, *([self.op] if self.op != "none" else []), *([f"root {self.root}"] if self.root else [])]
+        words += [f"{self.cluster} ranks a host"] if self.cluster > 1 else []
         words += [f"{self.calls} call{'s' * (self.calls != 1)}"] if self.launch == "lockstep" else []
         words += [self.launch, *([self.engine] if self.launch in ("threads", "processes") else [])]
         words += [self.integrity] if self.integrity else []

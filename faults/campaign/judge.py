@@ -8,6 +8,7 @@ from typing import Any
 
 from collectives.catalog import build
 from collectives.layouts import world_layout
+from cxlemu.clusters import memories_behind_pool
 from cxlemu.plan import Layout, Plan
 from cxlemu.rounding import round_up
 from faults.campaign.case import Case
@@ -79,6 +80,7 @@ def executed(case: Case) -> Execution:
         layout_in_lockstep(case),
         list(zip(given.plans, given.inputs, strict=True)),
         shown.schedule,
+        hosts=case.hosts,
         meant=list(zip(right.plans, right.inputs, strict=True)),
     )
 
@@ -95,7 +97,7 @@ def _judged_in_lockstep(case: Case) -> Judgement:
 def _run_in_lockstep(case: Case) -> tuple[Shown, list[Plan], list[Plan]]:
     meant = meant_plans(case)
     plans = mutated(case, meant)
-    program = Program.of(meant).with_plan(meant[0], plans[0])
+    program = Program.of(meant, case.hosts).with_plan(meant[0], plans[0])
     return program.run(_order(case, plans)), plans, meant
 
 
@@ -103,14 +105,18 @@ def _order(case: Case, plans: list[Plan]) -> Order:
     moves = case.schedule
     if moves is not None:
         return replay(moves)
-    return in_random_nature(case.script.seed, range(case.ranks), data_lines(plans), NATURE_RATE)
+    return in_random_nature(case.script.seed, sorted(set(case.hosts)), data_lines(plans), NATURE_RATE)
 
 
 def layout_in_lockstep(case: Case) -> Layout:
     """A ring just large enough that a call takes a round or a few."""
-    cards = min(case.topology.card_count, 2) if case.topology else 2
+    cards = min(case.topology.pool_card_count, 2) if case.topology else 2
     room = round_up(max(SLOT_RANK_BYTES * case.ranks, case.nbytes), INTERLEAVE_BYTES * cards) // cards
-    layout = Layout(case.ranks, cards, SLOTS, room, 2 * (case.ranks + 1), INTERLEAVE_BYTES)
+    doorbells = 2 * (case.ranks + 1)
+    layout = Layout(case.ranks, cards, SLOTS, room, doorbells, INTERLEAVE_BYTES)
+    if case.topology and memories_behind_pool(case.topology, case.ranks):
+        more: dict[str, Any] = {"doorbells_per_rank": 2 * doorbells, "own_doorbells": doorbells}
+        layout = replace(layout, cards=cards + case.ranks, owned=True, **more)
     return with_heap(layout)
 
 

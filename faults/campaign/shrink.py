@@ -108,6 +108,8 @@ def _changes(case: Case) -> Iterator[dict[str, object]]:
     used = max([1, *(fault.rank for fault in case.script.faults)])
     for ranks in _below(case.ranks, max(2, used + 1)):
         yield {"ranks": ranks, "root": min(case.root, ranks - 1)}
+    for cluster in _below(case.cluster, 1):
+        yield {"cluster": cluster}
     if case.root:
         yield {"root": 0}
     item = DTYPES[case.dtype].itemsize
@@ -120,7 +122,7 @@ def _changes(case: Case) -> Iterator[dict[str, object]]:
     if case.integrity is not None:
         yield {"integrity": None}
     if case.config is not None:
-        yield {"config": None}
+        yield {"config": None, "cluster": case.ranks_per_cluster}
 
 
 def _below(value: int, least: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
     collectives: [all_reduce, broadcast]        # default: all
     variants: [every]                           # or names, or auto
-    ranks: [2, 3]
+    ranks: [2, 3]                               # on hosts of their own; with `cluster: 2` two on each
     sizes: [64, 4K]                             # as `cxlemu run -b`: of all blocks together where there are several
     launches: [lockstep, turns, threads]
     scripts: [poison.yaml]                      # fault scripts, each run with every seed
@@ -24,8 +24,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from collectives import catalog, sizes
+from collectives.builder import HIERARCHICAL
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology
@@ -41,6 +43,7 @@ CASES_MAX = 1_000_000
 # Of faults that last: in all far below any deadline.
 NEEDS = {"stall": {"seconds": 0.05}, "stall_link": {"seconds": 0.05}, "slow": {"seconds": 0.001}}
 NEEDS |= {"slow_link": {"gbytes_per_s": 1.0}}
+RANKS = (2, 3)
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
 Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=1 << 26)]
@@ -56,8 +59,11 @@ class Spec(Model):
     algorithms: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
         default=(), description="FILE.py:function of your own, instead of collectives"
     )
-    ranks: Annotated[tuple[Annotated[int, Field(ge=1, le=RANKS_MAX)], ...], Field(strict=False, min_length=1)] = Field(
-        default=(2, 3), description="how many"
+    ranks: (
+        Annotated[tuple[Annotated[int, Field(ge=1, le=RANKS_MAX)], ...], Field(strict=False, min_length=1)] | None
+    ) = Field(default=None, description="how many; absent: 2 and 3, of a topology with clusters as many as it has")
+    cluster: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(
+        default=1, description="ranks on each host, where there is no config"
     )
     sizes: Annotated[tuple[Size, ...], Field(strict=False, min_length=1, max_length=100)] = Field(
         default=(600,), description="in bytes"
@@ -104,7 +110,8 @@ class Spec(Model):
 
     def _shapes(self, config: str | Topology | None) -> Iterator[Case]:
         """Cases without a script."""
-        for (collective, variant, own), ranks, size in product(self._algorithms(), self.ranks, self.sizes):
+        algorithms, counts = self._algorithms(), self._ranks(config)
+        for (collective, variant, own), ranks, size in product(algorithms, counts, self.sizes):
             contract = COLLECTIVES[collective]
             nbytes = sizes.block_bytes(collective, size, ranks, DTYPES["u8"].itemsize)
             if size != self.sizes[0] and not contract.moves_data:
@@ -117,20 +124,21 @@ class Spec(Model):
                 op="sum" if contract.reduces else "none",
                 calls=self.calls,
                 config=config,
+                cluster=self.cluster,
                 algorithm=own,
                 algorithm_sha256=digest(own) if own else None,
                 mutant=self.mutant,
             )
+            on_levels = variant == HIERARCHICAL.name
+            if on_levels and self.variants == (EVERY,) and shape.ranks_per_cluster == 1:
+                continue
             for launch, engine in self._runs(shape):
                 integrity = self.integrity if launch != "lockstep" else None
                 yield shape.model_copy(update={"launch": launch, "engine": engine, "integrity": integrity}).check()
 
     def _runs(self, shape: Case) -> Iterator[tuple[Launch, str]]:
-        topology = shape.topology
-        own_hosts = topology is None or len(set(topology.place(shape.ranks))) == shape.ranks
         lockstep_only = shape.mutant is not None or shape.algorithm is not None
-        usual: list[Launch] = ["lockstep"] if own_hosts else []
-        usual += [] if lockstep_only else ["turns"]
+        usual: list[Launch] = ["lockstep"] if lockstep_only else ["lockstep", "turns"]
         for launch in self.launches or usual:
             for engine in self.engines if launch in ("threads", "processes") else ("reference",):
                 yield launch, engine
@@ -142,6 +150,15 @@ class Spec(Model):
         topology = Topology.load(self.config)
         return self.config if not Path(self.config).is_file() else topology
 
+    def _ranks(self, config: str | Topology | None) -> tuple[int, ...]:
+        if self.ranks is not None:
+            return self.ranks
+        if config is not None:
+            topology = Topology.load(config) if isinstance(config, str) else config
+            if ranks_per_cluster(topology, topology.place_count) > 1 and topology.place_count <= RANKS_MAX:
+                return (topology.place_count,)
+        return RANKS if self.cluster == 1 else (2 * self.cluster,)
+
     def _algorithms(self) -> Iterator[tuple[str, str, str | None]]:
         """(collective, variant, own algorithm)"""
         if self.algorithms:
@@ -149,12 +166,17 @@ class Spec(Model):
                 recipe = catalog.load_algorithm(own)
                 yield recipe.collective, recipe.name, own
             return
-        for collective in COLLECTIVES if self.collectives == (ALL,) else self.collectives:
-            there = catalog.variants(collective)
+        chosen = COLLECTIVES if self.collectives == (ALL,) else self.collectives
+        having = [name for name in chosen if self.variants[0] in (EVERY, AUTO, *catalog.variants(name, clusters=True))]
+        for collective in chosen:
+            there = catalog.variants(collective, clusters=self.integrity is None)  # they carry no checksums
             if not there:
                 catalog.recipe(collective, AUTO)  # raises: there is no such collective
             for variant in there if self.variants == (EVERY,) else self.variants:
-                if variant == AUTO or variant in there or len(self.variants) == 1:
+                alone = len(self.variants) == 1 and (
+                    not having or self.collectives != (ALL,)
+                )  # raises when it is built
+                if variant == AUTO or variant in there or alone:
                     yield collective, variant, None
 
 

@@ -142,7 +142,10 @@ def _stall(injection: Injection, number: int, fault: Fault, start: Place) -> Non
 
 
 def _slow(injection: Injection, number: int, fault: Fault, start: Place) -> None:
-    """Later in the streams' order; bytes at the rate that is left, or instructions at their new pace."""
+    """Later in the streams' order; bytes at the rate that is left, or instructions at their new pace.
+
+    Delays that are shorter than the clock can tell add up until it can.
+    """
     later = list(injection.everywhere())
     later = later[later.index(start) :]
     seconds = [fault.seconds or 0.0] * len(later)
@@ -150,9 +153,14 @@ def _slow(injection: Injection, number: int, fault: Fault, start: Place) -> None
         moved = [sum(span.nbytes for span in data(injection.running, injection.instruction(w))) for w in later]
         seconds = [nbytes / (fault.gbytes_per_s * 1e9) for nbytes in moved]
 
+    clock, owed_s = injection.context.session.clock, 0.0
+
     def act(delay_s: float) -> bool:
-        if delay_s:
-            injection.context.session.clock.sleep(delay_s)
+        nonlocal owed_s
+        owed_s += delay_s
+        if owed_s > 0 and owed_s >= clock.shortest_sleep_s:
+            clock.sleep(owed_s)
+            owed_s = 0.0
         return False
 
     def begin() -> bool:

@@ -23,6 +23,7 @@ from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
 from collectives.measure import arrays, lent_room, perform
 from collectives.recipes import Recipe, with_checksums
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
 from cxlemu.plan import Call
@@ -63,21 +64,35 @@ class Scenario(Model):
     backend: Kind = Field(default="emulated", description="emulated or shm")
     integrity: Literal["crc32c"] | None = Field(default=None, description="crc32c: checksums travel with doorbells")
     config: str | Topology = Field(default="", description="a topology; absent: each rank on a host, and two cards")
+    cluster: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="ranks on each host, where no topology says so"
+    )
     deadline_s: Annotated[float, Field(gt=0, le=600)] = Field(default=1.0, description="for any one wait")
     script: Script = Field(default=Script(), description="what happens")
 
     @cached_property
     def call(self) -> Call:
         contract = contract_of(self.collective)
+        chosen = recipe(self.collective, self.variant)
         return Call(
             self.collective,
-            recipe(self.collective, self.variant).name,
+            chosen.name,
             self.ranks,
             self.nbytes if contract.moves_data else 0,
             self.dtype if contract.moves_data else "u8",
             self.redop if contract.reduces else "none",
             self.root if contract.rooted else 0,
+            cluster=self.ranks_per_cluster if chosen.style.levels else 1,
         )
+
+    @property
+    def topology(self) -> Topology:
+        return _topology(self.config, self.ranks, self.cluster)
+
+    @property
+    def ranks_per_cluster(self) -> int:
+        """1: there are no clusters."""
+        return ranks_per_cluster(self.topology, self.ranks)
 
     @property
     def in_place(self) -> bool:
@@ -105,7 +120,7 @@ class Scenario(Model):
     def world(self) -> World:
         memory = self.script.memory() if self.backend == "emulated" else MemorySpec(self.backend)
         patience_s = self.deadline_s if self.launch == "turns" else max(self.deadline_s, START_S)
-        return World(self.ranks, _topology(self.config, self.ranks), memory, patience_s, self.launch)
+        return World(self.ranks, self.topology, memory, patience_s, self.launch)
 
 
 def run(scenario: Scenario) -> Report:
@@ -169,7 +184,7 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
 
 
 @lru_cache
-def _topology(config: str | Topology, ranks: int) -> Topology:
+def _topology(config: str | Topology, ranks: int, cluster: int) -> Topology:
     if isinstance(config, Topology):
         return config
     if config:
@@ -177,7 +192,7 @@ def _topology(config: str | Topology, ranks: int) -> Topology:
     base = Topology.load("laptop")
     return base.model_copy(
         update={
-            "hosts": base.hosts.model_copy(update={"count": ranks}),
+            "hosts": base.hosts.model_copy(update={"count": -(-ranks // cluster), "ranks_per_host": cluster}),
             "emulation": base.emulation.model_copy(update={"card_bytes": CARD_BYTES}),
         }
     )

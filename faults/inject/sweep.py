@@ -24,16 +24,17 @@ KINDS = ("crash", "poison", "lose_card", "link_down")
 def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "every") -> list[Scenario]:
     """The template for each collective (default: all) in each variant. Raises ArgumentError for one there is not."""
     names = collectives or tuple(COLLECTIVES)
-    pairs = [(name, each) for name in names for each in _variants(name, variant)]
+    clusters = template.ranks_per_cluster > 1 and template.integrity is None
+    pairs = [(name, each) for name in names for each in _variants(name, variant, clusters)]
     found = [template.model_copy(update={"collective": name, "variant": each}) for name, each in pairs]
     for scenario in found:
         _ = scenario.call
     return found
 
 
-def _variants(collective: str, variant: str) -> list[str]:
+def _variants(collective: str, variant: str, clusters: bool) -> list[str]:
     contract_of(collective)
-    return variants(collective) if variant == "every" else [variant]
+    return variants(collective, clusters=clusters) if variant == "every" else [variant]
 
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:

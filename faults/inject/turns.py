@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from cxlemu.clusters import memories_behind_pool
 from cxlemu.errors import CancelledError
 from cxlemu.memory import HostCache
 from cxlemu.memory.damage import Damage
@@ -38,6 +39,7 @@ class Baton:
         self._here = threading.local()
         self._running = list(range(ranks))
         self._now_s, self._limit_s = 0.0, limit_s
+        self.shortest_sleep_s = ranks * TURN_S  # a turn of each
         self._over = threading.Lock()
         self._over.acquire()
 
@@ -85,10 +87,9 @@ class Baton:
 def private_pool(world: World) -> Pool:
     """Cards in this process only."""
     topology = world.topology
-    geometry = Geometry(
-        topology.card_count, max(world.hosts) + 1, world.ranks, topology.card_bytes, topology.interleave_bytes
-    )
-    cards = [np.zeros(topology.card_bytes, np.uint8) for _ in range(topology.card_count)]
+    count = topology.pool_card_count + memories_behind_pool(topology, world.ranks)
+    geometry = Geometry(count, max(world.hosts) + 1, world.ranks, topology.card_bytes, topology.interleave_bytes)
+    cards = [np.zeros(topology.card_bytes, np.uint8) for _ in range(count)]
     return Pool("turns", Superblock.new(geometry, Owner.current()), cards)
 
 
