@@ -17,9 +17,8 @@ from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import DTYPE_NAMES, DTYPES, RedOp
 
 
-
-# NumPy's own min and max choose the later of two zeros on x86, and on arm64 the negative and the positive one.
 def _least(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """NumPy's own min and max choose the later of two zeros on x86, and on arm64 the negative and the positive one."""
     return np.where((a < b) | (a != a), a, b)
 
 
