@@ -51,6 +51,18 @@ def killed(context: RankContext) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def grows(context: RankContext) -> tuple[int, float, float]:
+    """A rank that was given more while it runs, and uses both."""
+    with Communicator.world(context) as comm:
+        context.emit(context.rank)
+        with context.in_grant(2) as more, Communicator.world(more) as larger:
+            x, y = np.full(8, 1.0), np.full(8, 2.0)
+            comm.all_reduce(x)
+            larger.all_reduce(y)
+            comm.barrier()
+            return more.pool.card_bytes, float(x[0]), float(y[0])
+
+
 def reach(context: RankContext, there: int, *, room: bool) -> str:
     """What a communicator says that begins, or a plan that would run, in another tenant's bytes."""
     with Communicator.world(context) as comm:

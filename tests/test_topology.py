@@ -18,8 +18,8 @@ from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology, shipped_configs
 
 SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
-    "clusters-cxl": (128, 1, 128, 1 << 20),
-    "clusters-rdma": (128, 1, 128, 1 << 20),
+    "clusters-cxl": (64, 1, 64, 1 << 20),
+    "clusters-rdma": (64, 1, 64, 1 << 20),
     "cxl-8xh100": (8, 1, 16, 32 << 20),
     "tiers-clusters": (72, 1, 126, 1 << 20),
     "tiers-rdma": (72, 1, 144, 1 << 20),

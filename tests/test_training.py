@@ -352,7 +352,7 @@ def test_thousands_of_accelerators_are_a_matter_of_seconds() -> None:
     assert done.exit_code == 0, done.output
     assert "fsdp=512 tp=12" in done.output
     assert "follow a line through 8 and 16" in done.output
-    assert "plans on clusters-cxl: all_gather as aggregate" in done.output
+    assert "plans on clusters-cxl: all_gather as ring" in done.output
 
 
 def test_collectives_are_simulated_as_before() -> None:

@@ -180,6 +180,11 @@ class Carrier(Model):
 class LinkFigures(Carrier):
     gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
 
+    @property
+    def payload_gbytes_per_s(self) -> float:
+        """What is left of that in whole flits."""
+        return self.gbytes_per_s * (self.flit_payload_bytes or 1) / (self.flit_bytes or 1)
+
 
 class Link(LinkFigures):
     """A link, or one to each host, rank or card where an end is some of them: ``ranks``, ``host0-15``. Full duplex."""
