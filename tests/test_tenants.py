@@ -26,7 +26,7 @@ from pool_helpers import own_name
 from collectives.catalog import recipe
 from collectives.communicator import Communicator
 from collectives.plans import plan_of
-from cxlemu.capacity import PoolManager
+from cxlemu.capacity import FabricManager, PoolManager
 from cxlemu.capacity.lease import Tenant, lease_for
 from cxlemu.capacity.lines import HEADER_OFFSET, SLOTS, Change, GrantLine, Header, Lines, State, UseLine, tenant_bytes
 from cxlemu.capacity.manager import Grant
@@ -46,6 +46,7 @@ from cxlemu.plan import Call
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.shm import ShmPool
+from cxlemu.rounding import round_up
 from cxlemu.world import RankContext, from_environment, launch
 
 BLOCK, CARDS = 64 << 10, 2
@@ -158,7 +159,7 @@ def test_a_manager_that_dies_between_any_two_lines_leaves_books_that_balance(
             patch.setattr(Lines, "store", dying)
             change()
         next_one = again(manager)
-        next_one.reclaim()
+        assert all(state != State.RELEASING for _, state in next_one.table.entries().values())
         its = next_one.account("red")
         assert its.added_bytes == its.held_bytes + its.released_bytes + its.forced_bytes
         assert its.leaving_bytes == 0 and next_one.account("blue").held_bytes == BLOCK
@@ -195,7 +196,10 @@ def test_a_damaged_line_is_no_line(line: int, byte: int, flip: int) -> None:
             assert header_of(pool, manager.memory) is None
         else:
             found = {entry.grant for entry in manager.table.entries().values()}
-            assert found == {red, blue} - {{2: red, 3: blue}.get(line)}
+            assert found == {red, blue} - {{2: red, 3: blue}.get(line)}  # in slots 1 and 2
+            if line <= SLOTS:
+                with pytest.raises(PoolError, match=f"line {line - 1} of the pool's capacity table is damaged"):
+                    again(manager)
         pool.cards[0][at : at + LINE_BYTES] = was
         assert books(again(manager)) == books(manager)
 
@@ -213,7 +217,9 @@ def test_a_damaged_line_is_no_line(line: int, byte: int, flip: int) -> None:
 )
 def test_a_sealed_line_that_cannot_be_is_no_line(manager: PoolManager, line: GrantLine) -> None:
     manager.table.store_grant(5, line)
-    assert again(manager).entries() == []
+    assert manager.table.entries() == {}
+    with pytest.raises(PoolError, match="line 5 of the pool's capacity table is damaged"):
+        again(manager)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +235,8 @@ def test_overlapping_grants_are_never_both_believed(manager: PoolManager) -> Non
     red = manager.add("red", 2 * BLOCK)
     line = GrantLine(9, red.at + BLOCK, 2 * BLOCK, State.HELD, tenant_bytes("evil"))
     manager.table.store_grant(9, line)
-    assert [entry.grant for entry in again(manager).entries()] == [red]
+    with pytest.raises(PoolError, match="its grant 9 overlaps an older one"):
+        again(manager)
 
 
 def test_lines_arrive_between_hosts_that_share_no_cache(pool: ShmPool) -> None:
@@ -287,6 +294,43 @@ def test_who_comes_and_who_takes_away_never_miss_each_other(pool: ShmPool) -> No
         for who in order:
             next(steps[who])()
         assert seen["sees"] or not seen["enters"]
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "release", "force", "reopen"]), st.integers(0, 2), st.integers(1, 60)),
+        max_size=25,
+    )
+)
+def test_what_is_published_is_what_a_fabric_manager_counts(steps: list[tuple[str, int, int]]) -> None:
+    with own_name() as name, ShmPool.create(name, **_SIZES) as pool:
+        one = PoolManager.begin(pool, BLOCK, ranks=8)
+        managers = [one, again(one)]
+        room = {"first_byte": one.first_byte, "card_bytes": one.card_bytes}
+        oracle = FabricManager(cards=CARDS, block_bytes=BLOCK, **room)
+        for number, (what, tenant, blocks) in enumerate(steps):
+            red = f"t{tenant}"
+            its = oracle.grants(red)
+            told = []
+            for manager in (managers[number % 2], oracle):
+                try:
+                    if what == "add":
+                        told.append(manager.add(red, blocks * BLOCK))
+                    elif what == "release" and its:
+                        manager.release(its[blocks % len(its)])
+                    elif what == "force":
+                        told.append(manager.force(red))
+                except CapacityError as error:
+                    told.append(str(error))
+            assert told[0:1] == told[1:2]
+            if what == "reopen":
+                managers[number % 2] = again(one)
+        for manager in (*managers, again(one)):
+            manager.refresh()
+            assert [entry.grant for entry in manager.entries()] == sorted(oracle._held.values(), key=lambda g: g.number)
+            assert sorted(manager.accounts(), key=str) == sorted(oracle.accounts(), key=str)
+            assert (manager.free_bytes, manager.largest_bytes) == (oracle.free_bytes, oracle.largest_bytes)
 
 
 # --- rights ----------------------------------------------------------------------------------------------------------
@@ -454,6 +498,18 @@ def test_what_is_added_reaches_who_waits_for_it(manager: PoolManager, pool: ShmP
         assert world.result(20)[0][0] == 3000.0
 
 
+def test_what_is_added_can_be_used_by_who_runs(manager: PoolManager, pool: ShmPool) -> None:
+    first = manager.add("red", 4 * MIB)
+    with ThreadPoolExecutor(1) as worlds:
+        world, ready = begin(worlds, pool, programs.grows, "threads")
+        assert ready.wait(20) and not world.done()
+        second = manager.add("red", 6 * MIB)
+        assert world.result(20) == [(6 * MIB, 2.0, 4.0)] * 2
+    assert manager.users_of(first) == manager.users_of(second) == []
+    with pytest.raises(ArgumentError, match="another grant is for tenants on shm or dax"):
+        launch(programs.grows, ranks=1, pool_name=pool.name, tenant="red")
+
+
 def test_a_tenant_without_anything_is_told_who_has_it(manager: PoolManager, pool: ShmPool) -> None:
     manager.add("blue", MIB)
     with pytest.raises(AccessError, match=f"tenant red holds nothing of pool {pool.name}; blue hold something"):
@@ -485,7 +541,7 @@ def test_processes_too(manager: PoolManager, pool: ShmPool) -> None:
     blue, green = manager.add("blue", 3 * MIB), manager.add("green", 2 * MIB)
     red = manager.add("red", 3 * MIB)
     with ThreadPoolExecutor(3) as worlds:
-        right, _ = begin(worlds, pool, programs.sums, "processes", memory=MemorySpec(seed=1), tenant="blue")
+        right, _ = begin(worlds, pool, programs.sums_and_maps, "processes", memory=MemorySpec(seed=1), tenant="blue")
         endless, ready = begin(worlds, pool, programs.until_told, "processes")
         dying, _ = begin(worlds, pool, programs.killed, "processes", tenant="green")
         assert ready.wait(60)
@@ -493,7 +549,9 @@ def test_processes_too(manager: PoolManager, pool: ShmPool) -> None:
         assert manager.force("red", wait_s=30) == (red,)
         with pytest.raises(AccessError, match="was taken away"):
             endless.result(30)
-        assert right.result(60)[0] == (3000.0, 0.0, blue.nbytes)
+        table_bytes = round_up(manager.table.end, 4096)
+        maps = {"card0": table_bytes + blue.nbytes, "card1": blue.nbytes}  # no other byte of the cards is there
+        assert right.result(60) == [(3000.0, maps)] * 2
         with pytest.raises(CxlemuError, match="was killed by SIGKILL"):
             dying.result(60)
     manager.release(green)  # nobody of them said goodbye, but they are dead

@@ -53,7 +53,7 @@ from cxlemu.rounding import round_down, round_up
 from cxlemu.units import format_bytes
 
 RANKS = 64
-LOCK_PATIENCE_S = 10.0
+LOCK_PATIENCE_S = 60.0  # large grants take a while to wipe
 LOOK_S = 0.05
 _WIPE_BYTES = 4 << 20
 
@@ -79,12 +79,15 @@ class PoolManager(FabricManager):
             block_bytes=self._header.block_bytes,
             first_byte=self._header.first_byte,
         )
-        self._load()
+        self.refresh()
 
     @classmethod
     def open(cls, pool: Pool) -> Self:
-        """Of a pool whose capacity is lent. Raises PoolError for another one."""
-        return cls(pool, table_memory(pool), _lock_path(pool))
+        """Of a pool whose capacity is lent. Raises PoolError for another one, and for a table that is damaged."""
+        manager = cls(pool, table_memory(pool), _lock_path(pool))
+        if manager._header.change != Change.NOTHING:
+            manager.reclaim()  # its last manager died in the middle of that
+        return manager
 
     @classmethod
     def begin(cls, pool: Pool, block_bytes: int, *, ranks: int = RANKS) -> Self:
@@ -149,12 +152,13 @@ class PoolManager(FabricManager):
 
     def refresh(self) -> None:
         """What other managers, and tenants that left, made of it."""
-        with self._lock:
+        with self._lock, _locked(self._lock_path):
             self._load()
 
     def users_of(self, grant: Grant) -> list[Owner]:
         """The process of each rank that is in a grant, as far as is known here."""
-        slot = self._slots[grant.number]
+        if (slot := self._slots.get(grant.number)) is None:
+            return []
         lines = (self.table.use(slot, rank) for rank in range(self.table.ranks))
         return [
             line.owner
@@ -205,22 +209,22 @@ class PoolManager(FabricManager):
     def _load(self) -> None:
         """The table as the state of a FabricManager; what a manager began and did not end is completed."""
         self._header = self.table.header()
+        self.table.check()
         self._restart(self._header.given)
         self._slots, self._published = {}, {}
         for slot, (grant, state) in self.table.entries().items():
             if not self._restore(grant, leaving=state == State.FORCED):
-                continue  # it overlaps an older one: no manager writes that
+                raise PoolError(f"the pool's capacity table is damaged: its grant {grant.number} overlaps an older one")
             self._slots[grant.number] = slot
             self._published[slot] = _line(grant, state)
         self._accounts = self.table.accounts()
         for line in self._accounts.values():
             _, peak, added, released, forced = line
             self._totals[tenant_name(line.tenant)] = Totals(peak, added, released, forced)
-        if self._header.change != Change.NOTHING:
-            self._settle()
+        self._settle()
 
     def _settle(self) -> None:
-        """Grants are right and were published first: bring the accounts of an unfinished change up to them."""
+        """Grants are right, and were published first: accounts of an unfinished change, or lost ones, follow them."""
         for tenant in {entry.grant.tenant for entry in self.entries()} | self._totals.keys():
             totals = self._totals.setdefault(tenant, Totals())
             held = sum(grant.nbytes for grant in self.grants(tenant))

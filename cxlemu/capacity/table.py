@@ -74,18 +74,30 @@ class Table:
 
     def entry(self, slot: int) -> Entry | None:
         """What the slot holds; None where that is nothing, or nothing that could be."""
-        line = self._lines.load(self._grant_offset(slot), GrantLine, slot)
-        if line is None or line.state not in _TAKEN:
-            return None
-        possible = self.end <= line.at < line.at + line.nbytes <= self._card_bytes
-        if not possible or line.at % LINE_BYTES or line.nbytes % LINE_BYTES:
-            return None
-        return Entry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), State(line.state))
+        line = self._line(slot)
+        return None if line is None or line.state == State.FREE else _entry(line)
 
     def entries(self) -> dict[int, Entry]:
         """By slot, in order of their numbers."""
         found = ((slot, self.entry(slot)) for slot in range(SLOTS))
         return dict(sorted(((s, e) for s, e in found if e is not None), key=lambda pair: pair[1].grant.number))
+
+    def check(self) -> None:
+        """For who lends what is free by this table. Raises PoolError for a line that is neither free nor held."""
+        for slot in range(SLOTS):
+            if self._line(slot) is None:
+                raise PoolError(
+                    f"line {slot} of the pool's capacity table is damaged, so that nobody knows whose what is: when "
+                    "all tenants have left, make the pool anew"
+                )
+
+    def _line(self, slot: int) -> GrantLine | None:
+        """None for one that is damaged, or that no manager writes."""
+        line = self._lines.load(self._grant_offset(slot), GrantLine, slot)
+        if line is None or line.state == State.FREE:
+            return line
+        possible = line.state in _TAKEN and self.end <= line.at < line.at + line.nbytes <= self._card_bytes
+        return line if possible and not (line.at % LINE_BYTES or line.nbytes % LINE_BYTES) else None
 
     def store_grant(self, slot: int, line: GrantLine) -> None:
         self._lines.store(self._grant_offset(slot), line, slot)
@@ -143,6 +155,10 @@ def header_of(pool: Pool, memory: HostMemory) -> Header | None:
     ):
         raise PoolError(f"the pool's capacity table is damaged: it lends in a way that is not possible, {header}")
     return header
+
+
+def _entry(line: GrantLine) -> Entry:
+    return Entry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), State(line.state))
 
 
 _TAKEN = (State.HELD, State.RELEASING, State.FORCED)

@@ -19,11 +19,11 @@ from collectives.fused.halves import communicating, computing
 from collectives.fused.measure import Job, Seen, cut, measure
 from collectives.fused.plans import build
 from collectives.fused.seen import events, median_ns
-from collectives.fused.tuned import Machine, this_one
+from collectives.fused.tuned import TunedFile
 from collectives.layouts import REGION_BYTES, world_layout
 from cxlemu.cli.forms import engines
 from cxlemu.cli.fused_report import Result, Setup, show
-from cxlemu.cli.fused_tuning import Search, refuse_given, tuned
+from cxlemu.cli.fused_tuning import Search, machine_of, refuse_given, tuned
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.schedule_table import console
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -106,7 +106,14 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
 @click.option("-c", "--config", help="A topology: a file or a name.  [default: six-cards]")
 @click.option("--backend", type=click.Choice(["emulated", "shm"]), default="emulated", show_default=True)
 @click.option("--pace", is_flag=True, help="Communication takes the time of the modelled pool, times a scale.")
-@click.option("--time-scale", type=float, metavar="X", help="[default: communication is half as long as the product]")
+@click.option("--time-scale", type=float, metavar="X", help="[default: what --share makes it]")
+@click.option(
+    "--share",
+    type=click.FloatRange(0.01, 100),
+    metavar="X",
+    help="Communication takes so many times what the product does; or the product, what the topology's accelerator "
+    f"is to take.  [default: {SHARE:g}]",
+)
 @click.option(
     "--region-bytes",
     type=BytesParam(),
@@ -140,6 +147,7 @@ def command(
     backend: Literal["emulated", "shm"],
     pace: bool,
     time_scale: float | None,
+    share: float | None,
     region_bytes: int,
     deadline_s: float,
     json_file: Path | None,
@@ -165,6 +173,8 @@ def command(
     refuse_given(tunes, {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport})
     if time_scale is not None and not pace:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    if share is not None and (time_scale is not None or not pace):
+        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
     m, n, k = shape
     job = Job(
         Operator(kind, m, n, k, datatype),
@@ -184,6 +194,10 @@ def command(
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
     setup = Setup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
+    known = None
+    if tuned_file is not None:
+        scaled = f"share {share or SHARE:g}" if time_scale is None else f"scale {time_scale:g}"
+        known = TunedFile(tuned_file, machine_of(setup, scaled if pace else "none"), ranks)
     run = partial(_measured, setup, deadline_s)
     out = console()
     how = "as given, or by default"
@@ -191,12 +205,12 @@ def command(
         scale, modelled_ns = None, 0.0
         if pace:
             modelled_ns = _modelled_ns(setup, layout, communicating)
-            scale = TimeScale(time_scale, "given") if time_scale is not None else _suitable(run, setup, layout)
+            given = None if time_scale is None else TimeScale(time_scale, "given")
+            scale = given or _suitable(run, setup, layout, share or SHARE)
         paced = None if scale is None else Pace(scale.value)
         if tunes:
-            search = Search(job, ranks, _machine(setup, time_scale if pace else "none"), tuned_file, budget_s)
             found, how = tuned(
-                search,
+                Search(job, ranks, known, budget_s),
                 lambda main: _launched(setup, deadline_s, main, paced),
                 lambda what: status.update(f"tuning: {what}"),
             )
@@ -228,14 +242,6 @@ def _launched(setup: Setup, deadline_s: float, main: Callable[[RankContext], T],
     )
 
 
-def _machine(setup: Setup, pace: float | str | None) -> Machine:
-    """What a choice holds for. ``pace``: a time scale, None where it is chosen, which is by the same rule each time."""
-    memory, region = setup.memory.describe(), str(setup.job.region_bytes)
-    return this_one(
-        setup.topology, {"memory": memory, "ring": region, "threads": setup.blas_threads, "pace": str(pace)}
-    )
-
-
 def _modelled_ns(setup: Setup, layout: Layout, half: Callable[[Plan], Plan]) -> float:
     """Communication alone, or the product alone."""
     call = call_of(setup.job.operator, "unfused", setup.ranks, cut(setup.job, "unfused"))
@@ -243,15 +249,15 @@ def _modelled_ns(setup: Setup, layout: Layout, half: Callable[[Plan], Plan]) -> 
     return max(simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns, 1)
 
 
-def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout) -> TimeScale:
+def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout, share: float) -> TimeScale:
     """With which communication takes a share of what the product takes here or, where the topology's accelerator is to
     compute, with which this machine's product takes a share of what that takes.
     """
     product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
     if setup.topology.accelerator is None:
-        value = SHARE * product_ns / _modelled_ns(setup, layout, communicating)
-        reason = f"communication is to take {SHARE:g} of what the product takes here"
+        value = share * product_ns / _modelled_ns(setup, layout, communicating)
+        reason = f"communication is to take {share:g} of what the product takes here"
     else:
-        value = product_ns / (SHARE * _modelled_ns(setup, layout, computing))
-        reason = f"the product takes {SHARE:g} of what an {setup.topology.accelerator} is to take"
+        value = product_ns / (share * _modelled_ns(setup, layout, computing))
+        reason = f"the product takes {share:g} of what an {setup.topology.accelerator} is to take"
     return TimeScale(min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX), f"chosen: {reason}")

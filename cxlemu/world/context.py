@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from uuid import UUID
 
 from cxlemu import __version__
 from cxlemu.backends import Backend
-from cxlemu.capacity.lease import Lease
+from cxlemu.capacity.lease import Lease, lease_for
 from cxlemu.capacity.pool_manager import table_memory
 from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
@@ -32,6 +32,7 @@ from cxlemu.pool.session import Session, Wait, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
 from cxlemu.pool.shm import NewClocks, ShmPool
 from cxlemu.topology import Topology
+from cxlemu.world.machine import machine
 
 OnMessage = Callable[[object], None]
 
@@ -66,6 +67,26 @@ class RankContext:
     emit: OnMessage
     check: Callable[[], None]
     tenancy: Tenancy | None = None  # in a world of a tenant: its place in what was lent
+    world: World | None = field(default=None, repr=False)
+
+    @contextmanager
+    def in_grant(self, number: int) -> Iterator[RankContext]:
+        """The same ranks in another grant of their tenant, one that was added meanwhile; this one stays as it is.
+
+        Collective. Raises AccessError where the tenant does not hold it within a deadline, and ArgumentError in a world
+        that is no tenant's, or whose hosts are emulated, with caches of one grant each.
+        """
+        world = self.world
+        if world is None or world.lease is None or world.memory.kind == "emulated":
+            raise ArgumentError("another grant is for tenants on shm or dax")
+        text = f"{world.lease.grant.tenant}:{number}"
+        lease = lease_for(text, world.memory, world.lease.pool, wait_s=world.deadline_s)
+        larger = replace(world, lease=lease, topology=machine(world.topology, world.memory, lease))
+        with (
+            TenantPool.attach(lease, world.memory, world.deadline_s) as pool,
+            entered(larger, self.rank, pool, None, emit=self.emit, check=self.check) as context,
+        ):
+            yield context
 
 
 @dataclass(frozen=True)
@@ -238,6 +259,7 @@ def entered(
                 emit=emit,
                 check=check_all,
                 tenancy=tenancy,
+                world=world,
             )
         except BaseException:
             session.leave(failed=True)
