@@ -24,7 +24,7 @@ class Axis(NamedTuple):
 def axes(work: Reproduction) -> Iterator[Axis]:
     cxl, rdma = (Topology.load(name) for name in (work.setup.scalepool, work.setup.baseline))
     yield Axis(
-        "CXL switches on the way",
+        "CXL switches on the way, 100 ns each",
         (3, 8, 32, 128),
         SWITCHES,
         lambda hops: work.varied(scalepool=with_switches(cxl, hops)).pairs,
@@ -42,7 +42,7 @@ def axes(work: Reproduction) -> Iterator[Axis]:
         lambda rate: work.varied(baseline=with_rate(rdma, rate)).pairs,
     )
     yield Axis(
-        "RDMA's overhead, times",
+        "RDMA's software overhead, times NCCL's",
         (0.25, 1, 4, 16),
         1,
         lambda factor: work.varied(baseline=with_overhead(rdma, factor)).pairs,

@@ -85,12 +85,16 @@ def _moves(plt: Any, work: Reproduction) -> Any:
             panel.plot(axis.values, its, color=colour, marker="o", markersize=4, label=f"ours, {case.model}")
             panel.axhline(case.published, color=colour, linestyle=":", linewidth=1)
         panel.axvline(axis.base, color="0.8", linewidth=6, zorder=0)
+        panel.axhline(1, color="0.3", linewidth=0.8, zorder=0)
+        panel.set_yscale("log", base=2)
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         panel.set_xscale("log", base=2)
         panel.set_xticks(axis.values, [f"{value:g}" for value in axis.values])
         panel.minorticks_off()
         panel.set_xlabel(axis.name)
-    panels[0].set_ylabel("training speedup over RDMA")
-    figure.suptitle("What moves the speedups: grey is what the configs say, dotted is published", fontsize=11)
+    panels[0].set_ylabel("training speedup over RDMA (below 1: slower)")
+    title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
+    figure.suptitle(title, fontsize=11)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.08, 1, 1))
     return figure
