@@ -18,7 +18,8 @@ from cxlemu.plan import Frame, Instruction, Kernel, Kind, Op, Operand, Plan, Ran
 from cxlemu.timing import CostModel
 from cxlemu.topology import Accelerator, Topology, shipped_accelerators
 from cxlemu.trace import events
-from tests.fabric_helpers import FENCE, WAY_NS, fabric, ns, plan, write
+from tests.by_hand import FENCE
+from tests.fabric_helpers import WAY_NS, fabric, ns, plan, write
 
 A100, K = Accelerator.load("a100-sxm"), 4096
 SMS = A100.multiprocessors
