@@ -12,6 +12,7 @@ from cxlemu.units import format_bytes
 
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
 ZERO_COPY_MIN_BYTES = 64 << 10
+TWO_SHOT_OF_PAIRS_MIN_BYTES = 1 << 20  # above what caches hold, where passes over memory are what a call costs
 
 
 class Choice(NamedTuple):
@@ -49,6 +50,8 @@ def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, w
         return Choice(
             "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"
         )
+    if collective == "all_reduce" and ranks == 2 and nbytes >= TWO_SHOT_OF_PAIRS_MIN_BYTES:
+        return Choice("two_shot", f"{size} on 2 ranks: each folds one half, so that a vector is read once, not twice")
     if nbytes >= CHUNKED_MIN_BYTES:
         return Choice("all", f"{size} are worth chunks: peers retrieve while the rest is published")
     return Choice("aggregate", f"{size} are too small for chunks")

@@ -3,7 +3,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and timing.py say
+Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and cxlemu/timing say
 
 class Simulation:
     def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()

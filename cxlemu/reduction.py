@@ -7,6 +7,7 @@ toward zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,22 @@ from numpy.typing import NDArray
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import DTYPE_NAMES, DTYPES, RedOp
 
-_UFUNCS = {
+
+def _least(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """NumPy's own min and max choose the later of two zeros on x86, and on arm64 the negative and the positive one."""
+    return np.where((a < b) | (a != a), a, b)
+
+
+def _greatest(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    return np.where((a > b) | (a != a), a, b)
+
+
+_COMBINE: dict[RedOp, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]] = {
     RedOp.SUM: np.add,
     RedOp.AVG: np.add,
     RedOp.PROD: np.multiply,
-    RedOp.MIN: np.minimum,
-    RedOp.MAX: np.maximum,
+    RedOp.MIN: _least,
+    RedOp.MAX: _greatest,
 }
 _WIDE = {"f16": np.dtype(np.float32), "bf16": np.dtype(np.float32)}
 
@@ -33,7 +44,7 @@ def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> B
     result = arrays[0]
     with np.errstate(all="ignore"):
         for array in arrays[1:]:
-            combined = _UFUNCS[redop](result.astype(wide, copy=False), array.astype(wide, copy=False))
+            combined = _COMBINE[redop](result.astype(wide, copy=False), array.astype(wide, copy=False))
             result = combined.astype(DTYPES[name], copy=False)
         if divisor != 1:
             result = divide(result.astype(wide, copy=False), divisor).astype(DTYPES[name], copy=False)

@@ -11,18 +11,15 @@ from cxlemu.plan import (
     Frame,
     Group,
     Instruction,
-    Kind,
     Layout,
     Op,
-    Operand,
     Plan,
     RankPart,
     Region,
-    Stream,
-    encode,
 )
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
+from tests.by_hand import local, pool, streams
 
 WAY_NS, CARD_NS = 140, 378  # 20 + 100 + 20 there; the card itself
 LOAD_NS = 2 * WAY_NS + CARD_NS  # 658, CCCL's pool load
@@ -81,22 +78,13 @@ emulation: {{card_bytes: 32MiB}}
 
 
 def write(region: int, nbytes: int) -> Instruction:
-    return Instruction(Op.WRITE, nbytes=nbytes, dst=Operand(Kind.REGION, region), a=Operand(Kind.BUFFER))
+    return Instruction(Op.WRITE, nbytes=nbytes, dst=pool(region=region), a=local())
 
 
 def read(region: int, nbytes: int) -> Instruction:
-    return Instruction(Op.READ, nbytes=nbytes, dst=Operand(Kind.BUFFER), a=Operand(Kind.REGION, region))
+    return Instruction(Op.READ, nbytes=nbytes, dst=local(), a=pool(region=region))
 
 
-def signal(doorbell: int, value: int = 0) -> Instruction:
-    return Instruction(Op.SIGNAL, arg=doorbell, value=value)
-
-
-def wait(doorbell: int, value: int = 0) -> Instruction:
-    return Instruction(Op.WAIT, arg=doorbell, value=value)
-
-
-FENCE = Instruction(Op.FENCE)
 Ranks = Sequence[Sequence[Sequence[Instruction]]]  # of each rank, of each stream, its instructions
 
 
@@ -120,8 +108,7 @@ def plan(
     frame = Frame(rounds, regions if regions is not None else on_cards(cards), groups)
 
     def build(rank: int) -> tuple[Frame, RankPart]:
-        streams = tuple(Stream(f"s{k}", encode(list(stream))) for k, stream in enumerate(ranks[rank]))
-        return frame, RankPart(rank, (), streams, events)
+        return frame, RankPart(rank, (), streams(ranks[rank]), events)
 
     return Plan(Call("pencil", "pencil", len(ranks), 0), layout, build)
 

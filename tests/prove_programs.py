@@ -8,35 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from by_hand import local, pool, streams
+
 from cxlemu.plan import (
     Buffer,
     Call,
     Frame,
     Group,
     Instruction,
-    Kind,
     Layout,
     Op,
-    Operand,
     Plan,
     RankPart,
     Region,
-    Stream,
-    encode,
 )
 
 DOORBELLS = 4
 INPUT, OUTPUT = 0, 1
 
 Program = Sequence[Instruction] | Sequence[Sequence[Instruction]]
-
-
-def pool(at: int) -> Operand:
-    return Operand(Kind.REGION, 0, 0, at)
-
-
-def local(buffer: int, at: int = 0) -> Operand:
-    return Operand(Kind.BUFFER, buffer, 0, at)
 
 
 def store(at: int, nbytes: int) -> Instruction:
@@ -57,9 +47,6 @@ def flush(at: int, nbytes: int) -> Instruction:
 
 def drop(at: int, nbytes: int) -> Instruction:
     return Instruction(Op.INVALIDATE, nbytes=nbytes, a=pool(at))
-
-
-FENCE = Instruction(Op.FENCE)
 
 
 def ring(rank: int, index: int = 0, value: int = 0) -> Instruction:
@@ -106,8 +93,8 @@ def plan(*programs: Program, rounds: int = 1, nbytes: int = 0) -> Plan:
 
     def build(rank: int) -> tuple[Frame, RankPart]:
         program = programs[rank]
-        streams = [program] if not program or isinstance(program[0], Instruction) else program
-        named = tuple(Stream(f"stream{k}", encode(list(one))) for k, one in enumerate(streams))  # type: ignore[arg-type]
-        return frame, RankPart(rank, (Buffer("input", 512), Buffer("output", 512)), named, events=4)
+        several = [program] if not program or isinstance(program[0], Instruction) else program
+        buffers = (Buffer("input", 512), Buffer("output", 512))
+        return frame, RankPart(rank, buffers, streams(several), events=4)  # type: ignore[arg-type]
 
     return Plan(Call("all_gather", "hand", ranks, nbytes), layout, build)

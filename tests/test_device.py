@@ -89,11 +89,11 @@ class Kernel:
         self._refusal = refusal
         self._mmap = mmap.mmap
 
-    def __call__(self, fd: int, nbytes: int, flags: int) -> Any:
+    def __call__(self, fd: int, nbytes: int, flags: int, offset: int) -> Any:
         self.flags.append(flags)
         if flags != mmap.MAP_SHARED and self._refusal is not None:
             raise OSError(self._refusal, "refused")
-        return self._mmap(fd, nbytes, mmap.MAP_SHARED)
+        return self._mmap(fd, nbytes, mmap.MAP_SHARED, offset=offset)
 
 
 SYNC = 0x80003  # MAP_SYNC | MAP_SHARED_VALIDATE

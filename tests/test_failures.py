@@ -21,7 +21,8 @@ from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.topology.failures import Failure
-from tests.fabric_helpers import FENCE, Ranks, plan, read, signal, wait, write
+from tests.by_hand import FENCE, signal, wait
+from tests.fabric_helpers import Ranks, plan, read, write
 from tests.hierarchy_helpers import KINDS, LEAF_SPINE, machine, machine_text
 
 MB = 1_000_000

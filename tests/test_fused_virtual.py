@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.fused.choice import Choice, Operator
-from collectives.fused.tuned import TunedFile
+from collectives.fused.tuned import TunedFile, modelled, this_one
 from collectives.fused.tuner import tune
 from collectives.fused.virtual import Simulator
 from cxlemu.cli import main
@@ -18,6 +18,7 @@ from cxlemu.topology import Topology
 
 OPERATOR = Operator("all_gather_gemm", 512, 8192, 4096)
 CLUSTER = Topology.load("nvlink-8xa100")
+HERE = modelled(CLUSTER)
 
 
 def cxlemu(*arguments: str) -> Result:
@@ -67,16 +68,21 @@ def test_tuning_is_never_worse_than_the_default(simulator: Simulator) -> None:
 def test_a_file_says_nothing_of_another_machine(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     found = tune(OPERATOR, 8, lambda choice: 5)
-    TunedFile(path, CLUSTER, 8).put(OPERATOR, found)
-    assert TunedFile(path, CLUSTER, 8).get(OPERATOR) == found
-    assert TunedFile(path, CLUSTER, 4).get(OPERATOR) is None
-    assert TunedFile(path, CLUSTER, 8).get(Operator("all_gather_gemm", 513, 8192, 4096)) is None
-    assert TunedFile(path, Topology.load("nvlink-8xa800"), 8).get(OPERATOR) is None
+    TunedFile(path, HERE, 8).put(OPERATOR, found)
+    assert TunedFile(path, HERE, 8).get(OPERATOR) == found
+    assert TunedFile(path, HERE, 4).get(OPERATOR) is None
+    assert TunedFile(path, HERE, 8).get(Operator("all_gather_gemm", 513, 8192, 4096)) is None
+    assert TunedFile(path, modelled(Topology.load("nvlink-8xa800")), 8).get(OPERATOR) is None
     slower = CLUSTER.model_copy(update={"accelerator": "a100-pcie"})
-    assert TunedFile(path, slower, 8).get(OPERATOR) is None  # the same name, another chip
+    assert TunedFile(path, modelled(slower), 8).get(OPERATOR) is None  # the same name, another chip
+    run = {"pace": "none"}
+    assert TunedFile(path, this_one(CLUSTER, run), 8).get(OPERATOR) is None  # modelled is not measured
+    TunedFile(path, this_one(CLUSTER, run), 8).put(OPERATOR, found)
+    assert TunedFile(path, this_one(CLUSTER, run), 8).get(OPERATOR) == found
+    assert TunedFile(path, this_one(CLUSTER, {"pace": "2"}), 8).get(OPERATOR) is None  # nor run otherwise
     other = Operator("gemm_all_reduce", 512, 8192, 4096)
-    TunedFile(path, CLUSTER, 8).put(other, found)
-    assert TunedFile(path, CLUSTER, 8).get(OPERATOR) == found  # both are kept
+    TunedFile(path, HERE, 8).put(other, found)
+    assert TunedFile(path, HERE, 8).get(OPERATOR) == found  # both are kept
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,7 @@ def test_other_files_are_refused_in_a_sentence(text: str, says: str, tmp_path: P
     path = tmp_path / "tuned.json"
     path.write_text(text)
     with pytest.raises(ArgumentError, match=f"--tuned .*tuned.json: {says}.*; give a file that --tuned wrote"):
-        TunedFile(path, CLUSTER, 8)
+        TunedFile(path, HERE, 8)
     assert path.read_text() == text
 
 
@@ -111,6 +117,9 @@ def test_the_command_tunes_once_and_shows_what_it_chose(tmp_path: Path) -> None:
     metrics = document["metrics"]
     assert document["engine"] == "virtual" and document["ranks"] == 8
     assert metrics["ect_fused_us"] == pytest.approx(metrics["fused_us"] - metrics["gemm_us"])
+    assert len(document["waits"]) >= 8 * 7 and {row["rank"] for row in document["waits"]} == set(range(8))
+    mean_us = sum(row["us"] for row in document["waits"]) / len(document["waits"])
+    assert mean_us == pytest.approx(metrics["wait_us"])
     slices = [row for row in json.loads(trace.read_text())["traceEvents"] if row["ph"] == "X"]
     assert any(row["name"].startswith("COMPUTE ") and "gemm_bf16" in row["name"] for row in slices)
     assert max(row["ts"] + row["dur"] for row in slices) == pytest.approx(metrics["fused_us"])

@@ -15,7 +15,8 @@ from cxlemu import _native
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 
 BYTES = 6 * LINE_BYTES
-X86 = platform.machine() == "x86_64"
+MACHINE = platform.machine()
+X86 = MACHINE == "x86_64"
 
 
 def card() -> Bytes:
@@ -93,19 +94,36 @@ def test_the_instructions_in_use_are_named() -> None:
         assert re.fullmatch(
             r"clflush(opt)?, (clwb|clflush(opt)?) to keep, sfence, lfence and mfence to invalidate, v?movntdq.*", names
         )
+    elif MACHINE == "aarch64":
+        assert names == "dc civac, dc cvac to keep, dsb sy, stnp"
 
 
 # --- the build ------------------------------------------------------------------------------------------------------
 
 
+FLUSHES = {"x86_64": ("clwb", "clflushopt", "clflush"), "aarch64": ("dc_cvac", "dc_civac")}
+STORES = (
+    ("copy_movnti", r"movnti %r\w+,"),
+    ("copy_sse2", r"movnt(?:dq|p[sd]) %xmm"),
+    ("copy_avx2", r"vmovnt(?:dq|p[sd]) %ymm"),
+    ("copy_avx512", r"vmovnt(?:dq|p[sd]) %zmm"),
+)
+FENCES = {
+    "x86_64": {"lines_invalidate": ["lfence", "mfence"], "lines_fence": ["sfence"]},
+    # with a way of its own for an empty range
+    "aarch64": {"lines_invalidate": ["dmb sy", "dsb sy", "dsb sy"], "lines_fence": ["dsb sy"]},
+}
+
+
 @cache
 def functions() -> dict[str, list[str]]:
     """Of each function of the extension, its instructions."""
-    if not X86:
-        pytest.skip(f"the instructions of {platform.machine()} are not looked for")
-    if shutil.which("objdump") is None:
+    if MACHINE not in FLUSHES:
+        pytest.skip(f"the instructions of {MACHINE} are not looked for")
+    objdump = shutil.which(f"{MACHINE}-linux-gnu-objdump") or shutil.which("objdump")  # the former knows them anywhere
+    if objdump is None:
         pytest.skip("objdump is not here")
-    command = ["objdump", "-d", "--no-show-raw-insn", _native.__file__]
+    command = [objdump, "-d", "--no-show-raw-insn", _native.__file__]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -120,27 +138,24 @@ def functions() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["clwb", "clflushopt", "clflush"])
+@pytest.mark.parametrize("name", FLUSHES.get(MACHINE, ()))
 def test_a_flush_has_its_instruction_and_goes_through_the_range(name: str) -> None:
     """A peer ships a clwb whose address register is never bound, and nothing noticed."""
     body = functions()[name]
-    used = [match[1] for line in body if (match := re.fullmatch(rf"{name} \(?(%\w+)\)?", line))]
+    instruction = rf"{name} \(?(%\w+)\)?" if X86 else rf"{name.replace('_', ' ')}, (x\d+)"
+    used = [match[1] for line in body if (match := re.fullmatch(instruction, line))]
     assert used, body
     for register in used:
         advances = rf"(add \$0x40|sub \$0xf+c0),{register}|lea 0x40\({register}\),{register}"
+        bound, argument = rf".*%rdi.*,{register}", "%rdi"
+        if not X86:
+            advances, bound, argument = rf"add {register}, {register}, x\d+", rf"\w+ {register}, .*\bx0\b.*", "x0"
         assert any(re.fullmatch(advances, line) for line in body), f"{register} stays where it is: {body}"
-        assert any(line.endswith(f",{register}") and "%rdi" in line for line in body) or register == "%rdi", body
+        assert any(re.fullmatch(bound, line) for line in body) or register == argument, body
 
 
-@pytest.mark.parametrize(
-    ("name", "store"),
-    [
-        ("copy_movnti", r"movnti %r\w+,"),
-        ("copy_sse2", r"movnt(?:dq|p[sd]) %xmm"),
-        ("copy_avx2", r"vmovnt(?:dq|p[sd]) %ymm"),
-        ("copy_avx512", r"vmovnt(?:dq|p[sd]) %zmm"),
-    ],
-)
+@pytest.mark.skipif(not X86, reason="of x86-64")
+@pytest.mark.parametrize(("name", "store"), STORES)
 def test_a_non_temporal_copy_has_its_stores_and_no_others(name: str, store: str) -> None:
     body = functions()[name]
     assert any(re.match(store, line) for line in body), body
@@ -148,6 +163,16 @@ def test_a_non_temporal_copy_has_its_stores_and_no_others(name: str, store: str)
     assert all(re.match(store, line) for line in to_memory), to_memory
 
 
-@pytest.mark.parametrize(("name", "fences"), [("lines_invalidate", "lfence mfence"), ("lines_fence", "sfence")])
-def test_fences_are_those_that_the_memory_model_names(name: str, fences: str) -> None:
-    assert [line for line in functions()[name] if line.endswith("fence")] == fences.split()
+@pytest.mark.skipif(MACHINE != "aarch64", reason="of arm64")
+def test_a_non_temporal_copy_of_arm64_stores_what_it_loaded() -> None:
+    body = functions().get("copy_stnp") or functions()["lines_copy_nt"]  # it is small enough to be a part of that
+    [load] = [number for number, line in enumerate(body) if re.fullmatch(r"ldp q0, q1, \[x\d+\]", line)]
+    assert re.fullmatch(r"stnp q0, q1, \[x\d+\]", body[load + 1])
+    assert any(re.fullmatch(r"add (x\d+), \1, #0x20", line) for line in body), f"it stays where it is: {body}"
+
+
+@pytest.mark.parametrize("name", ["lines_invalidate", "lines_fence"])
+def test_fences_are_those_that_the_memory_model_names(name: str) -> None:
+    body = functions()[name]
+    found = [line for line in body if re.fullmatch(r"[lms]fence|d[ms]b \w+", line)]
+    assert found == FENCES[MACHINE][name]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from by_hand import local, streams
 from expected import COLLECTIVES, OPS, input_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,8 +50,6 @@ from cxlemu.plan import (
     RankPart,
     RedOp,
     Region,
-    Stream,
-    encode,
 )
 from cxlemu.plan.layout import doorbell_word
 from faults.lending import with_heap
@@ -227,9 +226,11 @@ class Case(NamedTuple):
 
     def running(self) -> Running:
         buffers = tuple(Buffer(name, BUFFER_BYTES) for name in "oabc")
-        streams = tuple(Stream(f"s{k}", encode(list(stream))) for k, stream in enumerate(self.streams))
         return Running(
-            CALL, self.frame, RankPart(0, buffers, streams, 3), Binding(LAYOUT, BASE, self.epoch, CALL.tag())
+            CALL,
+            self.frame,
+            RankPart(0, buffers, streams(self.streams), 3),
+            Binding(LAYOUT, BASE, self.epoch, CALL.tag()),
         )
 
 
@@ -339,10 +340,9 @@ GEMM = Frame(1, (), (), (Kernel("gemm_f32", (2, 3, 4)),))
 SIZES = (24, 32, 48, 0)  # of C = A B, A and B
 
 
-def by_hand(streams: list[list[Instruction]], frame: Frame = GEMM, sizes: tuple[int, ...] = SIZES) -> Running:
+def by_hand(programs: list[list[Instruction]], frame: Frame = GEMM, sizes: tuple[int, ...] = SIZES) -> Running:
     buffers = tuple(Buffer(name, nbytes) for name, nbytes in zip("oabc", sizes, strict=True))
-    named = tuple(Stream(f"s{k}", encode(stream)) for k, stream in enumerate(streams))
-    return Running(CALL, frame, RankPart(0, buffers, named, 1), Binding(LAYOUT, BASE, 5, CALL.tag()))
+    return Running(CALL, frame, RankPart(0, buffers, streams(programs), 1), Binding(LAYOUT, BASE, 5, CALL.tag()))
 
 
 @pytest.fixture(params=["reference", "native", "native emulated"])
@@ -352,10 +352,6 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         memory = MemorySpec(seed=1).open(cards, host_cache=HostCache.private(cards), host=0, rank=0)
         return engine_for("native", BACKENDS["emulated"], memory, cards)
     return engine_for(request.param, BACKENDS["shm"], DirectMemory(cards), cards)
-
-
-def local(name: int, offset: int = 0) -> Operand:
-    return Operand(Kind.BUFFER, name, 0, offset)
 
 
 def test_compute_runs_its_kernel_where_the_stream_stands(engine: Engine) -> None:

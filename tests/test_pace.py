@@ -45,8 +45,6 @@ from cxlemu.plan import (
     Plan,
     RankPart,
     Region,
-    Stream,
-    encode,
 )
 from cxlemu.pool import catalog as pool_catalog
 from cxlemu.pool import segments
@@ -56,8 +54,9 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.context import World
 from faults.lockstep import fresh_buffers
-from tests.fabric_helpers import FENCE, fabric, read, wait, write
-from tests.fabric_helpers import signal as ring
+from tests.by_hand import FENCE, streams, wait
+from tests.by_hand import signal as ring
+from tests.fabric_helpers import fabric, read, write
 from tests.native_lockstep import card
 
 CARD_BYTES = 1 << 20
@@ -182,8 +181,7 @@ def by_hand(ranks: Sequence[Sequence[Sequence[Instruction]]], rounds: int = 1) -
     regions = tuple(Region(0, 1, 4096, rank << 14, 0, WHOLE) for rank in range(len(ranks)))
 
     def build(rank: int) -> tuple[Frame, RankPart]:
-        streams = tuple(Stream(f"s{k}", encode(list(stream))) for k, stream in enumerate(ranks[rank]))
-        return Frame(rounds, regions, ()), RankPart(rank, BUFFERS, streams, 0)
+        return Frame(rounds, regions, ()), RankPart(rank, BUFFERS, streams(ranks[rank]), 0)
 
     return Plan(Call("by hand", "by hand", len(ranks), WHOLE), layout, build)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from by_hand import FENCE, local, pool, signal, wait
 
 from collectives.catalog import build, recipe, variants
 from collectives.contracts import COLLECTIVES
@@ -47,40 +48,23 @@ HEAP = Region(0, 1, 4096, 0, 0, 2048, heap=True)
 F32 = DTYPE_NAMES.index("f32")
 
 
-def pool(region: int, offset: int = 0, seq: int = 0) -> Operand:
-    return Operand(Kind.REGION, region, seq, offset)
-
-
-def local(buffer: int = 0, offset: int = 0) -> Operand:
-    return Operand(Kind.BUFFER, buffer, 0, offset)
-
-
 def instruction(op: Op, nbytes: int = 0, **given: object) -> Instruction:
     return Instruction(op, nbytes=nbytes)._replace(**given)
 
 
 def write(region: int, nbytes: int = 64, *, offset: int = 0, seq: int = 0, op: Op = Op.WRITE) -> Instruction:
-    return instruction(op, nbytes, dst=pool(region, offset, seq), a=local())
+    return instruction(op, nbytes, dst=pool(offset, seq, region=region), a=local())
 
 
 def drop(region: int, nbytes: int = 64, *, offset: int = 0, seq: int = 0) -> Instruction:
-    return instruction(Op.INVALIDATE, nbytes, a=pool(region, offset, seq))
-
-
-def signal(doorbell: int, epoch: int = 0) -> Instruction:
-    return instruction(Op.SIGNAL, arg=doorbell, value=epoch)
-
-
-def wait(doorbell: int, epoch: int = 0) -> Instruction:
-    return instruction(Op.WAIT, arg=doorbell, value=epoch)
+    return instruction(Op.INVALIDATE, nbytes, a=pool(offset, seq, region=region))
 
 
 def event(op: Op, number: int = 0) -> Instruction:
     return instruction(op, arg=number)
 
 
-FENCE = instruction(Op.FENCE)
-ADD = instruction(Op.REDUCE, 64, dtype=F32, redop=RedOp.SUM, dst=local(1), a=local(0), b=pool(0))
+ADD = instruction(Op.REDUCE, 64, dtype=F32, redop=RedOp.SUM, dst=local(1), a=local(0), b=pool())
 GEMM = instruction(Op.COMPUTE, 16, dst=local(1), a=local(0), b=local(0, 16))
 
 Program = list[Instruction]
@@ -178,8 +162,8 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
     "operands": [
         ([instruction(Op.FLUSH, 64)], "operand a is missing"),
         ([instruction(Op.FLUSH, 64, a=local())], "operand a may not be a buffer"),
-        ([instruction(Op.WRITE, 64, dst=pool(0), a=pool(1))], "operand a may not be a region"),
-        ([FENCE._replace(dst=pool(0))], "operand dst may not be a region"),
+        ([instruction(Op.WRITE, 64, dst=pool(), a=pool(region=1))], "operand a may not be a region"),
+        ([FENCE._replace(dst=pool())], "operand dst may not be a region"),
         ([FENCE._replace(c=Operand(9))], "operand c is of kind 9, which does not exist"),
     ],
     "unused": [
@@ -216,7 +200,7 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
         ([drop(3)], "there is no region 3"),
         ([drop(0, 64, offset=2048)], "operand a is 64 bytes at 2048 of region 0, which has 2048"),
         ([drop(0, 2**62)], "of region 0, which has 2048"),
-        ([instruction(Op.READ, 64, dst=local(1), a=pool(0), dst2=pool(1, -64))], "operand dst2 is 64 bytes at -64"),
+        ([instruction(Op.READ, 64, dst=local(1), a=pool(), dst2=pool(-64, region=1))], "operand dst2 is 64 bytes at"),
     ],
     "round": [
         ([drop(0, seq=4)], "round 4 of a call of 4"),
@@ -272,7 +256,7 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
         (plan([write(0, 64, offset=256)], peer=[write(2, 320)]), (1, "main", 0), "line 0 of card 1"),
         (
             plan(
-                [instruction(Op.READ, 64, dst=local(1), a=pool(1), dst2=pool(0))],
+                [instruction(Op.READ, 64, dst=local(1), a=pool(region=1), dst2=pool())],
                 peer=[write(0, op=Op.WRITE_NT)],
             ),
             (1, "main", 0),
@@ -333,7 +317,7 @@ LEGAL: dict[str, Callable[[], Plan]] = {
     "a region on every byte of a slot": lambda: region(nbytes=8192),
     "one's own strip of the heap, and reading another's": lambda: in_heap(
         [write(3, 1024), write(3, 1024, offset=1024)],
-        peer=[drop(3, 2048), instruction(Op.READ, 64, dst=local(1), a=pool(3))],
+        peer=[drop(3, 2048), instruction(Op.READ, 64, dst=local(1), a=pool(region=3))],
     ),
     "the same line of a slot and of the heap": lambda: in_heap([write(3)], peer=[write(0)]),
     "neighbouring lines in one round": lambda: plan([write(0)], peer=[write(2, 64, offset=64)]),

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from by_hand import FENCE, local, pool
 from prove_programs import (
-    FENCE,
     INPUT,
     OUTPUT,
     Program,
@@ -19,9 +19,7 @@ from prove_programs import (
     drop,
     flush,
     load,
-    local,
     plan,
-    pool,
     record,
     ring,
     ring_data,

@@ -117,6 +117,14 @@ def test_nan_wins_on_either_side(dtype: str, redop: RedOp) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("redop", [RedOp.MIN, RedOp.MAX])
+def test_the_later_of_two_zeros_is_chosen_on_every_machine(dtype: str, redop: RedOp) -> None:
+    assert np.signbit(folded(dtype, redop, [[0.0, -0.0, -0.0], [-0.0, 0.0, 0.0], [-0.0, 0.0, -0.0]])).tolist() == [
+        *(True, False, True)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 def test_infinities(dtype: str) -> None:
     inf = float("inf")
     rows = [[inf, inf, -inf], [-inf, 1, 2]]

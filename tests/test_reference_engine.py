@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import by_hand
 import numpy as np
 import pytest
+from by_hand import FENCE, pool
 
 from cxlemu.engines.reference import Runner, run
 from cxlemu.engines.streams import Binding, Blocked, run_together
@@ -21,15 +23,12 @@ from cxlemu.plan import (
     Group,
     Instruction,
     Kernel,
-    Kind,
     Layout,
     Op,
     Operand,
     RankPart,
     RedOp,
     Region,
-    Stream,
-    encode,
 )
 from cxlemu.plan.layout import TAG_BITS, doorbell_word
 
@@ -43,12 +42,8 @@ BUFFER_BYTES = 256
 F32 = DTYPE_NAMES.index("f32")
 
 
-def pool(offset: int = 0, seq: int = 0) -> Operand:
-    return Operand(Kind.REGION, 0, seq, offset)
-
-
 def local(name: str, offset: int = 0) -> Operand:
-    return Operand(Kind.BUFFER, BUFFERS.index(name), 0, offset)
+    return by_hand.local(BUFFERS.index(name), offset)
 
 
 class World:
@@ -69,7 +64,7 @@ class World:
         part = RankPart(
             rank,
             tuple(Buffer(name, BUFFER_BYTES) for name in BUFFERS),
-            tuple(Stream(f"s{k}", encode(list(stream))) for k, stream in enumerate(streams)),
+            by_hand.streams(streams),
             events=4,
         )
         binding = Binding(LAYOUT, BASE, epoch, call.tag())
@@ -92,7 +87,6 @@ class World:
 
 WRITE = Instruction(Op.WRITE, dst=pool(30), a=local("a", 7), nbytes=150)
 FLUSH = Instruction(Op.FLUSH, a=pool(30), nbytes=150)
-FENCE = Instruction(Op.FENCE)
 INVALIDATE = Instruction(Op.INVALIDATE, a=pool(30), nbytes=150)
 READ = Instruction(Op.READ, dst=local("b", 3), a=pool(30), nbytes=150)
 DONE_0, DONE_1 = LAYOUT.done(0), LAYOUT.done(1)

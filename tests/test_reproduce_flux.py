@@ -1,4 +1,4 @@
-"""FLUX's figures beside ours: metrics by hand, what is fitted and what not, and what the command prints and writes."""
+"""FLUX's figures beside ours: metrics by hand, nothing fitted, and what the command prints and writes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collectives.fused.metrics import Metrics
 from collectives.reproduce import flux
 from collectives.workloads.language_model import LanguageModel
 from cxlemu.cli import main, reproduce_flux
+from cxlemu.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
 
 
@@ -43,18 +44,31 @@ def few() -> flux.Reproduction:
     return flux.Reproduction(rows=(512, 4096))
 
 
-def test_only_two_gemms_are_fitted_and_they_are_met(few: flux.Reproduction) -> None:
-    fitted = [row for row in few.rows if row.kind == "fitted"]
-    assert [row.figure for row in fitted] == ["a800 AG+GEMM: GEMM (ms)", "h800 AG+GEMM: GEMM (ms)"]
-    assert all(abs(row.relative_error) < 0.005 for row in fitted)
+def test_nothing_is_fitted_and_gemm_times_are_met_all_the_same(few: flux.Reproduction) -> None:
+    assert {row.kind for row in few.rows} == {"predicted"}
+    errors = [row.relative_error for row in few.rows if row.figure.endswith("GEMM (ms)")]
+    assert len(errors) == 4 and max(map(abs, errors)) < 0.07
     for cluster in flux.CLUSTERS:
         topology = Topology.load(cluster)
         assert topology.accelerator is not None
-        kinds = {
-            key[-1] for key, its in Accelerator.load(topology.accelerator).standings.items() if its.kind == "fitted"
-        }
-        assert kinds <= {"gemm_efficiency"}
-        assert not any(its.kind == "fitted" for its in topology.standings.values())
+        standings = (*Accelerator.load(topology.accelerator).standings.values(), *topology.standings.values())
+        assert not any(its.kind == "fitted" for its in standings)
+
+
+@pytest.mark.parametrize("cluster", [name for name, published in flux.CLUSTERS.items() if published])
+def test_products_and_copies_together_leave_memory_to_spare(cluster: str) -> None:
+    """So that sharing it slows neither: why the model has no such resource. With few rows it would."""
+    topology = Topology.load(cluster)
+    assert topology.accelerator is not None
+    its = Accelerator.load(topology.accelerator)
+    copied = 2 * max(link.gbytes_per_s or 0 for link in topology.links) * 1e9  # in and out, all the time
+    for kind, (n, k) in flux.SHAPES.items():
+        for m in flux.ROWS:
+            gathers = kind == "all_gather_gemm"
+            product = Product(m, n // 8, k) if gathers else Product(m, n, k // 8)
+            tiling = fastest(its, product)
+            loaded = moved_bytes(product, tiling, its.multiprocessors) / tiling.ns(its.multiprocessors) * 1e9
+            assert (loaded + copied <= 0.71 * its.memory_bytes_per_s) == (m >= 512)
 
 
 def test_the_best_shapes_hide_all_and_few_rows_cost_more_than_they_hide(few: flux.Reproduction) -> None:
@@ -81,6 +95,12 @@ def test_over_the_pool_at_most_the_product_hides(few: flux.Reproduction) -> None
     assert 0 < flux.efficiency_of(its) <= its.gemm_ns / its.ect_ns("unfused") + 0.02
 
 
+def test_slower_tiles_hide_less(few: flux.Reproduction) -> None:
+    its = Metrics(gemm_ns=100, tiled_ns=100, comm_ns=60, unfused_ns=160, medium_ns=145, fused_ns=112, wait_ns=3)
+    assert flux.slowed_efficiency_of(its) == pytest.approx(1 - (12 + 0.189 * 60) / 60)
+    assert few.slowed().keys() == {name for name, published in flux.CLUSTERS.items() if published}
+
+
 def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
     assert all(bool(row.shows) == row.missed for row in few.rows)
 
@@ -98,7 +118,8 @@ def test_the_command_prints_and_writes_all_of_it(
     document = json.loads(out.read_text())
     assert len(document["shapes"]) == 4 * 2 * 2
     assert any(shape["overlap_efficiency"] < 0 for shape in document["shapes"])
-    assert {row["kind"] for row in document["rows"]} == {"fitted", "predicted"}
+    assert {row["kind"] for row in document["rows"]} == {"predicted"}
+    assert document["fitted"] is None
     for name in ("efficiencies.png", "times.png"):
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
 

@@ -26,7 +26,8 @@ from cxlemu.plan import Call, Op
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.trace import GROUPS, events, perfetto
-from tests.fabric_helpers import FENCE, plan, read, signal, wait, write
+from tests.by_hand import FENCE, signal, wait
+from tests.fabric_helpers import plan, read, write
 
 TITAN = Topology.load("titan2-6xcz120")
 VARIANTS = [(c, v) for c in COLLECTIVES for v in catalog.variants(c)]

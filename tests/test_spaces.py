@@ -17,7 +17,8 @@ from cxlemu.errors import ArgumentError, ConfigError, PlanError
 from cxlemu.plan import Instruction, Kind, Op, Operand, RedOp
 from cxlemu.timing import CostModel
 from cxlemu.topology import Costs, Protocol, Topology
-from tests.fabric_helpers import FENCE, ends, ns, on_cards, plan, read, signal, used, wait, write
+from tests.by_hand import FENCE, signal, wait
+from tests.fabric_helpers import ends, ns, on_cards, plan, read, used, write
 
 MB = 1_000_003
 NIC, XLINK = 25, 400

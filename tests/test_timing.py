@@ -11,21 +11,8 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, ConfigError, DeadlineError, PlanError
 from cxlemu.plan import NOTHING, Call, Group, Instruction, Kind, Layout, Op, Operand, Region
 from cxlemu.timing import CostModel, Resource, bytes_per_ms, duration_ns
-from tests.fabric_helpers import (
-    FENCE,
-    LOAD_NS,
-    WAY_NS,
-    ends,
-    fabric,
-    ns,
-    plan,
-    read,
-    signal,
-    simulated,
-    used,
-    wait,
-    write,
-)
+from tests.by_hand import FENCE, signal, wait
+from tests.fabric_helpers import LOAD_NS, WAY_NS, ends, fabric, ns, plan, read, simulated, used, write
 from tests.max_min import Flow, max_min_ends_ns
 
 MB = 1_000_003  # no rate here divides it

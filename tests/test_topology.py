@@ -18,14 +18,15 @@ from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology, shipped_configs
 
 SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
-    "clusters-cxl": (128, 1, 128, 1 << 20),
-    "clusters-rdma": (128, 1, 128, 1 << 20),
+    "clusters-cxl": (64, 1, 64, 1 << 20),
+    "clusters-rdma": (64, 1, 64, 1 << 20),
     "cxl-8xh100": (8, 1, 16, 32 << 20),
     "tiers-clusters": (72, 1, 126, 1 << 20),
     "tiers-rdma": (72, 1, 144, 1 << 20),
     "tiers-scalepool": (72, 1, 92, 1 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
     "infiniband-12xh100": (12, 1, 12, 32 << 20),
+    "clusters-64x64": (64, 64, 4352, 1 << 20),
     "laptop": (2, 1, 2, 8 << 20),
     "mixed-2x4": (8, 1, 12, 8 << 20),
     "nvl72": (72, 1, 72, 1 << 20),

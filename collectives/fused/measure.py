@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from binascii import crc_hqx
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -121,30 +122,54 @@ def _clock_ns(program: _native.Program, stream: int) -> int:
     return time.monotonic_ns() if modelled_ns is None else modelled_ns
 
 
-def measure(context: RankContext, job: Job) -> Seen:
-    """On one rank. Raises ArgumentError for a job that is not possible."""
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a rank measures with. ``control``: where ranks meet, which takes no modelled time."""
+
+    comm: Communicator
+    control: Communicator
+    recorder: Recorder
+    a_core_each: bool
+
+
+@contextmanager
+def world_of(context: RankContext, region_bytes: int) -> Iterator[World]:
+    """Ranks spin where each has a core."""
     engine: Engine = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
     assert isinstance(engine, NativeEngine)
     recorder = Recorder(engine)
     with (
-        Communicator.world(context, region_bytes=job.region_bytes, engine=recorder) as comm,
+        Communicator.world(context, region_bytes=region_bytes, engine=recorder) as comm,
         Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK, paced=False) as control,
     ):
         a_core_each = have_a_core_each(control.all_gather(cores_here()), control.rank)
         if a_core_each:
             engine.spins = SPINS
-        return _Measuring(comm, control, recorder, job).seen(a_core_each)
+        yield World(comm, control, recorder, a_core_each)
 
 
-class _Measuring:
-    def __init__(self, comm: Communicator, control: Communicator, recorder: Recorder, job: Job) -> None:
-        self._comm, self._control, self._recorder, self._job = comm, control, recorder, job
-        call = call_of(job.operator, "fused", comm.size, job.choice)
-        a, b = oracle.inputs(call, comm.rank, SEED, 0)
+def measure(context: RankContext, job: Job) -> Seen:
+    """On one rank. Raises ArgumentError for a job that is not possible."""
+    with world_of(context, job.region_bytes) as world:
+        return Measuring(world, job).seen()
+
+
+class Measuring:
+    """This rank's matrices, and operations on them."""
+
+    def __init__(self, world: World, job: Job) -> None:
+        self._world, self._job = world, job
+        self._comm, self._control, self._recorder = world.comm, world.control, world.recorder
+        call = call_of(job.operator, "fused", self._comm.size, job.choice)
+        a, b = oracle.inputs(call, self._comm.rank, SEED, 0)
         self._a, self._b = as_bytes(a, "a"), as_bytes(b, "b")
         self._out = np.empty(shapes(call).c, DTYPES[call.dtype])
-        self._right = oracle.expected(call, comm.rank, SEED, 0) if job.check else None
-        self._operations = {name: self._operation(name, plan) for name, plan in self._plans().items()}
+        self._right = oracle.expected(call, self._comm.rank, SEED, 0) if job.check else None
+
+    def fused(self, choice: Choice) -> Operation:
+        """The fused call, cut so."""
+        plan = build(self._comm.layout, call_of(self._job.operator, "fused", self._comm.size, choice))
+        return self._operation("fused", plan)
 
     def _plans(self) -> dict[str, Plan]:
         job, layout = self._job, self._comm.layout
@@ -156,25 +181,27 @@ class _Measuring:
         digest = crc_hqx(name.encode(), plan.call.tag())
         return self._comm.product_of(plan, digest, (self._a, as_bytes(self._out, "out"), self._b), self._out)
 
-    def seen(self, a_core_each: bool) -> Seen:
-        job, names = self._job, list(self._operations)
+    def seen(self) -> Seen:
+        job = self._job
+        operations = {name: self._operation(name, plan) for name, plan in self._plans().items()}
+        names = list(operations)
         entered: dict[str, list[int]] = {name: [] for name in names}
         left: dict[str, list[int]] = {name: [] for name in names}
         wrong = dict.fromkeys(job.styles, 0)
         for number in range(job.warmup + job.iterations):
             for name in names:
-                before_ns, after_ns = self._timed(self._operations[name])
+                before_ns, after_ns = self.timed(operations[name])
                 if name in wrong:
                     wrong[name] += self._wrong()
                 if number >= job.warmup:
                     entered[name].append(before_ns)
                     left[name].append(after_ns)
-        steps = {style: self._traced(style) for style in job.styles} if job.traced else {}
-        return Seen(
-            self._comm.rank, len(os.sched_getaffinity(0)), a_core_each, self._comm.layout, entered, left, wrong, steps
-        )
+        steps = {style: self._traced(operations[style]) for style in job.styles} if job.traced else {}
+        cores, a_core_each = len(os.sched_getaffinity(0)), self._world.a_core_each
+        return Seen(self._comm.rank, cores, a_core_each, self._comm.layout, entered, left, wrong, steps)
 
-    def _timed(self, call: Callable[[], object]) -> tuple[int, int]:
+    def timed(self, call: Callable[[], object]) -> tuple[int, int]:
+        """When this rank begins and ends a call that all begin together."""
         self._out.fill(np.nan)
         self._control.barrier()
         before_ns = time.monotonic_ns()
@@ -184,11 +211,11 @@ class _Measuring:
     def _wrong(self) -> int:
         return 0 if self._right is None else int((self._out != self._right).sum())
 
-    def _traced(self, style: str) -> list[Step]:
+    def _traced(self, call: Callable[[], object]) -> list[Step]:
         steps: list[Step] = []
         self._recorder.steps = steps
         try:
-            self._timed(self._operations[style])
+            self.timed(call)
         finally:
             self._recorder.steps = None
         return steps

@@ -1,14 +1,18 @@
 """A file of what was tuned, for each machine it was tuned on: never taken for another one.
 
-A machine is its name, and a digest of all that is said of it (figures, standings, accelerator) and of our version.
+A machine is its name, and a digest of all that is said of it (figures, standings, accelerator) and of our version; of
+this one, also of its processor and of how calls are run here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,7 +28,8 @@ FILE_BYTES_MAX = 1 << 22
 FILES_ARE = "a file that --tuned wrote"
 
 Dimension = Annotated[int, Field(ge=1, le=DIMENSION_MAX)]
-Word = Annotated[str, Field(max_length=100)]
+WORD_MAX = 100
+Word = Annotated[str, Field(max_length=WORD_MAX)]
 
 
 class _Model(BaseModel):
@@ -53,11 +58,36 @@ class _File(_Model):
     entries: Annotated[list[_Entry], Field(max_length=10_000)]
 
 
+class Machine(NamedTuple):
+    name: str
+    digest: str
+
+
+def modelled(topology: Topology) -> Machine:
+    """One in virtual time."""
+    return Machine(topology.name, _digest(topology))
+
+
+def this_one(topology: Topology, run: dict[str, str]) -> Machine:
+    """The one that we run on, with the topology that it emulates. ``run``: how calls are run, so far as it matters."""
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    processor = match.group(1) if match else platform.machine()
+    name = f"{len(os.sched_getaffinity(0))} cores of {processor}"
+    return Machine(f"{topology.name} on {name}"[:WORD_MAX], _digest(topology, {"on": name} | run))
+
+
+def _digest(topology: Topology, more: dict[str, str] | None = None) -> str:
+    said = topology.document() | {"cxlemu": __version__} | (more or {})
+    if topology.accelerator is not None:
+        said["accelerator"] = Accelerator.load(topology.accelerator).model_dump()
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
 class TunedFile:
     """``path`` need not be there yet. Raises ArgumentError for one that is something else, or cannot be read."""
 
-    def __init__(self, path: Path, topology: Topology, ranks: int) -> None:
-        self.path, self._machine, self._digest, self._ranks = path, topology.name, _digest(topology), ranks
+    def __init__(self, path: Path, machine: Machine, ranks: int) -> None:
+        self.path, self._machine, self._digest, self._ranks = path, machine.name, machine.digest, ranks
         self._entries: list[_Entry] = _read(path) if path.exists() else []
 
     def get(self, operator: Operator) -> Tuned | None:
@@ -96,13 +126,6 @@ class TunedFile:
     def _is_of(self, entry: _Entry, operator: Operator) -> bool:
         its = Operator(entry.kind, entry.m, entry.n, entry.k, entry.dtype)
         return (entry.machine, entry.digest, entry.ranks, its) == (self._machine, self._digest, self._ranks, operator)
-
-
-def _digest(topology: Topology) -> str:
-    said = topology.document() | {"cxlemu": __version__}
-    if topology.accelerator is not None:
-        said["accelerator"] = Accelerator.load(topology.accelerator).model_dump()
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _read(path: Path) -> list[_Entry]:

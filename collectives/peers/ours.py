@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from collectives.choose import ZERO_COPY_MIN_BYTES
 from collectives.communicator import Communicator
 from collectives.layouts import REGION_BYTES
-from collectives.peers.worker import Buffers, Repeated, allocate, die_with_parent, serve
+from collectives.operations import Operation
+from collectives.peers.worker import Buffers, Call, Repeated, allocate, die_with_parent, serve
 from cxlemu import __version__
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
@@ -21,6 +23,7 @@ from cxlemu.units import format_bytes
 from cxlemu.world import RankContext, launch
 
 PAGE_BYTES = 4096
+ROOTED = ("reduce", "gather", "scatter")
 BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be copied for that, either
 
 
@@ -32,23 +35,35 @@ class Ours:
     def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
         private = allocate(command)
         paths = {
-            "call": Repeated(self._bound("{}", command, private), private),
-            "handle": Repeated(self._bound("{}_init", command, private)(), private),
+            "call": Repeated(self._call(command, private), private),
+            "handle": Repeated(self._handle(command, private, "auto"), private),
         }
         if (pooled := self._in_pool(command, private)) is not None:
             own = Buffers(pooled.x if private.x is not None else None, pooled.out)
-            paths["pool"] = Repeated(self._bound("{}_init", command, pooled, variant="zero_copy")(), own)
+            asked = command["collective"] == "scatter" and command["output_bytes"] >= ZERO_COPY_MIN_BYTES
+            paths["pool"] = Repeated(self._handle(command, pooled, "zero_copy" if asked else "auto"), own)
         return paths
 
-    def _bound(self, verb: str, command: dict[str, Any], buffers: Buffers, **more: Any) -> Any:
-        """The call as a program writes it, not through a partial, which copies what is given by name every time."""
+    def _call(self, command: dict[str, Any], buffers: Buffers) -> Call:
+        """As a program writes it: a partial, or ** in the call, would copy what is given by name every time."""
         name, root, (x, out) = command["collective"], command["root"], buffers
-        call = getattr(self._comm, verb.format(name))
+        call = getattr(self._comm, name)
         if name == "broadcast":
-            return lambda: call(out, root=root, **more)
-        if name in ("reduce", "gather", "scatter"):
-            return lambda: call(x, out=out, root=root, **more)
-        return lambda: call(x, out=out, **more)
+            return lambda: call(out, root=root)
+        if name in ROOTED:
+            return lambda: call(x, out=out, root=root)
+        return lambda: call(x, out=out)
+
+    def _handle(self, command: dict[str, Any], buffers: Buffers, variant: str) -> Operation:
+        name, (x, out) = command["collective"], buffers
+        root = {"root": command["root"]} if name in ROOTED else {}
+        init = getattr(self._comm, f"{name}_init")
+        operation: Operation
+        if name == "broadcast":
+            operation = init(out, root=command["root"], variant=variant)
+        else:
+            operation = init(x, out=out, variant=variant, **root)
+        return operation
 
     def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
         """The same arrays in the pool, as far as zero copy wants them there. None where its heap has no room.

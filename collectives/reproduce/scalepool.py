@@ -1,6 +1,7 @@
 """ScalePool (arXiv 2510.14580): its published training speedups beside ours, and what makes them.
 
-Rules: hardware is the configs', parallelisms are those of the models' papers; nothing is fitted, all is predicted. As
+Rules: hardware is the configs', parallelisms are those of the models' papers; nothing is fitted, all is predicted. The
+baseline runs NCCL's plans in the protocols that it takes. As
 Calculon does, with which the paper computes, tensor parallelism is billed to the inside of clusters and all else to
 what is between them; `two_levels` says what it would be if only what has to cross did.
 """
@@ -23,11 +24,12 @@ from collectives.workloads.fabrics import Fabric, Modelled
 from collectives.workloads.hierarchical import TwoLevels
 from collectives.workloads.language_model import LanguageModel
 from collectives.workloads.machine import Machine, Offload
+from collectives.workloads.offload import NOT_SAID, passing_gbytes_per_s
 from collectives.workloads.parallelism import Parallelism
 from collectives.workloads.step import Step, train
 from collectives.workloads.symmetric import Symmetric
-from cxlemu.topology import Accelerator, Topology
-from cxlemu.topology.fields import GbytesPerS, Model, Name
+from cxlemu.topology import Accelerator, Costs, LocalMemory, Topology
+from cxlemu.topology.fields import LinkFigures, Model, Name
 
 GEOMEAN, COMMUNICATION = 1.22, 3.79
 
@@ -39,11 +41,16 @@ class Case(Model):
     published: float = Field(gt=0, description="speedup over the baseline")
 
 
-class State(Model):
-    """Where the optimizer's state is."""
+class Host(Model):
+    """The baseline's place for the optimizer's state: one accelerator's share of the memory beside it."""
 
-    gbytes_per_s: GbytesPerS = Field(description="each way, of one accelerator")
-    update_gbytes_per_s: GbytesPerS | None = Field(default=None, description="at which state passes who updates it")
+    port: Costs = Field(description="to_pool_gbytes_per_s and from_pool_gbytes_per_s between the two")
+    memory: LocalMemory = Field(description="that memory, as the processor that updates reads and writes it")
+
+    @property
+    def offload(self) -> Offload:
+        to, back = (rate or NOT_SAID for rate in (self.port.to_pool_gbytes_per_s, self.port.from_pool_gbytes_per_s))
+        return Offload("host", to, back, at_memory=True, update_gbytes_per_s=passing_gbytes_per_s(self.memory))
 
 
 class Setup(Described):
@@ -57,8 +64,8 @@ class Setup(Described):
     baseline: Name = Field(description="the baseline's topology between clusters")
     scalepool: Name = Field(description="ScalePool's topology between clusters")
     overlap: bool = Field(description="whether communication between data ranks goes on behind computing")
-    host: State = Field(description="the baseline's place for the optimizer's state")
-    tier2: State = Field(description="ScalePool's")
+    host: Host = Field(description="the baseline's place for the optimizer's state")
+    tier2: LinkFigures = Field(description="the way to ScalePool's, of one accelerator")
     cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1, max_length=16)] = Field(
         description="model, parallel, microbatch and published speedup of each"
     )
@@ -88,8 +95,9 @@ class Reproduction:
     def __init__(self, setup: Setup | None = None, *, two_levels: bool = False) -> None:
         self.setup = setup or Setup.load("scalepool")
         self.accelerator = Accelerator.load(self.setup.accelerator)
-        self.baseline = Symmetric(Modelled(Topology.load(self.setup.baseline), tuned=True))
-        self.scalepool = Symmetric(Modelled(Topology.load(self.setup.scalepool), tuned=True))
+        self.baseline, self.scalepool = (
+            between(Topology.load(its)) for its in (self.setup.baseline, self.setup.scalepool)
+        )
         self.inside: Fabric = Modelled(Topology.load(self.setup.inside), tuned=True)
         self.two_levels = two_levels
 
@@ -103,14 +111,12 @@ class Reproduction:
 
     @cached_property
     def baseline_steps(self) -> list[Step]:
-        host = self.setup.host
-        place = Offload("host", host.gbytes_per_s, host.gbytes_per_s, True, host.update_gbytes_per_s)
-        return [self.step(case, self.baseline, place) for case in self.setup.cases]
+        return [self.step(case, self.baseline, self.setup.host.offload) for case in self.setup.cases]
 
     @cached_property
     def scalepool_steps(self) -> list[Step]:
-        tier2 = self.setup.tier2
-        place = Offload("tier 2", tier2.gbytes_per_s, tier2.gbytes_per_s, False, tier2.update_gbytes_per_s)
+        rate = self.setup.tier2.payload_gbytes_per_s
+        place = Offload("tier 2", rate, rate, at_memory=False)
         return [self.step(case, self.scalepool, place) for case in self.setup.cases]
 
     @cached_property
@@ -129,10 +135,10 @@ class Reproduction:
         other = Reproduction(self.setup)
         other.inside = self.inside
         if baseline is not None:
-            other.baseline = Symmetric(Modelled(baseline, tuned=True))
+            other.baseline = between(baseline)
             other.scalepool_steps = self.scalepool_steps
         if scalepool is not None:
-            other.scalepool = Symmetric(Modelled(scalepool, tuned=True))
+            other.scalepool = between(scalepool)
             other.baseline_steps = self.baseline_steps
         return other
 
@@ -148,10 +154,20 @@ class Reproduction:
         for pair in self.pairs:
             yield row_of(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, shows=why(pair))
         yield row_of("geometric mean of the five", GEOMEAN, self.geomean, shows="of those above")
-        rate = Topology.load(self.setup.baseline).links[0].gbytes_per_s
+        rate = host_gbytes_per_s(Topology.load(self.setup.baseline))
         needs = rate * self.communication / COMMUNICATION
         shows = f"the ratio of the links' bandwidths; met if RDMA carried {needs:.0f} of its {rate:.0f} GB/s"
         yield row_of("communication: mean speedup", COMMUNICATION, self.communication, shows=shows)
+
+
+def between(topology: Topology) -> Symmetric:
+    """NCCL's plans where the topology says what protocols are spoken, else the fastest of ours."""
+    return Symmetric(Modelled(topology, tuned=topology.pool_space.protocols is None))
+
+
+def host_gbytes_per_s(topology: Topology) -> float:
+    """Of an accelerator's own link to the fabric."""
+    return topology.expanded.links[0].gbytes_per_s
 
 
 def why(pair: Pair) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from collectives.reproduce.scalepool import Pair, Reproduction
-from cxlemu.topology import Topology
+from cxlemu.topology import Costs, Topology
 
-CXL_PORT, RDMA_ADAPTER = 128, 48  # GB/s, as in configs/
+CXL_PORT, RDMA_ADAPTER, SWITCHES = 128, 48, 3  # GB/s, and a leaf, a spine and a leaf: as in configs/
 OVERHEADS = ("call_ns", "copy_ns", "doorbell_ring_ns", "doorbell_observe_ns")
 
 
@@ -25,8 +25,8 @@ def axes(work: Reproduction) -> Iterator[Axis]:
     cxl, rdma = (Topology.load(name) for name in (work.setup.scalepool, work.setup.baseline))
     yield Axis(
         "CXL switches on the way",
-        (2, 8, 32, 128),
-        2,
+        (3, 8, 32, 128),
+        SWITCHES,
         lambda hops: work.varied(scalepool=with_switches(cxl, hops)).pairs,
     )
     yield Axis(
@@ -50,21 +50,28 @@ def axes(work: Reproduction) -> Iterator[Axis]:
 
 
 def with_switches(topology: Topology, hops: float) -> Topology:
-    """As many on each way, each as slow as those that there are: the spine stands for all but one."""
-    leaf, spine = topology.switches
-    slower = spine.model_copy(update={"port_latency_ns": round((hops - 1) * spine.port_latency_ns)})
-    return topology.model_copy(update={"switches": (leaf, slower)})
+    """As many on each way, each as slow as those that there are: three stand for all."""
+    (fabric,) = topology.fabrics
+    slower = fabric.model_copy(update={"port_latency_ns": round(hops / SWITCHES * fabric.port_latency_ns)})
+    return topology.model_copy(update={"fabrics": (slower,)})
 
 
 def with_rate(topology: Topology, gbytes_per_s: float) -> Topology:
     """Every accelerator's own link; those between switches grow with it."""
-    factor = gbytes_per_s / topology.links[0].gbytes_per_s
-    links = [link.model_copy(update={"gbytes_per_s": link.gbytes_per_s * factor}) for link in topology.links]
-    return topology.model_copy(update={"links": tuple(links)})
+    (fabric,) = topology.fabrics
+    link = fabric.host_link.model_copy(update={"gbytes_per_s": gbytes_per_s})
+    return topology.model_copy(update={"fabrics": (fabric.model_copy(update={"host_link": link}),)})
 
 
 def with_overhead(topology: Topology, factor: float) -> Topology:
-    """Of software, on every call, copy and flag."""
-    costs = topology.costs
-    longer = {name: round(factor * (getattr(costs, name) or 0)) for name in OVERHEADS}
-    return topology.model_copy(update={"costs": costs.model_copy(update=longer)})
+    """Of software, on every call and flag, in every protocol; NCCL chooses among them by its own formula."""
+    space = topology.pool_space
+    slower = [
+        its.model_copy(update={"costs": _longer(its.costs, factor), "step_ns": round(factor * its.step_ns)})
+        for its in space.protocols or ()
+    ]
+    return topology.model_copy(update={"spaces": (space.model_copy(update={"protocols": tuple(slower)}),)})
+
+
+def _longer(costs: Costs, factor: float) -> Costs:
+    return costs.model_copy(update={name: round(factor * (getattr(costs, name) or 0)) for name in OVERHEADS})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from collectives import sizes
 from collectives.bench import AUTO, Case
@@ -77,12 +78,12 @@ def simulate_case(
     where = topology.pool_space if space is None else topology.space(space)
     if split is None:
         machine, plan, choice = spoken(topology, case, algorithm, where)
-        model = CostModel.of(machine, case.call.ranks, failures)
+        model = model_of(machine, case.call.ranks, tuple(failures))
         program = [VirtualCall(plan, cards=model_cards(model, plan, where))]
     elif space is not None or where.owned:
         raise ArgumentError("--split is for a pool: its calls do not lie on memory of hosts or ranks, nor on --space")
     else:
-        model = CostModel.of(topology, case.call.ranks, failures)
+        model = model_of(topology, case.call.ranks, tuple(failures))
         program = split_calls(topology, case, split)
         plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
     check_memory(program)
@@ -129,6 +130,11 @@ def simulate_case(
         rounds=sum(its.rounds for its in dict.fromkeys(call.plan for call in program)),
     )
     return row, run
+
+
+@lru_cache(8)  # a sweep asks for the same ones again and again, and large fabrics have many routes
+def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ()) -> CostModel:
+    return CostModel.of(topology, ranks, failures)
 
 
 def _used(run: VirtualRun, kind: str) -> tuple[str, float]:

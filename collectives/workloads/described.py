@@ -10,6 +10,7 @@ from pydantic import PrivateAttr
 from cxlemu.errors import ConfigError
 from cxlemu.topology.document import Document, shown
 from cxlemu.topology.fields import Model, listed, validated
+from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.standing import Standings, take_standings, with_standings
 
 
@@ -52,6 +53,7 @@ class Described(Model):
         if not exists:
             raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped {cls.noun} ({listed(shipped)})")
         document = Document.read(path, cls.noun)
+        with_hardware(document)
         data, standings = take_standings(document)
         made = validated(cls, document, data)
         made._standings = standings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collectives.workloads.machine import Offload
 from cxlemu.errors import ArgumentError
-from cxlemu.topology import Topology
+from cxlemu.topology import LocalMemory, Topology
 
 PLACES = ("host", "pool")
 NOT_SAID = 10.0**6  # a rate that is never in the way
@@ -20,10 +20,15 @@ def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
             topology.hosts.memory,
             max(topology.place(ranks).count(host) for host in topology.place(ranks)),
         )
-        update = 2 / (1 / memory.read_gbytes_per_s + 1 / memory.write_gbytes_per_s) / sharing
+        update = passing_gbytes_per_s(memory) / sharing
         return Offload("host", to, from_, at_memory=True, update_gbytes_per_s=update)
     if place == "pool":
         cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
         share = sum(card.total_gbytes_per_s for card in cards) / ranks / 2  # reads and writes at once
         return Offload("pool", min(to, share), min(from_, share), at_memory=False)
     raise ArgumentError(f"there is no place {place!r} for the optimizer's state: it is one of {', '.join(PLACES)}")
+
+
+def passing_gbytes_per_s(memory: LocalMemory) -> float:
+    """What is read and written, together."""
+    return 2 / (1 / memory.read_gbytes_per_s + 1 / memory.write_gbytes_per_s)

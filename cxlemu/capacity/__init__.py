@@ -6,10 +6,18 @@
     manager.release(grant)                          # or manager.force("red")
 
 As with CXL's dynamic capacity (CXL 3.1, 9.13.3): a fabric manager adds extents, hosts release them or have them taken
-away, and what is given back is wiped. `GuardedEngine` executes plans inside one grant.
+away, and what is given back is wiped. `GuardedEngine` executes plans inside one grant, in one process.
+
+Between processes and hosts what is lent lies in the pool: a `PoolManager` writes it, and a world that was launched for
+a tenant has its grant as its pool, and nothing else of the cards:
+
+    manager = PoolManager.begin(pool, block_bytes=1 << 20)
+    manager.add("red", 8 << 20)
+    launch(main, ranks=2, tenant="red", pool_name=pool.name)
 """
 
 from cxlemu.capacity.guard import GuardedEngine
 from cxlemu.capacity.manager import Account, FabricManager, Grant
+from cxlemu.capacity.pool_manager import PoolManager
 
-__all__ = ["Account", "FabricManager", "Grant", "GuardedEngine"]
+__all__ = ["Account", "FabricManager", "Grant", "GuardedEngine", "PoolManager"]

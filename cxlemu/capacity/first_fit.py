@@ -6,10 +6,10 @@ from bisect import bisect_left
 
 
 class FirstFit:
-    """Gives out parts of [0, ``nbytes``). Holes are kept in order and never touch each other."""
+    """Gives out parts of [``begin``, ``end``). Holes are kept in order and never touch each other."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.holes: list[tuple[int, int]] = [(0, nbytes)] if nbytes else []  # (begin, end)
+    def __init__(self, end: int, begin: int = 0) -> None:
+        self.holes: list[tuple[int, int]] = [(begin, end)] if begin < end else []  # (begin, end)
 
     def take(self, nbytes: int) -> int | None:
         """Where ``nbytes`` (1 or more) begin, or None when no hole is large enough."""
@@ -18,6 +18,16 @@ class FirstFit:
                 self.holes[index : index + 1] = [(begin + nbytes, end)] if end - begin > nbytes else []
                 return begin
         return None
+
+    def take_at(self, at: int, nbytes: int) -> bool:
+        """Take [at, at + nbytes) and no other; false where not all of it is free."""
+        for index, (begin, end) in enumerate(self.holes):
+            if begin <= at and at + nbytes <= end:
+                self.holes[index : index + 1] = [
+                    hole for hole in ((begin, at), (at + nbytes, end)) if hole[0] < hole[1]
+                ]
+                return True
+        return False
 
     def give_back(self, begin: int, nbytes: int) -> None:
         """What `take` gave; it grows together with the holes on either side."""

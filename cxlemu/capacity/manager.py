@@ -49,7 +49,9 @@ class Account:
 
 
 @dataclass
-class _Totals:
+class Totals:
+    """Of one tenant, of each card."""
+
     peak: int = 0
     added: int = 0
     released: int = 0
@@ -61,26 +63,44 @@ class FabricManager:
     communicators need it. Threads may share it.
 
     ``memory``: the cards' bytes, if they are at hand; what is given back is wiped there before anybody else gets it.
-    Raises ArgumentError for a machine without room for one block.
+    ``first_byte``: what lies before it on every card is never lent. Raises ArgumentError for a machine without room for
+    one block.
     """
 
-    def __init__(self, *, card_bytes: int, cards: int, block_bytes: int, memory: Sequence[Bytes] = ()) -> None:
+    users = ("plan runs", "plans run")  # one, and several
+
+    def __init__(
+        self, *, card_bytes: int, cards: int, block_bytes: int, memory: Sequence[Bytes] = (), first_byte: int = 0
+    ) -> None:
         if block_bytes < LINE_BYTES or block_bytes % LINE_BYTES:
             raise ArgumentError(f"capacity is lent in blocks of whole lines, not of {block_bytes} bytes")
-        if cards < 1 or card_bytes < block_bytes:
+        room = round_down(card_bytes - first_byte, block_bytes)
+        if cards < 1 or room < block_bytes:
             raise ArgumentError(f"{cards} cards of {card_bytes} bytes have no block of {block_bytes} bytes to lend")
         if memory and (len(memory) != cards or min(card.size for card in memory) < card_bytes):
             raise ArgumentError(f"the memory at hand is not that of {cards} cards of {card_bytes} bytes")
         self.cards, self.block_bytes = cards, block_bytes
-        self.card_bytes = round_down(card_bytes, block_bytes)
+        self.first_byte, self.card_bytes = first_byte, first_byte + room  # capacity lies between them
         self._memory = memory
-        self._free = FirstFit(self.card_bytes)
+        self._lock = threading.RLock()
+        self._users: Counter[int] = Counter()  # by a grant's number: plans under way
+        self._restart(0)
+
+    def _restart(self, given: int) -> None:
+        """Nothing is lent, and so many grants were ever."""
+        self._free = FirstFit(self.card_bytes, self.first_byte)
         self._held: dict[int, Grant] = {}
         self._leaving: dict[int, Grant] = {}  # taken away from tenants whose plans still run there
-        self._users: Counter[int] = Counter()  # by a grant's number: plans under way
-        self._totals: dict[str, _Totals] = {}
-        self._given = 0
-        self._lock = threading.RLock()
+        self._totals: dict[str, Totals] = {}
+        self._given = given
+
+    def _restore(self, grant: Grant, *, leaving: bool) -> bool:
+        """Lend again what was lent before; false where that is not free."""
+        if not self._free.take_at(grant.at, grant.nbytes):
+            return False
+        (self._leaving if leaving else self._held)[grant.number] = grant
+        self._given = max(self._given, grant.number)
+        return True
 
     @classmethod
     def of(cls, topology: Topology, space: str, *, block_bytes: int) -> FabricManager:
@@ -111,7 +131,7 @@ class FabricManager:
             self._given += 1
             grant = Grant(self._given, tenant, at, wanted)
             self._held[grant.number] = grant
-            totals = self._totals.setdefault(tenant, _Totals())
+            totals = self._totals.setdefault(tenant, Totals())
             totals.added += wanted
             totals.peak = max(totals.peak, sum(its.nbytes for its in self.grants(tenant)))
             return grant
@@ -120,10 +140,10 @@ class FabricManager:
         """Give a grant back. Raises AccessError where it is not held, CapacityError while a plan runs in it."""
         with self._lock:
             self._require_held(grant)
-            if self._users[grant.number]:
+            if users := self._in_use(grant):
                 raise CapacityError(
-                    f"grant {grant.number} of tenant {grant.tenant} cannot be released: {self._users[grant.number]} "
-                    f"plans run in it; wait for them, or force it"
+                    f"grant {grant.number} of tenant {grant.tenant} cannot be released: "
+                    f"{users} {self.users[users > 1]} in it; wait for that, or force it"
                 )
             del self._held[grant.number]
             self._totals[grant.tenant].released += grant.nbytes
@@ -138,16 +158,23 @@ class FabricManager:
             for grant in taken:
                 del self._held[grant.number]
                 self._totals[tenant].forced += grant.nbytes
-                if self._users[grant.number]:
+                if self._in_use(grant):
                     self._leaving[grant.number] = grant
                 else:
                     self._free_again(grant)
             return taken
 
+    def _in_use(self, grant: Grant) -> int:
+        """How many ``users`` are in a grant now."""
+        return self._users[grant.number]
+
     def _free_again(self, grant: Grant) -> None:
+        self._wipe(grant)
+        self._free.give_back(grant.at, grant.nbytes)
+
+    def _wipe(self, grant: Grant) -> None:
         for card in self._memory:
             card[grant.at : grant.end] = 0
-        self._free.give_back(grant.at, grant.nbytes)
 
     # --- rights ------------------------------------------------------------------------------------------------
 
@@ -202,7 +229,7 @@ class FabricManager:
             )
 
     def _whose(self, card: int, offset: int) -> str:
-        if card >= self.cards or not 0 <= offset < self.card_bytes:
+        if card >= self.cards or not self.first_byte <= offset < self.card_bytes:
             return "not there"
         for grants, words in ((self._held, "tenant {}'s"), (self._leaving, "being taken away from {}")):
             for grant in grants.values():
@@ -227,7 +254,7 @@ class FabricManager:
         return tuple(grant for grant in self._held.values() if grant.tenant == tenant)
 
     def account(self, tenant: str) -> Account:
-        totals = self._totals.get(tenant, _Totals())
+        totals = self._totals.get(tenant, Totals())
         held = sum(grant.nbytes for grant in self.grants(tenant))
         leaving = sum(grant.nbytes for grant in self._leaving.values() if grant.tenant == tenant)
         return Account(tenant, held, leaving, totals.peak, totals.added, totals.released, totals.forced)
@@ -238,9 +265,10 @@ class FabricManager:
 
     def _why_not(self, tenant: str, wanted: int) -> str:
         what = f"tenant {tenant} asks for {format_bytes(wanted)} of each of {self.cards} cards, but "
+        lent = self.card_bytes - self.first_byte
         holders = ", ".join(f"{its.tenant} {format_bytes(its.held_bytes)}" for its in self.accounts() if its.held_bytes)
         if wanted > self.free_bytes:
-            return f"{what}{format_bytes(self.free_bytes)} are free of {format_bytes(self.card_bytes)}: " + (
+            return f"{what}{format_bytes(self.free_bytes)} are free of {format_bytes(lent)}: " + (
                 f"{holders} hold the rest" if holders else "that is all there is"
             )
         return (

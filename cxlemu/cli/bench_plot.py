@@ -62,6 +62,7 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
         if number + columns >= len(names):
             panel.set_xlabel("size")
             panel.xaxis.set_tick_params(labelbottom=True)
+    panels[0, 0].set_ylim(*_bounds_us(drawn))  # of all: they share it
     labels: dict[str, Any] = {}
     for panel in panels.flat:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -72,6 +73,11 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
     figure.tight_layout(rect=(0, 0.35 / figure.get_figheight(), 1, 1))
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _bounds_us(rows: Sequence[Row]) -> tuple[float, float]:
+    times = [time for row in rows for time in (row.ours_us, row.limit_us, *row.peers_us.values()) if time > 0]
+    return min(times) / 2, max(times) * 2
 
 
 def _panel(panel: Any, name: str, rows: Sequence[Row]) -> None:
@@ -93,8 +99,6 @@ def _panel(panel: Any, name: str, rows: Sequence[Row]) -> None:
     panel.minorticks_off()
     panel.grid(color="0.9", linewidth=0.6)
     panel.set_axisbelow(True)
-    positive = [time for row in rows for time in (row.ours_us, row.limit_us, *row.peers_us.values()) if time > 0]
-    panel.set_ylim(bottom=min(positive) / 2)
 
 
 def _line(panel: Any, name: str, points: Sequence[tuple[int, float]]) -> None:

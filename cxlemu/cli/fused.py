@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import click
 
@@ -19,9 +19,11 @@ from collectives.fused.halves import communicating, computing
 from collectives.fused.measure import Job, Seen, cut, measure
 from collectives.fused.plans import build
 from collectives.fused.seen import events, median_ns
+from collectives.fused.tuned import TunedFile
 from collectives.layouts import REGION_BYTES, world_layout
 from cxlemu.cli.forms import engines
 from cxlemu.cli.fused_report import Result, Setup, show
+from cxlemu.cli.fused_tuning import Search, machine_of, refuse_given, tuned
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.schedule_table import console
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -33,9 +35,10 @@ from cxlemu.plan import Layout, Plan
 from cxlemu.timing import CostModel
 from cxlemu.trace import perfetto
 from cxlemu.units import BytesParam, format_bytes
-from cxlemu.world import launch
+from cxlemu.world import RankContext, launch
 from cxlemu.world.machine import machine
 
+T = TypeVar("T")
 RANKS_MAX = 64
 SHARE = 0.5  # of communication, where its time scale is chosen: half as long as the product
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -83,8 +86,18 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
 @click.option("--style", type=click.Choice(["every", *STYLES]), default="every", show_default=True)
 @click.option("--comm-rows", type=click.IntRange(1), metavar="N", help="Rows of a communication tile.")
 @click.option("--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="A compute tile.")
-@click.option("--order", type=click.Choice(ORDERS), default=ORDERS[0], show_default=True, help="Who turns to whom.")
+@click.option("--order", type=click.Choice(ORDERS), help=f"Who turns to whom.  [default: {ORDERS[0]}]")
 @click.option("--transport", help="pull, or push: a copy for every reader.")
+@click.option("--tune", "tunes", is_flag=True, help="Search tiles, order and transport for this shape first.")
+@click.option(
+    "--tuned",
+    "tuned_file",
+    type=click.Path(path_type=Path),
+    help="As --tune, and keep what is found in this file, for this machine.",
+)
+@click.option(
+    "--budget-s", type=click.FloatRange(0), default=60.0, show_default=True, help="How long --tune searches, about."
+)
 @click.option("--iters", type=click.IntRange(1), default=5, metavar="N", show_default=True, help="Timed calls.")
 @click.option("-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Calls before them.")
 @click.option(
@@ -93,7 +106,14 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
 @click.option("-c", "--config", help="A topology: a file or a name.  [default: six-cards]")
 @click.option("--backend", type=click.Choice(["emulated", "shm"]), default="emulated", show_default=True)
 @click.option("--pace", is_flag=True, help="Communication takes the time of the modelled pool, times a scale.")
-@click.option("--time-scale", type=float, metavar="X", help="[default: communication is half as long as the product]")
+@click.option("--time-scale", type=float, metavar="X", help="[default: what --share makes it]")
+@click.option(
+    "--share",
+    type=click.FloatRange(0.01, 100),
+    metavar="X",
+    help="Communication takes so many times what the product does; or the product, what the topology's accelerator "
+    f"is to take.  [default: {SHARE:g}]",
+)
 @click.option(
     "--region-bytes",
     type=BytesParam(),
@@ -115,8 +135,11 @@ def command(
     style: str,
     comm_rows: int | None,
     tile: tuple[int, int] | None,
-    order: str,
+    order: str | None,
     transport: str | None,
+    tunes: bool,
+    tuned_file: Path | None,
+    budget_s: float,
     iters: int,
     warmup: int,
     check: str,
@@ -124,6 +147,7 @@ def command(
     backend: Literal["emulated", "shm"],
     pace: bool,
     time_scale: float | None,
+    share: float | None,
     region_bytes: int,
     deadline_s: float,
     json_file: Path | None,
@@ -138,19 +162,23 @@ def command(
 
     \b
     Examples:
-      cxlemu fused all_gather_gemm --pace
+      cxlemu fused all_gather_gemm --pace --tune
       cxlemu fused gemm_reduce_scatter -s 1024x1024x2048 --comm-rows 64 --tile 128x512 --pace --trace fused.json
       cxlemu fused gemm_all_reduce -n 4 -s 256x256x256 --json fused.json
       cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100 --tune
     """
-    for flag, file in (("--json", json_file), ("--trace", trace_file)):
+    for flag, file in (("--json", json_file), ("--trace", trace_file), ("--tuned", tuned_file)):
         check_output(flag, file)
+    tunes = tunes or tuned_file is not None
+    refuse_given(tunes, {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport})
     if time_scale is not None and not pace:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    if share is not None and (time_scale is not None or not pace):
+        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
     m, n, k = shape
     job = Job(
         Operator(kind, m, n, k, datatype),
-        Choice(comm_rows, tile, order, transport),
+        Choice(comm_rows, tile, order or ORDERS[0], transport),
         styles=STYLES if style == "every" else (style,),
         iterations=iters,
         warmup=warmup,
@@ -166,15 +194,31 @@ def command(
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
     setup = Setup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
+    known = None
+    if tuned_file is not None:
+        scaled = f"share {share or SHARE:g}" if time_scale is None else f"scale {time_scale:g}"
+        known = TunedFile(tuned_file, machine_of(setup, scaled if pace else "none"), ranks)
     run = partial(_measured, setup, deadline_s)
     out = console()
-    with out.status("measuring", spinner="line"):
+    how = "as given, or by default"
+    with out.status("measuring", spinner="line") as status:
         scale, modelled_ns = None, 0.0
         if pace:
             modelled_ns = _modelled_ns(setup, layout, communicating)
-            scale = TimeScale(time_scale, "given") if time_scale is not None else _suitable(run, setup, layout)
-        seen = run(job, None if scale is None else Pace(scale.value))
-    result = Result(replace(setup, pace=scale), seen, None if scale is None else modelled_ns * scale.value)
+            given = None if time_scale is None else TimeScale(time_scale, "given")
+            scale = given or _suitable(run, setup, layout, share or SHARE)
+        paced = None if scale is None else Pace(scale.value)
+        if tunes:
+            found, how = tuned(
+                Search(job, ranks, known, budget_s),
+                lambda main: _launched(setup, deadline_s, main, paced),
+                lambda what: status.update(f"tuning: {what}"),
+            )
+            job = replace(job, choice=found.choice)
+            status.update("measuring")
+        seen = run(job, paced)
+    setup = replace(setup, job=job, pace=scale, how=how)
+    result = Result(setup, seen, None if scale is None else modelled_ns * scale.value)
     show(result, out)
     write_json(json_file, result.document())
     if trace_file is not None:
@@ -183,8 +227,12 @@ def command(
 
 
 def _measured(setup: Setup, deadline_s: float, job: Job, pace: Pace | None = None) -> list[Seen]:
+    return _launched(setup, deadline_s, partial(measure, job=job), pace)
+
+
+def _launched(setup: Setup, deadline_s: float, main: Callable[[RankContext], T], pace: Pace | None) -> list[T]:
     return launch(
-        partial(measure, job=job),
+        main,
         ranks=setup.ranks,
         topology=setup.topology,
         memory=setup.memory,
@@ -201,15 +249,15 @@ def _modelled_ns(setup: Setup, layout: Layout, half: Callable[[Plan], Plan]) -> 
     return max(simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns, 1)
 
 
-def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout) -> TimeScale:
+def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout, share: float) -> TimeScale:
     """With which communication takes a share of what the product takes here or, where the topology's accelerator is to
     compute, with which this machine's product takes a share of what that takes.
     """
     product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
     if setup.topology.accelerator is None:
-        value = SHARE * product_ns / _modelled_ns(setup, layout, communicating)
-        reason = f"communication is to take {SHARE:g} of what the product takes here"
+        value = share * product_ns / _modelled_ns(setup, layout, communicating)
+        reason = f"communication is to take {share:g} of what the product takes here"
     else:
-        value = product_ns / (SHARE * _modelled_ns(setup, layout, computing))
-        reason = f"the product takes {SHARE:g} of what an {setup.topology.accelerator} is to take"
+        value = product_ns / (share * _modelled_ns(setup, layout, computing))
+        reason = f"the product takes {share:g} of what an {setup.topology.accelerator} is to take"
     return TimeScale(min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX), f"chosen: {reason}")

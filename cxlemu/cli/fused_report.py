@@ -12,8 +12,8 @@ from rich.text import Text
 
 from collectives.fused.choice import call_of
 from collectives.fused.measure import Job, Seen
-from collectives.fused.metrics import Metrics
-from collectives.fused.seen import median_ns, metrics, refusal, times_ns
+from collectives.fused.metrics import Metrics, Wait
+from collectives.fused.seen import median_ns, metrics, refusal, times_ns, waits
 from cxlemu import __version__
 from cxlemu.memory import MemorySpec
 from cxlemu.pace import TimeScale
@@ -40,6 +40,7 @@ class Setup:
     memory: MemorySpec
     blas_threads: str
     pace: TimeScale | None = None
+    how: str = ""  # the fused call was cut so
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class Result:
     def wrong(self) -> int:
         return sum(sum(one.wrong.values()) for one in self.seen)
 
+    @property
+    def _waits(self) -> list[Wait]:
+        return waits(self.seen, self.setup.job) if "fused" in self.setup.job.styles else []
+
     def document(self) -> dict[str, Any]:
         setup, found = self.setup, None if self.metrics is None else self.metrics.document()
         if found is not None and self.refusal:
@@ -72,6 +77,7 @@ class Result:
             "engine": "native",
             "operator": asdict(setup.job.operator),
             "choice": asdict(setup.job.choice),
+            "chosen": setup.how,
             "ranks": setup.ranks,
             "cores": self.seen[0].cores,
             "blas_threads": setup.blas_threads,
@@ -81,6 +87,7 @@ class Result:
             "modelled_comm_us": None if self.comm_ns is None else self.comm_ns / 1e3,
             "times_us": {name: [ns / 1e3 for ns in times_ns(self.seen, name)] for name in self.seen[0].left_ns},
             "metrics": found,
+            "waits": [its.document() for its in self._waits],
             "no_overlap_because": self.refusal or None,
             "wrong": {style: sum(one.wrong[style] for one in self.seen) for style in setup.job.styles},
             "checked": setup.job.check,
@@ -124,7 +131,7 @@ def _cut(result: Result) -> str:
     gemm = call_of(setup.job.operator, "fused", setup.ranks, setup.job.choice).gemm
     assert gemm is not None
     tiles = f"tiles of {gemm.tile_rows}x{gemm.tile_cols}, {gemm.comm_tile_rows} rows at once"
-    return f"{tiles}, {gemm.order}, {gemm.transport}"
+    return f"{tiles}, {gemm.order}, {gemm.transport}: {setup.how}"
 
 
 def _print_row(result: Result, name: str, title: str, out: Console) -> None:

@@ -13,16 +13,18 @@ from rich.text import Text
 from collectives.fused import KINDS, ORDERS, STYLES
 from collectives.fused.choice import Choice, Operator
 from collectives.fused.metrics import Metrics
-from collectives.fused.tuned import TunedFile
+from collectives.fused.tuned import TunedFile, modelled
 from collectives.fused.tuner import Tuned, tune
 from collectives.fused.virtual import Simulator
 from cxlemu import __version__
 from cxlemu.cli.fused import RANKS_MAX, Dimensions
 from cxlemu.cli.fused_report import NAMES
+from cxlemu.cli.fused_tuning import refuse_given
 from cxlemu.cli.output import check_output, write_json, write_output, writing
 from cxlemu.cli.schedule_table import console
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import GEMM_DTYPES
+from cxlemu.plan import Plan
 from cxlemu.topology import Topology
 from cxlemu.topology.standing import KINDS as STANDINGS
 from cxlemu.trace import events, perfetto
@@ -90,9 +92,7 @@ def command(
         check_output(flag, file)
     given = {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport}
     tunes = tunes or tuned_file is not None
-    if tunes and any(given.values()):
-        named = next(flag for flag, value in given.items() if value)
-        raise ArgumentError(f"{named} does not go with --tune, which chooses it")
+    refuse_given(tunes, given)
     topology = Topology.load(config)
     simulator = Simulator(topology, ranks or topology.place_count)
     m, n, k = shape
@@ -113,7 +113,7 @@ def command(
 
 def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple[Tuned, str]:
     """What is known or found, and in words how."""
-    file = TunedFile(path, simulator.topology, simulator.ranks) if path is not None else None
+    file = TunedFile(path, modelled(simulator.topology), simulator.ranks) if path is not None else None
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {path}"
     found = tune(
@@ -163,7 +163,7 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Choice
 def _document(
     simulator: Simulator, operator: Operator, choice: Choice, tuned: Tuned | None, metrics: Metrics
 ) -> dict[str, Any]:
-    accelerator = simulator.model.accelerator
+    accelerator, plan = simulator.model.accelerator, simulator.plan(operator, "fused", choice)
     assert accelerator is not None
     return {
         "version": __version__,
@@ -175,14 +175,18 @@ def _document(
         "config": simulator.topology.document(),
         "accelerator": accelerator.model_dump(exclude_none=True),
         "metrics": metrics.document(),
+        "waits": None if _is_long(plan) else [wait.document() for wait in simulator.waits(plan)],
     }
+
+
+def _is_long(plan: Plan) -> bool:
+    return sum(part.instruction_count for part in plan.parts) > TRACED_INSTRUCTIONS_MAX
 
 
 def _trace(simulator: Simulator, operator: Operator, choice: Choice) -> bytes:
     plan = simulator.plan(operator, "fused", choice)
-    instructions = sum(part.instruction_count for part in plan.parts)
-    if instructions > TRACED_INSTRUCTIONS_MAX:
+    if _is_long(plan):
         raise ArgumentError(
-            f"{operator}: {instructions} instructions are too many for a trace, {TRACED_INSTRUCTIONS_MAX} are the most"
+            f"{operator}: more than {TRACED_INSTRUCTIONS_MAX} instructions are too many for a trace: take larger tiles"
         )
     return perfetto(events(simulator.run(plan, log=True)))

@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from cxlemu.cli import pool_devices
+from cxlemu.cli import pool_capacity, pool_devices
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import catalog, numa, segments
@@ -27,7 +27,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 
 @click.group()
 def command() -> None:
-    """Pools in shared memory: list, inspect, clean. Pools on devices: format, show.
+    """Pools in shared memory: list, inspect, clean. Pools on devices: format, show. Of both: capacity for tenants.
 
     \b
     Examples:
@@ -36,11 +36,13 @@ def command() -> None:
       cxlemu pool clean --dry-run
       cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu pool capacity show --device /dev/dax0.0 --device /dev/dax1.0
     """
 
 
 command.add_command(pool_devices.format_pool)
 command.add_command(pool_devices.show)
+command.add_command(pool_capacity.capacity)
 
 
 @command.command("list")

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from cxlemu.capacity.pool_manager import PoolManager, lendable
 from cxlemu.errors import PoolError
-from cxlemu.pool.dax import map_all
+from cxlemu.pool.dax import DaxPool, map_all
 from cxlemu.pool.device import Mapped
 from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file, reserve
 from cxlemu.units import BytesParam, format_bytes
@@ -23,17 +24,21 @@ _devices = click.option("--device", "paths", multiple=True, required=True, metav
 @click.option("--interleave", type=BytesParam(), default="64K", show_default=True, help="Granule dealt to one card.")
 @click.option("--max-ranks", type=click.IntRange(1), default=1024, show_default=True, help="Ranks that can meet there.")
 @click.option("--create-size", type=BytesParam(), help="Make files that do not exist, of this size.")
+@click.option("--lend", type=BytesParam(), metavar="SIZE", help="Its capacity is lent to tenants, in blocks of SIZE.")
 @click.option("--yes", is_flag=True, help="Overwrite what is there without asking.")
-def format_pool(paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, yes: bool) -> None:
+def format_pool(
+    paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, lend: int | None, yes: bool
+) -> None:
     """Make one pool of devices or files: the first --device becomes card 0, and so on.
 
     Says what lies on each, and asks before it overwrites anything but zeros. Without a terminal to ask at, --yes has to
-    be given.
+    be given. With --lend, runs need a tenant, and `cxlemu pool capacity` says who has what.
 
     \b
     Examples:
       cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu pool format --device card0 --device card1 --create-size 64M --interleave 4K
+      cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
     """
     made: list[str] = []
     try:
@@ -43,19 +48,26 @@ def format_pool(paths: tuple[str, ...], interleave: int, max_ranks: int, create_
                 made.append(path)
         mapped = map_all(paths)
         sizes = [card.pages.nbytes for card in mapped]
-        geometry = geometry_for(sizes, interleave_bytes=interleave, max_ranks=max_ranks)
+        geometry = geometry_for(sizes, interleave_bytes=interleave, max_ranks=max_ranks if lend is None else 1)
+        if lend is not None:
+            align_bytes = max(card.device.align_bytes for card in mapped)
+            lendable(geometry.data_offset, geometry.card_bytes, lend, align_bytes)
         _look_and_ask(mapped, yes=yes)
         for card in mapped:
             if card.device.kind == "file":
                 reserve(card.device.path, card.device.nbytes)
         superblock = format_cards(mapped, geometry)
+        manager = None if lend is None else PoolManager.begin(DaxPool.attach(paths), lend)
     except BaseException:
         for path in made:
             Path(path).unlink()
         raise
+    room = f"room for {max_ranks} ranks"
+    if manager is not None:
+        room = f"{format_bytes(manager.free_bytes)} of each to lend in blocks of {format_bytes(manager.block_bytes)}"
     click.echo(
         f"formatted pool {superblock.uuid}: {geometry.cards} cards of {format_bytes(geometry.card_bytes)}, "
-        f"interleaved by {format_bytes(interleave)}, room for {max_ranks} ranks"
+        f"interleaved by {format_bytes(interleave)}, {room}"
     )
 
 

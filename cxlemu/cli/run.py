@@ -16,6 +16,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.measure import run_sweep
 from cxlemu.backends import BACKENDS
+from cxlemu.capacity.lease import lease_for
 from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run_faults import FaultScript
@@ -108,7 +109,12 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     help="emulated: shared memory behind caches that nothing keeps coherent; shm: coherent; dax: real cards.",
 )
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
-@click.option("--pool", type=click.UUID, help="Of the devices, those of this pool.")
+@click.option("--pool", metavar="UUID|NAME", help="Of the devices, those of this pool; or a tenant's in shared memory.")
+@click.option(
+    "--tenant",
+    envvar="CXLEMU_TENANT",
+    help="In what was lent to this tenant: see cxlemu pool capacity.  [default: $CXLEMU_TENANT]",
+)
 @click.option(
     "--adversary",
     metavar="SEED|off",
@@ -175,7 +181,8 @@ def command(
     config: str | None,
     backend: Kind,
     devices: tuple[str, ...],
-    pool: UUID | None,
+    pool: str | None,
+    tenant: str | None,
     adversary: str | None,
     script_file: Path | None,
     engine: str,
@@ -205,6 +212,7 @@ def command(
       cxlemu run all_gather -n 2 -b 64K -e 4M -f 8 -c laptop --pace
       mpirun -np 3 cxlemu run --launch env
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu run --tenant red --pool shared --backend shm
     """
     check_json_file(json_file)  # before --algorithm executes anything
     if algorithm is not None and variant != AUTO:
@@ -229,7 +237,8 @@ def command(
         integrity=integrity,
     )
     check_integrity(integrity)
-    memory = MemorySpec(backend, None if off else seed, devices=devices, pool=pool)
+    uuid, pool_name = (_uuid(pool), None) if backend == "dax" or tenant is None else (None, pool)
+    memory = MemorySpec(backend, None if off else seed, devices=devices, pool=uuid)
     check_engine(engine)
     faults = None if script_file is None else FaultScript.load(script_file, how=how, adversary=adversary)
     if faults is not None:
@@ -238,13 +247,16 @@ def command(
     place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
+    lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     setup = Setup(
-        topology=machine(config, memory),
+        topology=machine(config, memory, lease),
         ranks=place.ranks if place is not None else ranks or RANKS,
         memory=memory,
         launch=place.launcher if place is not None else how,
         engine=engine,
-        cards=_real_cards(memory),
+        cards=_real_cards(memory) if lease is None else lease.describe(),
+        tenant=tenant,
+        pool_name=pool_name,
     )
     sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology, setup.ranks))
     if pace:
@@ -272,7 +284,13 @@ def _run(
     pace = None if setup.pace is None else Pace(setup.pace.value)
     if how == "env":
         with from_environment(
-            topology=topology, memory=memory, deadline_s=deadline_s, on_message=report, pace=pace
+            topology=topology,
+            memory=memory,
+            deadline_s=deadline_s,
+            on_message=report,
+            pace=pace,
+            tenant=setup.tenant,
+            pool_name=setup.pool_name,
         ) as context:
             return run_sweep(context, sweep)
     return sum(
@@ -285,6 +303,8 @@ def _run(
             deadline_s=deadline_s,
             on_message=report if faults is None else faults.listening(report),
             pace=pace,
+            tenant=setup.tenant,
+            pool_name=setup.pool_name,
         )
     )
 
@@ -302,6 +322,13 @@ def _collectives(named: tuple[str, ...], algorithm: str | None) -> tuple[str, ..
     if algorithm is not None:
         return (load_algorithm(algorithm).collective,)
     return tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
+
+
+def _uuid(text: str | None) -> UUID | None:
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        raise ArgumentError(f"--pool: {text!r} is not a valid UUID.") from None
 
 
 def _number(text: str, flag: str, word: str) -> int:

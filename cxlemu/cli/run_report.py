@@ -44,8 +44,10 @@ class Setup:
     memory: MemorySpec
     launch: str
     engine: str
-    cards: str = ""  # what real ones are
+    cards: str = ""  # what real ones are, or a tenant's
     pace: TimeScale | None = None
+    tenant: str | None = None
+    pool_name: str | None = None  # of a tenant's pool in shared memory
 
 
 class Report:

@@ -1,4 +1,4 @@
-/* What moving bytes costs on a modelled fabric, in integer nanoseconds: timing.py says the whole model. The virtual engine
+/* What moving bytes costs on a modelled fabric, in integer nanoseconds: cxlemu/timing says the whole model. The virtual engine
  * asks it in virtual time, the native engine's pace in this machine's: it is one piece of C for both. */
 #ifndef CXLEMU_COST_H
 #define CXLEMU_COST_H

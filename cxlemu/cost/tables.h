@@ -1,4 +1,4 @@
-/* A model from the tables of timing.py, which are buffers that stay as they are. */
+/* A model from the tables of cxlemu/timing, which are buffers that stay as they are. */
 #ifndef CXLEMU_COST_TABLES_H
 #define CXLEMU_COST_TABLES_H
 

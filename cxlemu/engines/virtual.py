@@ -1,6 +1,6 @@
 """The virtual engine: plans as discrete events on a modelled fabric, for thousands of ranks, in virtual time.
 
-What everything costs says timing.py; the events are in C (cxlemu/virtual). Time is in integer nanoseconds and events
+What everything costs says cxlemu/timing; events are in C (cxlemu/virtual). Time is in integer nanoseconds and events
 are in a total order: of time, then rank and stream. So the same calls give the same run, to the bit.
 
     run = simulate(CostModel.of(topology, ranks), [VirtualCall(plan)])

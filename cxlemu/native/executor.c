@@ -21,7 +21,7 @@
 #define PAUSE() ((void)0)
 #endif
 
-#define NT_MIN_BYTES (8 << 20)
+#define NT_MIN_BYTES (4 << 20)
 #define LOOKS_WITHOUT_PAUSE 32 /* a peer in step with us rings within these */
 #define SLEEP_AFTER_YIELDS 64
 #define SLEEP_NS 20000

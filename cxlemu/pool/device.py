@@ -56,9 +56,22 @@ def map_device(path: str) -> Mapped:
     with _opened(path) as fd:
         device = _examine(path, os.fstat(fd))
         try:
-            return Mapped(device, *_map(fd, device))
+            return Mapped(device, *_map(fd, device, 0, device.usable_bytes))
         except OSError as error:
             raise PoolError(f"{path} cannot be mapped: {error.strerror}") from error
+
+
+def map_part(device: Device, at: int, nbytes: int) -> Bytes:
+    """Some bytes of a device alone, whole ``align_bytes`` of it. Raises PoolError as `map_device`, and for others."""
+    if at % device.align_bytes or nbytes % device.align_bytes or not 0 <= at <= at + nbytes <= device.usable_bytes:
+        raise PoolError(f"{device.path} has no {nbytes} bytes at {at} in whole pages of {device.align_bytes}")
+    with _opened(device.path) as fd:
+        if _examine(device.path, os.fstat(fd)).identity != device.identity:
+            raise PoolError(f"{device.path} is another device by now")
+        try:
+            return _map(fd, device, at, nbytes)[0]
+        except OSError as error:
+            raise PoolError(f"{device.path} cannot be mapped: {error.strerror}") from error
 
 
 @contextmanager
@@ -122,18 +135,18 @@ def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
     return nbytes, align_bytes
 
 
-def _map(fd: int, device: Device) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
+def _map(fd: int, device: Device, at: int, nbytes: int) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
     """A file is mapped with MAP_SYNC where its file system knows that (fsdax): then its metadata are as durable as
     its bytes. A device has no metadata."""
     if device.kind == "file":
         try:
-            return _pages(fd, device, _MAP_SHARED_VALIDATE | _MAP_SYNC), "MAP_SYNC"
+            return _pages(fd, _MAP_SHARED_VALIDATE | _MAP_SYNC, at, nbytes), "MAP_SYNC"
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-    return _pages(fd, device, mmap.MAP_SHARED), "MAP_SHARED"
+    return _pages(fd, mmap.MAP_SHARED, at, nbytes), "MAP_SHARED"
 
 
-def _pages(fd: int, device: Device, flags: int) -> Bytes:
+def _pages(fd: int, flags: int, at: int, nbytes: int) -> Bytes:
     """Unmapped when the last array that shows them is gone."""
-    return np.frombuffer(mmap.mmap(fd, device.usable_bytes, flags), dtype=np.uint8)
+    return np.frombuffer(mmap.mmap(fd, nbytes, flags, offset=at), dtype=np.uint8)

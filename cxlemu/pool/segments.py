@@ -115,9 +115,9 @@ def _check_status(segment: Segment, status: os.stat_result) -> None:
         raise PoolError(f"{segment} is open to others: mode {mode:04o}, at most {MODE:04o} is safe")
 
 
-def map_shared(fd: int, nbytes: int) -> Bytes:
-    """Writable bytes of the segment. They are unmapped when the last array that shows them is gone."""
-    return np.frombuffer(mmap.mmap(fd, nbytes, mmap.MAP_SHARED), dtype=np.uint8)
+def map_shared(fd: int, nbytes: int, at: int = 0) -> Bytes:
+    """Writable bytes of the segment, from the page ``at`` on; unmapped when the last array that shows them is gone."""
+    return np.frombuffer(mmap.mmap(fd, nbytes, mmap.MAP_SHARED, offset=at), dtype=np.uint8)
 
 
 def free_bytes() -> int:

@@ -31,6 +31,7 @@ class Document:
     def __init__(self, raw: bytes, file: str, noun: str = "topology") -> None:
         self.file = file
         self.lines: dict[Key, int] = {(): 1}
+        self._adopted: dict[Key, str] = {}  # keys that stand in another file
         if len(raw) > BYTES_MAX:
             raise ConfigError(f"{file}: larger than {BYTES_MAX} bytes, which no {noun} needs")
         try:
@@ -64,18 +65,29 @@ class Document:
 
     def place(self, key: Key) -> tuple[int, str]:
         """Line and dotted name of ``key``; the line of the nearest key above it where it is missing."""
+        known, named = self._near(key)
+        return self.lines[known], dotted(named)
+
+    def adopt(self, key: Key, other: Document, there: Key) -> None:
+        """``key`` stands at a place of another file."""
+        self.lines[key] = other.lines[there]
+        self._adopted[key] = other.file
+
+    def _near(self, key: Key) -> tuple[Key, Key]:
+        """The nearest key above it, or itself, that the document has; and the first one below that it has not."""
         known: Key = ()
         for part in key:
             if (*known, part) in self.lines:
                 known = (*known, part)
             elif isinstance(part, str):
-                return self.lines[known], dotted((*known, part))
-        return self.lines[known], dotted(known)
+                return known, (*known, part)
+        return known, known
 
     def error(self, key: Key, text: str) -> ConfigError:
         """``text`` continues a sentence that begins with the key's name."""
         line, name = self.place(key)
-        return ConfigError(f"{self.file}:{line}: {f'{name} {text}'.strip()}")
+        file = self._adopted.get(self._near(key)[0], self.file)
+        return ConfigError(f"{file}:{line}: {f'{name} {text}'.strip()}")
 
     def _defect(self, node: yaml.Node | None, text: str) -> ConfigError:
         return ConfigError(f"{self.file}:{node.start_mark.line + 1 if node else 1}: {text}")

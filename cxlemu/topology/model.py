@@ -12,6 +12,7 @@ from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology.checks import defects
 from cxlemu.topology.document import Document, Key, shown
 from cxlemu.topology.fields import listed, validated
+from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_configs
 from cxlemu.topology.standing import Standings, figures, take_standings, with_standings
@@ -71,6 +72,7 @@ class Topology(Parts):
 
     @classmethod
     def _from_document(cls, document: Document) -> Topology:
+        with_hardware(document)
         data, standings = take_standings(document)
         topology = validated(cls, document, data)
         topology._standings = standings

@@ -1,4 +1,4 @@
-"""The topology and accelerator files that come with cxlemu: in the installed package, or beside it in a checkout."""
+"""The topology, accelerator and hardware files that come with cxlemu: in the package, or beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def shipped_configs() -> dict[str, Path]:
 def shipped_accelerators() -> dict[str, Path]:
     """The same of accelerators."""
     return _files("accelerators/*.yaml")
+
+
+def shipped_hardware() -> dict[str, Path]:
+    """The same of figures that topologies share."""
+    return _files("hardware/*.yaml")
 
 
 def _files(pattern: str) -> dict[str, Path]:

@@ -1,5 +1,5 @@
 /* The virtual engine: plans as discrete events in integer nanoseconds. What a resource is and what each instruction
- * costs, timing.py says; this file says how the events lie in memory. Records are read in place. */
+ * costs, cxlemu/timing says; this file says how the events lie in memory. Records are read in place. */
 #ifndef CXLEMU_VIRTUAL_H
 #define CXLEMU_VIRTUAL_H
 

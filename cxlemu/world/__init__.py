@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
+from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pace import Pace
@@ -32,6 +33,7 @@ def launch(
     on_message: OnMessage | None = None,
     pool_name: str | None = None,
     pace: Pace | None = None,
+    tenant: str | None = None,
 ) -> list[T]:
     """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``; its results in rank order.
 
@@ -41,12 +43,16 @@ def launch(
     picklable. ``on_message`` gets what ranks ``emit``, in the calling thread. ``pace``: ranks take the time that the
     topology's cost model gives them (see cxlemu/pace.py); only for emulated pools.
 
+    ``tenant``: whose world this is, in a pool whose capacity is lent: the one called ``pool_name``, or on
+    ``memory.devices``. Its pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing else; it waits
+    for a grant up to a deadline.
+
     When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
     InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
     SIGHUP and SIGQUIT stop all ranks; an emulated pool is removed in every case.
     """
     return _run(
-        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, survivors=False
+        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, survivors=False
     ).in_rank_order()
 
 
@@ -61,11 +67,12 @@ def launch_survivors(
     on_message: OnMessage | None = None,
     pool_name: str | None = None,
     pace: Pace | None = None,
+    tenant: str | None = None,
 ) -> Outcome[T]:
     """As `launch`, for ranks that go on when another one dies: the ``results`` of those that came through, by rank, and
     the ``failures`` of the others. When some failed and the first of the others is through, the rest have one deadline.
     """
-    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, survivors=True)
+    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, survivors=True)
 
 
 def _run(
@@ -78,10 +85,12 @@ def _run(
     on_message: OnMessage | None,
     pool_name: str | None,
     pace: Pace | None,
+    tenant: str | None,
     *,
     survivors: bool,
 ) -> Outcome[T]:
-    world = World(ranks, machine(topology, memory), memory, deadline_s, how, pace)
+    lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
+    world = World(ranks, machine(topology, memory, lease), memory, deadline_s, how, pace, lease)
     if how == "threads":
         run = run_threads
     elif how == "processes":
@@ -89,4 +98,4 @@ def _run(
     else:
         raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
     with stops_exit(), world.create_pool(pool_name) as pool:
-        return run(main, world, pool, on_message or ignore_message, survivors=survivors)
+        return run(main, world.sharing(pool), pool, on_message or ignore_message, survivors=survivors)

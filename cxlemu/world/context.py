@@ -6,15 +6,20 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from uuid import UUID
 
 from cxlemu import __version__
 from cxlemu.backends import Backend
+from cxlemu.capacity.lease import Lease, lease_for
+from cxlemu.capacity.pool_manager import table_memory
+from cxlemu.capacity.table import header_of
+from cxlemu.capacity.tenancy import Tenancy, tenancy_in
+from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.clusters import memories_behind_pool
-from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.errors import AccessError, ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import HostMemory
@@ -27,6 +32,7 @@ from cxlemu.pool.session import Session, Wait, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
 from cxlemu.pool.shm import NewClocks, ShmPool
 from cxlemu.topology import Topology
+from cxlemu.world.machine import machine
 
 OnMessage = Callable[[object], None]
 
@@ -39,7 +45,8 @@ def ignore_message(message: object) -> None:
 class RankContext:
     """One rank's place in its world.
 
-    ``check()`` raises CancelledError once the world was told to stop: every wait loop calls it.
+    ``check()`` raises CancelledError once the world was told to stop, and AccessError once its capacity was taken away:
+    every wait loop calls it.
     ``emit(message)`` hands a picklable message to ``on_message`` where the world was launched; under mpirun,
     torchrun or srun there is no such place, and only rank 0's messages arrive, in its own process.
     """
@@ -59,6 +66,27 @@ class RankContext:
     launch: str  # "threads", "processes" or the name of the launcher
     emit: OnMessage
     check: Callable[[], None]
+    tenancy: Tenancy | None = None  # in a world of a tenant: its place in what was lent
+    world: World | None = field(default=None, repr=False)
+
+    @contextmanager
+    def in_grant(self, number: int) -> Iterator[RankContext]:
+        """The same ranks in another grant of their tenant, one that was added meanwhile; this one stays as it is.
+
+        Collective. Raises AccessError where the tenant does not hold it within a deadline, and ArgumentError in a world
+        that is no tenant's, or whose hosts are emulated, with caches of one grant each.
+        """
+        world = self.world
+        if world is None or world.lease is None or world.memory.kind == "emulated":
+            raise ArgumentError("another grant is for tenants on shm or dax")
+        text = f"{world.lease.grant.tenant}:{number}"
+        lease = lease_for(text, world.memory, world.lease.pool, wait_s=world.deadline_s)
+        larger = replace(world, lease=lease, topology=machine(world.topology, world.memory, lease))
+        with (
+            TenantPool.attach(lease, world.memory, world.deadline_s) as pool,
+            entered(larger, self.rank, pool, None, emit=self.emit, check=self.check) as context,
+        ):
+            yield context
 
 
 @dataclass(frozen=True)
@@ -71,6 +99,7 @@ class World:
     deadline_s: float
     launch: str
     pace: Pace | None = None
+    lease: Lease | None = None  # its pool is a part of one that is there already
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -79,6 +108,8 @@ class World:
             raise ArgumentError(f"a deadline is a positive number of seconds, not {self.deadline_s}")
         if self.pace is not None and self.memory.kind == "dax":
             raise ArgumentError("a pace is for emulated pools: real cards take the time that they take")
+        if self.pace is not None and self.lease is not None:
+            raise ArgumentError("a pace is for a whole pool: tenants would take turns at clocks that they do not share")
 
     @cached_property
     def hosts(self) -> tuple[int, ...]:
@@ -90,10 +121,12 @@ class World:
 
     def create_pool(self, name: str | None) -> Pool:
         """A fresh pool that this process owns; on real cards, the pool that is there."""
+        if self.lease is not None:
+            return TenantPool.attach(self.lease, self.memory, self.deadline_s)
         if self.memory.kind == "dax":
             if name is not None:
                 raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {name!r}")
-            return DaxPool.attach(self.memory.devices, self.memory.pool)
+            return _not_lent(DaxPool.attach(self.memory.devices, self.memory.pool))
         return ShmPool.create(
             name,
             cards=self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks),
@@ -117,13 +150,25 @@ class World:
 
     def attach_pool(self, name: str) -> Pool:
         """The pool that another process of this world made, or found."""
+        if self.lease is not None:
+            return TenantPool.attach(self.lease, self.memory, self.deadline_s)
         if self.memory.kind == "dax":
             return DaxPool.attach(self.memory.devices, UUID(name))
         return ShmPool.attach(name, deadline_s=self.deadline_s)
 
+    def sharing(self, pool: Pool) -> World:
+        """This world as its other processes get it: they find the caches of a tenant's emulated hosts."""
+        if not isinstance(pool, TenantPool) or self.memory.kind != "emulated" or self.launch != "processes":
+            return self
+        return replace(self, lease=pool.with_caches(max(self.hosts) + 1))
+
     @contextmanager
     def shared_host_cache(self, pool: Pool, rank: int) -> Iterator[HostCache | None]:
         """The cache that the processes of the rank's emulated host share; its segment is their lock file, too."""
+        if isinstance(pool, TenantPool) and self.lease is not None and self.memory.kind == "emulated":
+            with closing(pool.host_cache(self.lease, self.hosts[rank])) as cache:
+                yield cache
+            return
         if not isinstance(pool, ShmPool) or self.memory.kind != "emulated":
             yield None
             return
@@ -141,7 +186,15 @@ class World:
     def fingerprint(self, pool: Pool) -> bytes:
         topology = self.topology.model_dump(mode="json")
         agreed = json.dumps(
-            [__version__, self.ranks, topology, repr(self.memory), self.pace is not None, pool.uuid.hex]
+            [
+                __version__,
+                self.ranks,
+                topology,
+                repr(self.memory),
+                self.pace is not None,
+                pool.uuid.hex,
+                None if self.lease is None else self.lease.grant.number,
+            ]
         )
         return hashlib.blake2b(agreed.encode(), digest_size=FINGERPRINT_BYTES).digest()
 
@@ -160,45 +213,63 @@ def entered(
 ) -> Iterator[RankContext]:
     """Meet the other ranks in ``pool``; tell them at the end that this rank left, or that it failed."""
 
-    def wait(attempt: int) -> None:
-        check()
-        pause(attempt)
-
     host = world.hosts[rank]
     # The session has a memory of its own: how often it looks and beats depends on time, and must neither
     # consume the adversary's random numbers nor fence what the rank's program wrote.
     undisturbed = replace(world.memory, seed=None)
-    session = Session.open(
-        undisturbed.open(pool.cards, host_cache=cache, host=host, rank=rank),
-        rank=rank,
-        ranks=world.ranks,
-        host=host,
-        session_offset=pool.session_offset,
-        max_ranks=pool.max_ranks,
-        fingerprint=world.fingerprint(pool),
-        deadline_s=world.deadline_s,
-        wait=wait,
-        clock=clock,
-    )
-    try:
-        yield RankContext(
+    memory = world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank)
+    with tenancy_in(pool, rank, memory) as tenancy:
+
+        def check_all() -> None:
+            check()
+            if tenancy is not None:
+                tenancy.look()
+
+        def wait(attempt: int) -> None:
+            check_all()
+            pause(attempt)
+
+        session = Session.open(
+            undisturbed.open(pool.cards, host_cache=cache, host=host, rank=rank),
             rank=rank,
             ranks=world.ranks,
             host=host,
-            hosts=world.hosts,
-            topology=world.topology,
-            pool=pool,
-            backend=world.memory.backend,
-            memory=world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank),
-            session=session,
-            pacer=world.pacer(pool, rank),
-            arena=Arena(pool.data_offset, pool.card_bytes),
+            session_offset=pool.session_offset,
+            max_ranks=pool.max_ranks,
+            fingerprint=world.fingerprint(pool),
             deadline_s=world.deadline_s,
-            launch=world.launch,
-            emit=emit,
-            check=check,
+            wait=wait,
+            clock=clock,
         )
-    except BaseException:
-        session.leave(failed=True)
-        raise
-    session.leave()
+        try:
+            yield RankContext(
+                rank=rank,
+                ranks=world.ranks,
+                host=host,
+                hosts=world.hosts,
+                topology=world.topology,
+                pool=pool,
+                backend=world.memory.backend,
+                memory=memory,
+                session=session,
+                pacer=world.pacer(pool, rank),
+                arena=Arena(pool.data_offset, pool.card_bytes),
+                deadline_s=world.deadline_s,
+                launch=world.launch,
+                emit=emit,
+                check=check_all,
+                tenancy=tenancy,
+                world=world,
+            )
+        except BaseException:
+            session.leave(failed=True)
+            raise
+        session.leave()
+
+
+def _not_lent(pool: DaxPool) -> DaxPool:
+    """Raises AccessError for a pool whose capacity is lent to tenants: a run of nobody's would overwrite theirs."""
+    if header_of(pool, table_memory(pool)) is not None:
+        pool.close()
+        raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: say which one this is")
+    return pool

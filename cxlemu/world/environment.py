@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pace import Pace
@@ -90,8 +91,11 @@ def from_environment(
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
     pace: Pace | None = None,
+    tenant: str | None = None,
+    pool_name: str | None = None,
 ) -> Iterator[RankContext]:
-    """This process's place in the world that a launcher started; the other arguments as for ``launch``.
+    """This process's place in the world that a launcher started; the other arguments as for ``launch``, and so is
+    ``pool_name``, which only a tenant has.
 
     Rank 0 makes a pool in shared memory and removes it again when all others left, or after one deadline, or on an
     error; the others wait for both, and remove the pool themselves should rank 0 have died. A pool on devices is there
@@ -99,7 +103,10 @@ def from_environment(
     launcher or its variables make no sense, PoolError when the pool does not appear.
     """
     place = find_place(os.environ, one_machine=memory.kind != "dax")
-    world = World(place.ranks, machine(topology, memory), memory, deadline_s, place.launcher, pace)
+    if tenant is not None and memory.kind == "emulated":
+        raise ArgumentError("a tenant's emulated caches are those of one launch: under a launcher take shm or dax")
+    lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
+    world = World(place.ranks, machine(topology, memory, lease), memory, deadline_s, place.launcher, pace, lease)
     first = place.rank == 0
     with (
         stops_exit(),

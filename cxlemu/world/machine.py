@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cxlemu.capacity.lease import Lease
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.dax import DaxPool
@@ -10,32 +11,39 @@ from cxlemu.topology import Topology
 DEFAULT_TOPOLOGY = "six-cards"
 
 
-def machine(topology: Topology | str | None, memory: MemorySpec) -> Topology:
+def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | None = None) -> Topology:
     """The topology itself, loaded if need be; None is six-cards.
 
-    On real cards their number, size and interleaving are the pool's, and None has as many cards as the pool. Raises
-    ArgumentError for a topology with another number of cards, and what DaxPool.attach raises.
+    On real cards their number, size and interleaving are the pool's, for a tenant those of its grant, and None has as
+    many cards as the pool. Raises ArgumentError for a topology with another number of cards, and what DaxPool.attach
+    raises.
     """
     loaded = topology if isinstance(topology, Topology) else Topology.load(topology or DEFAULT_TOPOLOGY)
+    chosen = topology is not None
+    if lease is not None:
+        cards = (lease.cards, lease.grant.nbytes, lease.interleave_bytes)
+        return _with_cards(loaded, *cards, name=f"pool {lease.pool}", chosen=chosen)
     if memory.kind != "dax":
         return loaded
     with DaxPool.attach(memory.devices, memory.pool) as pool:
-        return _with_cards_of(pool, loaded, chosen=topology is not None)
+        cards = (len(pool.cards), pool.card_bytes, pool.interleave_bytes)
+        return _with_cards(loaded, *cards, name=f"pool {pool.uuid}", chosen=chosen)
 
 
-def _with_cards_of(pool: DaxPool, topology: Topology, *, chosen: bool) -> Topology:
-    count = len(pool.cards)
+def _with_cards(
+    topology: Topology, count: int, card_bytes: int, interleave_bytes: int, *, name: str, chosen: bool
+) -> Topology:
     if chosen and topology.card_count != count:
         raise ArgumentError(
-            f"{topology.name} has {topology.card_count} cards, but pool {pool.uuid} has {count}: "
+            f"{topology.name} has {topology.card_count} cards, but {name} has {count}: "
             "leave the config out, or give one with as many"
         )
-    space = topology.pool_space.model_copy(update={"interleave_bytes": pool.interleave_bytes})
+    space = topology.pool_space.model_copy(update={"interleave_bytes": interleave_bytes})
     changes = {
-        "emulation": topology.emulation.model_copy(update={"card_bytes": pool.card_bytes}),
+        "emulation": topology.emulation.model_copy(update={"card_bytes": card_bytes}),
         "spaces": tuple(space if other is topology.pool_space else other for other in topology.spaces),
     }
     if not chosen:
-        cards = topology.cards[0].model_copy(update={"count": count, "capacity_bytes": pool.card_bytes})
-        changes |= {"name": "devices", "description": f"pool {pool.uuid}", "cards": (cards,)}
+        cards = topology.cards[0].model_copy(update={"count": count, "capacity_bytes": card_bytes})
+        changes |= {"name": "devices", "description": name, "cards": (cards,)}
     return topology.model_copy(update=changes)

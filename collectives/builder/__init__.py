@@ -1,0 +1,32 @@
+"""What an algorithm is written with: a Builder, whose words become one rank's part of a plan (words.py lists them).
+
+Each module is a layer, which adds one thing to those before it:
+
+    style -> part -> areas -> rounds -> transfers -> columns -> folds -> words
+
+streams of instructions, where blocks lie, rounds and slots, publishing and retrieving, the same for many peers at once,
+folding. Builders for two levels, for inboxes and for products add theirs to a Builder's.
+"""
+
+from collectives.builder.areas import Areas, Chunk
+from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH
+from collectives.builder.style import AGGREGATE, ALL, HIERARCHICAL, LINE, NAIVE, STYLES, ZERO_COPY, Style
+from collectives.builder.words import Builder
+
+__all__ = [
+    "AGGREGATE",
+    "ALL",
+    "DONE_GROUP",
+    "HIERARCHICAL",
+    "INPUT",
+    "LINE",
+    "NAIVE",
+    "OUTPUT",
+    "SCRATCH",
+    "STYLES",
+    "ZERO_COPY",
+    "Areas",
+    "Builder",
+    "Chunk",
+    "Style",
+]

@@ -1,0 +1,32 @@
+"""Plans that were made, kept for the next call that is the same, whichever communicator makes it."""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from functools import lru_cache
+
+from collectives.catalog import build
+from collectives.fused.plans import build as build_product
+from collectives.recipes import Recipe
+from cxlemu.plan import Call, Layout, Plan, rules
+
+PLANS_KEPT = 256
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
+
+    Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
+    """
+    plan = build(chosen, layout, call)
+    rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def product_plan_of(layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """As plan_of."""
+    plan = build_product(layout, call)
+    rules.check(plan, [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())

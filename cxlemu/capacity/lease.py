@@ -1,0 +1,98 @@
+"""What a world needs to know of the capacity that was lent to its tenant, and where it asks for that."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from cxlemu.capacity.lines import State
+from cxlemu.capacity.manager import Grant
+from cxlemu.capacity.pool_manager import LOOK_S, table_memory
+from cxlemu.capacity.table import Entry, Table
+from cxlemu.errors import AccessError, ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.pool.dax import DaxPool
+from cxlemu.pool.shm import ShmPool
+from cxlemu.units import format_bytes
+
+
+class Tenant(NamedTuple):
+    """``red``, or ``red:3`` for its grant 3."""
+
+    name: str
+    number: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Tenant:
+        name, colon, number = text.partition(":")
+        if not name or (colon and not (number.isascii() and number.isdecimal())):
+            raise ArgumentError(f"a tenant is a name, or a name and the number of a grant as in red:3, not {text!r}")
+        return cls(name, int(number) if colon else None)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A grant, and the pool that it is of. Picklable: every process of a world opens the same."""
+
+    pool: str  # its name in shared memory, or its UUID on devices
+    slot: int  # of the pool's table
+    grant: Grant
+    cards: int
+    interleave_bytes: int
+    caches: tuple[str, ...] = ()  # files that emulated hosts share for their caches, one each
+
+    def describe(self) -> str:
+        grant = self.grant
+        size = format_bytes(grant.nbytes)
+        return (
+            f"grant {grant.number} of tenant {grant.tenant}, {size} of each of {self.cards} cards of pool {self.pool}"
+        )
+
+
+def whole_pool(memory: MemorySpec, name: str | None, deadline_s: float) -> ShmPool | DaxPool:
+    """The pool whose capacity is lent: on the memory's devices, or in shared memory under its name."""
+    if memory.kind == "dax":
+        return DaxPool.attach(memory.devices, memory.pool)
+    if name is None:
+        raise ArgumentError("a tenant is one of a pool that is there already: give the pool's name")
+    return ShmPool.attach(name, deadline_s=deadline_s)
+
+
+def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: float) -> Lease:
+    """The oldest grant of a tenant, or the one that is named; waits until there is one.
+
+    Raises AccessError where the tenant holds nothing until then, PoolError where the pool's capacity is not lent.
+    """
+    tenant = Tenant.parse(text)
+    with whole_pool(memory, pool_name, wait_s) as pool:
+        table = Table.of(pool, table_memory(pool))
+        until = time.monotonic() + wait_s
+        while not (its := _held_by(tenant, table.entries())):
+            if time.monotonic() > until:
+                raise AccessError(f"{_nothing(tenant, pool.name)}; {_holders(table.entries())}")
+            time.sleep(LOOK_S)
+        slot = min(its, key=lambda slot: its[slot].grant.number)
+        uuid_or_name = str(UUID(pool.name)) if memory.kind == "dax" else pool.name
+        return Lease(uuid_or_name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)
+
+
+def _held_by(tenant: Tenant, entries: dict[int, Entry]) -> dict[int, Entry]:
+    return {
+        slot: entry
+        for slot, entry in entries.items()
+        if entry.state == State.HELD
+        and entry.grant.tenant == tenant.name
+        and tenant.number in (None, entry.grant.number)
+    }
+
+
+def _nothing(tenant: Tenant, pool: str) -> str:
+    what = "nothing" if tenant.number is None else f"no grant {tenant.number}"
+    return f"tenant {tenant.name} holds {what} of pool {pool}"
+
+
+def _holders(entries: dict[int, Entry]) -> str:
+    names = sorted({entry.grant.tenant for entry in entries.values() if entry.state == State.HELD})
+    return f"{', '.join(names)} hold something" if names else "nobody holds anything"

@@ -1,0 +1,341 @@
+"""The fabric manager of a pool that several processes share, or several hosts: what it lends lies in the pool.
+
+    manager = PoolManager.open(pool)      # from now on, or from its first change on, the one writer of the table
+    grant = manager.add("red", 8 << 20)
+    manager.force("red")                # running ranks find out while they wait, and before their next call
+
+Every change is published line by line: a grant before its account, and before both what is being changed, so that
+whoever finds a manager dead in the middle of a change can complete it. On one machine managers take turns by locking
+card 0; a pool that several hosts share is managed on one of them, because no lock and no atomic reaches further.
+
+Nobody comes in while something is taken away: the manager publishes that first and then looks who is in, and a rank
+says that it is in first and then looks whether it still may (tenancy.py). What is given back is wiped before it is
+free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from cxlemu.capacity.lines import (
+    SLOTS,
+    TENANT_BYTES,
+    AccountLine,
+    Change,
+    GrantLine,
+    Header,
+    State,
+    table_bytes,
+    tenant_bytes,
+    tenant_name,
+)
+from cxlemu.capacity.manager import FabricManager, Grant, Totals
+from cxlemu.capacity.table import Entry, Table
+from cxlemu.errors import ArgumentError, CapacityError, PoolError
+from cxlemu.memory.dax import DaxMemory
+from cxlemu.memory.direct import DirectMemory
+from cxlemu.memory.protocol import HostMemory
+from cxlemu.pool.dax import DaxPool
+from cxlemu.pool.owner import Owner
+from cxlemu.pool.pool import Pool
+from cxlemu.pool.segments import Segment
+from cxlemu.pool.shm import ShmPool
+from cxlemu.pool.superblock import PAGE_BYTES
+from cxlemu.rounding import round_down, round_up
+from cxlemu.units import format_bytes
+
+RANKS = 64
+LOCK_PATIENCE_S = 60.0  # large grants take a while to wipe
+LOOK_S = 0.05
+_WIPE_BYTES = 4 << 20
+
+
+class PoolManager(FabricManager):
+    """As FabricManager; offsets are those on the whole cards, and users are ranks of any process."""
+
+    users = ("rank is", "ranks are")
+
+    def __init__(self, pool: Pool, memory: HostMemory, lock_path: Path) -> None:
+        """Use `open` or `begin`."""
+        self.pool, self.memory = pool, memory
+        self.table = Table.of(pool, memory)
+        self._lock_path = lock_path
+        self._header = self.table.header()
+        self._slots: dict[int, int] = {}  # of grants, by number
+        self._published: dict[int, GrantLine] = {}  # by slot
+        self._accounts: dict[int, AccountLine] = {}
+        self._gone = False  # for one change: nobody is in anything
+        super().__init__(
+            card_bytes=self._header.end_byte,
+            cards=len(pool.cards),
+            block_bytes=self._header.block_bytes,
+            first_byte=self._header.first_byte,
+        )
+        self.refresh()
+
+    @classmethod
+    def open(cls, pool: Pool) -> Self:
+        """Of a pool whose capacity is lent. Raises PoolError for another one, and for a table that is damaged."""
+        manager = cls(pool, table_memory(pool), _lock_path(pool))
+        if manager._header.change != Change.NOTHING:
+            manager.reclaim()  # its last manager died in the middle of that
+        return manager
+
+    @classmethod
+    def begin(cls, pool: Pool, block_bytes: int, *, ranks: int = RANKS) -> Self:
+        """From now on the pool's capacity is lent, in blocks; what its runs left there is nobody's. A tenant's world
+        has up to so many ``ranks``.
+
+        Raises ArgumentError for a pool without room for the table and a block.
+        """
+        memory = table_memory(pool)
+        align_bytes = max(card.device.align_bytes for card in pool.mapped) if isinstance(pool, DaxPool) else PAGE_BYTES
+        first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, align_bytes, ranks)
+        table = Table(memory, pool.uuid, pool.data_offset, pool.card_bytes, ranks)
+        for slot in range(SLOTS):
+            table.store_grant(slot, _FREE)
+            table.store_account(slot, _NOBODY)
+        for card in range(len(pool.cards)):
+            _zero(memory, card, first, room)
+        table.store_header(Header(Change.NOTHING, 0, block_bytes, first, first + room, 0, ranks))
+        return cls.open(pool)
+
+    # --- lending -----------------------------------------------------------------------------------------------
+
+    def add(self, tenant: str, nbytes: int) -> Grant:
+        """As FabricManager; CapacityError also where the table has no line left."""
+        if len(tenant.encode()) > TENANT_BYTES or ":" in tenant:
+            raise ArgumentError(f"a tenant's name has up to {TENANT_BYTES} bytes and no ':', not {tenant!r}")
+        with self._changing(Change.ADD):
+            if len(self._slots) == SLOTS:
+                raise CapacityError(f"the pool's table has {SLOTS} lines, and each holds a grant: release one first")
+            return super().add(tenant, nbytes)
+
+    def release(self, grant: Grant) -> None:
+        """As FabricManager. Raises CapacityError while ranks are in it."""
+        with self._changing(Change.RELEASE):
+            self._require_held(grant)
+            self._publish(grant, State.RELEASING)
+            super().release(grant)  # where it refuses, the grant is held as before
+
+    def force(self, tenant: str, *, wait_s: float = 0.0, gone: bool = False) -> tuple[Grant, ...]:
+        """As FabricManager, and what was being taken away before is told, too. Ranks that are in it get an AccessError,
+        in a call or before the next one; until the last has left, nobody else gets those bytes. ``wait_s``: wait for
+        that so long.
+
+        ``gone``: take the caller's word that nobody of them runs any more, as where a host was switched off.
+        """
+        with self._changing(Change.FORCE, gone=gone):
+            its = [grant for grant in self._leaving.values() if grant.tenant == tenant]
+            for grant in self.grants(tenant):
+                self._publish(grant, State.FORCED)
+            taken = super().force(tenant)
+            self._reclaim()
+        until, numbers = time.monotonic() + wait_s, {grant.number for grant in (*its, *taken)}
+        while numbers & self._leaving.keys() and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            self.reclaim()
+        return (*its, *taken)
+
+    def reclaim(self) -> None:
+        """Make free what was taken away and has no users any more."""
+        with self._changing(Change.RECLAIM):
+            self._reclaim()
+
+    def refresh(self) -> None:
+        """What other managers, and tenants that left, made of it."""
+        with self._lock, _locked(self._lock_path):
+            self._load()
+
+    def users_of(self, grant: Grant) -> list[Owner]:
+        """The process of each rank that is in a grant, as far as is known here."""
+        if (slot := self._slots.get(grant.number)) is None:
+            return []
+        lines = (self.table.use(slot, rank) for rank in range(self.table.ranks))
+        return [
+            line.owner
+            for line in lines
+            if line is not None and line.number == grant.number and line.inside and self._may_run(line.owner)
+        ]
+
+    def _may_run(self, owner: Owner) -> bool:
+        """Of a process on another host of these cards, or in another container, nothing is known."""
+        elsewhere = isinstance(self.pool, DaxPool) and owner.boot_id != Owner.current().boot_id
+        return elsewhere or owner.state() != "dead"
+
+    def entries(self) -> list[Entry]:
+        """All that is held or being taken away, oldest first."""
+        with self._lock:
+            states = dict.fromkeys(self._leaving, State.FORCED) | dict.fromkeys(self._held, State.HELD)
+            grants = self._held | self._leaving
+            return [Entry(grants[number], states[number]) for number in sorted(grants)]
+
+    # --- how ---------------------------------------------------------------------------------------------------
+
+    def _in_use(self, grant: Grant) -> int:
+        return 0 if self._gone else len(self.users_of(grant))
+
+    def _wipe(self, grant: Grant) -> None:
+        for card in range(self.cards):
+            _zero(self.memory, card, grant.at, grant.nbytes)
+
+    def _reclaim(self) -> None:
+        for grant in [grant for grant in self._leaving.values() if not self._in_use(grant)]:
+            del self._leaving[grant.number]
+            self._free_again(grant)
+
+    @contextmanager
+    def _changing(self, change: Change, *, gone: bool = False) -> Iterator[None]:
+        """Read the table, change what it says, and publish that. An error changes nothing and publishes so."""
+        with self._lock, _locked(self._lock_path):
+            self._load()
+            self._gone = gone
+            self._header = self._header._replace(change=change, epoch=self._header.epoch + 1)
+            self.table.store_header(self._header)
+            try:
+                yield
+            finally:
+                self._gone = False
+                self._store()
+
+    def _load(self) -> None:
+        """The table as the state of a FabricManager; what a manager began and did not end is completed."""
+        self._header = self.table.header()
+        self.table.check()
+        self._restart(self._header.given)
+        self._slots, self._published = {}, {}
+        for slot, (grant, state) in self.table.entries().items():
+            if not self._restore(grant, leaving=state == State.FORCED):
+                raise PoolError(f"the pool's capacity table is damaged: its grant {grant.number} overlaps an older one")
+            self._slots[grant.number] = slot
+            self._published[slot] = _line(grant, state)
+        self._accounts = self.table.accounts()
+        for line in self._accounts.values():
+            _, peak, added, released, forced = line
+            self._totals[tenant_name(line.tenant)] = Totals(peak, added, released, forced)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Grants are right, and were published first: accounts of an unfinished change, or lost ones, follow them."""
+        for tenant in {entry.grant.tenant for entry in self.entries()} | self._totals.keys():
+            totals = self._totals.setdefault(tenant, Totals())
+            held = sum(grant.nbytes for grant in self.grants(tenant))
+            missing = totals.added - totals.released - totals.forced - held
+            if missing < 0:
+                totals.added -= missing
+            elif self._header.change == Change.RELEASE:
+                totals.released += missing
+            else:
+                totals.forced += missing
+            totals.peak = max(totals.peak, held)
+
+    def _store(self) -> None:
+        now = {entry.grant.number: entry for entry in self.entries()}
+        for number in self._slots.keys() - now.keys():
+            slot = self._slots.pop(number)
+            self._published.pop(slot)
+            self.table.store_grant(slot, _FREE)
+        for number, (grant, state) in now.items():
+            if number not in self._slots:
+                taken = set(self._slots.values())  # one that was used long ago: its old users know it no more
+                self._slots[number] = next(n % SLOTS for n in range(number, number + SLOTS) if n % SLOTS not in taken)
+            self._publish(grant, state)
+        self._store_accounts()
+        self._header = self._header._replace(change=Change.NOTHING, given=self._given)
+        self.table.store_header(self._header)
+
+    def _publish(self, grant: Grant, state: State) -> None:
+        slot, line = self._slots[grant.number], _line(grant, state)
+        if self._published.get(slot) != line:
+            self._published[slot] = line
+            self.table.store_grant(slot, line)
+
+    def _store_accounts(self) -> None:
+        """Where no line is left, that of a tenant that has nothing goes."""
+        slots = {tenant_name(line.tenant): slot for slot, line in self._accounts.items()}
+        having = {entry.grant.tenant for entry in self.entries()}
+        for tenant, totals in self._totals.items():
+            line = AccountLine(tenant_bytes(tenant), totals.peak, totals.added, totals.released, totals.forced)
+            slot = slots.get(tenant)
+            if slot is None:
+                unused = set(range(SLOTS)) - self._accounts.keys()
+                unused = unused or {at for name, at in slots.items() if name not in having}
+                slot = min(unused)
+            if self._accounts.get(slot) != line:
+                self._accounts[slot] = line
+                self.table.store_account(slot, line)
+
+
+def lendable(
+    data_offset: int, card_bytes: int, block_bytes: int, align_bytes: int, ranks: int = RANKS
+) -> tuple[int, int]:
+    """From where on, and how much of every card can be lent in such blocks. Raises ArgumentError where nothing can."""
+    if block_bytes < align_bytes or block_bytes % align_bytes:
+        raise ArgumentError(f"capacity is lent in blocks of whole pages of {align_bytes} bytes, not of {block_bytes}")
+    first = round_up(data_offset + table_bytes(ranks), block_bytes)
+    room = round_down(card_bytes - first, block_bytes)
+    if room < block_bytes:
+        raise ArgumentError(
+            f"cards of {format_bytes(card_bytes)} have no block of {format_bytes(block_bytes)} to lend behind their "
+            f"first {format_bytes(first)}"
+        )
+    return first, room
+
+
+def table_memory(pool: Pool) -> HostMemory:
+    """A memory of one's own on the pool's cards, for lines that travel one by one, and that no emulated cache keeps.
+    Stateless, so that threads may share it.
+    """
+    return DaxMemory(pool.cards) if isinstance(pool, DaxPool) else DirectMemory(pool.cards)
+
+
+def _lock_path(pool: Pool) -> Path:
+    if isinstance(pool, DaxPool):
+        return Path(pool.mapped[0].device.path)
+    if isinstance(pool, ShmPool):
+        return Segment(pool.name, "card", 0).path
+    raise ArgumentError("a tenant's part of a pool is not its own to lend")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Against other managers on this machine; the kernel lets go for one that dies."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise PoolError(f"another process has managed this pool for {LOCK_PATIENCE_S:g} s") from None
+                time.sleep(LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _zero(memory: HostMemory, card: int, at: int, nbytes: int) -> None:
+    zeros = np.zeros(min(nbytes, _WIPE_BYTES), np.uint8)
+    for begin in range(at, at + nbytes, _WIPE_BYTES):
+        piece = zeros[: min(_WIPE_BYTES, at + nbytes - begin)]
+        memory.write(card, begin, piece)
+        memory.flush(card, begin, piece.nbytes)
+    memory.fence()
+
+
+def _line(grant: Grant, state: State) -> GrantLine:
+    return GrantLine(grant.number, grant.at, grant.nbytes, state, tenant_bytes(grant.tenant))
+
+
+_FREE = GrantLine(0, 0, 0, State.FREE, tenant_bytes(""))
+_NOBODY = AccountLine(tenant_bytes(""), 0, 0, 0, 0)

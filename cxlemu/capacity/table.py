@@ -1,0 +1,164 @@
+"""The table of a pool whose capacity is lent, as everybody may read it and its manager writes it."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from cxlemu.capacity.lines import (
+    HEADER_OFFSET,
+    SLOTS,
+    AccountLine,
+    GrantLine,
+    Header,
+    Lines,
+    State,
+    UseLine,
+    table_bytes,
+    tenant_name,
+)
+from cxlemu.capacity.manager import Grant
+from cxlemu.errors import PoolError
+from cxlemu.memory.protocol import LINE_BYTES, HostMemory
+from cxlemu.pool.pool import Pool
+from cxlemu.pool.superblock import RANKS_MAX
+
+LOOKS = 100  # at a line that is torn because it is just being written
+
+
+class Entry(NamedTuple):
+    """A slot of the table that holds something."""
+
+    grant: Grant
+    state: State
+
+
+class Table:
+    """At ``data_offset`` of card 0, with its header in the superblock's page."""
+
+    def __init__(self, memory: HostMemory, uuid: uuids.UUID, data_offset: int, card_bytes: int, ranks: int) -> None:
+        """Use `of`."""
+        self._lines = Lines(memory, uuid)
+        self._at, self._card_bytes, self.ranks = data_offset, card_bytes, ranks
+
+    @classmethod
+    def of(cls, pool: Pool, memory: HostMemory) -> Self:
+        """Raises PoolError where nobody lends this pool's capacity."""
+        for _ in range(LOOKS):
+            if (header := header_of(pool, memory)) is not None:
+                return cls(memory, pool.uuid, pool.data_offset, pool.card_bytes, header.ranks)
+        raise PoolError(
+            "nobody lends this pool's capacity: `cxlemu pool format --lend SIZE` makes a pool of cards whose capacity "
+            "is lent, `cxlemu pool capacity hold` one in shared memory"
+        )
+
+    def shown_by(self, memory: HostMemory) -> Table:
+        """The same through another memory."""
+        return Table(memory, self._lines.uuid, self._at, self._card_bytes, self.ranks)
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self._at + table_bytes(self.ranks)
+
+    def header(self) -> Header:
+        """As it is now. Raises PoolError where it is damaged."""
+        for _ in range(LOOKS):
+            if (header := self._lines.load(HEADER_OFFSET, Header)) is not None:
+                return header
+        raise PoolError("the header of the pool's capacity table is damaged")
+
+    def store_header(self, header: Header) -> None:
+        self._lines.store(HEADER_OFFSET, header)
+
+    def entry(self, slot: int) -> Entry | None:
+        """What the slot holds; None where that is nothing, or nothing that could be."""
+        line = self._line(slot)
+        return None if line is None or line.state == State.FREE else _entry(line)
+
+    def entries(self) -> dict[int, Entry]:
+        """By slot, in order of their numbers."""
+        found = ((slot, self.entry(slot)) for slot in range(SLOTS))
+        return dict(sorted(((s, e) for s, e in found if e is not None), key=lambda pair: pair[1].grant.number))
+
+    def check(self) -> None:
+        """For who lends what is free by this table. Raises PoolError for a line that is neither free nor held."""
+        for slot in range(SLOTS):
+            if self._line(slot) is None:
+                raise PoolError(
+                    f"line {slot} of the pool's capacity table is damaged, so that nobody knows whose what is: when "
+                    "all tenants have left, make the pool anew"
+                )
+
+    def _line(self, slot: int) -> GrantLine | None:
+        """None for one that is damaged, or that no manager writes."""
+        line = self._lines.load(self._grant_offset(slot), GrantLine, slot)
+        if line is None or line.state == State.FREE:
+            return line
+        possible = line.state in _TAKEN and self.end <= line.at < line.at + line.nbytes <= self._card_bytes
+        return line if possible and not (line.at % LINE_BYTES or line.nbytes % LINE_BYTES) else None
+
+    def store_grant(self, slot: int, line: GrantLine) -> None:
+        self._lines.store(self._grant_offset(slot), line, slot)
+
+    def accounts(self) -> dict[int, AccountLine]:
+        """By slot."""
+        found = {}
+        for slot in range(SLOTS):
+            line = self._lines.load(self._account_offset(slot), AccountLine, SLOTS + slot)
+            if line is not None and line.tenant.rstrip(b"\0"):
+                found[slot] = line
+        return found
+
+    def store_account(self, slot: int, line: AccountLine) -> None:
+        self._lines.store(self._account_offset(slot), line, SLOTS + slot)
+
+    def use(self, slot: int, rank: int) -> UseLine | None:
+        return self._lines.load(self._use_offset(slot, rank), UseLine, self._use_index(slot, rank))
+
+    def store_use(self, slot: int, rank: int, line: UseLine) -> None:
+        """In the pool when this returns."""
+        self._lines.store(self._use_offset(slot, rank), line, self._use_index(slot, rank))
+        self._lines.memory.fence()
+
+    def whose(self, card: int, offset: int, cards: int, entries: Sequence[Entry]) -> str:
+        """For sentences: whose bytes these are."""
+        if card >= cards or not self.end <= offset < self._card_bytes:
+            return "not there"
+        for grant, state in entries:
+            if grant.at <= offset < grant.end:
+                return f"being taken away from {grant.tenant}" if state == State.FORCED else f"tenant {grant.tenant}'s"
+        return "nobody's"
+
+    def _grant_offset(self, slot: int) -> int:
+        return self._at + slot * LINE_BYTES
+
+    def _account_offset(self, slot: int) -> int:
+        return self._at + (SLOTS + slot) * LINE_BYTES
+
+    def _use_index(self, slot: int, rank: int) -> int:
+        return 2 * SLOTS + slot * self.ranks + rank
+
+    def _use_offset(self, slot: int, rank: int) -> int:
+        return self._at + self._use_index(slot, rank) * LINE_BYTES
+
+
+def header_of(pool: Pool, memory: HostMemory) -> Header | None:
+    """How a pool's capacity is lent; None where it is not. Raises PoolError for a header that makes no sense."""
+    header = Lines(memory, pool.uuid).load(HEADER_OFFSET, Header)
+    if header is not None and not (
+        1 <= header.ranks <= RANKS_MAX
+        and pool.data_offset + table_bytes(header.ranks) <= header.first_byte < header.end_byte <= pool.card_bytes
+        and header.block_bytes >= LINE_BYTES
+        and header.first_byte % header.block_bytes == header.end_byte % header.block_bytes == 0
+    ):
+        raise PoolError(f"the pool's capacity table is damaged: it lends in a way that is not possible, {header}")
+    return header
+
+
+def _entry(line: GrantLine) -> Entry:
+    return Entry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), State(line.state))
+
+
+_TAKEN = (State.HELD, State.RELEASING, State.FORCED)

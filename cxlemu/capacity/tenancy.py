@@ -1,0 +1,128 @@
+"""One rank in a grant: it says that it is in, looks whether it still may, and holds its plans to what it was lent.
+
+A grant that is taken away is noticed while the rank waits, in a call or for its peers, and otherwise by a thread that
+looks every LOOK_S: its ``on_loss`` stops calls that no wait would ever end. Then everything raises AccessError. That a
+rank has left, its manager believes when the rank says so, after all its lines have left this host's cache, or when its
+process is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from cxlemu.capacity.lines import State, UseLine
+from cxlemu.capacity.table import LOOKS
+from cxlemu.capacity.tenant_pool import TenantPool
+from cxlemu.capacity.touches import Touch, outside, touches
+from cxlemu.errors import AccessError, ArgumentError, RunError
+from cxlemu.memory.protocol import HostMemory
+from cxlemu.plan import Call, Frame, Layout
+from cxlemu.pool.owner import Owner
+from cxlemu.pool.pool import Pool
+
+LOOK_S = 0.05
+
+
+class Tenancy:
+    """Of one rank."""
+
+    def __init__(self, pool: TenantPool, rank: int) -> None:
+        if rank >= pool.max_ranks:
+            raise ArgumentError(f"rank {rank} has no place in a tenant's world: here they have up to {pool.max_ranks}")
+        self.lease, self._pool, self._rank = pool.lease, pool, rank
+        self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._lost = False
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._keep_watch, name=f"tenancy of rank {rank}", daemon=True)
+
+    def enter(self) -> None:
+        """First say so, then look: a manager that takes the grant away does both the other way round. Who finds that it
+        came too late has touched nothing but its line in the table.
+        """
+        self.look(coming=True)
+        self._say(inside=True)
+        try:
+            self.look(coming=True)
+        except AccessError:
+            self._say(inside=False)
+            raise
+        self._watch.start()
+
+    def leave(self, memory: HostMemory) -> None:
+        """``memory``: through which the rank's program wrote, and of which nothing may arrive later."""
+        self._ended.set()
+        with suppress(RunError):  # what fails here arrives nowhere either
+            memory.fence()
+            for card in range(len(self._pool.cards)):
+                memory.invalidate(card, 0, self._pool.card_bytes)
+        self._say(inside=False)
+
+    def look(self, *, coming: bool = False) -> None:
+        """Raises AccessError once the grant is not this tenant's any more. Any thread may call this."""
+        for _ in range(LOOKS):
+            entry = self._pool.table.entry(self.lease.slot)
+            if entry is not None and entry.grant == self.lease.grant:
+                if entry.state == State.HELD or (entry.state == State.RELEASING and not coming):
+                    return
+                break
+            if entry is not None:
+                break
+        raise AccessError(f"{self.lease.describe()}, was taken away or given back")
+
+    def on_loss(self, told: Callable[[], None]) -> None:
+        """Call this method of something that still lives then, in another thread, as soon as the grant is lost."""
+        self._told.append(weakref.WeakMethod(told))
+        if self._lost:
+            told()
+
+    def require(self, call: Call, layout: Layout, frame: Frame, base: int) -> None:
+        """Raises AccessError for a plan that could touch a byte that was not lent: which, and whose it is."""
+        self._require_all(f"run [{call}]", touches(layout, frame, base))
+
+    def require_room(self, cards: int, begin: int, end: int) -> None:
+        """As `require`, for the room of a communicator."""
+        rooms = (Touch("room", card, begin, end) for card in range(cards))
+        self._require_all("open a communicator", rooms)
+
+    def _require_all(self, what: str, found: Iterator[Touch]) -> None:
+        grant, cards = self.lease.grant, self.lease.cards
+        moved = (touch._replace(begin=touch.begin + grant.at, end=touch.end + grant.at) for touch in found)
+        first = outside(moved, [(grant.at, grant.end)], cards)
+        if first is not None:
+            whose = self._pool.table.whose(first.card, first.begin, cards, list(self._pool.table.entries().values()))
+            raise AccessError(
+                f"tenant {grant.tenant} may not {what}: bytes {first.begin} to {first.end - 1} of card {first.card}, "
+                f"where its {first.what} would be, are {whose}"
+            )
+
+    def _say(self, *, inside: bool) -> None:
+        line = UseLine.of(self.lease.grant.number, Owner.current(), inside=inside)
+        self._pool.table.store_use(self.lease.slot, self._rank, line)
+
+    def _keep_watch(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                self.look()
+            except AccessError:
+                self._lost = True
+                for method in list(self._told):
+                    if (told := method()) is not None:
+                        told()
+                return
+
+
+@contextmanager
+def tenancy_in(pool: Pool, rank: int, program: HostMemory) -> Iterator[Tenancy | None]:
+    """None in a pool that is not a tenant's. ``program``: the memory of the rank's program."""
+    if not isinstance(pool, TenantPool):
+        yield None
+        return
+    tenancy = Tenancy(pool, rank)
+    tenancy.enter()
+    try:
+        yield tenancy
+    finally:
+        tenancy.leave(program)

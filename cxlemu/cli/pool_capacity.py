@@ -1,0 +1,265 @@
+"""``cxlemu pool capacity``: who holds which part of a pool, added, released and taken away while its tenants run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from cxlemu.capacity.lease import Tenant, whole_pool
+from cxlemu.capacity.manager import Grant
+from cxlemu.capacity.pool_manager import PoolManager
+from cxlemu.errors import AccessError, ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.pool.shm import ShmPool
+from cxlemu.topology import Topology
+from cxlemu.units import BytesParam, format_bytes
+from cxlemu.world.machine import DEFAULT_TOPOLOGY
+from cxlemu.world.stops import stops_exit
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ATTACH_S = 5.0
+
+
+def _of_a_pool(function: F) -> F:
+    """--pool or --device, and --json."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+        click.option("--device", "paths", multiple=True, metavar="PATH", help="A card: once for each, in any order."),
+        click.option("--pool", "name", metavar="NAME", help="A pool in shared memory."),
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def _managed(name: str | None, paths: tuple[str, ...]) -> Iterator[PoolManager]:
+    if (name is None) == (not paths):
+        raise ArgumentError("say which pool: --pool NAME in shared memory, or --device PATH for each of its cards")
+    memory = MemorySpec("dax", devices=paths) if paths else MemorySpec("shm")
+    with whole_pool(memory, name, _ATTACH_S) as pool:
+        yield PoolManager.open(pool)
+
+
+@click.group("capacity")
+def capacity() -> None:
+    """Lend a pool's capacity to tenants while they run.
+
+    A grant is the same bytes of every card. Whoever holds one runs in it with `cxlemu run --tenant NAME`, or from
+    Python with launch(..., tenant="NAME"), and reaches nothing else of the pool. Manage a pool that several hosts share
+    on one of them.
+
+    \b
+    Examples:
+      cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
+      cxlemu pool capacity add red 16M --device card0 --device card1
+      cxlemu run --tenant red --backend dax --device card0 --device card1 -n 2
+      cxlemu pool capacity show --device card0 --device card1
+      cxlemu pool capacity force red --device card0 --device card1
+    """
+
+
+@capacity.command()
+@_of_a_pool
+def show(name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+    """Who holds what, who is in it, and what is free.
+
+    \b
+    Examples:
+      cxlemu pool capacity show --pool shared
+      cxlemu pool capacity show --device card0 --device card1 --json
+    """
+    with _managed(name, paths) as manager:
+        facts = _facts(manager)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    table = Table("grant", "tenant", "of each card", "from byte", "state", "ranks in it", "processes", box=SIMPLE)
+    for row in facts["grants"]:
+        pids = ", ".join(map(str, row["pids"])) or "-"
+        place = (format_bytes(row["bytes"]), str(row["at"]), row["state"], str(row["ranks"]), pids)
+        table.add_row(str(row["number"]), row["tenant"], *place)
+    console = Console()
+    if facts["grants"]:
+        console.print(table)
+    accounts = Table("tenant", "holds", "at most", "added", "released", "forced", box=SIMPLE)
+    for row in facts["accounts"]:
+        accounts.add_row(row["tenant"], *(format_bytes(row[f"{key}_bytes"]) for key in _ACCOUNT))
+    if facts["accounts"]:
+        console.print(accounts)
+    free, lent = format_bytes(facts["free_bytes"]), format_bytes(facts["lent_bytes"])
+    click.echo(
+        f"{free} of {lent} of each of {facts['cards']} cards are free, {format_bytes(facts['largest_bytes'])} in one "
+        f"piece; blocks of {format_bytes(facts['block_bytes'])}"
+    )
+
+
+_ACCOUNT = ("held", "peak", "added", "released", "forced")
+
+
+def _facts(manager: PoolManager) -> dict[str, Any]:
+    """All sizes are those of each card."""
+    grants = []
+    for grant, state in manager.entries():
+        users = manager.users_of(grant)
+        grants.append(
+            {
+                **_grant_facts(grant),
+                "state": state.name.lower(),
+                "ranks": len(users),
+                "pids": sorted({user.pid for user in users}),
+            }
+        )
+    accounts = [
+        {"tenant": its.tenant} | {f"{key}_bytes": getattr(its, f"{key}_bytes") for key in _ACCOUNT}
+        for its in manager.accounts()
+    ]
+    return {
+        "cards": manager.cards,
+        "block_bytes": manager.block_bytes,
+        "lent_bytes": manager.card_bytes - manager.first_byte,
+        "free_bytes": manager.free_bytes,
+        "largest_bytes": manager.largest_bytes,
+        "grants": grants,
+        "accounts": accounts,
+    }
+
+
+def _grant_facts(grant: Grant) -> dict[str, Any]:
+    return {"number": grant.number, "tenant": grant.tenant, "at": grant.at, "bytes": grant.nbytes}
+
+
+@capacity.command()
+@click.argument("tenant")
+@click.argument("size", type=BytesParam())
+@_of_a_pool
+def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+    """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile.
+
+    \b
+    Examples:
+      cxlemu pool capacity add red 16M --pool shared
+      cxlemu pool capacity add red 1G --device /dev/dax0.0 --device /dev/dax1.0 --json
+    """
+    with _managed(name, paths) as manager:
+        grant = manager.add(tenant, size)
+        cards = manager.cards
+    if as_json:
+        click.echo(json.dumps(_grant_facts(grant), indent=2))
+        return
+    size_text = format_bytes(grant.nbytes)
+    click.echo(f"grant {grant.number}: {size_text} of each of {cards} cards from byte {grant.at}, for {tenant}")
+
+
+@capacity.command()
+@click.argument("tenant")
+@_of_a_pool
+def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+    """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it.
+
+    \b
+    Examples:
+      cxlemu pool capacity release red --pool shared
+      cxlemu pool capacity release red:3 --pool shared
+    """
+    wanted = Tenant.parse(tenant)
+    with _managed(name, paths) as manager:
+        its = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
+        if not its:
+            raise AccessError(f"tenant {wanted.name} holds no such grant")
+        for grant in its:
+            manager.release(grant)
+    _print_grants("released", its, as_json)
+
+
+@capacity.command()
+@click.argument("tenant")
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="For its ranks to leave.",
+)
+@click.option("--gone", is_flag=True, help="Nobody of them runs any more: their hosts are off.")
+@_of_a_pool
+@click.pass_context
+def force(
+    ctx: click.Context,
+    tenant: str,
+    wait_s: float,
+    gone: bool,
+    name: str | None,
+    paths: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Take away all that TENANT holds. Its running ranks get an AccessError, and nobody their bytes before they left.
+
+    Exit code 1: after --wait-s somebody is still in it; those bytes become free when they left.
+
+    \b
+    Examples:
+      cxlemu pool capacity force red --pool shared
+      cxlemu pool capacity force red --wait-s 5 --device card0 --device card1
+    """
+    with _managed(name, paths) as manager:
+        taken = manager.force(tenant, wait_s=wait_s, gone=gone)
+        left = [grant for grant, state in manager.entries() if grant.tenant == tenant and state.name == "FORCED"]
+        users = {grant.number: manager.users_of(grant) for grant in left}
+    if not taken:
+        raise AccessError(f"tenant {tenant} holds nothing")
+    _print_grants("taken away", list(taken), as_json, {number: len(its) for number, its in users.items()})
+    ctx.exit(1 if left else 0)
+
+
+def _print_grants(what: str, grants: list[Grant], as_json: bool, ranks: dict[int, int] | None = None) -> None:
+    ranks = ranks or {}
+    if as_json:
+        rows = [_grant_facts(grant) | {"ranks": ranks.get(grant.number, 0)} for grant in grants]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for grant in grants:
+        count = ranks.get(grant.number, 0)
+        still = f"; {count} {PoolManager.users[count > 1]} still in it" if count else ""
+        click.echo(f"{what}: grant {grant.number} of {grant.tenant}, {format_bytes(grant.nbytes)} of each card{still}")
+
+
+@capacity.command()
+@click.argument("name")
+@click.option(
+    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: how many cards, how large."
+)
+@click.option("--card-size", type=BytesParam(), help="Of each card, instead of the config's.")
+@click.option("--block", type=BytesParam(), default="1M", show_default=True, help="What capacity is lent in.")
+def hold(name: str, config: str, card_size: int | None, block: int) -> None:
+    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C.
+
+    \b
+    Examples:
+      cxlemu pool capacity hold shared
+      cxlemu pool capacity hold shared -c laptop --card-size 256M --block 4M
+    """
+    topology = Topology.load(config)
+    with (
+        stops_exit(),
+        ShmPool.create(
+            name,
+            cards=topology.pool_card_count,
+            card_bytes=card_size or topology.card_bytes,
+            interleave_bytes=topology.interleave_bytes,
+            hosts=0,
+            numa_node=topology.pool_numa_node,
+            max_ranks=1,
+        ) as pool,
+    ):
+        manager = PoolManager.begin(pool, block)
+        free = format_bytes(manager.free_bytes)
+        click.echo(f"pool {name}: {free} of each of {manager.cards} cards to lend in blocks of {format_bytes(block)}")
+        threading.Event().wait()

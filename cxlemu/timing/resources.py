@@ -1,0 +1,39 @@
+"""What is kept while bytes pass: engines, links and cards, in the order of requests."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+PACE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
+PACE_DTYPE = np.dtype([(name, "<i8") for name in PACE_FIELDS])
+
+
+class Resource(NamedTuple):
+    """``kind`` is "engine", "link" or "card". Without a rate it is never in the way."""
+
+    name: str
+    kind: str
+    gbytes_per_s: float | None
+    message_ns: int = 0
+    flit_bytes: int = 1
+    payload_bytes: int = 1
+
+    def kept_ns(self, nbytes: int) -> int:
+        """How long a transfer of so many bytes keeps it."""
+        if self.gbytes_per_s is None:
+            return 0
+        flits = -(-nbytes // self.payload_bytes)
+        return self.message_ns + duration_ns(flits * self.flit_bytes, self.gbytes_per_s)
+
+
+def bytes_per_ms(gbytes_per_s: float | None) -> int:
+    """The integer that the model computes with; 0: takes no time."""
+    return 0 if gbytes_per_s is None else max(round(gbytes_per_s * 10**6), 1)
+
+
+def duration_ns(nbytes: int, gbytes_per_s: float | None) -> int:
+    """How long a resource is kept: rounded up to whole nanoseconds."""
+    rate = bytes_per_ms(gbytes_per_s)
+    return -(-nbytes * 10**6 // rate) if rate else 0
