@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +25,16 @@ def sums(context: RankContext) -> tuple[float, float, int]:
         assert half is not None
         y = half.all_gather(np.array([comm.rank], np.int32))
         return float(x.sum()), float(y.sum()), context.pool.card_bytes
+
+
+def sums_and_maps(context: RankContext) -> tuple[float, dict[str, int]]:
+    """Also, how many bytes of each card this process maps."""
+    total, *_ = sums(context)
+    found: dict[str, int] = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) .*/dev/shm/cxlemu-.*-(card\d+)", line):
+            found[match[3]] = found.get(match[3], 0) + int(match[2], 16) - int(match[1], 16)
+    return total, found
 
 
 def until_told(context: RankContext) -> None:

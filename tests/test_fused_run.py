@@ -305,6 +305,8 @@ def test_the_command_measures_every_style_and_claims_nothing_without_a_pace(tmp_
     its = told["metrics"]
     assert its["ect_fused_us"] == pytest.approx(its["fused_us"] - its["gemm_us"])
     assert its["wait_us"] > 0
+    assert its["wait_us"] == pytest.approx(sum(row["us"] for row in told["waits"]) / len(told["waits"]))
+    assert {row["rank"] for row in told["waits"]} == {0, 1}
     rows = json.loads(files[1].read_text())["traceEvents"]
     assert {row["args"]["style"] for row in rows if row["ph"] == "X"} == set(STYLES)
 
@@ -314,6 +316,7 @@ def test_with_a_pace_the_command_says_what_communication_should_take(tmp_path: P
     assert done.exit_code == 0, done.output
     told = json.loads((tmp_path / "fused.json").read_text())
     assert told["modelled_comm_us"] > 0 and told["pace"]["value"] > 0
+    assert told["chosen"] == "as given, or by default"
     assert "communication is to take 0.5 of what the product takes here" in done.output
     assert (told["metrics"]["overlap_efficiency"] is None) == bool(told["no_overlap_because"])
 

@@ -117,6 +117,9 @@ def test_the_command_tunes_once_and_shows_what_it_chose(tmp_path: Path) -> None:
     metrics = document["metrics"]
     assert document["engine"] == "virtual" and document["ranks"] == 8
     assert metrics["ect_fused_us"] == pytest.approx(metrics["fused_us"] - metrics["gemm_us"])
+    assert len(document["waits"]) >= 8 * 7 and {row["rank"] for row in document["waits"]} == set(range(8))
+    mean_us = sum(row["us"] for row in document["waits"]) / len(document["waits"])
+    assert mean_us == pytest.approx(metrics["wait_us"])
     slices = [row for row in json.loads(trace.read_text())["traceEvents"] if row["ph"] == "X"]
     assert any(row["name"].startswith("COMPUTE ") and "gemm_bf16" in row["name"] for row in slices)
     assert max(row["ts"] + row["dur"] for row in slices) == pytest.approx(metrics["fused_us"])

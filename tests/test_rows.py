@@ -8,10 +8,13 @@ import pytest
 
 from collectives import catalog
 from collectives.builder import ALL, NAIVE, STYLES, Builder, Style, folds
+from collectives.hierarchical import level
 from collectives.layouts import layout_for
 from collectives.recipes import Recipe
 from collectives.symbolic import verify
+from collectives.virtual.plans import plan_of
 from cxlemu.plan import Call, InHeap, Plan
+from cxlemu.topology import Topology
 
 
 def one_by_one(b: Builder) -> None:
@@ -72,3 +75,20 @@ def test_a_two_shot_of_many_ranks_still_computes_an_all_reduce() -> None:
     """Its records are made as columns; the contract is checked on what they do."""
     recipe = catalog.recipe("all_reduce", "two_shot")
     verify(built(recipe.algorithm, recipe.style, 18, 4096, "all_reduce"))
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "all_to_all", "gather", "reduce", "reduce_scatter"])
+@pytest.mark.parametrize("cluster", [2, 5])
+def test_two_levels_of_many_are_those_of_each(collective: str, cluster: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Topology.load("two-clusters")
+    hosts = topology.hosts.model_copy(update={"count": 10 // cluster, "ranks_per_host": cluster})
+    redop = "avg" if "reduce" in collective else "none"
+    call = Call(collective, "hierarchical", 10, 5000, "f32", redop)
+
+    def parts(at_once: int) -> list[object]:
+        monkeypatch.setattr(level, "FOLDED_AT_ONCE", at_once)
+        recipe = catalog.recipe(collective, "hierarchical")
+        machine = topology.model_copy(update={"hosts": hosts})
+        return [part.streams for part in plan_of(machine, recipe, call, machine.pool_space).parts]
+
+    assert parts(1) == parts(100)

@@ -46,6 +46,7 @@ from cxlemu.plan import Call
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.shm import ShmPool
+from cxlemu.rounding import round_up
 from cxlemu.world import RankContext, from_environment, launch
 
 BLOCK, CARDS = 64 << 10, 2
@@ -540,7 +541,7 @@ def test_processes_too(manager: PoolManager, pool: ShmPool) -> None:
     blue, green = manager.add("blue", 3 * MIB), manager.add("green", 2 * MIB)
     red = manager.add("red", 3 * MIB)
     with ThreadPoolExecutor(3) as worlds:
-        right, _ = begin(worlds, pool, programs.sums, "processes", memory=MemorySpec(seed=1), tenant="blue")
+        right, _ = begin(worlds, pool, programs.sums_and_maps, "processes", memory=MemorySpec(seed=1), tenant="blue")
         endless, ready = begin(worlds, pool, programs.until_told, "processes")
         dying, _ = begin(worlds, pool, programs.killed, "processes", tenant="green")
         assert ready.wait(60)
@@ -548,7 +549,9 @@ def test_processes_too(manager: PoolManager, pool: ShmPool) -> None:
         assert manager.force("red", wait_s=30) == (red,)
         with pytest.raises(AccessError, match="was taken away"):
             endless.result(30)
-        assert right.result(60)[0] == (3000.0, 0.0, blue.nbytes)
+        table_bytes = round_up(manager.table.end, 4096)
+        maps = {"card0": table_bytes + blue.nbytes, "card1": blue.nbytes}  # no other byte of the cards is there
+        assert right.result(60) == [(3000.0, maps)] * 2
         with pytest.raises(CxlemuError, match="was killed by SIGKILL"):
             dying.result(60)
     manager.release(green)  # nobody of them said goodbye, but they are dead

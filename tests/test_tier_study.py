@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectives.reproduce import tiers
 from collectives.reproduce.tiers import CLUSTERS, SCALEPOOL, TierStudy, told, variations
 from collectives.tiering.placement import Move
 from collectives.tiering.program import Program, timed
+from collectives.tiering.snoops import SnoopFilter
 from collectives.tiering.study import ACCESSES, Memory
 from collectives.tiering.tiers import tiers_of
 from collectives.tiering.workloads import Workload, zipf_shares, zipf_sums
@@ -102,6 +105,61 @@ def test_coherence_is_paid_by_who_is_not_the_owner_and_counted() -> None:
     without = Topology.parse(TEXT.replace(", coherence_ns: 40", "").encode(), "four.yaml")
     cheaper = Memory(without).measure(CHASE, 32 * MIB)
     assert measured.access_ns - cheaper.access_ns == pytest.approx(peers.coherence_ns / measured.accesses)
+
+
+@given(st.integers(1, 6), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=60))
+def test_a_snoop_filter_gives_up_what_was_used_longest_ago(room: int, reads: list[tuple[int, int]]) -> None:
+    """Against its definition: of all lines ever read, the last ``room`` distinct ones are in it."""
+    snoops, history = SnoopFilter(room), [-1]
+    for first, count in reads:
+        expected = 0
+        for line in range(first, first + count):
+            recent = list(dict.fromkeys(reversed(history[1:])))[:room]
+            expected += line not in recent and len(recent) == room
+            history.append(line)
+        assert snoops.read(range(first, first + count)) == expected
+
+
+@pytest.mark.parametrize(("filter_lines", "given_up"), [(2048, 0), (2047, 1)])
+def test_a_chase_through_more_lines_than_a_filter_has_room_for_gives_one_up_each_time(
+    filter_lines: int, given_up: int
+) -> None:
+    """24 MiB of peers are 6144 pages, of which one line each is read, in three homes: 2048 lines each just do."""
+    keys = f"coherence_ns: 40, snoop_filter_lines: {filter_lines}, back_invalidate_ns: 500"
+    bounded = Topology.parse(TEXT.replace("coherence_ns: 40", keys).encode(), "four.yaml")
+    plain, measured = Memory(FOUR).measure(CHASE, 32 * MIB), Memory(bounded).measure(CHASE, 32 * MIB)
+    own, peers, nodes = measured.tiers
+    assert peers.back_invalidations == given_up * peers.accesses
+    assert peers.coherence_ns == (40 + 500 * given_up) * peers.accesses
+    assert peers.ns == plain.tiers[PEERS].ns + 500 * given_up * peers.accesses
+    assert own.back_invalidations == nodes.back_invalidations == 0
+    assert measured.access_ns * measured.accesses == pytest.approx(sum(tier.ns for tier in measured.tiers))
+
+
+def test_what_comes_again_soon_stays_in_a_filter() -> None:
+    """A skewed table has fewer lines given up than a chase, and fewer the more room there is."""
+
+    def rate(workload: Workload, filter_lines: int) -> float:
+        keys = f"coherence_ns: 40, snoop_filter_lines: {filter_lines}, back_invalidate_ns: 500"
+        bounded = Topology.parse(TEXT.replace("coherence_ns: 40", keys).encode(), "four.yaml")
+        peers = Memory(bounded).measure(workload, 14 * MIB).tiers[PEERS]
+        return peers.back_invalidations / peers.accesses / -(-workload.access_bytes // 64)
+
+    assert rate(CHASE, 400) == 1
+    assert 1 > rate(EMBEDDING, 400) > rate(EMBEDDING, 2000) > rate(EMBEDDING, 1 << 20) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ("snoop_filter_lines: 4", "and back_invalidate_ns belong together"),
+        ("back_invalidate_ns: 4", "and back_invalidate_ns belong together"),
+        ("snoop_filter_lines: 0, back_invalidate_ns: 4", "snoop_filter_lines"),
+    ],
+)
+def test_half_a_filter_is_refused(keys: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Topology.parse(TEXT.replace("coherence_ns: 40", keys).encode(), "four.yaml")
 
 
 def test_memory_that_takes_copies_is_read_a_page_at_a_time() -> None:

@@ -26,6 +26,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "tiers-scalepool": (72, 1, 92, 1 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
     "infiniband-12xh100": (12, 1, 12, 32 << 20),
+    "clusters-64x64": (64, 64, 4352, 1 << 20),
     "laptop": (2, 1, 2, 8 << 20),
     "mixed-2x4": (8, 1, 12, 8 << 20),
     "nvl72": (72, 1, 72, 1 << 20),

@@ -351,7 +351,7 @@ def test_thousands_of_accelerators_are_a_matter_of_seconds() -> None:
     done = simulate(*words.split(), "--inside", "nvl72")
     assert done.exit_code == 0, done.output
     assert "fsdp=512 tp=12" in done.output
-    assert "follow a line through 8 and 16" in done.output
+    assert "collectives of 512 ranks follow a line through 8 and 16" in done.output
     assert "plans on clusters-cxl: all_gather as ring" in done.output
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from collectives.builder.areas import Chunk
 from collectives.builder.columns import Columns
-from collectives.rows import folded, operands
+from collectives.rows import Ints, folded, operands
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp
+from cxlemu.plan.instructions import Records
 
 FOLDED_AT_ONCE = 16  # ranks from which on a fold's records are made as columns
 
@@ -108,7 +109,35 @@ class Folds(Columns):
         at = np.full(self.ranks, block * self._areas.block_bytes + chunk.slot_offset)
         sources = operands(Kind.REGION, self._regions_of(everyone), chunk.seq, at)
         sources[self.rank] = own
-        divide = self.call.redop == "avg"
+        doorbells = everyone * self.layout.doorbells_per_rank + self._doorbell(chunk, 0, block)
+        self._combine_rows(
+            dst,
+            self._republished(chunk, republish),
+            chunk,
+            sources,
+            doorbells,
+            own=self.rank,
+            divide=self.call.redop == "avg",
+            stream="retrieve",
+            accumulator=self._scratch(chunk.nbytes),
+        )
+        if republish is not None:
+            self._push("retrieve", chunk, dst, republish, written=True)
+
+    def _combine_rows(
+        self,
+        dst: Operand,
+        dst2: Operand,
+        chunk: Chunk,
+        sources: Records,
+        doorbells: Ints,
+        *,
+        own: int,
+        divide: bool,
+        stream: str,
+        accumulator: Operand,
+    ) -> None:
+        """As _combine, of sources in slots, each under its doorbell; but for number ``own``, which is this rank's."""
         last = Instruction(
             Op.REDUCE,
             DTYPE_NAMES.index(self.call.dtype),
@@ -117,14 +146,10 @@ class Folds(Columns):
             self.ranks if divide else 0,
             nbytes=chunk.nbytes,
             dst=dst,
-            dst2=self._republished(chunk, republish),
+            dst2=dst2,
         )
         wait = Instruction(Op.WAIT, value=chunk.seq, nbytes=chunk.nbytes)
-        doorbells = everyone * self.layout.doorbells_per_rank + self._doorbell(chunk, 0, block)
-        accumulator = self._scratch(chunk.nbytes)
-        self._instructions("retrieve").append(folded(sources, wait, doorbells, last, accumulator, self.rank))
-        if republish is not None:
-            self._push("retrieve", chunk, dst, republish, written=True)
+        self._instructions(stream).append(folded(sources, wait, doorbells, last, accumulator, own))
 
     def _republished(self, chunk: Chunk, block: int | None) -> Operand:
         return self._area(chunk, self.rank, block) if block is not None and self._reduces_into(block) else NOTHING

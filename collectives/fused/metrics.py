@@ -11,6 +11,18 @@ Nothing is clamped. T is the latest rank's end, from the call's begin on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Wait(NamedTuple):
+    """How long a rank waited for a doorbell, its look at it included."""
+
+    rank: int
+    doorbell: int
+    ns: int
+
+    def document(self) -> dict[str, float]:
+        return {"rank": self.rank, "doorbell": self.doorbell, "us": self.ns / 1e3}
 
 
 @dataclass(frozen=True, slots=True)

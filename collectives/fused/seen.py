@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from collectives.fused.choice import call_of
 from collectives.fused.measure import Job, Seen, cut
-from collectives.fused.metrics import Metrics
+from collectives.fused.metrics import Metrics, Wait
 from collectives.fused.plans import build
 from collectives.fused.shapes import STYLES
 from cxlemu.plan import Op, Plan
@@ -54,16 +54,21 @@ def plan_of(seen: Seen, job: Job, style: str) -> Plan:
     return build(seen.layout, call_of(job.operator, style, seen.layout.ranks, cut(job, style)))
 
 
+def waits(seen: Sequence[Seen], job: Job) -> list[Wait]:
+    """Of the fused call that was traced, of all ranks."""
+    plan, found = plan_of(seen[0], job, "fused"), []
+    for one in seen:
+        for step in one.steps.get("fused", ()):
+            instruction = plan.part(one.rank).streams[step.stream].instructions[step.at]
+            if instruction.op == Op.WAIT:
+                found.append(Wait(one.rank, instruction.arg, step.end_ns - step.begin_ns))
+    return found
+
+
 def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
     """Of a doorbell in the fused call, in the mean over all ranks."""
-    plan = plan_of(seen[0], job, "fused")
-    waits = [
-        step.end_ns - step.begin_ns
-        for one in seen
-        for step in one.steps.get("fused", ())
-        if plan.part(one.rank).streams[step.stream].instructions[step.at].op == Op.WAIT
-    ]
-    return statistics.mean(waits) if waits else 0.0
+    found = waits(seen, job)
+    return statistics.mean(wait.ns for wait in found) if found else 0.0
 
 
 def events(seen: Sequence[Seen], job: Job) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collectives.fused.choice import Choice, Operator, call_of
 from collectives.fused.halves import communicating, computing
-from collectives.fused.metrics import Metrics
+from collectives.fused.metrics import Metrics, Wait
 from collectives.fused.plans import build, roomy_layout
 from collectives.fused.shapes import TRANSPORTS
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
@@ -14,6 +14,7 @@ from cxlemu.plan import Call, Layout, Op, Plan
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 
+WAITS = (Op.WAIT, Op.WAIT_DATA)
 SHIFTED = ("shifted", "own_last")  # orders in which ranks do not meet
 
 
@@ -82,13 +83,22 @@ class Simulator:
         tiling = in_company(accelerator, Product(*tile, k, operator.dtype), max(times, 1))
         return -(-tiling.tiles * times // accelerator.multiprocessors) * tiling.tile_ns
 
+    def waits(self, plan: Plan) -> list[Wait]:
+        """Of a plan's doorbells, in the order of execution."""
+        found = []
+        for row in self.run(plan, log=True).executed:
+            record = plan.part(int(row["rank"])).streams[row["stream"]].records[row["at"]]
+            if record["op"] in WAITS:
+                found.append(Wait(int(row["rank"]), int(record["arg"]), int(row["end_ns"] - row["begin_ns"])))
+        return found
+
     def metrics(self, operator: Operator, choice: Choice) -> Metrics:
         fused, medium, unfused = (
             self.plan(operator, "fused", choice),
             *(self.fastest(operator, style) for style in ("medium", "unfused")),
         )
         run = self.run(fused)
-        waits = [run.ops[op] for op in (Op.WAIT, Op.WAIT_DATA) if op in run.ops]
+        waits = [run.ops[op] for op in WAITS if op in run.ops]
         return Metrics(
             gemm_ns=self.run(computing(unfused)).time_ns,
             tiled_ns=self.run(computing(fused)).time_ns,

@@ -22,7 +22,5 @@ def all_gather(b: Levels) -> None:
                 place = b.output(source * b.nbytes + chunk.offset)
                 b.across.forward(place, chunk, source, stream="across", to=b.inside.block(cluster))
         for chunk in chunks:
-            for cluster in [b.home, *b.away]:
-                for peer in b.inside.peers:
-                    source = b.at(cluster, peer % b.size)
-                    b.inside.retrieve(b.output(source * b.nbytes + chunk.offset), chunk, peer, cluster)
+            sources, peers, clusters = b.targets([b.home, *b.away], b.inside.each_peer)
+            b.inside.retrieve_each(sources * b.nbytes + chunk.offset, chunk, peers, clusters)

@@ -7,6 +7,8 @@ inside. Each cluster is folded in rank order, then the clusters in theirs; every
 get the same bits.
 """
 
+import numpy as np
+
 from collectives.hierarchical.levels import Levels
 from collectives.recipes import algorithm
 
@@ -18,9 +20,9 @@ def all_reduce(b: Levels) -> None:
     result, own = b.size, b.position * b.stride  # a block inside for each position's slice, and the result
     for chunks in b.levels(b.stride, inside=[b.all(b.size + 1)], across=[b.all(2)]):
         for chunk in chunks:
-            for peer in b.inside.peers:
-                position = peer % b.size
-                b.inside.publish(b.slice_of(position, chunk), b.input(position * b.stride + chunk.offset), position)
+            positions = b.inside.each_peer % b.size
+            sizes = b.sizes_of(positions, chunk)
+            b.inside.publish_each(chunk, positions * b.stride + chunk.offset, positions, nbytes=sizes)
         mine = [chunk for chunk in (b.slice_of(b.position, chunk) for chunk in chunks) if chunk.nbytes]
         folded = []
         for chunk in mine:
@@ -46,7 +48,6 @@ def all_reduce(b: Levels) -> None:
                 b.across.retrieve(place, share, peer, TOTAL, stream="across", to=b.inside.block(result))
             b.inside.send(chunk, result, stream="across")
         for chunk in chunks:
-            for peer in b.inside.peers:
-                position = peer % b.size
-                place = b.output(position * b.stride + chunk.offset)
-                b.inside.retrieve(place, b.slice_of(position, chunk), peer, result)
+            peers = b.inside.each_peer
+            places, sizes = peers % b.size * b.stride + chunk.offset, b.sizes_of(peers % b.size, chunk)
+            b.inside.retrieve_each(places, chunk, peers, np.full(len(peers), result), nbytes=sizes)

@@ -16,10 +16,8 @@ def all_to_all(b: Levels) -> None:
     for chunks in b.levels(b.nbytes, inside=[b.all(b.ranks)], across=[b.all(b.ranks)]):
         sent = []
         for chunk in chunks:
-            for cluster in [*b.away, b.home]:
-                for peer in b.inside.peers:
-                    target = b.at(cluster, peer % b.size)
-                    b.inside.publish(chunk, b.input(target * b.nbytes + chunk.offset), target)
+            targets, _, _ = b.targets([*b.away, b.home], b.inside.each_peer)
+            b.inside.publish_each(chunk, targets * b.nbytes + chunk.offset, targets)
             sent.append(b.overwritten("publish"))
         bundled = []
         for chunk in chunks:

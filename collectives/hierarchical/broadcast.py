@@ -5,7 +5,8 @@ position i elsewhere read it there and pass it on inside. Of m bytes each rank o
 the pool, and each rank elsewhere reads as much from it, and (G - 1) / G m inside.
 """
 
-from collectives.hierarchical.levels import Levels, Writers
+from collectives.hierarchical.levels import Levels
+from collectives.hierarchical.regions import Writers
 from collectives.recipes import algorithm
 
 

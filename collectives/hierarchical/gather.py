@@ -4,7 +4,8 @@ Written: m to the pool by each rank elsewhere. Of the N - G blocks that cross th
 cluster reads C - 1; the root reads (G - 1) C blocks inside.
 """
 
-from collectives.hierarchical.levels import Levels, Writers
+from collectives.hierarchical.levels import Levels
+from collectives.hierarchical.regions import Writers
 from collectives.recipes import algorithm
 
 
@@ -29,7 +30,5 @@ def gather(b: Levels) -> None:
                     on = b.inside.block(cluster)
                     b.across.forward(b.room("passing"), chunk, source, stream="across", to=on)
         for chunk in chunks if b.is_root else ():
-            for cluster in [b.home, *b.away]:
-                for peer in b.inside.peers:
-                    source = b.at(cluster, peer % b.size)
-                    b.inside.retrieve(b.output(source * b.nbytes + chunk.offset), chunk, peer, cluster)
+            sources, peers, clusters = b.targets([b.home, *b.away], b.inside.each_peer)
+            b.inside.retrieve_each(sources * b.nbytes + chunk.offset, chunk, peers, clusters)

@@ -8,6 +8,8 @@ Besides publish, retrieve and fold there are words for what passes from one leve
     retrieve(to=block)   WAIT, INVALIDATE, READ: to a buffer and to a block of one's own as well
     send                 FLUSH, FENCE, SIGNAL: that block is whole now
 
+``publish_each`` and ``retrieve_each`` are the same for many at once, made as columns.
+
 Stages of an algorithm are streams, so that while a chunk is under way on one level, the next one is on the other.
 Whatever is stored to a slot but in the stream "publish" was retrieved from peers of the same round first, who had
 waited until the slot was free.
@@ -16,36 +18,25 @@ waited until the slot was free.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from collectives.builder import SCRATCH, Areas, Builder, Chunk
-from collectives.placement import place
+import numpy as np
+
+from collectives.builder import SCRATCH, Areas, Chunk
+from collectives.hierarchical.level import Level
+from collectives.hierarchical.regions import Writers, placed
+from collectives.hierarchical.roles import Roles
+from collectives.rows import Ints
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import NOTHING, Kind, Layout, Op, Operand, Region
-from cxlemu.rounding import round_down, round_up
+from cxlemu.plan import Kind, Op, Operand
+from cxlemu.rounding import round_up
 
 STREAMS = ("publish", "inside", "across", "retrieve")
 
 
-class Block(NamedTuple):
-    """One of this rank's blocks on a level."""
-
-    level: Level
-    number: int
-
-
-class Writers(NamedTuple):
-    """Ranks that write so many blocks each on a level."""
-
-    ranks: tuple[int, ...]
-    blocks: int
-
-
 @dataclass
-class Levels(Builder):
+class Levels(Roles):
     """Builds one rank's part of a plan on two levels."""
 
     inside: Level = field(init=False)
@@ -61,64 +52,6 @@ class Levels(Builder):
         self.inside = Level(self, "inside", [self.at(self.home, position) for position in range(self.size)])
         self.across = Level(self, "across", [self.at(cluster, self.position) for cluster in range(self.clusters)])
 
-    # --- who is where -----------------------------------------------------------------------------------------
-
-    @property
-    def size(self) -> int:
-        """Ranks in a cluster."""
-        return self.call.cluster
-
-    @property
-    def clusters(self) -> int:
-        return self.ranks // self.size
-
-    @property
-    def home(self) -> int:
-        """This rank's cluster."""
-        return self.rank // self.size
-
-    @property
-    def position(self) -> int:
-        """This rank's place in its cluster."""
-        return self.rank % self.size
-
-    @property
-    def away(self) -> list[int]:
-        """The other clusters, the next one first."""
-        return [(self.home + step) % self.clusters for step in range(1, self.clusters)]
-
-    @property
-    def at_roots(self) -> bool:
-        """Whether this rank's cluster is the root's."""
-        return self.home == self.root // self.size
-
-    @property
-    def column_root(self) -> int:
-        """The rank of the root's cluster that has this rank's position."""
-        return self.at(self.root // self.size, self.position)
-
-    def at(self, cluster: int, position: int) -> int:
-        return cluster * self.size + position
-
-    def all(self, blocks: int) -> Writers:
-        return Writers(self.everyone, blocks)
-
-    @property
-    def everyone(self) -> tuple[int, ...]:
-        return tuple(range(self.ranks))
-
-    @property
-    def at_home(self) -> tuple[int, ...]:
-        """The ranks of the root's cluster."""
-        first = self.root // self.size * self.size
-        return self.everyone[first : first + self.size]
-
-    @property
-    def elsewhere(self) -> tuple[int, ...]:
-        """The ranks of all other clusters."""
-        first = self.root // self.size * self.size
-        return self.everyone[:first] + self.everyone[first + self.size :]
-
     # --- rounds and parts of them -----------------------------------------------------------------------------
 
     def levels(self, nbytes: int, *, inside: Sequence[Writers], across: Sequence[Writers]) -> Iterator[list[Chunk]]:
@@ -130,7 +63,7 @@ class Levels(Builder):
         self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0
     ) -> tuple[int, int, Areas]:
         layout, (inside, across) = self.layout, self._needs
-        regions, piece = _placed(layout, inside, across, nbytes)
+        regions, piece = placed(layout, inside, across, nbytes)
         first = len(self._regions)
         for level, needs in ((self.inside, inside), (self.across, across)):
             level.block_bytes = piece
@@ -164,6 +97,11 @@ class Levels(Builder):
         """What of this chunk of a slice there is in that position's."""
         left = min(self.stride * (position + 1), self.nbytes) - (self.stride * position + chunk.offset)
         return chunk._replace(nbytes=min(max(left, 0), chunk.nbytes))
+
+    def sizes_of(self, positions: Ints, chunk: Chunk) -> Ints:
+        """Bytes of ``slice_of`` for each of these."""
+        left = np.minimum(self.stride * (positions + 1), self.nbytes) - (self.stride * positions + chunk.offset)
+        return np.clip(left, 0, chunk.nbytes)
 
     def share_of(self, cluster: int, chunk: Chunk) -> Chunk:
         """The part of a chunk that one cluster takes care of; the last ones may have none."""
@@ -208,165 +146,3 @@ class Levels(Builder):
             self.order(self.record(stream), "retrieve")
         self._loose.clear()
         self._say_done(seq)
-
-
-@dataclass(eq=False)
-class Level:
-    """The ranks that a rank exchanges with on one level, itself among them, and its words."""
-
-    b: Levels = field(repr=False)
-    name: str
-    ranks: list[int]
-    first_doorbell: int = 0  # of each rank's
-    region_of: dict[int, int] = field(default_factory=dict)
-    block_bytes: int = 0
-
-    @property
-    def peers(self) -> list[int]:
-        """Everyone else, the next one first."""
-        own = self.ranks.index(self.b.rank)
-        return self.ranks[own + 1 :] + self.ranks[:own]
-
-    def block(self, number: int) -> Block:
-        return Block(self, number)
-
-    def publish(self, chunk: Chunk, src: Operand, block: int = 0, *, stream: str = "publish") -> None:
-        """Put a chunk of one of this rank's blocks where its peers find it."""
-        if not chunk.nbytes:
-            return
-        if stream == "publish":
-            self.b._enter(chunk.seq, stream)
-        self.store(chunk, src, block, stream=stream)
-        self.send(chunk, block, stream=stream)
-
-    def store(self, chunk: Chunk, src: Operand, block: int, *, stream: str) -> None:
-        """Only store it: ``send`` follows."""
-        if chunk.nbytes:
-            self.b._emit(stream, Op.WRITE, dst=self._area(chunk, self.b.rank, block), a=src, nbytes=chunk.nbytes)
-
-    def send(self, chunk: Chunk, *blocks: int, stream: str, parts: Sequence[Chunk] = ()) -> None:
-        """Make what was stored of these blocks visible, and say so under the first one's doorbell.
-
-        ``parts``: of the chunk, of which nothing else was stored.
-        """
-        for block in blocks:
-            for part in parts or [chunk]:
-                self.b._emit(stream, Op.FLUSH, a=self._area(part, self.b.rank, block), nbytes=part.nbytes)
-        self.b._emit(stream, Op.FENCE)
-        self.b._emit(stream, Op.SIGNAL, arg=self._doorbell(chunk, self.b.rank, blocks[0]), value=chunk.seq)
-
-    def retrieve(
-        self,
-        dst: Operand,
-        chunk: Chunk,
-        peer: int,
-        block: int = 0,
-        *,
-        stream: str = "retrieve",
-        to: Block | None = None,
-    ) -> None:
-        """Get a chunk of one of a peer's blocks; ``to``: store it to a block of this rank's, too, and ``send`` that."""
-        if not chunk.nbytes:
-            return
-        area = self._await(chunk, peer, block, stream)
-        dst2 = to.level._area(chunk, self.b.rank, to.number) if to else NOTHING
-        self.b._emit(stream, Op.READ, dst=dst, dst2=dst2, a=area, nbytes=chunk.nbytes)
-        if to is None and stream != "retrieve":
-            self.b._loose.add(stream)
-
-    def retrieve_bundle(self, places: Sequence[Operand], chunk: Chunk, peer: int, first: int) -> None:
-        """Get a chunk of each of a peer's blocks from ``first`` on, which it sent together."""
-        if not chunk.nbytes:
-            return
-        self.b._emit("retrieve", Op.WAIT, arg=self._doorbell(chunk, peer, first), value=chunk.seq)
-        for block, dst in enumerate(places, first):
-            area = self._area(chunk, peer, block)
-            self.b._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
-            self.b._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
-
-    def forward(
-        self, dst: Operand, chunk: Chunk, peer: int, block: int = 0, *, stream: str = "retrieve", to: Block
-    ) -> None:
-        """Retrieve a chunk and send it on at once."""
-        if chunk.nbytes:
-            self.retrieve(dst, chunk, peer, block, stream=stream, to=to)
-            to.level.send(chunk, to.number, stream=stream)
-
-    def fold(
-        self,
-        dst: Operand,
-        chunk: Chunk,
-        own: Operand,
-        block: int = 0,
-        *,
-        stream: str,
-        last: bool,
-        to: Block | None = None,
-    ) -> None:
-        """Combine this chunk of all ranks of the level in their order; ``own`` is this rank's.
-
-        ``last``: nothing is folded in after this. ``to``: send the result as that block of this rank's.
-        """
-        if not chunk.nbytes:
-            return
-        sources = [own if rank == self.b.rank else self._area(chunk, rank, block) for rank in self.ranks]
-        dst2 = to.level._area(chunk, self.b.rank, to.number) if to else NOTHING
-        self.b._combine(
-            dst,
-            dst2,
-            chunk.nbytes,
-            sources,
-            arrive=lambda index: self._await(chunk, self.ranks[index], block, stream),
-            divide=last and self.b.call.redop == "avg",
-            stream=stream,
-            accumulator=self.b.room(f"{stream} sum") if len(sources) > 3 else NOTHING,
-        )
-        if to is not None:
-            to.level.send(chunk, to.number, stream=stream)
-
-    # --- how ------------------------------------------------------------------------------------------------------
-
-    def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        offset = block * self.block_bytes + chunk.slot_offset
-        return Operand(Kind.REGION, self.region_of[writer], chunk.seq, offset)
-
-    def _doorbell(self, chunk: Chunk, writer: int, block: int) -> int:
-        index = self.first_doorbell + block * self.b._areas.doorbells_per_block + chunk.number
-        return self.b.layout.published(writer, index)
-
-    def _await(self, chunk: Chunk, peer: int, block: int, stream: str) -> Operand:
-        area = self._area(chunk, peer, block)
-        self.b._emit(stream, Op.WAIT, arg=self._doorbell(chunk, peer, block), value=chunk.seq)
-        self.b._emit(stream, Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
-        return area
-
-
-@lru_cache(64)  # the same for all ranks
-def _placed(
-    layout: Layout, inside: tuple[Writers, ...], across: tuple[Writers, ...], nbytes: int
-) -> tuple[tuple[Region, ...], int]:
-    """A region for each writer inside, then across, and how much of a block fits."""
-    if not layout.owned:
-        return _in_pool(layout, (*inside, *across), nbytes)
-    size, own = layout.slot_card_bytes, []
-    for group in inside:
-        own += [Region(layout.pool_cards + rank, 1, LINE_BYTES, 0, 0, size) for rank in group.ranks]
-    regions, piece = _in_pool(layout, across, nbytes)
-    return (*own, *regions), min(piece, *(round_down(size // group.blocks, LINE_BYTES) for group in inside))
-
-
-def _in_pool(layout: Layout, groups: tuple[Writers, ...], nbytes: int) -> tuple[tuple[Region, ...], int]:
-    """Each group's in a part of the slot of its own."""
-    shares = [len(group.ranks) * group.blocks for group in groups]
-    regions: list[Region] = []
-    pieces = []
-    for number, group in enumerate(groups):
-        begin, end = (
-            round_down(layout.slot_card_bytes * sum(shares[:n]) // sum(shares), LINE_BYTES)
-            for n in (number, number + 1)
-        )
-        part = replace(layout, slot_card_bytes=end - begin)
-        placed, piece = place(part, len(group.ranks), group.blocks, nbytes, "ranges")
-        regions += [replace(region, base=region.base + begin) for region in placed]
-        pieces.append(piece)
-    return tuple(regions), min(pieces)

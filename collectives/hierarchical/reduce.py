@@ -5,7 +5,10 @@ every rank reads about (G - 1) / G m, and the root as much again. Each cluster i
 clusters in theirs.
 """
 
-from collectives.hierarchical.levels import Levels, Writers
+import numpy as np
+
+from collectives.hierarchical.levels import Levels
+from collectives.hierarchical.regions import Writers
 from collectives.recipes import algorithm
 
 
@@ -15,9 +18,9 @@ def reduce(b: Levels) -> None:
     across = [Writers(b.elsewhere, 1)]
     for chunks in b.levels(b.stride, inside=[b.all(b.size + 1)], across=across):
         for chunk in chunks:
-            for peer in b.inside.peers:
-                position = peer % b.size
-                b.inside.publish(b.slice_of(position, chunk), b.input(position * b.stride + chunk.offset), position)
+            positions = b.inside.each_peer % b.size
+            sizes = b.sizes_of(positions, chunk)
+            b.inside.publish_each(chunk, positions * b.stride + chunk.offset, positions, nbytes=sizes)
         mine = [chunk for chunk in (b.slice_of(b.position, chunk) for chunk in chunks) if chunk.nbytes]
         folded = []
         for chunk in mine:
@@ -37,7 +40,6 @@ def reduce(b: Levels) -> None:
         if mine:
             b.order(b.record("across"), "retrieve")
         for chunk in chunks:
-            for peer in b.inside.peers:
-                position = peer % b.size
-                place = b.output(position * b.stride + chunk.offset)
-                b.inside.retrieve(place, b.slice_of(position, chunk), peer, result)
+            peers = b.inside.each_peer
+            places, sizes = peers % b.size * b.stride + chunk.offset, b.sizes_of(peers % b.size, chunk)
+            b.inside.retrieve_each(places, chunk, peers, np.full(len(peers), result), nbytes=sizes)

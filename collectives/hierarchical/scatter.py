@@ -4,7 +4,8 @@ Of the N - G blocks that cross the pool, each rank of the root's cluster writes 
 its own. The root writes (G - 1) C blocks inside.
 """
 
-from collectives.hierarchical.levels import Levels, Writers
+from collectives.hierarchical.levels import Levels
+from collectives.hierarchical.regions import Writers
 from collectives.recipes import algorithm
 
 

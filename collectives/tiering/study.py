@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from collectives.tiering.placement import Move, fill
 from collectives.tiering.policies import POLICIES
 from collectives.tiering.program import Program, timed
+from collectives.tiering.snoops import SnoopFilter
 from collectives.tiering.tiers import tiers_of
 from collectives.tiering.workloads import Workload
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
@@ -39,6 +41,7 @@ class TierUse:
     moved_in_bytes: int
     moved_out_bytes: int
     coherence_ns: int  # of all accesses to it, what its directory and snoops took
+    back_invalidations: float = 0.0  # of all accesses to it: lines that its snoop filters gave up for others
 
     @property
     def access_ns(self) -> float:
@@ -96,7 +99,10 @@ class Memory:
         each = np.array([workload.page_bytes if tier.copied else workload.access_bytes for tier in self.tiers])
         programs = [Program(its.tiers, its.pages, each[its.tiers], workload.page_bytes, its.moves) for its in runs]
         _, times = timed(self.model, [tier.regions for tier in self.tiers], programs)
-        uses = tuple(self._use(number, workload, runs, times) for number in range(len(self.tiers)))
+        uses = tuple(
+            self._snooped(number, workload, policy, sample, seed, self._use(number, workload, runs, times))
+            for number in range(len(self.tiers))
+        )
         accesses = sum(its.size for its in times)
         return Measured(
             topology=self.topology.name,
@@ -104,7 +110,7 @@ class Memory:
             policy=policy,
             ranks=self.ranks,
             working_set_bytes=working_set_bytes,
-            access_ns=sum(int(its.sum()) for its in times) / accesses,
+            access_ns=sum(use.ns for use in uses) / accesses,
             accesses=accesses,
             moved_bytes=sum(use.moved_in_bytes for use in uses) / accesses,
             tiers=uses,
@@ -147,6 +153,34 @@ class Memory:
             coherence_ns=accesses * tier.coherence_ns,
         )
 
+    def _snooped(
+        self, number: int, workload: Workload, policy: str, sample: Sample, seed: int, use: TierUse
+    ) -> TierUse:
+        """With what a tier's bounded snoop filters cost, line by line: a round trip for each line that they give up.
+
+        They see what the policies' ranks touch, warmed up as these are; where pages stay, the same accesses as where
+        they move, because a filter knows lines that come again from those that do not. The sample's filters have room
+        for the same part of its lines. Ranks take turns; what a round trip delays, nothing else has to wait for.
+        """
+        tier = self.tiers[number]
+        if tier.filter_lines is None or not use.accesses:
+            return use
+        traces = [_traced(policy, workload, sample, seed + rank) for rank in range(self.ranks)]
+        nbytes = workload.page_bytes if tier.copied else workload.access_bytes
+        lines_read, page_lines = -(-nbytes // LINE_BYTES), workload.page_bytes // LINE_BYTES
+        snoops = SnoopFilter(max(tier.filter_lines * sample.pages // sample.real_pages, 1))
+        given_up, accesses = 0, 0
+        for step in range(WARM_UP_ACCESSES + ACCESSES):
+            for rank, (pages, tiers) in enumerate(traces):
+                if tiers[step] == number:
+                    first = (rank * sample.pages + int(pages[step])) * page_lines
+                    asked = snoops.read(range(first, first + lines_read))
+                    given_up += asked * (step >= WARM_UP_ACCESSES)
+                    accesses += step >= WARM_UP_ACCESSES
+        expected = given_up / max(accesses, 1) * use.accesses
+        cost_ns = round(expected * (tier.space.back_invalidate_ns or 0))
+        return replace(use, ns=use.ns + cost_ns, coherence_ns=use.coherence_ns + cost_ns, back_invalidations=expected)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -175,6 +209,21 @@ def _follow(name: str, workload: Workload, sample: Sample, seed: int) -> _Follow
 
 @lru_cache(maxsize=64)  # what moves does not depend on what it costs: topologies with tiers as large have it alike
 def _moved(name: str, workload: Workload, sample: Sample, seed: int) -> _Followed:
+    pages, tiers, moves = _whole(name, workload, sample, seed)
+    late = {step - WARM_UP_ACCESSES: its for step, its in moves.items() if step >= WARM_UP_ACCESSES}
+    return _Followed(pages[WARM_UP_ACCESSES:], tiers[WARM_UP_ACCESSES:], late)
+
+
+def _traced(name: str, workload: Workload, sample: Sample, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pages and the tiers they lie in when touched, warming up first."""
+    pages, tiers, _ = _whole(name, workload, sample, seed)
+    return pages, tiers
+
+
+@lru_cache(maxsize=64)
+def _whole(
+    name: str, workload: Workload, sample: Sample, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, list[Move]]]:
     placement = fill(range(sample.pages), sample.room)
     pages = workload.trace(sample.pages, sample.real_pages, WARM_UP_ACCESSES + ACCESSES, seed)
     policy, schedule = POLICIES[name](), pages.tolist()
@@ -184,5 +233,4 @@ def _moved(name: str, workload: Workload, sample: Sample, seed: int) -> _Followe
         tiers[step] = placement.tier_of[page]
         if moved := policy.touched(step, page):
             moves[step + 1] = moved
-    late = {step - WARM_UP_ACCESSES: its for step, its in moves.items() if step >= WARM_UP_ACCESSES}
-    return _Followed(pages[WARM_UP_ACCESSES:], tiers[WARM_UP_ACCESSES:], late)
+    return pages, tiers, moves

@@ -29,6 +29,7 @@ class Tier:
     regions: tuple[Region, ...]
     copied: bool  # takes copies, not loads: a page at a time
     coherence_ns: int  # of each access
+    filter_lines: int | None  # of all its homes together that snoop filters have room for; None: of all there are
     load_ns: int = 0
 
 
@@ -69,7 +70,11 @@ def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[
         held = held * space.capacity_bytes // sum(_card_bytes(model.topology, model.topology.cards_of(space)))
     regions = tuple(Region(its[0], len(its), space.granule_bytes, 0, 0, REGION_BYTES) for its in cards)
     costs = space.costs or model.topology.costs
-    return Tier(name, space, own, held // sharers, regions, bool(costs.copy_ns), 0 if own else space.coherence_ns or 0)
+    homes = len({card for its in cards for card in its})
+    filter_lines = None if own or space.snoop_filter_lines is None else homes * space.snoop_filter_lines
+    coherence_ns = 0 if own else space.coherence_ns or 0
+    copied = bool(costs.copy_ns)
+    return Tier(name, space, own, held // sharers, regions, copied, coherence_ns, filter_lines)
 
 
 def _load_ns(model: CostModel, tier: Tier) -> int:

@@ -11,6 +11,7 @@ from collectives.bench import AUTO, Sweep
 from collectives.nccl import RECIPES
 from collectives.virtual.plans import plan_of
 from collectives.virtual.simulated import model_of, simulate_case
+from cxlemu.clusters import ranks_per_cluster
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.rounding import round_up
@@ -34,6 +35,10 @@ class Fabric(Protocol):
         """Collective -> the plan that its last call took."""
         ...
 
+    def line(self, ranks: int) -> str:
+        """What stands for so many ranks; nothing where all are simulated."""
+        ...
+
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
         """One call, begun by all ranks at once."""
         ...
@@ -47,9 +52,11 @@ class Modelled:
     in any order, where a plan that folds what it reads has to go in the order of ranks.
     """
 
-    def __init__(self, topology: Topology, *, tuned: bool = False, failures: Sequence[Failure] = ()) -> None:
-        """``failures``: of links and switches, before anything begins."""
-        self.topology, self.tuned = topology, tuned
+    def __init__(
+        self, topology: Topology, *, tuned: bool = False, variant: str = AUTO, failures: Sequence[Failure] = ()
+    ) -> None:
+        """``variant``: instead of ``auto``. ``failures``: of links and switches, before anything begins."""
+        self.topology, self.tuned, self.variant = topology, tuned, variant
         self._failures = [failure._replace(at_ns=0) for failure in failures]
         self.chosen: dict[str, str] = {}
         self._times_ns: dict[tuple[str, int, int], int] = {}
@@ -58,12 +65,15 @@ class Modelled:
     def name(self) -> str:
         return f"{self.topology.name}, failing" if self._failures else self.topology.name
 
+    def line(self, ranks: int) -> str:
+        return ""
+
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
         key = collective, size_bytes, ranks
         if ranks < 2 or not size_bytes:
             return 0
         if key not in self._times_ns:
-            ways = self._ways(*key) if self.tuned else [self._simulated(*key, AUTO)]
+            ways = self._ways(*key) if self.tuned else [self._simulated(*key, self.variant)]
             self._times_ns[key], self.chosen[collective] = min(ways, key=lambda way: way[0])
         return self._times_ns[key]
 
@@ -78,7 +88,9 @@ class Modelled:
 
     def _simulated(self, collective: str, size_bytes: int, ranks: int, variant: str) -> tuple[int, str]:
         """What it takes, and the plan's variant."""
-        (case,) = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), variant=variant, check=False).cases(ranks)
+        cluster = ranks_per_cluster(self.topology, ranks)
+        sweep = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), variant=variant, check=False, cluster=cluster)
+        (case,) = sweep.cases(ranks)
         row, run = simulate_case(self.topology, case, failures=self._failures)
         return run.time_ns, row.variant
 

@@ -23,6 +23,9 @@ class TwoLevels:
     def chosen(self) -> dict[str, str]:
         return self.between.chosen
 
+    def line(self, ranks: int) -> str:
+        return self.between.line(ranks)
+
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
         if collective not in ("all_gather", "reduce_scatter") or self.sharing < 2 or ranks % self.sharing:
             return self.between.time_ns(collective, size_bytes, ranks)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from collectives.fused.choice import call_of
 from collectives.fused.measure import Job, Seen
-from collectives.fused.metrics import Metrics
-from collectives.fused.seen import median_ns, metrics, refusal, times_ns
+from collectives.fused.metrics import Metrics, Wait
+from collectives.fused.seen import median_ns, metrics, refusal, times_ns, waits
 from cxlemu import __version__
 from cxlemu.memory import MemorySpec
 from cxlemu.pace import TimeScale
@@ -64,6 +64,10 @@ class Result:
     def wrong(self) -> int:
         return sum(sum(one.wrong.values()) for one in self.seen)
 
+    @property
+    def _waits(self) -> list[Wait]:
+        return waits(self.seen, self.setup.job) if "fused" in self.setup.job.styles else []
+
     def document(self) -> dict[str, Any]:
         setup, found = self.setup, None if self.metrics is None else self.metrics.document()
         if found is not None and self.refusal:
@@ -83,6 +87,7 @@ class Result:
             "modelled_comm_us": None if self.comm_ns is None else self.comm_ns / 1e3,
             "times_us": {name: [ns / 1e3 for ns in times_ns(self.seen, name)] for name in self.seen[0].left_ns},
             "metrics": found,
+            "waits": [its.document() for its in self._waits],
             "no_overlap_because": self.refusal or None,
             "wrong": {style: sum(one.wrong[style] for one in self.seen) for style in setup.job.styles},
             "checked": setup.job.check,

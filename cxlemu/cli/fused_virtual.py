@@ -24,6 +24,7 @@ from cxlemu.cli.output import check_output, write_json, write_output, writing
 from cxlemu.cli.schedule_table import console
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import GEMM_DTYPES
+from cxlemu.plan import Plan
 from cxlemu.topology import Topology
 from cxlemu.topology.standing import KINDS as STANDINGS
 from cxlemu.trace import events, perfetto
@@ -162,7 +163,7 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Choice
 def _document(
     simulator: Simulator, operator: Operator, choice: Choice, tuned: Tuned | None, metrics: Metrics
 ) -> dict[str, Any]:
-    accelerator = simulator.model.accelerator
+    accelerator, plan = simulator.model.accelerator, simulator.plan(operator, "fused", choice)
     assert accelerator is not None
     return {
         "version": __version__,
@@ -174,14 +175,18 @@ def _document(
         "config": simulator.topology.document(),
         "accelerator": accelerator.model_dump(exclude_none=True),
         "metrics": metrics.document(),
+        "waits": None if _is_long(plan) else [wait.document() for wait in simulator.waits(plan)],
     }
+
+
+def _is_long(plan: Plan) -> bool:
+    return sum(part.instruction_count for part in plan.parts) > TRACED_INSTRUCTIONS_MAX
 
 
 def _trace(simulator: Simulator, operator: Operator, choice: Choice) -> bytes:
     plan = simulator.plan(operator, "fused", choice)
-    instructions = sum(part.instruction_count for part in plan.parts)
-    if instructions > TRACED_INSTRUCTIONS_MAX:
+    if _is_long(plan):
         raise ArgumentError(
-            f"{operator}: {instructions} instructions are too many for a trace, {TRACED_INSTRUCTIONS_MAX} are the most"
+            f"{operator}: more than {TRACED_INSTRUCTIONS_MAX} instructions are too many for a trace: take larger tiles"
         )
     return perfetto(events(simulator.run(plan, log=True)))

@@ -328,7 +328,7 @@ def _uuid(text: str | None) -> UUID | None:
     try:
         return None if text is None else UUID(text)
     except ValueError:
-        raise ArgumentError(f"--pool takes the UUID of a pool on devices, or a tenant's pool, not {text!r}") from None
+        raise ArgumentError(f"--pool: {text!r} is not a valid UUID.") from None
 
 
 def _number(text: str, flag: str, word: str) -> int:

@@ -177,6 +177,8 @@ def _where(row: Measured) -> str:
     parts = [f"{tier.name} {100 * tier.accesses / row.accesses:.1f}% at {tier.access_ns:.0f} ns" for tier in used]
     coherence_ns = sum(tier.coherence_ns for tier in used) / row.accesses
     parts += [f"coherence {coherence_ns:.0f} ns an access"] * bool(coherence_ns)
+    given_up = sum(tier.back_invalidations for tier in used) / row.accesses
+    parts += [f"{given_up:.2f} lines back-invalidated an access"] * bool(given_up)
     parts += [f"moved {row.moved_bytes:.0f} B an access"] * bool(row.moved_bytes)
     return ", ".join(parts)
 

@@ -19,7 +19,7 @@ from collectives.workloads.machine import Machine
 from collectives.workloads.offload import PLACES, offload_to
 from collectives.workloads.parallelism import RECOMPUTE, Parallelism
 from collectives.workloads.step import Step, train
-from collectives.workloads.symmetric import POINTS, fabric_of
+from collectives.workloads.symmetric import fabric_of
 from collectives.workloads.timeline import events
 from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
@@ -113,9 +113,9 @@ def command(
     computer = Accelerator.load(accelerator)
     cluster = None if inside is None else Topology.load(inside)
     failures = sorted((Failure.parse(text, topology) for text in fails), key=lambda its: its.at_ns)
-    fabrics = [fabric_of(topology, how.data)]
+    fabrics = [fabric_of(topology, how.data, sharing=how.tensor)]
     if against is not None:
-        fabrics.append(fabric_of(Topology.load(against), how.data))
+        fabrics.append(fabric_of(Topology.load(against), how.data, sharing=how.tensor))
     steps = []
     for fabric in fabrics:
         machine = Machine(
@@ -211,10 +211,8 @@ def _footer(steps: list[Step], *, failing: bool) -> list[str]:
         for fabric in filter(None, (step.machine.between, step.machine.inside)):
             if plans := ", ".join(f"{collective} as {plan}" for collective, plan in fabric.chosen.items()):
                 lines.append(f"  plans on {fabric.name}: {plans}")
-        if step.parallelism.data > POINTS[1]:
-            lines.append(
-                f"  collectives of more than {POINTS[1]} ranks follow a line through {POINTS[0]} and {POINTS[1]}"
-            )
+        if line := step.machine.between.line(step.parallelism.data):
+            lines.append(f"  collectives of {step.parallelism.data} ranks follow {line}")
     if failing:
         before, after = (step.time_ns / 1e6 for step in steps[:2])
         lines.append(f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}.")

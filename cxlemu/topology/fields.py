@@ -264,6 +264,12 @@ class Space(Model):
     coherence_ns: Nanoseconds | None = Field(
         default=None, description="what coherence adds to each access but the owner's: directory and snoops, in ns"
     )
+    snoop_filter_lines: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        default=None, description="of which each card keeps that others may hold them; absent: of all"
+    )
+    back_invalidate_ns: Nanoseconds | None = Field(
+        default=None, description="to make room there for another line, in ns; in simulate memory only"
+    )
     costs: Costs | None = Field(default=None, description="what its bytes and doorbells cost, instead of the costs")
     protocols: Annotated[tuple[Protocol, ...], Field(strict=False, min_length=1, max_length=8)] | None = Field(
         default=None, description="in which ranks that send to each other have a choice"
@@ -298,8 +304,11 @@ class Space(Model):
         for key in ("over", "protocols"):
             if getattr(self, key) is not None and not self.owned:
                 raise Misplaced((key,), f"does not apply to a space of kind {self.kind}; leave it out")
-        if self.coherence_ns is not None and not self.coherent:
-            raise Misplaced(("coherence_ns",), "does not apply to a space that is not coherent; leave it out")
+        for key in ("coherence_ns", "snoop_filter_lines", "back_invalidate_ns"):
+            if getattr(self, key) is not None and not self.coherent:
+                raise Misplaced((key,), "does not apply to a space that is not coherent; leave it out")
+        if (self.snoop_filter_lines is None) != (self.back_invalidate_ns is None):
+            raise Misplaced(("snoop_filter_lines",), "and back_invalidate_ns belong together: give both or none")
         return self
 
 
