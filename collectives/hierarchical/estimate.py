@@ -1,9 +1,9 @@
 """How long a collective takes with two levels and without, by the figures of the cost model: for `auto` to choose by.
 
-A coarse model, of the busiest rank: steps one after another; copies, each with what starting it and seeing its doorbell
-takes; and bytes, at the rate of a rank's engine or link or, where all ranks together have more than the cards carry, at
-theirs. Two levels follow each other in it, although chunks overlap. The virtual engine has the whole model, and takes
-far longer.
+A coarse model, of the busiest rank: steps one after another; copies, each with what starting it, seeing its doorbell
+and waiting for its first bytes takes; and bytes, at the rate of a rank's engine or link or, where all ranks together
+have more than the cards carry, at theirs. Two levels follow each other in it, although chunks overlap. The virtual
+engine has the whole model, and takes far longer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from collectives.builder import ALL
+from collectives.layouts import MIN_DOORBELLS_PER_RANK
 from cxlemu.clusters import cluster_memory, ranks_per_cluster
 from cxlemu.topology import Costs, Topology
 
 CHUNKED_MIN_BYTES = 16 << 10  # on one level: what is smaller is not cut into chunks
 TWO_SHOT_MIN_BYTES = 64 << 10
+MANY_BLOCKS = ("all_reduce", "all_to_all", "reduce_scatter")
 
 
 class Load(NamedTuple):
@@ -61,7 +63,7 @@ class Ways:
         cards, own = topology.cards_of(pool), topology.cards_of(memory)
         neighbours = _neighbours(topology, own)
         inside = _way(topology, memory.costs or topology.costs, neighbours, ranks * _total(topology, own[:1]))
-        return cls(cluster, inside, _way(topology, topology.costs, cards[0], _total(topology, cards)))
+        return cls(cluster, inside, _way(topology, topology.costs, cards[-1], _total(topology, cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
         """(with two levels, without) for blocks of ``nbytes``; without, small ones are not cut into chunks."""
@@ -69,6 +71,8 @@ class Ways:
         if collective == "all_reduce" and nbytes < TWO_SHOT_MIN_BYTES:  # one shot
             flat = Load(1, ranks, ranks - 1, ranks * ranks)
         chunks = ALL.chunks if nbytes >= CHUNKED_MIN_BYTES else 1
+        if collective in MANY_BLOCKS:  # which have to share a rank's doorbells
+            chunks = max(1, min(chunks, max(MIN_DOORBELLS_PER_RANK, 2 * ranks) // (ranks + 1)))
         levels = (way.time_ns(load, nbytes, ALL.chunks) for way, load in ((self.pool, across), (self.inside, inside)))
         return sum(levels), self.pool.time_ns(flat, nbytes, chunks)
 
@@ -93,10 +97,11 @@ def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float)
         elif any(end.startswith("host") for end in link.ends):
             rates.append(link.gbytes_per_s / topology.hosts.ranks_per_host)
     rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
-    step_ns = (costs.doorbell_ring_ns or 0) + (costs.doorbell_observe_ns or 0) + 2 * topology.load_latency_ns(0, card)
+    loads_ns = 2 * topology.load_latency_ns(0, card)  # of the doorbell, and of the copy's bytes
+    step_ns = (costs.doorbell_ring_ns or 0) + (costs.doorbell_observe_ns or 0) + loads_ns
     return Way(
         step_ns,
-        (costs.copy_ns or 0) + (costs.doorbell_observe_ns or 0),
+        (costs.copy_ns or 0) + (costs.doorbell_observe_ns or 0) + loads_ns,
         min(rates, default=total_gbytes_per_s),
         total_gbytes_per_s,
     )
@@ -110,7 +115,7 @@ def _loads(collective: str, ranks: int, size: int) -> tuple[Load, Load, Load]:
         case "all_gather":
             return flat._replace(total=n * n), Load(1, c - 1, c - 1, n * c), Load(1, g * c, g * c, n * g * c)
         case "broadcast":
-            return Load(1, 1, 1, n), Load(1, 1, 1 / g, c), Load(2, g, 1, n)
+            return Load(1, 1, 1, n), Load(1, 1, 1 / g, c), Load(2, g, g - 1, n)  # its neighbours read the root's link
         case "gather" | "scatter":
             one = flat._replace(total=2 * (n - 1))
             return one, Load(1, c - 1, c - 1, 2 * (n - g)), Load(1, g * c, g * c, 2 * g * c)
