@@ -17,6 +17,7 @@ from collectives.catalog import recipe
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.fused.plans import fused_call
 from collectives.hierarchical.needs import needs
+from collectives.recipes import CHECKED, with_checksums
 from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -39,6 +40,7 @@ class Case(NamedTuple):
     output_in_heap: bool = False
     cluster: int = 1
     form: str = ""  # of a fused product: its other transport, or WIDE
+    checked: bool = False  # doorbells carry checksums
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
@@ -46,7 +48,8 @@ class Case(NamedTuple):
         words += [f"{self.rounds} rounds"] if self.rounds > 1 else []
         words += ["in place"] if self.in_place else []
         words += ["output in heap"] if self.output_in_heap else []
-        return " ".join(words + ([self.form] if self.form else []))
+        words += [self.form] if self.form else []
+        return " ".join(words + (["crc32c"] if self.checked else []))
 
 
 def variants(collective: str) -> list[str]:
@@ -80,6 +83,15 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
         yield Case(collective, variant, ranks, output_in_heap=True)
 
 
+def can_check(case: Case) -> bool:
+    """Whether its plan can carry checksums, and is another one then."""
+    try:
+        plain = recipe(case.collective, case.variant)
+        return with_checksums(plain) is not plain
+    except ArgumentError:
+        return False
+
+
 def shipped(ranks: int) -> Iterator[Case]:
     """Every case of every variant of every collective and every fused product."""
     for collective in OPERATORS:
@@ -98,7 +110,8 @@ def plan_of(case: Case) -> Plan:
         nbytes *= case.ranks  # a slice has two lines, on clusters those of each
     elif case.collective in ("broadcast", "reduce"):
         nbytes *= case.cluster
-    call = Call(case.collective, case.variant, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
+    name = case.variant + CHECKED * case.checked
+    call = Call(case.collective, name, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
     if case.variant == "zero_copy":
         call = lent(call, output=case.output_in_heap)
@@ -152,7 +165,9 @@ def _blocks(case: Case) -> int:
 def _build(layout: Layout, call: Call) -> Plan:
     if call.gemm is not None:
         return fused.build(layout, call)
-    return catalog.build(recipe(call.collective, call.algorithm), layout, call)
+    name, plus, _ = call.algorithm.partition(CHECKED)
+    plain = recipe(call.collective, name)
+    return catalog.build(with_checksums(plain) if plus else plain, layout, call)
 
 
 def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
