@@ -8,7 +8,8 @@ from setuptools import Extension, setup
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
 
 NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
-NATIVE += ("module", "operation", "pace", "pace_module", "place", "ring", "shadow", "shadow_module", "through", "verbs")
+NATIVE += ("lock_module", "module", "operation", "pace", "pace_module", "place", "ring", "shadow", "shadow_module")
+NATIVE += ("through", "verbs")
 NATIVE_HEADERS = (
     "adversary",
     "cache",

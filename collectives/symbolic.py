@@ -7,88 +7,17 @@ suffices for *what* is computed; that it is computed in every interleaving is fo
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
 
 from collectives.contracts import Piece, postcondition
+from collectives.fused.dots import WEIGHTS_SHIFT, Dots
+from collectives.fused.shapes import WEIGHTS
+from collectives.symbols import Fold, Symbol, SymbolicBytes, Term, aligned, flat, folded, text
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
 from cxlemu.errors import ContractError
 from cxlemu.kernels import KERNELS
-from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, Plan, RankPart
-
-# One contribution, or a fold that was made apart before it was folded in (another order of rounding).
-Term: TypeAlias = "tuple[int, int] | Fold"
-
-
-class Fold(NamedTuple):
-    terms: tuple[Term, ...]
-    divisor: int = 1
-
-
-class Symbol(NamedTuple):
-    """``nbytes`` bytes; byte k is the fold of its contributions, each k bytes on. None: nobody wrote them."""
-
-    nbytes: int
-    fold: Fold | None
-
-
-def _shift(fold: Fold | None, by: int) -> Fold | None:
-    if fold is None or by == 0:
-        return fold
-    terms = (_shift(t, by) if isinstance(t, Fold) else (t[0], t[1] + by) for t in fold.terms)
-    return Fold(tuple(t for t in terms if t is not None), fold.divisor)
-
-
-class SymbolicBytes:
-    """A byte array as runs of symbols."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._starts = [0]
-        self._folds: list[Fold | None] = [None]
-        self._nbytes = nbytes
-
-    def read(self, at: int, nbytes: int) -> list[Symbol]:
-        end, found = at + nbytes, []
-        index = bisect_right(self._starts, at) - 1
-        while at < end:
-            start = self._starts[index]
-            stop = self._starts[index + 1] if index + 1 < len(self._starts) else self._nbytes
-            size = min(stop, end) - at
-            found.append(Symbol(size, _shift(self._folds[index], at - start)))
-            at, index = at + size, index + 1
-        return found
-
-    def write(self, at: int, symbols: Sequence[Symbol]) -> None:
-        end = at + sum(s.nbytes for s in symbols)
-        first, last = bisect_right(self._starts, at) - 1, bisect_right(self._starts, end - 1) - 1
-        before = self.read(self._starts[first], at - self._starts[first])
-        stop = self._starts[last + 1] if last + 1 < len(self._starts) else self._nbytes
-        after = self.read(end, stop - end)
-        start = self._starts[first]
-        starts: list[int] = []
-        folds: list[Fold | None] = []
-        for symbol in (*before, *symbols, *after):
-            if not starts or symbol.fold != _shift(folds[-1], start - starts[-1]):  # otherwise the run goes on
-                starts.append(start)
-                folds.append(symbol.fold)
-            start += symbol.nbytes
-        self._starts[first : last + 1] = starts
-        self._folds[first : last + 1] = folds
-
-
-def _aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | None]]]:
-    """Cut equally long rows of symbols at each other's boundaries."""
-    position = [0] * len(columns)
-    consumed = [0] * len(columns)
-    while position[0] < len(columns[0]):
-        size = min(c[p].nbytes - d for c, p, d in zip(columns, position, consumed, strict=True))
-        yield size, [_shift(c[p].fold, d) for c, p, d in zip(columns, position, consumed, strict=True)]
-        for k, column in enumerate(columns):
-            consumed[k] += size
-            if consumed[k] == column[position[k]].nbytes:
-                position[k], consumed[k] = position[k] + 1, 0
+from cxlemu.plan import DTYPES, Flag, Instruction, Kind, Op, Operand, Plan, RankPart
 
 
 @dataclass
@@ -97,6 +26,7 @@ class SymbolicPool:
 
     cards: list[SymbolicBytes]
     doorbells: dict[tuple[int, int], tuple[int, list[Symbol]]] = field(default_factory=dict)
+    dots: Dots = field(default_factory=Dots)  # names of all ranks' elements of products
 
     def doorbell(self, at: tuple[int, int]) -> tuple[int, list[Symbol]]:
         return self.doorbells.get(at, (0, []))
@@ -112,6 +42,21 @@ class SymbolicRank(Streams):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.memory = [SymbolicBytes(buffer.nbytes) for buffer in self.part.buffers]
+
+    def begin(self, shift: int = 0) -> None:
+        """The inputs, whose offsets count from ``shift`` on."""
+        inputs = {0: shift} | ({} if self.call.gemm is None else {WEIGHTS: shift + WEIGHTS_SHIFT})
+        for buffer, at in inputs.items():
+            if size := self.part.buffers[buffer].nbytes:
+                self.put(Operand(Kind.BUFFER, buffer), [Symbol(size, Fold(((self.part.rank, at),)))])
+
+    def promised(self, shift: int = 0) -> Iterator[Piece]:
+        """What the output must be."""
+        if self.call.gemm is not None:
+            yield from self.pool.dots.postcondition(self.call, self.part.rank, shift)
+            return
+        for piece in postcondition(self.call, self.part.rank):
+            yield piece._replace(contributions=tuple((rank, at + shift) for rank, at in piece.contributions))
 
     def local(self, operand: Operand) -> tuple[SymbolicBytes, int]:
         """The memory that an operand really is: a buffer may lie inside another."""
@@ -177,29 +122,30 @@ class SymbolicRank(Streams):
             case Op.COMPUTE if KERNELS[self.frame.kernels[i.arg].name].checks:
                 self.put(i.dst, [Symbol(i.nbytes, None)])
             case Op.COMPUTE:
-                raise ContractError(f"[{self.call}] computes: its result is no fold of contributions")
+                self._multiply(i)
             case Op.FLUSH | Op.FENCE | Op.INVALIDATE:
                 pass  # the symbolic pool is coherent
         return None
 
+    def _multiply(self, i: Instruction) -> None:
+        kernel = self.frame.kernels[i.arg]
+        kind = KERNELS[kernel.name]
+        if not kind.product:
+            raise ContractError(f"[{self.call}] computes: its result is no fold of contributions")
+        size, (c, a, b) = DTYPES[kind.product].itemsize, kind.touches(kernel.parameters)
+        columns = [
+            [symbol for k in range(b.rows) for symbol in self.fetch(i.b.at(k * b.stride_bytes + at), size)]
+            for at in range(0, b.row_bytes, size)
+        ]
+        for r in range(c.rows):
+            row = self.fetch(i.a.at(r * a.stride_bytes), a.row_bytes)
+            made = [self.pool.dots.element(kind.product, row, column) for column in columns]
+            self.put(i.dst.at(r * c.stride_bytes), made)
+
     def _folded(self, i: Instruction) -> list[Symbol]:
         sources = [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
         divisor = i.arg if i.flags & Flag.DIVIDE else 1
-        return [Symbol(size, _fold(folds, divisor)) for size, folds in _aligned(sources)]
-
-
-def _fold(folds: list[Fold | None], divisor: int) -> Fold | None:
-    """From the left: the first operand goes on, each further one is a contribution or a fold made apart."""
-    known = [f for f in folds if f is not None]
-    if len(known) < len(folds):
-        return None
-    first, *others = known
-    if not others and divisor == 1:
-        return first
-    terms = first.terms if first.divisor == 1 else (first,)
-    for other in others:
-        terms += other.terms if len(other.terms) == 1 and other.divisor == 1 else (other,)
-    return Fold(terms, divisor)
+        return [Symbol(size, folded(folds, divisor)) for size, folds in aligned(sources)]
 
 
 def verify(plan: Plan, *, rank_order: bool = True) -> None:
@@ -214,13 +160,11 @@ def verify(plan: Plan, *, rank_order: bool = True) -> None:
     for peer in range(plan.ranks):  # as a call in the middle of a run finds them
         pool.doorbells[layout.doorbell_address(layout.done(peer), 0)] = (layout.slots, [])
     ranks = [SymbolicRank(call, plan.frame, part, binding, pool=pool) for part in plan.parts]
-    for rank, part in zip(ranks, plan.parts, strict=True):
-        size = part.buffers[0].nbytes
-        if size:
-            rank.put(Operand(Kind.BUFFER, 0), [Symbol(size, Fold(((part.rank, 0),)))])
+    for rank in ranks:
+        rank.begin()
     run_in_turn(ranks)
     for rank, part in zip(ranks, plan.parts, strict=True):
-        for piece in postcondition(call, part.rank):
+        for piece in rank.promised():
             compare(plan, rank, part, piece, rank_order=rank_order)
 
 
@@ -231,12 +175,12 @@ def compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, *, ran
         expected = _promised(piece, at)
         got = symbol.fold
         if got is not None and not rank_order:
-            expected, got = _sorted(expected), _sorted(got)
+            expected, got = flat(expected), flat(got)
         if got != expected:
             first = piece.at + at
             raise ContractError(
                 f"[{plan.call}] bytes {first}..{first + symbol.nbytes - 1} of rank {part.rank}'s output are "
-                f"{_text(symbol.fold)}, the contract says {_text(expected)}"
+                f"{text(symbol.fold)}, the contract says {text(expected)}"
             )
         at += symbol.nbytes
 
@@ -248,19 +192,3 @@ def _promised(piece: Piece, at: int) -> Fold:
         groups = [Fold(terms[k : k + piece.apart]) for k in range(0, len(terms), piece.apart)]
         terms = (*groups[0].terms, *groups[1:])
     return Fold(terms, piece.divisor)
-
-
-def _sorted(fold: Fold) -> Fold:
-    """The same contributions, in one order and without structure. A division made apart stays apart."""
-    flat: list[Term] = []
-    for term in fold.terms:
-        inner = _sorted(term) if isinstance(term, Fold) else None
-        flat += [term] if inner is None else inner.terms if inner.divisor == 1 else [inner]
-    return Fold(tuple(sorted(flat, key=repr)), fold.divisor)
-
-
-def _text(fold: Fold | None) -> str:
-    if fold is None:
-        return "never written"
-    terms = (f"({_text(t)})" if isinstance(t, Fold) else f"rank {t[0]}[{t[1]}]" for t in fold.terms)
-    return " + ".join(terms) + (f" / {fold.divisor}" if fold.divisor != 1 else "")

@@ -11,7 +11,8 @@ taken to have the tiles of TILES and to choose the best, as one tunes it. While 
 operands and its result through memory. Tiles of one wave share what they load; the next wave loads anew. Where that
 takes longer than the products (few rows), it is what a GEMM takes.
 
-Not modelled: split k and stream-k, clocks that fall under load, caches that hold operands from wave to wave.
+Not modelled: split k and stream-k, clocks that fall under load, caches that hold operands from wave to wave; and copies
+that take memory's bandwidth meanwhile, which slows neither but where rows are few (docs/published.md, FLUX).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -179,11 +180,14 @@ def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
         yield _near(suspect)[0]()
         yield from _with_nature(suspect, _near(suspect)[:1])
     streams = max(len(plan.part(0).streams) for plan in plans)
-    for suspect in near if streams > RETRIEVE + 1 else ():  # stages of one rank that go on by themselves
-        yield from (lagging(suspect.owner, stream) for stream in range(streams) if suspect.owner is not None)
+    staged = [suspect for suspect in near if suspect.owner is not None and streams > RETRIEVE + 1]
+    for suspect in staged:
+        yield from (order() for order in _stages(suspect, streams))
     for suspect in near:
         yield from (order() for order in _near(suspect))
         yield from _with_nature(suspect, _near(suspect))
+    for suspect in staged:
+        yield from _with_nature(suspect, _stages(suspect, streams))
     ranks = range(plans[0].ranks)
     for rank in ranks:
         yield from (order() for order in _near(Suspect(rank, PUBLISH, rank)))
@@ -201,6 +205,12 @@ def _near(suspect: Suspect) -> list[Callable[[], Order]]:
     found.append(lambda: hasty(rank))  # it goes on before its peers have done anything
     found.append(lambda: by(lambda step: step == (rank, PUBLISH)))  # it retrieves and overwrites before it publishes
     return found
+
+
+def _stages(suspect: Suspect, streams: int) -> list[Callable[[], Order]]:
+    """Who should be waited for does each of its stages last, while the others go on by themselves."""
+    owner = suspect.owner
+    return [] if owner is None else [partial(lagging, owner, stream) for stream in range(streams)]
 
 
 def _with_nature(suspect: Suspect, near: Sequence[Callable[[], Order]]) -> Iterator[Order]:

@@ -19,6 +19,9 @@ CASES = [
     (Case("all_reduce", "line", 2), 2),
     (Case("scatter", "zero_copy", 2), 1),
     (Case("barrier", "line", 3), 2),
+    (Case("all_gather_gemm", "fused", 2), 1),
+    (Case("gemm_reduce_scatter", "medium", 2), 1),
+    (Case("scatter", "hierarchical", 4, cluster=2), 1),
 ]
 
 

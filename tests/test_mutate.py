@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives import fused
 from collectives.builder import ALL, Builder
 from collectives.catalog import build, recipe
 from collectives.recipes import Recipe
@@ -24,7 +25,7 @@ from cxlemu.plan import Call, Op, Plan
 from cxlemu.plan.rules import check
 from faults import witness
 from faults.mutate import trial
-from faults.mutate.cases import Case, cases, mixtures, plan_of, sequence, shipped
+from faults.mutate.cases import Case, can_check, cases, mixtures, plan_of, sequence, shipped
 from faults.mutate.mutants import SYNCHRONIZING, Mutant, apply, mutants
 from faults.mutate.sweep import Row, is_needless, sweep
 from faults.mutate.trial import Fate, Trial
@@ -127,6 +128,25 @@ def test_nothing_survives_and_nothing_is_needless(case: Case) -> None:
         judgement = judge.judge(mutant)
         assert not judgement.fate.survived, judgement
         assert not is_needless(judge.plan, judgement), judgement
+
+
+def test_plans_with_checksums_are_mutated_as_well() -> None:
+    assert [can_check(Case("all_gather", variant, 2)) for variant in ("naive", "line", "zero_copy")] == [
+        True,
+        False,
+        True,
+    ]
+    assert not can_check(Case("gather", "hierarchical", 4, cluster=2)) and not can_check(
+        Case(fused.KINDS[0], "fused", 2)
+    )
+    case = Case("all_gather", "naive", 2, checked=True)
+    assert {i.op for i in plan_of(case).part(0).streams[0].instructions} >= {Op.COMPUTE, Op.SIGNAL_DATA, Op.WAIT_DATA}
+    found = fates(case)
+    assert not any(fate.survived for fate in found) and found[Fate.CONFIRMED] > 30
+    result = CliRunner().invoke(
+        main, ["mutate", "--case", str(case), "--mutant", "0.0.4:delete", "--integrity", "crc32c"]
+    )
+    assert result.exit_code == 0 and "crc32c" in result.output, result.output
 
 
 def judged(case: Case, op: Op, kind: str) -> set[Fate]:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from collectives.fused import KINDS, STYLES, fused_plan
+from collectives.fused import KINDS, STYLES, TRANSPORTS, fused_plan
+from collectives.symbolic import verify
 from cxlemu.cli import main
+from cxlemu.errors import ContractError
 from cxlemu.kernels import KERNELS, KernelKind
 from cxlemu.plan import Frame, Instruction, Kernel, Layout, Op, Plan, RankPart, encode
-from faults.mutate.cases import Case
-from faults.mutate.mutants import Mutant
+from cxlemu.plan.rules import findings
+from faults.explore.plans import explore_plan
+from faults.mutate.cases import WIDE, Case, plan_of
+from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.sweep import is_needless
 from faults.mutate.trial import Fate, Trial
-from faults.prove import prove
+from faults.prove import prove, prove_calls
 from faults.shown import token_of
 from faults.verdict import Verdict
 
@@ -45,6 +50,27 @@ def test_whatever_the_tiles(kind: str) -> None:
         for order in ("shifted", "natural"):
             plan = small(kind, "fused", 3, comm_tile_rows=comm, compute_tile=(rows, cols), order=order)
             assert prove(plan).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_element_is_the_dot_of_its_row_and_column_on_symbols(kind: str) -> None:
+    for style, lines in product(STYLES, (40, 4)):
+        verify(small(kind, style, 3, lines, dtype="bf16"))
+    verify(small(kind, "fused", 4, transport=TRANSPORTS[kind][1], compute_tile=(10, 3)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_execution_of_a_product_is_right(kind: str) -> None:
+    """Local memory that streams hand on to each other is explored as well; two rounds use a slot again."""
+    for case in (Case(kind, style, 2, rounds) for style, rounds in product(STYLES, (1, 2))):
+        explored = explore_plan(plan_of(case))
+        assert (explored.verdict, explored.reason) == (Verdict.OK, ""), case
+    plan = plan_of(Case(kind, "fused", 2))
+    for mutant in mutants(plan):
+        wrong = apply(plan, mutant)
+        if mutant.rank == 0 and mutant.kind == "delete" and next(findings(wrong), None) is None:
+            proof = prove_calls([wrong])
+            assert explore_plan(wrong).verdict is proof.verdict, (mutant, proof.reason)
 
 
 def test_push_is_proved() -> None:
@@ -97,10 +123,14 @@ def _with_kernel(i: Instruction, frame: Frame, change) -> tuple[Instruction, Fra
 @pytest.mark.parametrize("what", ALTERATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tile_of_wrong_operands_is_found(kind: str, what: str) -> None:
-    proof = prove(altered(small(kind, "fused", 3), ALTERATIONS[what]))
+    wrong = altered(small(kind, "fused", 3), ALTERATIONS[what])
+    proof = prove(wrong)
     assert proof.violation is not None
     assert proof.violation.rule == "contract", proof.reason
     assert "is not what the contract says" in proof.reason
+    with pytest.raises(ContractError, match="the contract says"):
+        verify(wrong)
+    assert explore_plan(wrong).verdict is Verdict.VIOLATION
 
 
 def test_a_product_of_another_dtype_is_found() -> None:
@@ -165,10 +195,13 @@ def test_prove_says_what_products_do_not_have(arguments: list[str], says: str) -
     assert (done.exit_code, says in done.output) == (2, True)
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("form", ["1", "2", "transport", WIDE])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_mutant_is_killed_or_proved_right_and_nothing_is_needless(kind: str, rounds: int) -> None:
-    trial = Trial(Case(kind, "fused", 2, rounds))
+def test_every_mutant_is_killed_or_proved_right_and_nothing_is_needless(kind: str, form: str) -> None:
+    if form.isdigit():
+        trial = Trial(Case(kind, "fused", 2, int(form)))
+    else:
+        trial = Trial(Case(kind, "fused", 2, form=TRANSPORTS[kind][1] if form == "transport" else form))
     judged = [trial.judge(mutant) for mutant in trial.mutants() if mutant.rank == 0 and mutant.kind != "duplicate"]
     assert not [judgement for judgement in judged if judgement.fate.survived or is_needless(trial.plan, judgement)]
     killed = [judgement for judgement in judged if judgement.fate in (Fate.CONFIRMED, Fate.REFUSED)]

@@ -30,7 +30,7 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import GEMM_DTYPES
 from cxlemu.memory import MemorySpec
-from cxlemu.pace import TIME_SCALE_MAX, TIME_SCALE_MIN, Pace, TimeScale
+from cxlemu.pace import TIME_SCALE_MAX, TIME_SCALE_MIN, Clocks, Pace, TimeScale
 from cxlemu.plan import Layout, Plan
 from cxlemu.timing import CostModel
 from cxlemu.trace import perfetto
@@ -191,6 +191,8 @@ def command(
     layout = world_layout(topology, ranks, region_bytes=region_bytes)
     for each in STYLES:  # refuses what cannot work before anything is made
         build(layout, call_of(job.operator, each, ranks, cut(job, each))).part(0)
+    if pace:
+        Clocks.of(topology, ranks)  # the same, for its fabric
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
     setup = Setup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])

@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 
 from collectives.contracts import contract_of
+from cxlemu.checksums import INTEGRITIES
 from cxlemu.cli.mutate_report import MutateReport, print_one
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.ranks import RanksParam
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.world.stops import stops_exit
-from faults.mutate.cases import OPERATORS, Case, cases, variants
+from faults.mutate.cases import OPERATORS, Case, can_check, cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
 from faults.mutate.trial import Trial
@@ -29,6 +30,7 @@ RANKS_MAX = 8  # plans are small, but mutants many
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", type=RanksParam(2, RANKS_MAX), default="2", show_default=True, metavar="N[-N]")
 @click.option("--variant", default=EVERY, show_default=True, help="One or more, as a comma list, or every.")
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Plans whose doorbells carry checksums.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Workers.  [default: one a core]")
 @click.option("--mutant", help="Only this mutant of the one case that is left; prints the schedule that shows it.")
 @click.option("--case", "case_name", default="", help="Only the case of this name, such as 'all_gather all 2 ranks'.")
@@ -39,6 +41,7 @@ def command(
     collectives: tuple[str, ...],
     ranks: range,
     variant: str,
+    integrity: str | None,
     jobs: int | None,
     mutant: str | None,
     case_name: str,
@@ -58,11 +61,15 @@ def command(
       cxlemu mutate
       cxlemu mutate all_gather broadcast -n 2-3 --variant naive,all
       cxlemu mutate all_gather_gemm gemm_reduce_scatter --variant fused
+      cxlemu mutate all_reduce --integrity crc32c
       cxlemu mutate -n 4 -j 8 --json mutants.json
       cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
     """
     check_json_file(json_file)
-    chosen = [case for case in _cases(collectives, ranks, variant) if case_name in ("", str(case))]
+    there = _cases(collectives, ranks, variant)
+    if integrity is not None:
+        there = (case._replace(checked=True) for case in there if can_check(case))
+    chosen = [case for case in there if case_name in ("", str(case))]
     if not chosen:
         raise ArgumentError(f"there is no case {case_name!r} among those chosen: --json names them all")
     if mutant is not None:

@@ -399,6 +399,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && (add_lines(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0)) Py_CLEAR(module);
+    if (module && (add_lines(module) < 0 || add_lock(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0))
+        Py_CLEAR(module);
     return module;
 }

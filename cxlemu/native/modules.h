@@ -7,10 +7,15 @@
 #include <stdbool.h>
 
 #include "core.h"
+#include "hostlock.h"
 
 int add_lines(PyObject *module);
+int add_lock(PyObject *module);
 int add_pace(PyObject *module);
 int add_shadow(PyObject *module);
+
+/* The lock of a HostLock that was made; NULL with an exception for anything else. */
+host_lock *lock_of(PyObject *object);
 
 /* What a Python object is that is to be a rank's emulated memory; NULL with an exception for anything else. */
 shadow *shadow_of(PyObject *object);

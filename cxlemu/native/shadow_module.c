@@ -1,96 +1,14 @@
-/* Emulated hosts in Python: HostLock, and Shadow, the memory of one rank. */
+/* Shadow: the memory of one rank on an emulated host, in Python. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "modules.h"
 #include "shadow.h"
 
-/* --- HostLock -------------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    Py_buffer word;
-} HostLock;
-
-static host_lock *lock_of(HostLock *self) { return self->word.buf; }
-
-static int HostLock_init(HostLock *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"word", NULL};
-    if (self->word.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "a HostLock is made once");
-        return -1;
-    }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*", names, &self->word)) return -1;
-    if (self->word.len < HOST_LOCK_BYTES || (uintptr_t)self->word.buf % _Alignof(host_lock)) {
-        PyErr_SetString(PyExc_ValueError, "a lock needs 64 bytes, aligned to 8");
-        PyBuffer_Release(&self->word);
-        return -1;
-    }
-    if (!host_lock_make(lock_of(self))) {
-        PyErr_SetString(PyExc_OSError, "this system has no locks that outlive their holders");
-        PyBuffer_Release(&self->word);
-        return -1;
-    }
-    return 0;
-}
-
-static void HostLock_dealloc(HostLock *self) {
-    if (self->word.obj) {
-        host_lock_drop(lock_of(self)); /* should Ctrl-C have left it taken: a holder's list of locks lies in the locks */
-        PyBuffer_Release(&self->word);
-    }
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static bool is_made(HostLock *self) {
-    if (!self->word.obj) PyErr_SetString(PyExc_RuntimeError, "the lock was never made");
-    return self->word.obj != NULL;
-}
-
-/* acquire(seconds) -> whether this thread has it now */
-static PyObject *HostLock_acquire(HostLock *self, PyObject *argument) {
-    const double seconds = PyFloat_AsDouble(argument);
-    if (PyErr_Occurred() || !is_made(self)) return NULL;
-    bool taken = host_lock_take(lock_of(self), 0);
-    if (!taken && seconds > 0) {
-        Py_BEGIN_ALLOW_THREADS
-        taken = host_lock_take(lock_of(self), seconds < 1e6 ? seconds : 1e6);
-        Py_END_ALLOW_THREADS
-    }
-    return PyBool_FromLong(taken);
-}
-
-static PyObject *HostLock_release(HostLock *self, PyObject *none) {
-    (void)none;
-    if (!is_made(self)) return NULL;
-    host_lock_drop(lock_of(self));
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef lock_methods[] = {
-    {"acquire", (PyCFunction)HostLock_acquire, METH_O, "acquire(seconds) -> whether this thread has the lock now."},
-    {"release", (PyCFunction)HostLock_release, METH_NOARGS, "release(): let go, however often this thread took it."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyTypeObject HostLockType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.HostLock",
-    .tp_doc = "A lock in shared memory, among threads and processes. The kernel passes it on when its holder dies.",
-    .tp_basicsize = sizeof(HostLock),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)HostLock_init,
-    .tp_dealloc = (destructor)HostLock_dealloc,
-    .tp_methods = lock_methods,
-};
-
-/* --- Shadow ----------------------------------------------------------------------------------------------------------- */
-
 typedef struct {
     PyObject_HEAD
     shadow s; /* its lock is NULL until it is made */
-    HostLock *lock;
+    PyObject *lock;
     Py_buffer storage, damage;
     Py_buffer cards[MAX_CARDS];
     int card_views;
@@ -151,15 +69,16 @@ static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Shadow is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*O!dOiw*", names, &cards, &self->storage, &HostLockType, &lock,
-                                     &self->s.lock_s, &adversary_of, &host, &self->damage))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*OdOiw*", names, &cards, &self->storage, &lock, &self->s.lock_s,
+                                     &adversary_of, &host, &self->damage))
         return -1;
     if (host < 0 || host >= 1 << 16 || self->damage.len < DAMAGE_BYTES || (uintptr_t)self->damage.buf % 8) {
         PyErr_SetString(PyExc_ValueError, "a host is a number of 16 bits, and damage a page of 512 bytes, aligned to 8");
         return -1;
     }
-    self->lock = (HostLock *)Py_NewRef(lock);
-    if (!is_made(self->lock) || hold_cards(self, cards) < 0 || divide_storage(self, host) < 0) return -1;
+    self->lock = Py_NewRef(lock);
+    host_lock *its = lock_of(lock);
+    if (!its || hold_cards(self, cards) < 0 || divide_storage(self, host) < 0) return -1;
     if (adversary_of != Py_None) {
         adversary *nature = &self->s.nature;
         unsigned long long state;
@@ -174,7 +93,7 @@ static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
         nature->card_lines = self->s.card_bytes / LINE_BYTES;
         self->s.disturbed = true;
     }
-    self->s.lock = lock_of(self->lock);
+    self->s.lock = its;
     return 0;
 }
 
@@ -388,7 +307,6 @@ shadow *shadow_of(PyObject *object) {
 }
 
 int add_shadow(PyObject *module) {
-    if (PyType_Ready(&HostLockType) < 0 || PyType_Ready(&ShadowType) < 0) return -1;
-    if (PyModule_AddObjectRef(module, "HostLock", (PyObject *)&HostLockType) < 0) return -1;
+    if (PyType_Ready(&ShadowType) < 0) return -1;
     return PyModule_AddObjectRef(module, "Shadow", (PyObject *)&ShadowType);
 }

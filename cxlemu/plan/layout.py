@@ -27,8 +27,6 @@ from cxlemu.rounding import round_down, round_up
 # notice. Its lowest bit makes the number of ones even: no single bit can flip unseen. 48 bits of epoch last for 200
 # days of one round every 64 ns.
 TAG_BITS = 16
-TAG_MASK = (1 << TAG_BITS) - 1
-EPOCH_MAX = (1 << (64 - TAG_BITS)) - 1
 
 DATA_ALIGN_BYTES = 4096
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.contracts import Piece, postcondition
-from collectives.symbolic import Fold, Symbol, SymbolicBytes, SymbolicPool, SymbolicRank, compare
+from collectives.symbolic import SymbolicPool, SymbolicRank, compare
+from collectives.symbols import SymbolicBytes
 from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.errors import ContractError, DeadlineError
-from cxlemu.plan import Kind as OperandKind
-from cxlemu.plan import Operand, Plan
+from cxlemu.plan import Plan
 from faults.explore.result import Finding, Kind
 from faults.machine.program import Do
 from faults.machine.schedule import Act, Move, Schedule
@@ -89,16 +88,11 @@ def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place,
 
 def _run(plan: Plan, ranks: Sequence[_Ordered], shift: int) -> None:
     for rank in ranks:
-        if size := rank.part.buffers[0].nbytes:
-            rank.put(Operand(OperandKind.BUFFER, 0), [Symbol(size, Fold(((rank.part.rank, shift),)))])
+        rank.begin(shift)
     run_together(ranks, lambda steps: min(steps, key=lambda step: (step[1], step[0])))
     for rank in ranks:
-        for piece in postcondition(plan.call, rank.part.rank):
-            compare(plan, rank, rank.part, _shifted(piece, shift), rank_order=False)
-
-
-def _shifted(piece: Piece, by: int) -> Piece:
-    return piece._replace(contributions=tuple((rank, offset + by) for rank, offset in piece.contributions))
+        for piece in rank.promised(shift):
+            compare(plan, rank, rank.part, piece, rank_order=plan.call.gemm is not None)
 
 
 class _Settled:

@@ -156,7 +156,8 @@ class _Compiler:
     def emit(self, rank: RankInCall) -> None:
         """A rank's streams begin a call together, when all of them have ended the one before: the first one leads."""
         streams = range(len(rank.part.streams))
-        is_barrier = not COLLECTIVES[self.plans[rank.call].call.collective].moves_data
+        call = self.plans[rank.call].call
+        is_barrier = call.gemm is None and not COLLECTIVES[call.collective].moves_data
         for stream in streams:
             begins = Place(rank.call, rank.part.rank, stream, BEGINS)
             if stream == 0 and is_barrier:
@@ -201,8 +202,6 @@ class _Compiler:
                 return list(self.waits(rank, i))
             case Op.WAIT_DATA:
                 return [*self.waits(rank, i), Step(Do.LOAD, self.payload(rank, i)), *self.data(rank, i)]
-            case Op.COMPUTE:
-                raise ArgumentError(f"[{self.plans[rank.call].call}] computes, which cannot be explored")
         return self.data(rank, i)
 
     def data(self, rank: RankInCall, i: Instruction) -> list[Step]:
@@ -217,6 +216,8 @@ class _Compiler:
                 else:
                     nt = i.op == Op.WRITE_NT and not isinstance(touch.memory, Local)
                     steps.append(self.stored(Do.STORE_NT if nt else Do.STORE, word))
+                    if isinstance(touch.memory, Local):  # or a search would go into whether the line was evicted
+                        steps.append(Step(Do.FLUSH_KEEP, self.places.words[word].line))
         return steps
 
     def stored(self, do: Do, word: int) -> Step:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cxlemu.kernels import KERNELS
 from cxlemu.plan import Frame, Instruction, Kind, Layout, Op, Operand, RankPart
 from faults.explore.places import by_line
 from faults.machine.program import Do
@@ -62,10 +63,24 @@ class RankInCall:
         """Loads first. Doorbells and their payloads are not among them."""
         for do, names in ((Do.LOAD, _LOADED.get(i.op, ())), (Do.STORE, _STORED.get(i.op, ()))):
             for operand in (getattr(i, name) for name in names):
-                if operand.kind == Kind.BUFFER:
-                    yield Touch(do, *self.local(operand, i.nbytes))
-                elif operand.kind == Kind.REGION:
-                    yield from (Touch(do, *lines) for lines in self.lines(operand, i.nbytes))
+                yield from self._touched(do, operand, i.nbytes)
+        if i.op == Op.COMPUTE:
+            yield from self._computes(i)
+
+    def _computes(self, i: Instruction) -> Iterator[Touch]:
+        """Row by row: what a kernel makes is a function of what it loads."""
+        kernel = self.frame.kernels[i.arg]
+        out, *inputs = KERNELS[kernel.name].touches(kernel.parameters)
+        loads = [(Do.LOAD, *each) for each in zip((i.a, i.b, i.c), inputs, strict=False)]
+        for do, operand, touched in (*loads, (Do.STORE, i.dst, out)):
+            for row in range(touched.rows):
+                yield from self._touched(do, operand.at(row * touched.stride_bytes), touched.row_bytes)
+
+    def _touched(self, do: Do, operand: Operand, nbytes: int) -> Iterator[Touch]:
+        if operand.kind == Kind.BUFFER:
+            yield Touch(do, *self.local(operand, nbytes))
+        elif operand.kind == Kind.REGION:
+            yield from (Touch(do, *lines) for lines in self.lines(operand, nbytes))
 
     def local(self, operand: Operand, nbytes: int) -> tuple[Local, int, int]:
         buffer = self.part.buffers[operand.id]

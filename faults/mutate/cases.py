@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from collectives import catalog, fused
 from collectives.builder import HIERARCHICAL
@@ -17,6 +17,7 @@ from collectives.catalog import recipe
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.fused.plans import fused_call
 from collectives.hierarchical.needs import needs
+from collectives.recipes import CHECKED, with_checksums
 from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -24,6 +25,7 @@ from cxlemu.plan import Call, InHeap, Layout, Plan
 from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 
 LINES_MAX = 1024
+WIDE = "wide tiles"  # compute tiles of two shards each
 OPERATORS = (*COLLECTIVES, *fused.KINDS)
 
 
@@ -37,13 +39,17 @@ class Case(NamedTuple):
     in_place: bool = False
     output_in_heap: bool = False
     cluster: int = 1
+    form: str = ""  # of a fused product: its other transport, or WIDE
+    checked: bool = False  # doorbells carry checksums
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"{self.rounds} rounds"] if self.rounds > 1 else []
         words += ["in place"] if self.in_place else []
-        return " ".join(words + (["output in heap"] if self.output_in_heap else []))
+        words += ["output in heap"] if self.output_in_heap else []
+        words += [self.form] if self.form else []
+        return " ".join(words + (["crc32c"] if self.checked else []))
 
 
 def variants(collective: str) -> list[str]:
@@ -63,6 +69,8 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
     yield Case(collective, variant, ranks)
     if collective == "barrier":
         return
+    if collective in fused.KINDS and variant == fused.STYLES[0]:
+        yield from (Case(collective, variant, ranks, form=form) for form in (*fused.TRANSPORTS[collective][1:], WIDE))
     zero_copy = variant == "zero_copy"
     takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
     if takes_rounds:
@@ -73,6 +81,15 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
         yield Case(collective, variant, ranks, in_place=True)
     if zero_copy and collective == "all_reduce":
         yield Case(collective, variant, ranks, output_in_heap=True)
+
+
+def can_check(case: Case) -> bool:
+    """Whether its plan can carry checksums, and is another one then."""
+    try:
+        plain = recipe(case.collective, case.variant)
+        return with_checksums(plain) is not plain
+    except ArgumentError:
+        return False
 
 
 def shipped(ranks: int) -> Iterator[Case]:
@@ -93,7 +110,8 @@ def plan_of(case: Case) -> Plan:
         nbytes *= case.ranks  # a slice has two lines, on clusters those of each
     elif case.collective in ("broadcast", "reduce"):
         nbytes *= case.cluster
-    call = Call(case.collective, case.variant, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
+    name = case.variant + CHECKED * case.checked
+    call = Call(case.collective, name, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
     if case.variant == "zero_copy":
         call = lent(call, output=case.output_in_heap)
@@ -101,13 +119,15 @@ def plan_of(case: Case) -> Plan:
 
 
 def _fused_call(case: Case) -> Call:
-    """Shards of two rows, each a line of what moves: a communication tile, and two compute tiles."""
+    """Shards of two rows, each a line of what moves: a communication tile, and two compute tiles or part of one."""
     ranks = case.ranks
     m, n, k = (2 * ranks, 2 * ranks, 16) if case.collective == "all_gather_gemm" else (2 * ranks, 16, 2 * ranks)
     columns = 1 if case.collective == "all_gather_gemm" else 8
     if case.variant != "fused":
         return fused_call(case.collective, case.variant, ranks, m, n, k)
-    return fused_call(case.collective, "fused", ranks, m, n, k, comm_tile_rows=1, compute_tile=(1, columns))
+    rows, transport = (4, None) if case.form == WIDE else (1, case.form or None)
+    its: dict[str, Any] = {"comm_tile_rows": 1, "compute_tile": (rows, columns), "transport": transport}
+    return fused_call(case.collective, "fused", ranks, m, n, k, **its)
 
 
 def _smallest(case: Case, call: Call, line_bytes: int) -> Plan:
@@ -134,6 +154,8 @@ def _blocks(case: Case) -> int:
     if case.cluster > 1:
         inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
         return inside + across
+    if case.form == "push":
+        return case.ranks
     if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
         return case.ranks
     results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"
@@ -143,7 +165,9 @@ def _blocks(case: Case) -> int:
 def _build(layout: Layout, call: Call) -> Plan:
     if call.gemm is not None:
         return fused.build(layout, call)
-    return catalog.build(recipe(call.collective, call.algorithm), layout, call)
+    name, plus, _ = call.algorithm.partition(CHECKED)
+    plain = recipe(call.collective, name)
+    return catalog.build(with_checksums(plain) if plus else plain, layout, call)
 
 
 def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:

@@ -1,0 +1,125 @@
+"""Bytes as what they were folded from: contributions, each a (rank, offset in that rank's input)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+# One contribution, or a fold that was made apart before it was folded in (another order of rounding).
+Term: TypeAlias = "tuple[int, int] | Fold"
+
+
+class Fold(NamedTuple):
+    terms: tuple[Term, ...]
+    divisor: int = 1
+
+
+class Symbol(NamedTuple):
+    """``nbytes`` bytes; byte k is the fold of its contributions, each k bytes on. None: nobody wrote them."""
+
+    nbytes: int
+    fold: Fold | None
+
+
+def _shift(fold: Fold | None, by: int) -> Fold | None:
+    if fold is None or by == 0:
+        return fold
+    terms = (_shift(t, by) if isinstance(t, Fold) else (t[0], t[1] + by) for t in fold.terms)
+    return Fold(tuple(t for t in terms if t is not None), fold.divisor)
+
+
+def joined(symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
+    """The same bytes in as few symbols as possible."""
+    found: list[Symbol] = []
+    for symbol in symbols:
+        if found and symbol.fold == _shift(found[-1].fold, found[-1].nbytes):
+            found[-1] = Symbol(found[-1].nbytes + symbol.nbytes, found[-1].fold)
+        else:
+            found.append(symbol)
+    return tuple(found)
+
+
+class SymbolicBytes:
+    """A byte array as runs of symbols."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._starts = [0]
+        self._folds: list[Fold | None] = [None]
+        self._nbytes = nbytes
+
+    def read(self, at: int, nbytes: int) -> list[Symbol]:
+        end, found = at + nbytes, []
+        index = bisect_right(self._starts, at) - 1
+        while at < end:
+            start = self._starts[index]
+            stop = self._starts[index + 1] if index + 1 < len(self._starts) else self._nbytes
+            size = min(stop, end) - at
+            found.append(Symbol(size, _shift(self._folds[index], at - start)))
+            at, index = at + size, index + 1
+        return found
+
+    def write(self, at: int, symbols: Sequence[Symbol]) -> None:
+        end = at + sum(s.nbytes for s in symbols)
+        first, last = bisect_right(self._starts, at) - 1, bisect_right(self._starts, end - 1) - 1
+        before = self.read(self._starts[first], at - self._starts[first])
+        stop = self._starts[last + 1] if last + 1 < len(self._starts) else self._nbytes
+        after = self.read(end, stop - end)
+        start = self._starts[first]
+        starts: list[int] = []
+        folds: list[Fold | None] = []
+        for symbol in (*before, *symbols, *after):
+            if not starts or symbol.fold != _shift(folds[-1], start - starts[-1]):  # otherwise the run goes on
+                starts.append(start)
+                folds.append(symbol.fold)
+            start += symbol.nbytes
+        self._starts[first : last + 1] = starts
+        self._folds[first : last + 1] = folds
+
+
+def aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | None]]]:
+    """Cut equally long rows of symbols at each other's boundaries."""
+    position = [0] * len(columns)
+    consumed = [0] * len(columns)
+    while position[0] < len(columns[0]):
+        size = min(c[p].nbytes - d for c, p, d in zip(columns, position, consumed, strict=True))
+        yield size, [_shift(c[p].fold, d) for c, p, d in zip(columns, position, consumed, strict=True)]
+        for k, column in enumerate(columns):
+            consumed[k] += size
+            if consumed[k] == column[position[k]].nbytes:
+                position[k], consumed[k] = position[k] + 1, 0
+
+
+def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
+    """From the left: the first operand goes on, each further one is a contribution or a fold made apart."""
+    known = [f for f in folds if f is not None]
+    if len(known) < len(folds):
+        return None
+    first, *others = known
+    if not others and divisor == 1:
+        return first
+    terms = first.terms if first.divisor == 1 else (first,)
+    for other in others:
+        terms += other.terms if len(other.terms) == 1 and other.divisor == 1 else (other,)
+    return Fold(terms, divisor)
+
+
+def flat(fold: Fold) -> Fold:
+    """The same contributions, in one order and without structure. A division made apart stays apart."""
+    found: list[Term] = []
+    for term in fold.terms:
+        inner = flat(term) if isinstance(term, Fold) else None
+        found += [term] if inner is None else inner.terms if inner.divisor == 1 else [inner]
+    return Fold(tuple(sorted(found, key=repr)), fold.divisor)
+
+
+def text(fold: Fold | None) -> str:
+    if fold is None:
+        return "never written"
+    terms = (f"({text(t)})" if isinstance(t, Fold) else _source(*t) for t in fold.terms)
+    return " + ".join(terms) + (f" / {fold.divisor}" if fold.divisor != 1 else "")
+
+
+def _source(rank: int, offset: int) -> str:
+    """Below 0: of a matrix product (fused/dots.py)."""
+    return f"rank {rank}[{offset}]" if rank >= 0 else f"product {-1 - rank}"
