@@ -529,8 +529,8 @@ def test_an_algorithm_of_ones_own_is_searched_too() -> None:
 def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the machine's fence waited for nothing."""
 
-    def weak(plans: Any) -> Any:
-        compiled = compile_plans(plans)
+    def weak(plans: Any, hosts: Any) -> Any:
+        compiled = compile_plans(plans, hosts)
         threads = [
             replace(thread, steps=tuple(Step(Do.RECORD, 63) if s.do == Do.FENCE else s for s in thread.steps))
             for thread in compiled.program.threads
@@ -567,7 +567,7 @@ def test_exit_codes() -> None:
         (["FILE:fixed", "--replay", "zzz"], "a schedule's token is a word such as s0s0l0.1s1"),
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
         (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
-        (["FILE:fixed", "--calls", "2"], "--bytes, --variant and --calls go with a collective"),
+        (["FILE:fixed", "--calls", "2"], "--bytes, --variant, --calls and --cluster go with a collective"),
         (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
         (["all_gather", "--variant", "zero_copy"], "make x with comm.pool.empty"),
