@@ -281,6 +281,14 @@ def test_who_is_cut_off_is_one_sentence_and_exit_code_1(config: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_memory_of_a_rank_is_called_by_its_owner() -> None:
+    result = simulated(
+        *("all_gather", "-c", "two-clusters", "-b", "64K", "-e", "64K", "--variant", "hierarchical"),
+        *("--fail", "switch:nvswitch@1"),
+    )
+    assert result.stderr.startswith("cxlemu: host 0 has no way to card 7 (rank1 memory), which rank 0 needs: ")
+
+
 def test_a_wrong_name_is_bad_input(config: str) -> None:
     result = simulated("all_gather", "-c", config, "-b", "64K", "--fail", "switch:spine9@1")
     assert result.exit_code == 2

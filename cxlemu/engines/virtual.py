@@ -205,11 +205,14 @@ def _cards(model: CostModel, call: VirtualCall) -> tuple[int, ...]:
 def _no_way(model: CostModel, rank: int, card: int, where: str) -> PlanError | CutOffError:
     """Never there, or gone by now."""
     host, number = model.hosts[rank], model.cards[card]
+    name = model.topology.card_name(number)
+    whose = "" if name == f"card{number}" else f" ({name})"
     for change in model.changes:
         if (host, number) in change.ended:
             what = " and ".join(map(str, change.failures))
-            return CutOffError(host, number, f", which rank {rank} needs: {what} cut off {cut_off(change.ended)}")
-    name = model.topology.card_name(number)
+            return CutOffError(
+                host, number, f"{whose}, which rank {rank} needs: {what} cut off {cut_off(change.ended)}"
+            )
     return PlanError(f"{where} cannot be simulated: no link leads from host{host} to {name}")
 
 
