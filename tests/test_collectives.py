@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe, variants
+from collectives.choose import choose
 from collectives.recipes import with_checksums
 from collectives.symbolic import verify
 from cxlemu.errors import ContractError
@@ -216,3 +217,18 @@ def test_any_order_of_the_same_contributions_is_right_where_order_does_not_matte
 def test_a_slot_of_a_few_broken_granules_still_carries_a_broadcast() -> None:
     layout = Layout(2, 2, 4, 12 * LINE_BYTES, 64, 4096)
     verify(build(recipe("broadcast", "aggregate"), layout, Call("broadcast", "aggregate", 2, 1000)))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nbytes", "variant"),
+    [
+        (2, (1 << 20) - 1, "all"),
+        (2, 1 << 20, "two_shot"),
+        (2, 64 << 20, "two_shot"),
+        (3, (64 << 10) - 1, "all"),
+        (3, 64 << 10, "two_shot"),
+    ],
+)
+def test_all_reduce_folds_shares_where_vectors_are_long(ranks: int, nbytes: int, variant: str) -> None:
+    chosen = choose("all_reduce", nbytes, ranks)
+    assert (chosen.variant, f"on {ranks} ranks" in chosen.reason) == (variant, variant == "two_shot")

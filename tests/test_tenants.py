@@ -489,6 +489,33 @@ def test_a_rank_that_comes_too_late_is_refused_and_writes_nothing(manager: PoolM
         assert all((card == was).all() for card, was in zip(pool.cards, before, strict=True))
 
 
+@pytest.mark.parametrize("said", [False, True])
+def test_a_rank_whose_grant_goes_while_it_enters_is_refused(
+    said: bool, manager: PoolManager, pool: ShmPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its looks, before or after it has ``said`` that it is in: then nobody gets its bytes until it left."""
+    manager.add("red", MIB)
+    say, seen = Tenancy._say, []
+
+    def meanwhile(self: Tenancy, *, inside: bool) -> None:
+        if not inside or said:
+            say(self, inside=inside)
+        if inside:
+            manager.force("red")
+            seen.append(manager.account("red").leaving_bytes)
+        if inside and not said:
+            say(self, inside=inside)
+
+    monkeypatch.setattr(Tenancy, "_say", meanwhile)
+    with TenantPool.attach(lease_for("red", SHM, pool.name, wait_s=0), SHM, 1.0) as mine:
+        with pytest.raises(AccessError, match="was taken away or given back"):
+            Tenancy(mine, 0).enter()
+        line = mine.table.use(mine.lease.slot, 0)
+    assert seen == [MIB if said else 0] and line is not None and not line.inside
+    manager.reclaim()
+    assert manager.account("red").leaving_bytes == 0 and manager.free_bytes == manager.card_bytes - manager.first_byte
+
+
 def test_what_is_added_reaches_who_waits_for_it(manager: PoolManager, pool: ShmPool) -> None:
     with ThreadPoolExecutor(1) as worlds:
         world, _ = begin(worlds, pool, programs.sums, "threads")
