@@ -22,8 +22,6 @@ from cxlemu.gemm import Product, fastest
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Accelerator
 
-PHASES = ("training", "prefill", "decoding")
-
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -101,13 +101,10 @@ class Case(Model):
         return None if self.moves is None else from_json(self.moves)
 
     def recipe(self) -> Recipe:
-        """Raises ArgumentError when the algorithm is not here; `algorithm_differs` says whether it is the same."""
+        """Raises ArgumentError when the algorithm is not here; whether it is the same, a replay looks (replay.py)."""
         if self.algorithm is None:
             return catalog.recipe(self.collective, self.variant)
         return _own(self.algorithm, digest(self.algorithm))
-
-    def algorithm_differs(self) -> bool:
-        return self.algorithm is not None and self.algorithm_sha256 != digest(self.algorithm)
 
     def check(self) -> Case:
         """Itself. Loads, and so executes, the algorithm. Raises ArgumentError or ConfigError for what cannot run."""
