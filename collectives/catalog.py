@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from collectives.algorithms import SHIPPED
 from collectives.builder import ALL, Builder
@@ -24,6 +26,7 @@ _RECIPES = {
     for function in (*SHIPPED, *HIERARCHICAL)
     for recipe in recipes_of(function)
 }
+SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *NCCL)) | {"auto", "every"}
 
 
 def variants(collective: str, *, clusters: bool = False) -> list[str]:
@@ -45,7 +48,7 @@ def load_algorithm(spec: str) -> Recipe:
     """A user's own algorithm: ``FILE.py:function``, decorated with ``@algorithm``. The file is executed.
 
     It runs in its own name's style, or chunked and overlapped. Raises ArgumentError when the file, the function or
-    the decorator is missing, or the file fails.
+    the decorator is missing, the file fails, or the name that ``@algorithm`` gives it is a shipped variant's.
     """
     function, file, name = userfile.load(spec, "--algorithm")
     found = own_recipe(function, name, spec)
@@ -60,12 +63,24 @@ def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
     if not found:
         return None
     style = found[0].style if len(found) == 1 else ALL
+    name = _own_name(found[0], name, spec)
     return replace(found[0], name=name, style=replace(style, name=name), source=spec)
+
+
+def _own_name(its: Recipe, function: str, spec: str) -> str:
+    """What a user's algorithm is called in tables and plans: never as one that is shipped."""
+    if its.named:
+        if its.name in SHIPPED_NAMES:
+            raise ArgumentError(f"{spec}: name={its.name!r} names a shipped variant: choose another name in @algorithm")
+        return its.name
+    file = re.sub(r"[^\w.-]", "_", Path(spec.rpartition(":")[0]).stem)[:50]
+    return f"{file}.{function}" if function in SHIPPED_NAMES else function
 
 
 def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     """The plan of a call. Pure: the same arguments give an equal plan. Raises ArgumentError for an impossible call."""
     check(call)
+    call = replace(call, fold_order=recipe.fold_order)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
     if recipe.style.heap and call.heap is None:

@@ -81,20 +81,11 @@ def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
     return Buffer("input", source.nbytes, inside="output", at=0), target
 
 
-# Algorithms that fold in an order of their own, the same in every run: as NCCL does, around a ring or up a tree.
-OWN_ORDER = frozenset({"ring", "tree", "chain"})
-
-
-def in_rank_order(call: Call) -> bool:
-    """Whether results are folded in rank order, so that all our algorithms give the same bits."""
-    return call.algorithm not in OWN_ORDER
-
-
 class Piece(NamedTuple):
     """Output bytes [at, at + nbytes) are, byte by byte, the fold of these contributions from the left.
 
     ``apart``: so many consecutive contributions each are folded by themselves first, and then what comes of them.
-    Where an algorithm has an order of its own (`in_rank_order`), any order is right.
+    Where the call's ``fold_order`` is "uniform", any order or tree is right that all holders of the piece share.
     """
 
     at: int
@@ -105,7 +96,8 @@ class Piece(NamedTuple):
 
 
 def postcondition(call: Call, rank: int) -> Iterator[Piece]:
-    """What a rank's output must be. Reductions fold in rank order, so that results are bitwise reproducible.
+    """What a rank's output must be. Reductions fold in rank order, so that results are bitwise reproducible, unless the
+    call declares another order.
 
     On clusters each cluster's ranks are folded in rank order, and then the clusters in their order: another rounding of
     floats than without, but the same on every rank and in every run.

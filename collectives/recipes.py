@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from collectives.builder import ALL, HIERARCHICAL, STYLES, Builder, Style
 from collectives.contracts import contract_of
 from cxlemu.errors import ArgumentError
+from cxlemu.plan import FOLD_ORDERS, RANK_ORDER
 
 Algorithm = Callable[[Builder], None]
 AnyBuilder = TypeVar("AnyBuilder", bound=Builder)
@@ -25,26 +26,43 @@ class Recipe:
     name: str
     algorithm: Algorithm
     style: Style
+    fold_order: str = RANK_ORDER
+    named: bool = False  # by @algorithm(name=...), not after its style or its function
     source: str = ""  # FILE.py:function, for an algorithm that we do not ship
 
 
 def algorithm(
-    collective: str, *, variants: tuple[str, ...] | None = None, name: str = "", levels: bool = False
+    collective: str,
+    *,
+    variants: tuple[str, ...] | None = None,
+    name: str = "",
+    levels: bool = False,
+    fold_order: str = RANK_ORDER,
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part with a Builder's words.
 
     By default it gives CCCL's variants naive, aggregate and all, and line and zero_copy. With ``name`` it is a variant
     of that name, interleaved, chunked and overlapped, and besides the ``variants`` that are asked for. With ``levels``
-    it is the variant "hierarchical" alone, and written for a builder of two levels. Raises ArgumentError for a
-    collective that does not exist.
+    it is the variant "hierarchical" alone, and written for a builder of two levels.
+
+    ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
+    result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
+    same on every rank that holds the result. Provers and checkers hold the algorithm to it.
+
+    Raises ArgumentError for a collective or an order that does not exist.
     """
     contract_of(collective)
+    if fold_order not in FOLD_ORDERS:
+        raise ArgumentError(f"there is no fold order {fold_order!r}: it is one of {', '.join(FOLD_ORDERS)}")
     named = (HIERARCHICAL,) if levels else (replace(ALL, name=name),) if name else ()
     asked = variants if variants is not None else () if named else tuple(STYLES)
     styles = (*named, *(STYLES[variant] for variant in asked))
 
     def decorate(function: Callable[[AnyBuilder], None]) -> Callable[[AnyBuilder], None]:
-        recipes = tuple(Recipe(collective, style.name, cast(Algorithm, function), style) for style in styles)
+        recipes = tuple(
+            Recipe(collective, style.name, cast(Algorithm, function), style, fold_order, named=style.name == name)
+            for style in styles
+        )
         setattr(function, _ATTRIBUTE, recipes)
         return function
 

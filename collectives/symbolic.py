@@ -7,8 +7,9 @@ suffices for *what* is computed; that it is computed in every interleaving is fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collectives.contracts import Piece, postcondition
 from collectives.fused.dots import WEIGHTS_SHIFT, Dots
@@ -17,7 +18,19 @@ from collectives.symbols import Fold, Symbol, SymbolicBytes, Term, aligned, flat
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
 from cxlemu.errors import ContractError
 from cxlemu.kernels import KERNELS
-from cxlemu.plan import DTYPES, Flag, Instruction, Kind, Op, Operand, Plan, RankPart
+from cxlemu.plan import (
+    DTYPE_NAMES,
+    DTYPES,
+    UNIFORM_ORDER,
+    Call,
+    Flag,
+    Instruction,
+    Kind,
+    Op,
+    Operand,
+    Plan,
+    RedOp,
+)
 
 
 @dataclass
@@ -144,15 +157,32 @@ class SymbolicRank(Streams):
 
     def _folded(self, i: Instruction) -> list[Symbol]:
         sources = [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
+        if i.op in (Op.REDUCE, Op.REDUCE_LOCAL):
+            self._check_elements(i, sources)
         divisor = i.arg if i.flags & Flag.DIVIDE else 1
         return [Symbol(size, folded(folds, divisor)) for size, folds in aligned(sources)]
 
+    def _check_elements(self, i: Instruction, sources: list[list[Symbol]]) -> None:
+        """Raises ContractError for a fold of other elements than the call's, or with another operation."""
+        dtype, redop = DTYPE_NAMES[i.dtype], RedOp(i.redop).name.lower()
+        if (dtype, redop) != (self.call.dtype, self.call.redop):
+            raise ContractError(f"[{self.call}] rank {self.part.rank} folds {dtype} with {redop}")
+        for symbols in sources:
+            at = 0
+            for symbol in symbols:
+                if symbol.fold is not None and (begin := _begin(symbol.fold) - at) % DTYPES[dtype].itemsize:
+                    raise ContractError(
+                        f"[{self.call}] rank {self.part.rank} folds parts of two elements as one: its first byte is "
+                        f"byte {begin} of a contribution, and an element has {DTYPES[dtype].itemsize}"
+                    )
+                at += symbol.nbytes
 
-def verify(plan: Plan, *, rank_order: bool = True) -> None:
+
+def verify(plan: Plan) -> None:
     """Raises ContractError naming rank, bytes and what they are made of, when a plan breaks its contract.
 
-    ``rank_order``: reductions must fold in rank order from the left, as all our plans do (then results are the same
-    bits everywhere); otherwise any order of the same contributions is right. DeadlineError for a plan that blocks.
+    Reductions must fold in the order that the call declares: then all ranks get the same bits. DeadlineError for a plan
+    that blocks.
     """
     call, layout = plan.call, plan.layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
@@ -163,26 +193,66 @@ def verify(plan: Plan, *, rank_order: bool = True) -> None:
     for rank in ranks:
         rank.begin()
     run_in_turn(ranks)
-    for rank, part in zip(ranks, plan.parts, strict=True):
-        for piece in rank.promised():
-            compare(plan, rank, part, piece, rank_order=rank_order)
+    check_results(ranks)
 
 
-def compare(plan: Plan, rank: SymbolicRank, part: RankPart, piece: Piece, *, rank_order: bool = True) -> None:
-    """Raises ContractError where a piece of the rank's output is not what it must be."""
+class _Held(NamedTuple):
+    """A piece of a result, as its first holder has it."""
+
+    rank: int
+    at: int
+    symbols: list[Symbol]
+
+
+def check_results(ranks: Sequence[SymbolicRank], shift: int = 0) -> None:
+    """Raises ContractError where a rank's output is not what it must be: see `verify`.
+
+    ``shift``: where the offsets of this call's inputs began.
+    """
+    held: dict[tuple[tuple[int, int], ...], _Held] = {}
+    for rank in ranks:
+        for piece in rank.promised(shift):
+            symbols = rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes)
+            its = _Held(rank.part.rank, piece.at, symbols)
+            _compare(rank.call, its, piece)
+            if rank.call.fold_order == UNIFORM_ORDER:
+                _compare_holders(rank.call, held.setdefault(piece.contributions, its), its)
+
+
+def _compare(call: Call, its: _Held, piece: Piece) -> None:
     at = 0
-    for symbol in rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes):
-        expected = _promised(piece, at)
-        got = symbol.fold
-        if got is not None and not rank_order:
+    for symbol in its.symbols:
+        expected, got = _promised(piece, at), symbol.fold
+        if got is not None and call.fold_order == UNIFORM_ORDER:
             expected, got = flat(expected), flat(got)
         if got != expected:
-            first = piece.at + at
             raise ContractError(
-                f"[{plan.call}] bytes {first}..{first + symbol.nbytes - 1} of rank {part.rank}'s output are "
-                f"{text(symbol.fold)}, the contract says {text(expected)}"
+                f"[{call}] {_bytes(its, at, symbol.nbytes)} are {text(symbol.fold)}, the contract says "
+                f"{text(_promised(piece, at))}"
             )
         at += symbol.nbytes
+
+
+def _compare_holders(call: Call, first: _Held, its: _Held) -> None:
+    """Ranks that hold the same result have folded it alike."""
+    at = 0
+    for nbytes, (one, other) in aligned([first.symbols, its.symbols]):
+        if one != other:
+            raise ContractError(
+                f"[{call}] {_bytes(its, at, nbytes)} are {text(other)}, "
+                f"but rank {first.rank} has folded them as {text(one)}"
+            )
+        at += nbytes
+
+
+def _bytes(its: _Held, at: int, nbytes: int) -> str:
+    return f"bytes {its.at + at}..{its.at + at + nbytes - 1} of rank {its.rank}'s output"
+
+
+def _begin(fold: Fold) -> int:
+    """Where in its contribution the first term of a fold begins."""
+    first = fold.terms[0]
+    return _begin(first) if isinstance(first, Fold) else first[1]
 
 
 def _promised(piece: Piece, at: int) -> Fold:

@@ -207,11 +207,24 @@ def test_a_plan_that_computes_something_else_breaks_its_contract(mutant: str) ->
 
 
 def test_any_order_of_the_same_contributions_is_right_where_order_does_not_matter() -> None:
+    """With a declared order of its own, which ranks that hold the same result must share."""
     make, _ = MUTANTS["folds in another order"]
-    verify(make(), rank_order=False)
+    other = uniform(make())
+    with pytest.raises(
+        ContractError, match=r"of rank 2's output are rank 1\[0\] \+ rank 0\[0\] .* but rank 0 has folded"
+    ):
+        verify(other)
+    for rank in (0, 1):
+        other = changed(other, rank, Op.REDUCE, lambda i: i._replace(a=i.b, b=i.a))
+    verify(other)
     make, _ = MUTANTS["folds a rank twice"]
     with pytest.raises(ContractError):
-        verify(make(), rank_order=False)
+        verify(uniform(make()))
+
+
+def uniform(plan: Plan) -> Plan:
+    """The same plan of an algorithm that declares an order of its own."""
+    return Plan(replace(plan.call, fold_order="uniform"), plan.layout, plan.build)
 
 
 def test_a_slot_of_a_few_broken_granules_still_carries_a_broadcast() -> None:

@@ -123,7 +123,7 @@ def test_another_order_of_folding_breaks_the_contract() -> None:
     ):
         with pytest.raises(ContractError, match=r"the contract says rank 0"):
             verify(wrong)
-        verify(wrong, rank_order=False)
+        verify(Plan(replace(wrong.call, fold_order="uniform"), layout, wrong.build))
 
         proof = prove(wrong)
         assert proof.violation is not None and proof.violation.rule == "contract"

@@ -10,6 +10,7 @@ from collectives.builder import Style
 from collectives.nccl import grouped, rings, tree
 from collectives.nccl.words import Sends
 from collectives.recipes import Recipe
+from cxlemu.plan import UNIFORM_ORDER
 
 SLICE_BYTES = {"ring": 1 << 20, "tree": 1 << 20, "chain": 512 << 10, "grouped": 512 << 10}
 
@@ -28,7 +29,8 @@ _ALGORITHMS = {
 
 def _recipe(collective: str, name: str) -> Recipe:
     style = Style(name, overlap=True, slice_bytes=SLICE_BYTES[name])
-    return Recipe(collective, name, _ALGORITHMS[collective, name], style)  # type: ignore[arg-type]
+    # Around a ring or up a tree: in an order of their own.
+    return Recipe(collective, name, _ALGORITHMS[collective, name], style, UNIFORM_ORDER)  # type: ignore[arg-type]
 
 
 RECIPES = {key: _recipe(*key) for key in _ALGORITHMS}

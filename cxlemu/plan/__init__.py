@@ -13,12 +13,30 @@ from cxlemu.plan.instructions import (
     encode,
 )
 from cxlemu.plan.layout import Layout
-from cxlemu.plan.plan import Buffer, Call, Frame, Gemm, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
+from cxlemu.plan.plan import (
+    FOLD_ORDERS,
+    RANK_ORDER,
+    UNIFORM_ORDER,
+    Buffer,
+    Call,
+    Frame,
+    Gemm,
+    Group,
+    InHeap,
+    Kernel,
+    Plan,
+    RankPart,
+    Region,
+    Stream,
+)
 
 __all__ = [
     "DTYPES",
     "DTYPE_NAMES",
+    "FOLD_ORDERS",
     "NOTHING",
+    "RANK_ORDER",
+    "UNIFORM_ORDER",
     "Buffer",
     "Call",
     "Flag",

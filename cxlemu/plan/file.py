@@ -11,7 +11,7 @@ import struct
 import zlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -68,6 +68,7 @@ class _Call(_Model):
     heap: _InHeap | None
     cluster: _Few = 1
     gemm: _Gemm | None = None
+    fold_order: Literal["rank", "uniform"] = "rank"
 
 
 class _Layout(_Model):

@@ -65,6 +65,11 @@ class Gemm:
         return " ".join([*words, self.order, self.transport])
 
 
+# How an algorithm combines contributions: from the left in rank order, so that all algorithms give the same bits; or in
+# an order or tree of its own, which is the same on every rank that holds the result.
+RANK_ORDER, UNIFORM_ORDER = FOLD_ORDERS = ("rank", "uniform")
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What is computed. The machine does not interpret it; contracts do, and ranks compare it."""
@@ -80,6 +85,7 @@ class Call:
     heap: InHeap | None = None  # zero copy: the input is published where it lies
     cluster: int = 1  # on two levels: so many consecutive ranks each exchange among themselves first, and fold apart
     gemm: Gemm | None = None  # fused with a matrix product
+    fold_order: str = RANK_ORDER  # as the algorithm declares it: one of FOLD_ORDERS
 
     def tag(self) -> int:
         """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
@@ -96,6 +102,7 @@ class Call:
         words += ["in place"] if self.in_place else []
         words += [str(part) for part in (self.heap, self.gemm) if part]
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
+        words += [f"{self.fold_order} fold order"] if self.fold_order != RANK_ORDER else []
         return " ".join(words)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.symbolic import SymbolicPool, SymbolicRank, compare
+from collectives.symbolic import SymbolicPool, SymbolicRank, check_results
 from collectives.symbols import SymbolicBytes
 from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.errors import ContractError, DeadlineError
@@ -78,7 +78,7 @@ def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place,
             for part in plan.parts
         ]
         try:
-            _run(plan, ranks, number * CALL_SHIFT)
+            _run(ranks, number * CALL_SHIFT)
         except (DeadlineError, ContractError) as error:
             kind = Kind.DEADLOCK if isinstance(error, DeadlineError) else Kind.FINAL
             finding = Finding(kind, 0, f"even in order on a coherent pool: {error}")
@@ -86,13 +86,11 @@ def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place,
     return tuple(order), None
 
 
-def _run(plan: Plan, ranks: Sequence[_Ordered], shift: int) -> None:
+def _run(ranks: Sequence[_Ordered], shift: int) -> None:
     for rank in ranks:
         rank.begin(shift)
     run_together(ranks, lambda steps: min(steps, key=lambda step: (step[1], step[0])))
-    for rank in ranks:
-        for piece in rank.promised(shift):
-            compare(plan, rank, rank.part, piece, rank_order=plan.call.gemm is not None)
+    check_results(ranks, shift)
 
 
 class _Settled:

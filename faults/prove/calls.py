@@ -8,17 +8,17 @@ from itertools import chain
 
 import numpy as np
 
-from collectives.contracts import COLLECTIVES, in_rank_order, postcondition
+from collectives.contracts import COLLECTIVES, postcondition
 from collectives.fused import products
 from collectives.fused.shapes import WEIGHTS
 from collectives.symbolic import verify
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS, Touched
-from cxlemu.plan import DTYPE_NAMES, Layout, Op, Plan, RankPart, rules
+from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
 from cxlemu.plan.plan import group_table, region_table
 from faults.prove import _pass
 from faults.prove.proof import Place, Proof, Violation, mask_of
-from faults.prove.sentences import UNMATCHED, UNWRITTEN, rule_name, sentence
+from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
 _PROVED, _VIOLATED = 0, 1
@@ -127,7 +127,7 @@ def _strip(layout: Layout, rank: int) -> tuple[int, int, int]:
     return strip.card, layout.heap_offset + strip.offset, strip.nbytes
 
 
-_Described = tuple[object, object, object, int, bool, list[tuple[int, object, object, object, list[object]]]]
+_Described = tuple[object, object, object, int, bool, int, int, list[tuple[int, object, object, object, list[object]]]]
 
 
 def _described(plan: Plan, mapped: bool) -> _Described:
@@ -144,7 +144,8 @@ def _described(plan: Plan, mapped: bool) -> _Described:
     frame = plan.frame
     regions, groups = region_table(frame.regions), group_table(frame.groups)
     meets = plan.call.collective == "barrier" and plan.ranks > 1
-    return regions.view(np.uint8), groups.view(np.uint8), _kernels(plan), frame.rounds, meets, parts
+    folds = DTYPE_NAMES.index(plan.call.dtype), RedOp[plan.call.redop.upper()]
+    return regions.view(np.uint8), groups.view(np.uint8), _kernels(plan), frame.rounds, meets, *folds, parts
 
 
 def _kernels(plan: Plan) -> object:
@@ -194,7 +195,8 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 def _contract(plan: Plan, rank: int) -> list[int]:
     """What the rank's output must be, piece by piece.
 
-    (at, bytes, divisor, how many, 2, how many are folded apart or 0 for any order), and (rank, offset) of each.
+    (at, bytes, divisor, how many, 2, how many are folded apart or 0 for any order that all holders share), and (rank,
+    offset) of each.
     """
     if plan.call.gemm is not None:
         return _products(plan, rank)
@@ -202,7 +204,7 @@ def _contract(plan: Plan, rank: int) -> list[int]:
         raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
-        apart = piece.apart if in_rank_order(plan.call) else 0
+        apart = piece.apart if plan.call.fold_order == RANK_ORDER else 0
         words += (piece.at, piece.nbytes, piece.divisor, len(piece.contributions), _FOLD_WORDS, apart)
         words += chain.from_iterable(piece.contributions)
     return words
@@ -223,11 +225,11 @@ def _products(plan: Plan, rank: int) -> list[int]:
 def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
     """As the contract's own checker tells it, if that knows the plan's kernels and finds it in the plan alone."""
     plan = plans[place.call]
-    if detail == UNMATCHED:
+    if detail in (UNMATCHED, MISFOLDED):
         return sentence(plans, "contract", detail, place, None, -1, 0)
     if all(KERNELS[kernel.name].checks for kernel in plan.frame.kernels):
         try:
-            verify(plan, rank_order=in_rank_order(plan.call))
+            verify(plan)
         except ContractError as error:
             return str(error)
         except DeadlineError:

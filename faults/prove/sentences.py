@@ -25,7 +25,8 @@ from faults.prove.proof import DEADLOCK, RULES, Place
     UNLANDED,
     NOT_DONE,
     UNMATCHED,
-) = range(14)
+    MISFOLDED,
+) = range(15)
 
 # {line}: which line, {rank}: who is wronged, {by}: who else is involved; by rule and detail, or by detail alone.
 _SENTENCES: dict[tuple[str, int] | int, str] = {
@@ -72,6 +73,10 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
     ("reuse", NOT_DONE): "rank {rank} stores to {line} without having waited until {by} was done with the round before",
     ("barrier", PLAIN): "rank {rank} may leave the barrier before {by} has come",
     ("contract", UNMATCHED): "rank {rank} compares bytes with a checksum that is of no or of other bytes",
+    (
+        "contract",
+        MISFOLDED,
+    ): "rank {rank} folds parts of two elements as one, or another dtype or operation than the call's",
     (DEADLOCK, PLAIN): "rank {rank} waits for what never happens",
 }
 

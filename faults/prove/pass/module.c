@@ -115,9 +115,9 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
 static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const program *shape, int64_t extent_bytes) {
     PyObject *regions, *groups, *kernels, *parts;
     long long rounds;
-    int meets;
+    int meets, dtype, redop;
     int64_t region_count, group_count;
-    if (!PyArg_ParseTuple(described, "OOOLpO!", &regions, &groups, &kernels, &rounds, &meets, &PyList_Type, &parts)) return false;
+    if (!PyArg_ParseTuple(described, "OOOLpiiO!", &regions, &groups, &kernels, &rounds, &meets, &dtype, &redop, &PyList_Type, &parts)) return false;
     const region *r = array_of(h, regions, sizeof *r, &region_count);
     if (!r) return false;
     const group *g = array_of(h, groups, sizeof *g, &group_count);
@@ -126,7 +126,7 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
         PyErr_SetString(PyExc_ValueError, "a plan has a part for every rank");
         return false;
     }
-    whole->rounds = rounds, whole->meets = meets;
+    whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop;
     whole->part = zeroed(p, (size_t)p->ranks, sizeof *whole->part);
     whole->lodging = zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
     whole->contract = zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
@@ -187,6 +187,8 @@ static void clean(pass *p, const program *shape, int plans) {
     for (int32_t k = 0; p->card_contents && k < shape->card_count; k++) free(p->card_contents[k].run);
     for (int32_t k = 0; p->local_contents && k < p->ranks * MAX_BUFFERS; k++) free(p->local_contents[k].run);
     for (int k = 0; k < 4; k++) free(p->folding[k].run);
+    for (int k = 0; k < p->holdings; k++) free(p->held[k].got.run);
+    free(p->held);
     free(p->card_contents), free(p->local_contents), free(p->laid.run), free(p->term), free(p->slot_of_term);
     free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events), free(p->open);
     free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);

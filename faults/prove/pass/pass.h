@@ -119,7 +119,7 @@ enum rule {
 /* Which sentence tells it. */
 enum detail {
     PLAIN, UNWRITTEN, UNORDERED_WRITE, OVERWRITES, NEVER_FLUSHED, NEVER_FENCED, NOT_TOLD, NEVER_DROPPED, DROPPED_EARLY,
-    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE, UNMATCHED
+    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE, UNMATCHED, MISFOLDED
 };
 
 enum verdict { PROVED, VIOLATED, UNDECIDED };
@@ -161,7 +161,16 @@ typedef struct {
     const kernel *kernels;
     int64_t kernel_count, rounds;
     bool meets; /* a barrier: nobody leaves before everybody came */
+    int dtype, redop; /* of what is folded */
 } plan;
+
+/* Bytes [first, ...) of what should be folded to `wanted`, which must be folded alike wherever they are held: as their first
+ * holder has them. */
+typedef struct {
+    int32_t wanted;
+    int64_t first;
+    contents got;
+} holding;
 
 typedef struct {
     /* the world, and what is to be proved */
@@ -188,6 +197,8 @@ typedef struct {
     int *opens, *open_room;
     knowledge *joint; /* of all who are done with a round */
     contents *card_contents, *local_contents, folding[4], laid; /* folding: three sources and what is made of them */
+    holding *held;
+    int holdings, held_room;
     term *term;
     int32_t terms, *slot_of_term;
     int term_room;
@@ -260,6 +271,7 @@ void contents_fold(pass *p, contents *into, const contents *source, int sources,
 int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer);
 int32_t computed_term(pass *p, event by);
 int32_t checksum_term(pass *p, const contents *c, int64_t begin, int64_t nbytes); /* 0: nobody wrote some of these bytes */
+bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes, int64_t each); /* of contributions, from byte 0 on */
 void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k);
 bool contents_known(const contents *c, int64_t nbytes); /* somebody wrote all of them */
 bool contents_are(const contents *c, int64_t nbytes, int32_t number);

@@ -130,6 +130,12 @@ void contents_fold(pass *p, contents *into, const contents *source, int sources,
     }
 }
 
+bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes, int64_t each) {
+    for (int k = 0; k < c->runs && c->run[k].begin < nbytes; k++)
+        if (c->run[k].term != NOBODY && !opaque(p, c->run[k].term) && c->run[k].shift % each) return false;
+    return true;
+}
+
 /* --- kernels --------------------------------------------------------------------------------------------------- */
 
 int32_t computed_term(pass *p, event by) { return term_of(p, COMPUTED, 0, 0, (int64_t)by.stream << 32 | by.at); }
@@ -265,8 +271,33 @@ static int32_t fold_of(pass *p, int32_t call, const int64_t *source, int64_t eac
     return sum;
 }
 
+/* The first of bytes [begin, end) of c that is folded otherwise than by the first holder of the same result, whose byte x
+ * is byte x - shift of c; -1: none is, or this is the first holder. */
+static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_t begin, int64_t end, int64_t shift) {
+    holding *h = NULL;
+    for (int k = 0; k < p->holdings && !h; k++)
+        if (p->held[k].wanted == wanted && p->held[k].first == begin + shift) h = &p->held[k];
+    if (!h) {
+        p->held = room_for(p, p->held, &p->held_room, p->holdings + 1, sizeof *p->held);
+        h = &p->held[p->holdings];
+        *h = (holding){wanted, begin + shift, {0}};
+        p->holdings++; /* from here on it is freed at the end, also if there is no memory for its contents */
+        contents_begin(p, &h->got);
+        contents_move(p, &h->got, begin + shift, c, begin, end - begin);
+        return -1;
+    }
+    for (int64_t at = begin; at < end;) {
+        const int here = find(c, at), there = find(&h->got, at + shift);
+        const run *one = &c->run[here], *other = &h->got.run[there];
+        if (one->term != other->term || one->shift - shift != other->shift) return at;
+        const int64_t stop = end_of(&h->got, there, end + shift) - shift;
+        at = end_of(c, here, stop);
+    }
+    return -1;
+}
+
 /* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions,
- * words of each, how many are folded apart or 0: in any order), and then those: (rank, offset in that rank's input), or of a
+ * words of each, how many are folded apart or 0: in any order, the same wherever it is held), and then those: (rank, offset in that rank's input), or of a
  * product (rank, offset of its columns, where the row of A begins, its bytes; rank, buffer, rows and how far these are apart of
  * B; unit). The output's byte 0 is byte `base` of c. */
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
@@ -294,6 +325,11 @@ void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, cons
                 continue;
             }
             violated(p, CONTRACT, c->run[k].term ? PLAIN : UNWRITTEN, last, (event){0, 0}, -1, first);
+        }
+        const int64_t other = ordered ? -1 : held_otherwise(p, wanted, c, base + at, base + at + nbytes, expected.shift);
+        if (other >= 0) {
+            const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
+            violated(p, CONTRACT, PLAIN, last, (event){0, 0}, -1, other - base);
         }
     }
 }
