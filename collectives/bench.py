@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives import catalog, oracle, sizes
-from collectives.builder import HIERARCHICAL, ZERO_COPY
+from collectives.builder import ZERO_COPY
 from collectives.choose import Choice, choose
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.hierarchical.estimate import Ways
@@ -106,12 +106,19 @@ class Sweep:
                 raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
             block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
             call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
-            if variant == HIERARCHICAL.name:
+            if self._takes_levels(collective, variant):
                 call = replace(call, cluster=self.cluster)
             catalog.check(call)
             if self.check:
                 oracle.check_exact(call)
             yield Case(call, in_place=self.in_place or collective == "broadcast")
+
+    def _takes_levels(self, collective: str, variant: str) -> bool:
+        """As the algorithm declares. What `auto` takes is told when it is chosen."""
+        if self.algorithm is None and variant == AUTO:
+            return False
+        its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
+        return its.style.levels
 
     def _variants_of(self, collective: str) -> list[str]:
         if self.algorithm is not None:
@@ -122,7 +129,7 @@ class Sweep:
         lends = not self.in_place or collective not in NEVER_LENT_IN_PLACE
         if self.variant == EVERY:
             there = catalog.variants(collective, clusters=self.cluster > 1 and self.integrity is None)
-            return [v for v in there if lends or v != ZERO_COPY.name]
+            return [v for v in there if lends or not catalog.recipe(collective, v).style.heap]
         if self.variant == ZERO_COPY.name and not lends:
             raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
         if self.variant != AUTO:

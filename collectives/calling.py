@@ -12,7 +12,7 @@ import numpy as np
 
 from collectives import revocation
 from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
-from collectives.builder import SCRATCH, ZERO_COPY
+from collectives.builder import SCRATCH
 from collectives.catalog import check, recipe
 from collectives.choose import Choice, choose
 from collectives.contracts import NEVER_LENT_IN_PLACE
@@ -163,9 +163,10 @@ class Calling(Verbs, Products):
             heap = self.pool.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
         if auto:
             variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None).variant
-            if variant != ZERO_COPY.name:
+            better = self._recipe(call.collective, variant)
+            if not better.style.heap:
                 return chosen, bound
-            chosen = self._recipe(call.collective, variant)
+            chosen = better
         elif heap is None or heap.input % DTYPES[call.dtype].itemsize:
             why = refusal or "x must be an array that comm.pool made, or whole elements of one"
             raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives import contracts, oracle
-from collectives.bench import Case, Measured, Sweep, WrongElement, load_algorithm
-from collectives.builder import ZERO_COPY
+from collectives import catalog, contracts, oracle
+from collectives.bench import AUTO, Case, Measured, Sweep, WrongElement, load_algorithm
 from collectives.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.oracle import Array
@@ -73,7 +72,7 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    lent = lent_room(comm, case)
+    lent = lent_room(comm, case, sweep.algorithm)
     for number in range(calls):
         serial = index * calls + number
         x = oracle.inputs(case.call, comm.rank, sweep.seed, serial)
@@ -95,9 +94,12 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     return Measured(comm.rank, entered, left, wrong, first_wrong)
 
 
-def lent_room(comm: Communicator, case: Case) -> Array | None:
+def lent_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:
     """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
-    if case.call.algorithm != ZERO_COPY.name:
+    if algorithm is None and case.call.algorithm == AUTO:
+        return None
+    its = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
+    if not its.style.heap:
         return None
     source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
     return comm.pool.empty(target.nbytes if source.inside else source.nbytes, np.uint8)

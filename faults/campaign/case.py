@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from collectives import catalog, oracle
-from collectives.builder import HIERARCHICAL
 from collectives.recipes import Recipe
 from cxlemu.checksums import check_integrity
 from cxlemu.clusters import ranks_per_cluster
@@ -78,7 +77,7 @@ class Case(Model):
 
     @property
     def call(self) -> Call:
-        cluster = self.ranks_per_cluster if self.variant == HIERARCHICAL.name else 1
+        cluster = self.ranks_per_cluster if self.recipe().style.levels else 1
         its = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
         return Call(*its, cluster=cluster)
 

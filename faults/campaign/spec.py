@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from collectives import catalog, sizes
-from collectives.builder import HIERARCHICAL
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
 from cxlemu.clusters import ranks_per_cluster
@@ -129,7 +128,7 @@ class Spec(Model):
                 algorithm_sha256=digest(own) if own else None,
                 mutant=self.mutant,
             )
-            on_levels = variant == HIERARCHICAL.name
+            on_levels = shape.recipe().style.levels
             if on_levels and self.variants == (EVERY,) and shape.ranks_per_cluster == 1:
                 continue
             for launch, engine in self._runs(shape):

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from collectives import oracle
 from collectives.bench import Case
-from collectives.builder import ZERO_COPY
 from collectives.catalog import check, recipe
 from collectives.communicator import Communicator
 from collectives.contracts import contract_of
@@ -161,7 +160,7 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
 def _rank(context: RankContext, scenario: Scenario) -> int:
     """All calls on one rank; how many elements were wrong."""
     engine = injected(context, scenario.engine, scenario.script)
-    heap_bytes = HEAP_BYTES if scenario.variant == ZERO_COPY.name else 0
+    heap_bytes = HEAP_BYTES if recipe(scenario.collective, scenario.variant).style.heap else 0
     with Communicator.world(
         context,
         region_bytes=REGION_BYTES,
