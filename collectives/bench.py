@@ -111,7 +111,7 @@ class Sweep:
             catalog.check(call)
             if self.check:
                 oracle.check_exact(call)
-            yield Case(call, in_place=self.in_place or collective == "broadcast")
+            yield Case(call, in_place=self.in_place or contract.one_buffer)
 
     def _takes_levels(self, collective: str, variant: str) -> bool:
         """As the algorithm declares. What `auto` takes is told when it is chosen."""

@@ -15,7 +15,7 @@ from collectives.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_
 from collectives.builder import SCRATCH
 from collectives.catalog import check, recipe
 from collectives.choose import Choice, choose
-from collectives.contracts import NEVER_LENT_IN_PLACE
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.fused.words import Matrix, Products
 from collectives.fused.words import bind as bind_product
 from collectives.heap import SymmetricHeap
@@ -87,12 +87,12 @@ class Calling(Verbs, Products):
         self, collective: str, x: Array | None, out: Array | None, op: str, root: int, variant: str | Recipe
     ) -> Operation:
         self._check_usable()
-        lent = x
-        if collective == "scatter" and self.rank != root:
+        lent, its = x, COLLECTIVES[collective]
+        if its.rooted_input and not its.one_buffer and self.rank != root:
             x = None
         if not 0 <= root < self.size:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
-        nbytes = 0 if collective == "barrier" else block_bytes(collective, self.size, x, out)
+        nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, x, out)
         array = x if x is not None else out
         dtype = dtype_name(array) if array is not None else "u8"
         auto = variant == "auto"

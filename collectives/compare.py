@@ -47,7 +47,7 @@ def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list
         for size in wanted:
             block = max(ITEM_BYTES, sizes.block_bytes(collective, size, ranks, ITEM_BYTES))
             op = "sum" if COLLECTIVES[collective].reduces else "none"
-            call = Call(collective, "auto", ranks, block, "f32", op, 0, in_place=collective == "broadcast")
+            call = Call(collective, "auto", ranks, block, "f32", op, 0, in_place=COLLECTIVES[collective].one_buffer)
             found.setdefault((collective, block), call)
     return list(found.values())
 

@@ -16,7 +16,10 @@ from cxlemu.plan import Buffer, Call
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Blocks a rank brings and gets: 1, "ranks" (one per rank) or 0. ``rooted_*``: only the root has that buffer."""
+    """Blocks a rank brings and gets: "one", "ranks" (one each) or "none". ``rooted_*``: only the root has that buffer.
+
+    All that is particular to a collective follows from these, here and nowhere else.
+    """
 
     name: str
     input_blocks: str  # "one", "ranks", "none"
@@ -32,6 +35,26 @@ class Collective:
     @property
     def rooted(self) -> bool:
         return self.rooted_input or self.rooted_output
+
+    @property
+    def per_rank(self) -> bool:
+        """There is a block for every rank."""
+        return "ranks" in (self.input_blocks, self.output_blocks)
+
+    @property
+    def replaces(self) -> bool:
+        """The result replaces the input where no other array is given for it."""
+        return self.input_blocks == self.output_blocks == "one"
+
+    @property
+    def one_buffer(self) -> bool:
+        """A rank has one array: the root's is sent, every other rank's is overwritten."""
+        return self.replaces and self.rooted_input
+
+    @property
+    def shared_result(self) -> bool:
+        """Every rank ends with the same reduced block, so that each can fold a part of it for all."""
+        return self.reduces and self.replaces and not self.rooted_output
 
 
 COLLECTIVES: dict[str, Collective] = {

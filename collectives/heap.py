@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collectives.arrays import Array
-from collectives.contracts import buffers
+from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.capacity.first_fit import FirstFit
 from cxlemu.errors import ArgumentError, MismatchError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
@@ -212,12 +212,12 @@ class SymmetricHeap:
         if not call.nbytes:
             return InHeap(0)
         mine = buffers(call, rank)[0]
-        outer = target if mine.inside or call.collective == "broadcast" else source
+        outer = target if mine.inside or COLLECTIVES[call.collective].one_buffer else source
         at = self._find(outer, any_part)
         if at is None:
             return None
         output = None
-        if call.collective == "all_reduce":
+        if COLLECTIVES[call.collective].shared_result:
             output = at if call.in_place else self._find(target, any_part)
         return InHeap(at, call.nbytes if mine.inside and mine.nbytes < outer.nbytes else 0, output)
 

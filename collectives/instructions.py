@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from collectives import _limits, sizes
 from collectives.communicator import Communicator
-from collectives.contracts import buffers
+from collectives.contracts import COLLECTIVES, buffers
 from collectives.peers.group import ROOT
 from collectives.peers.ours import Ours
 from cxlemu.errors import ArgumentError, RunError
@@ -124,7 +124,7 @@ def _rank_main(context: RankContext, named: list[str]) -> None:
 
 
 def _command(collective: str, nbytes: int, rank: int) -> dict[str, Any]:
-    in_place = collective == "broadcast"
+    in_place = COLLECTIVES[collective].one_buffer
     source, target = buffers(Call(collective, "auto", RANKS, nbytes, "f32", in_place=in_place), rank)
     return {
         "collective": collective,

@@ -44,9 +44,10 @@ class Move(NamedTuple):
 
 def moves(call: Call, rank: int) -> list[Move]:
     """What one rank does, as the table above has it. A reduction's share is a whole number of elements."""
-    if call.collective in ("all_reduce", "reduce"):
+    its = COLLECTIVES[call.collective]
+    if its.reduces and its.replaces:
         return _shared_sum(call, rank)
-    if call.collective == "broadcast" and rank == call.root:
+    if its.one_buffer and rank == call.root:
         return []
     return [Move(piece.at, piece.nbytes, piece.contributions) for piece in postcondition(call, rank)]
 
@@ -55,7 +56,7 @@ def _shared_sum(call: Call, rank: int) -> list[Move]:
     item = DTYPES[call.dtype].itemsize
     cuts = [call.nbytes // item * number // call.ranks * item for number in range(call.ranks + 1)]
     shares = [Move(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in pairwise(cuts)]
-    needs_all = call.collective == "all_reduce" or rank == call.root
+    needs_all = COLLECTIVES[call.collective].shared_result or rank == call.root
     # Another rank's sum is read from its input: as many bytes, from the same core.
     fetched = [Move(m.at, m.nbytes, ((other, m.at),)) for other, m in enumerate(shares) if other != rank]
     return [move for move in [shares[rank], *(fetched if needs_all else [])] if move.nbytes]

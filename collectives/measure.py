@@ -112,13 +112,13 @@ def arrays(
     call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
     source, target = contracts.buffers(call, rank)
     flat = None if x is None else x.reshape(-1).view(np.uint8)
-    if lent is not None and not source.inside and case.call.collective != "broadcast":
+    if lent is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
         if flat is not None:
             lent[:] = flat
         flat = lent  # of a scatter all ranks pass it
     if not oracle.gives_output(call, rank):
         return None if flat is None else flat.view(dtype), None
-    in_pool = lent is not None and (source.inside or case.call.collective == "broadcast")
+    in_pool = lent is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)
     out = lent if in_pool and lent is not None else np.empty(target.nbytes, np.uint8)
     if right is not None:
         np.invert(right.reshape(-1).view(np.uint8), out=out)
@@ -145,7 +145,7 @@ def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, 
         arguments["op"] = call.redop
     if contract.rooted:
         arguments["root"] = call.root
-    if call.collective == "broadcast":
+    if contract.one_buffer:
         assert out is not None
         comm.broadcast(out, **arguments)
     else:

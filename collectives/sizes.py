@@ -8,16 +8,10 @@ from __future__ import annotations
 from collectives.contracts import COLLECTIVES
 
 
-def _per_rank(collective: str) -> bool:
-    """Is there a block for every rank?"""
-    shape = COLLECTIVES[collective]
-    return "ranks" in (shape.input_blocks, shape.output_blocks)
-
-
 def _blocks(collective: str, ranks: int) -> int:
     if not COLLECTIVES[collective].moves_data:
         return 0
-    return ranks if _per_rank(collective) else 1
+    return ranks if COLLECTIVES[collective].per_rank else 1
 
 
 def block_bytes(collective: str, total_bytes: int, ranks: int, itemsize: int) -> int:
@@ -36,9 +30,10 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
     all_reduce 2(N-1)/N; all_gather, reduce_scatter, all_to_all, gather, scatter (N-1)/N; broadcast, reduce 1.
     """
-    if collective == "all_reduce":
+    its = COLLECTIVES[collective]
+    if its.shared_result:
         return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if _per_rank(collective) else float(COLLECTIVES[collective].moves_data)
+    return (ranks - 1) / ranks if its.per_rank else float(its.moves_data)
 
 
 def algbw_gbytes_per_s(size_bytes: int, time_ns: float) -> float:

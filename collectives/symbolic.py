@@ -157,7 +157,7 @@ class SymbolicRank(Streams):
 
     def _folded(self, i: Instruction) -> list[Symbol]:
         sources = [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
-        if i.op in (Op.REDUCE, Op.REDUCE_LOCAL):
+        if i.op in (Op.REDUCE, Op.REDUCE_LOCAL) and self.call.redop != "none":
             self._check_elements(i, sources)
         divisor = i.arg if i.flags & Flag.DIVIDE else 1
         return [Symbol(size, folded(folds, divisor)) for size, folds in aligned(sources)]

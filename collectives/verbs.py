@@ -179,7 +179,7 @@ class Verbs(ABC):
 
     def _hasten(self, calls: _native.Calls) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
-        for name in COLLECTIVES:
+        for name, its in COLLECTIVES.items():
             method = getattr(self, name)
             parameters = inspect.signature(method).parameters
             places = tuple(_PLACES[parameter] for parameter in parameters)
@@ -194,8 +194,8 @@ class Verbs(ABC):
                 places,
                 tuple(defaults),
                 rank=self.rank,
-                replaces=name in ("all_reduce", "reduce", "broadcast"),
-                only_at_root=name in ("reduce", "gather"),
+                replaces=its.replaces,
+                only_at_root=its.rooted_output,
             )
             setattr(self, name, verb)
 

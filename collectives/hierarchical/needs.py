@@ -22,7 +22,7 @@ class Needs(NamedTuple):
 def needs(call: Call) -> Needs:
     clusters = call.ranks // call.cluster
     if call.collective in SLICED:
-        across = 2 if call.collective == "all_reduce" else 1
+        across = 2 if COLLECTIVES[call.collective].shared_result else 1
         return Needs(call.cluster + 1, across, -(-call.nbytes // (call.cluster * LINE_BYTES)) * LINE_BYTES)
     many = COLLECTIVES[call.collective].input_blocks == "ranks"
     across = call.ranks if call.collective == "all_to_all" else clusters if many else 1

@@ -33,10 +33,11 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
         return _layout_on_levels(topology, call)
     space, ranks = space or topology.pool_space, call.ranks
     cards, room_bytes, granule = on_cards(topology, space, ranks)
-    many = COLLECTIVES[call.collective].input_blocks == "ranks" or call.collective == "all_reduce"
+    its = COLLECTIVES[call.collective]
+    many = its.input_blocks == "ranks" or its.shared_result
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
-    blocks = ranks if COLLECTIVES[call.collective].input_blocks == "ranks" else 1
+    blocks = ranks if its.input_blocks == "ranks" else 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
     area = blocks * round_up(call.nbytes, LINE_BYTES) + round_up(-(-call.nbytes // ranks), LINE_BYTES)
     area += (ranks + 1) * LINE_BYTES

@@ -96,7 +96,7 @@ class Scenario(Model):
     @property
     def in_place(self) -> bool:
         """Whether the result replaces the input, as that of a broadcast always does."""
-        return self.collective == "broadcast"
+        return contract_of(self.collective).one_buffer
 
     @property
     def chosen(self) -> Recipe:

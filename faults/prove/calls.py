@@ -143,7 +143,7 @@ def _described(plan: Plan, mapped: bool) -> _Described:
     ]
     frame = plan.frame
     regions, groups = region_table(frame.regions), group_table(frame.groups)
-    meets = plan.call.collective == "barrier" and plan.ranks > 1
+    meets = plan.call.gemm is None and not COLLECTIVES[plan.call.collective].moves_data and plan.ranks > 1
     folds = DTYPE_NAMES.index(plan.call.dtype), RedOp[plan.call.redop.upper()]
     return regions.view(np.uint8), groups.view(np.uint8), _kernels(plan), frame.rounds, meets, *folds, parts
 

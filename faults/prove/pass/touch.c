@@ -98,8 +98,9 @@ void compute(step *s, const record *r) {
     }
     const bool folds = r->op == REDUCE || r->op == REDUCE_LOCAL;
     const plan *whole = &s->p->plan[s->p->plan_of[s->p->call[rank_of(s->p, s->stream)]]];
-    bool right = !folds || (r->dtype == whole->dtype && r->redop == whole->redop);
-    for (int k = 0; folds && right && k < count; k++) right = contents_in_elements(s->p, &folding[k], r->nbytes, item_bytes[r->dtype]);
+    const bool counts = folds && whole->redop; /* where nothing is reduced, no result can be made of a fold */
+    bool right = !counts || (r->dtype == whole->dtype && r->redop == whole->redop);
+    for (int k = 0; counts && right && k < count; k++) right = contents_in_elements(s->p, &folding[k], r->nbytes, item_bytes[r->dtype]);
     if (!right) violated(s->p, CONTRACT, MISFOLDED, s->now.self, (event){0, 0}, -1, 0);
     if (!folds) result = &folding[0];
     else contents_fold(s->p, result, folding, count, r->nbytes, r->flags & FLAG_DIVIDE ? r->arg : 1);
