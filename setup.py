@@ -13,6 +13,7 @@ NATIVE += ("through", "verbs")
 NATIVE_HEADERS = (
     "adversary",
     "cache",
+    "constants",
     "core",
     "damage",
     "hostlock",
@@ -59,7 +60,11 @@ setup(
         extension(
             "cxlemu._virtual",
             paths("cxlemu/virtual", ("engine", "module"), "c") + paths("cxlemu/cost", COST, "c"),
-            ["cxlemu/virtual/virtual.h", "cxlemu/native/core.h", *paths("cxlemu/cost", COST_HEADERS, "h")],
+            [
+                "cxlemu/virtual/virtual.h",
+                *paths("cxlemu/native", ("constants", "core"), "h"),
+                *paths("cxlemu/cost", COST_HEADERS, "h"),
+            ],
         ),
         extension("collectives._limits", ["collectives/_limits.c"], []),
         extension(
@@ -70,7 +75,7 @@ setup(
         extension(
             "faults.prove._pass",
             paths("faults/prove/pass", PROVER, "c") + paths("cxlemu/native", ("check", "place"), "c"),
-            ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("core", "place"), "h")],
+            ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("constants", "core", "place"), "h")],
             include=("cxlemu/native",),
         ),
     ]

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
 
+CONSTANTS: dict[str, int]  # as C was compiled with them
+
 class Program:
     def __init__(
         self,

@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and cxlemu/timing say
 
+CONSTANTS: dict[str, int]  # as C was compiled with them
+
 class Simulation:
     def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
     def communicator(

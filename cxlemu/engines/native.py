@@ -11,19 +11,44 @@ from typing import TypeAlias
 
 from cxlemu import _native
 from cxlemu.backends import EVERYTHING, Step
+from cxlemu.compiled import check_compiled
 from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS, ChecksumError
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
-from cxlemu.memory.protocol import Bytes
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 from cxlemu.pace import Pacer
-from cxlemu.plan import RankPart
+from cxlemu.plan import DTYPES, Flag, Kind, Op, RankPart, RedOp
+from cxlemu.plan.layout import TAG_BITS
 from cxlemu.plan.plan import group_table, region_table
 
-DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED = range(6)  # enum status in native/core.h
-STOPPED, DAMAGED, CLOCKS_HELD = range(9, 12)
-ITS_TIME = -2  # in an obstacle, instead of a doorbell: the modelled time has not come
+check_compiled(
+    "cxlemu._native",
+    _native.CONSTANTS,
+    {
+        **{op.name: op for op in Op},
+        **{redop.name: redop for redop in RedOp if redop},
+        **{f"STEP_{step.name}": step.value for step in Step},
+        "NOTHING": Kind.NONE,
+        "BUFFER": Kind.BUFFER,
+        "REGION": Kind.REGION,
+        "FLAG_DIVIDE": Flag.DIVIDE,
+        "LINE_BYTES": LINE_BYTES,
+        "PAYLOAD_BYTES": PAYLOAD_BYTES,
+        "TAG_BITS": TAG_BITS,
+        "DTYPES": len(DTYPES),
+    },
+)
+# How a run ends: enum status in native/core.h. ITS_TIME stands in an obstacle instead of a doorbell: the modelled time
+# has not come.
+DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, STOPPED, DAMAGED, CLOCKS_HELD, ITS_TIME = (
+    _native.CONSTANTS[name]
+    for name in (
+        *("DONE", "IDLE", "MISMATCH", "KERNEL", "HELD", "EXHAUSTED"),
+        *("STOPPED", "DAMAGED", "CLOCKS_HELD", "ITS_TIME"),
+    )
+)
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256

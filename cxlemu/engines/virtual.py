@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu import _virtual
+from cxlemu.compiled import check_compiled
 from cxlemu.compute import kernel_costs
 from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, PlanError
@@ -26,9 +27,13 @@ from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import group_table, region_table
 from cxlemu.timing import PACE_FIELDS, CostModel, Resource
+from cxlemu.timing.ways import HOPS_MAX
 from cxlemu.topology.failures import cut_off
 
-OVER, DEADLOCK, BAD_RECORD, TOO_LONG, _, NO_WAY = range(6)  # enum outcome in virtual/virtual.h
+check_compiled("cxlemu._virtual", _virtual.CONSTANTS, {"MAX_HOPS": HOPS_MAX})
+OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_WAY = (
+    _virtual.CONSTANTS[name] for name in ("OVER", "DEADLOCK", "BAD_RECORD", "TOO_LONG", "NO_WAY")
+)
 
 RESOURCE_FIELDS = (*PACE_FIELDS, "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "transfer", "load", "start_ns")
 RESOURCE_DTYPE = np.dtype([(name, "<i8") for name in RESOURCE_FIELDS])

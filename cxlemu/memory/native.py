@@ -19,7 +19,7 @@ from cxlemu.memory.cache import HostCache
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
 from cxlemu.memory.ranges import WORD, check_bytes, check_doorbell, check_range
 
-LINK_DOWN, CARD_LOST, POISONED = 6, 7, 8  # enum status in native/core.h
+LINK_DOWN, CARD_LOST, POISONED = (_native.CONSTANTS[name] for name in ("LINK_DOWN", "CARD_LOST", "POISONED"))
 
 
 class NativeShadowMemory:

@@ -1,4 +1,5 @@
 /* The one thin binding: a Program is a rank's part of a plan, bound to a pool; it runs with the GIL released. */
+#include "constants.h"
 #include "modules.h"
 #include "pace.h"
 #include "python.h"
@@ -388,6 +389,19 @@ static struct PyModuleDef native_module = {
     PyModuleDef_HEAD_INIT, .m_name = "cxlemu._native", .m_doc = "The native engine.", .m_size = -1, .m_methods = module_methods,
 };
 
+static const constant constants[] = {
+    CONSTANT(WRITE), CONSTANT(WRITE_NT), CONSTANT(FLUSH), CONSTANT(FENCE), CONSTANT(SIGNAL), CONSTANT(WAIT),
+    CONSTANT(WAIT_ALL), CONSTANT(INVALIDATE), CONSTANT(READ), CONSTANT(REDUCE), CONSTANT(COPY), CONSTANT(REDUCE_LOCAL),
+    CONSTANT(COMPUTE), CONSTANT(RECORD), CONSTANT(AWAIT), CONSTANT(SIGNAL_DATA), CONSTANT(WAIT_DATA),
+    CONSTANT(NOTHING), CONSTANT(BUFFER), CONSTANT(REGION),
+    CONSTANT(SUM), CONSTANT(PROD), CONSTANT(MIN), CONSTANT(MAX), CONSTANT(AVG), CONSTANT(FLAG_DIVIDE),
+    CONSTANT(STEP_FLUSH), CONSTANT(STEP_FENCE), CONSTANT(STEP_INVALIDATE), CONSTANT(STEP_PUSH), CONSTANT(STEP_FETCH),
+    CONSTANT(DONE), CONSTANT(IDLE), CONSTANT(MISMATCH), CONSTANT(KERNEL), CONSTANT(HELD), CONSTANT(EXHAUSTED),
+    CONSTANT(LINK_DOWN), CONSTANT(CARD_LOST), CONSTANT(POISONED), CONSTANT(STOPPED), CONSTANT(DAMAGED),
+    CONSTANT(CLOCKS_HELD), CONSTANT(ITS_OWN), CONSTANT(ITS_TIME),
+    CONSTANT(LINE_BYTES), CONSTANT(PAYLOAD_BYTES), CONSTANT(TAG_BITS), CONSTANT(DTYPES),
+};
+
 PyMODINIT_FUNC PyInit__native(void) {
     static const struct {
         const char *name;
@@ -399,7 +413,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && (add_lines(module) < 0 || add_lock(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0))
+    if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 || add_lines(module) < 0 || add_lock(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0))
         Py_CLEAR(module);
     return module;
 }

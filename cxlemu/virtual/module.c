@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "../cost/tables.h"
+#include "../native/constants.h"
 #include "virtual.h"
 
 #include <stdlib.h>
@@ -282,10 +283,15 @@ static struct PyModuleDef virtual_module = {
     PyModuleDef_HEAD_INIT, .m_name = "cxlemu._virtual", .m_doc = "The virtual engine's core.", .m_size = -1,
 };
 
+static const constant constants[] = {
+    CONSTANT(OVER), CONSTANT(DEADLOCK), CONSTANT(BAD_RECORD), CONSTANT(TOO_LONG), CONSTANT(NO_WAY), CONSTANT(MAX_HOPS),
+};
+
 PyMODINIT_FUNC PyInit__virtual(void) {
     PyObject *module = PyModule_Create(&virtual_module);
     if (module && (PyType_Ready(&SimulationType) < 0 ||
-                   PyModule_AddObjectRef(module, "Simulation", (PyObject *)&SimulationType) < 0))
+                   PyModule_AddObjectRef(module, "Simulation", (PyObject *)&SimulationType) < 0 ||
+                   add_constants(module, constants, sizeof constants / sizeof *constants) < 0))
         Py_CLEAR(module);
     return module;
 }

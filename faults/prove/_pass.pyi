@@ -3,6 +3,8 @@ from typing import Any, TypeAlias
 
 Step: TypeAlias = tuple[int, int, int, int]  # call, rank, stream, instruction
 
+CONSTANTS: dict[str, int]  # as C was compiled with them
+
 def run(
     layout: tuple[int, ...],
     hosts: Any,

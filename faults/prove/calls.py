@@ -12,28 +12,32 @@ from collectives.contracts import COLLECTIVES, postcondition
 from collectives.fused import products
 from collectives.fused.shapes import WEIGHTS
 from collectives.symbolic import verify
+from cxlemu.compiled import check_compiled
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS, Touched
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
 from cxlemu.plan.plan import group_table, region_table
 from faults.prove import _pass
-from faults.prove.proof import Place, Proof, Violation, mask_of
+from faults.prove.proof import DEADLOCK, RULES, Place, Proof, Violation, mask_of
 from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
-_PROVED, _VIOLATED = 0, 1
-_OPAQUE, _CHECKSUM, _PRODUCT = range(3)  # enum makes in pass/pass.h
-_FOLD_WORDS, _PRODUCT_WORDS = 2, 9
-_NOTHING = Touched(0, 0, 0)
-# enum reason in pass/pass.h
-_REASONS = (
-    "",
-    "rings a doorbell that was rung before, and no wait orders the two: it has no one writer",
-    "rings a doorbell with a smaller value than before",
-    "completes a flush that more fences than the prover keeps complete",
-    "flushes a store that more streams than the prover keeps have flushed",
-    "makes what a result depends on: synchronization is proved, values computed by kernel {kernel} are not",
+check_compiled("faults.prove._pass", _pass.CONSTANTS, {rule.upper(): at for at, rule in enumerate((*RULES, DEADLOCK))})
+_PROVED, _VIOLATED, _OPAQUE, _CHECKSUM, _PRODUCT, _FOLD_WORDS, _PRODUCT_WORDS = (
+    _pass.CONSTANTS[name]
+    for name in ("PROVED", "VIOLATED", "OPAQUE", "CHECKSUM", "PRODUCT", "FOLD_WORDS", "PRODUCT_WORDS")
 )
+_NOTHING = Touched(0, 0, 0)
+_REASONS = {
+    _pass.CONSTANTS[
+        "SIGNALS_UNORDERED"
+    ]: "rings a doorbell that was rung before, and no wait orders the two: it has no one writer",
+    _pass.CONSTANTS["SIGNALS_FALL"]: "rings a doorbell with a smaller value than before",
+    _pass.CONSTANTS["TOO_MANY_FENCES"]: "completes a flush that more fences than the prover keeps complete",
+    _pass.CONSTANTS["TOO_MANY_DRAINS"]: "flushes a store that more streams than the prover keeps have flushed",
+    _pass.CONSTANTS["COMPUTES"]: "makes what a result depends on: synchronization is proved, values computed by kernel "
+    "{kernel} are not",
+}
 
 
 def prove_calls(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Plan
 from cxlemu.plan.text import text
+from faults.prove._pass import CONSTANTS
 from faults.prove.proof import DEADLOCK, RULES, Place
 
 # enum detail in pass/pass.h
@@ -26,7 +27,22 @@ from faults.prove.proof import DEADLOCK, RULES, Place
     NOT_DONE,
     UNMATCHED,
     MISFOLDED,
-) = range(15)
+) = (
+    CONSTANTS[name]
+    for name in (
+        *("PLAIN", "UNWRITTEN", "UNORDERED_WRITE", "OVERWRITES", "NEVER_FLUSHED", "NEVER_FENCED", "NOT_TOLD"),
+        *(
+            "NEVER_DROPPED",
+            "DROPPED_EARLY",
+            "DROP_UNFENCED",
+            "UNREAD",
+            "UNLANDED",
+            "NOT_DONE",
+            "UNMATCHED",
+            "MISFOLDED",
+        ),
+    )
+)
 
 # {line}: which line, {rank}: who is wronged, {by}: who else is involved; by rule and detail, or by detail alone.
 _SENTENCES: dict[tuple[str, int] | int, str] = {

@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "constants.h"
 #include "pass.h"
 
 typedef struct {
@@ -306,4 +307,22 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "faults.prove._pass", .m_doc = "The happens-before pass.", .m_methods = methods,
 };
 
-PyMODINIT_FUNC PyInit__pass(void) { return PyModule_Create(&definition); }
+static const constant constants[] = {
+    CONSTANT(ORDER), CONSTANT(LANDED), CONSTANT(OLDER_WRITE), CONSTANT(FRESH), CONSTANT(RESIDUE),
+    CONSTANT(STALE_ALLOCATE), CONSTANT(FALSE_SHARING), CONSTANT(PAYLOAD), CONSTANT(FENCE_SCOPE), CONSTANT(LOCAL),
+    CONSTANT(EXIT), CONSTANT(REUSE), CONSTANT(BARRIER), CONSTANT(CONTRACT), CONSTANT(DEADLOCK),
+    CONSTANT(PLAIN), CONSTANT(UNWRITTEN), CONSTANT(UNORDERED_WRITE), CONSTANT(OVERWRITES), CONSTANT(NEVER_FLUSHED),
+    CONSTANT(NEVER_FENCED), CONSTANT(NOT_TOLD), CONSTANT(NEVER_DROPPED), CONSTANT(DROPPED_EARLY),
+    CONSTANT(DROP_UNFENCED), CONSTANT(UNREAD), CONSTANT(UNLANDED), CONSTANT(NOT_DONE), CONSTANT(UNMATCHED),
+    CONSTANT(MISFOLDED),
+    CONSTANT(NO_REASON), CONSTANT(SIGNALS_UNORDERED), CONSTANT(SIGNALS_FALL), CONSTANT(TOO_MANY_FENCES),
+    CONSTANT(TOO_MANY_DRAINS), CONSTANT(COMPUTES),
+    CONSTANT(PROVED), CONSTANT(VIOLATED), CONSTANT(UNDECIDED), CONSTANT(OPAQUE), CONSTANT(CHECKSUM),
+    CONSTANT(PRODUCT), CONSTANT(FOLD_WORDS), CONSTANT(PRODUCT_WORDS),
+};
+
+PyMODINIT_FUNC PyInit__pass(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && add_constants(module, constants, sizeof constants / sizeof *constants) < 0) Py_CLEAR(module);
+    return module;
+}
