@@ -10,7 +10,7 @@ from faults.prove.proof import DEADLOCK, RULES
 
 
 def test_a_module_of_another_version_is_refused_with_a_sentence() -> None:
-    with pytest.raises(ImportError, match=r"cxlemu\._native was compiled from other sources: WRITE is 1 there and 2 here"):
+    with pytest.raises(ImportError, match=r"cxlemu\._native was compiled .*: WRITE is 1 there and 2 here"):
         check_compiled("cxlemu._native", _native.CONSTANTS, {"WRITE": 2})
     with pytest.raises(ImportError, match=r"NOVEL is unknown there and 1 here"):
         check_compiled("cxlemu._native", _native.CONSTANTS, {"NOVEL": 1})
