@@ -30,6 +30,7 @@ from cxlemu.plan import (
     Operand,
     Plan,
     RedOp,
+    accesses,
 )
 
 
@@ -100,9 +101,8 @@ class SymbolicRank(Streams):
 
     def _pieces(self, operand: Operand, nbytes: int) -> Iterator[tuple[int, int, int, int]]:
         """(offset in the operand, bytes, card, offset on the card) of every granule."""
-        layout, region = self.binding.layout, self.frame.regions[operand.id]
-        base = layout.heap_offset if region.heap else layout.slot_offset(self.binding.epoch + operand.seq)
-        for run in region.map.runs(operand.offset, nbytes):
+        base = accesses.region_base(self.frame, self.binding.layout, self.binding.epoch, operand)
+        for run in self.frame.regions[operand.id].map.runs(operand.offset, nbytes):
             for block in range(run.blocks):
                 at = base + run.card_offset + block * run.block_bytes
                 yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, at
@@ -121,8 +121,7 @@ class SymbolicRank(Streams):
                 payload = self.fetch(i.a, i.nbytes) if i.op == Op.SIGNAL_DATA else []
                 self.pool.doorbells[layout.doorbell_address(i.arg, epoch)] = (epoch, payload)
             case Op.WAIT | Op.WAIT_DATA | Op.WAIT_ALL:
-                group = self.frame.groups[i.arg].doorbells if i.op == Op.WAIT_ALL else [i.arg]
-                for doorbell in group:
+                for doorbell in accesses.doorbells(self.frame, i):
                     shows, payload = self.pool.doorbell(layout.doorbell_address(doorbell, epoch))
                     if shows < epoch:
                         return Blocked("", 0, i, doorbell, layout.owner(doorbell), epoch, shows)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Instruction, Kind, Operand, Plan
+from cxlemu.plan import Instruction, Operand, Plan, accesses
 
 Line: TypeAlias = tuple[int, int]  # (card, number of lines from the start of the communicator's part of it)
 FIRST_EPOCH = 1  # of a communicator's first call
@@ -14,19 +14,15 @@ FIRST_EPOCH = 1  # of a communicator's first call
 
 def operand_lines(plan: Plan, epoch: int, operand: Operand, nbytes: int) -> Iterator[Line]:
     """The lines of a region operand in the call that starts at this epoch."""
-    region, layout = plan.frame.regions[operand.id], plan.layout
-    base = layout.heap_offset if region.heap else layout.slot_offset(epoch + operand.seq)
-    for extent in region.map.extents(operand.offset, nbytes):
-        first = (base + extent.offset) // LINE_BYTES
-        for line in range(first, -(-(base + extent.offset + extent.nbytes) // LINE_BYTES)):
+    for extent in accesses.pool_extents(plan.frame, plan.layout, epoch, operand, nbytes):
+        for line in range(extent.offset // LINE_BYTES, -(-(extent.offset + extent.nbytes) // LINE_BYTES)):
             yield extent.card, line
 
 
 def instruction_lines(plan: Plan, epoch: int, instruction: Instruction) -> Iterator[Line]:
     """The lines of all regions that the instruction names."""
-    for operand in instruction.operands:
-        if operand.kind == Kind.REGION:
-            yield from operand_lines(plan, epoch, operand, instruction.nbytes)
+    for operand in accesses.in_regions(instruction.operands):
+        yield from operand_lines(plan, epoch, operand, instruction.nbytes)
 
 
 def epochs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:

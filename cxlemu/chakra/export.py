@@ -22,7 +22,7 @@ from cxlemu.chakra.files import Node
 from cxlemu.chakra.schema import NodeType
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import DTYPES, Instruction, Kind, Op, Operand, Plan
+from cxlemu.plan import DTYPES, Instruction, Kind, Op, Operand, Plan, accesses
 
 REQUEST_BYTES = 64  # a read request takes a slot of a flit; 64 bytes are the most that it takes on its way
 
@@ -142,7 +142,7 @@ class TracedRank(Streams):
 
     def _wait(self, i: Instruction) -> Blocked | None:
         epoch, layout = self.binding.epoch + i.value, self.binding.layout
-        group = self.frame.groups[i.arg].doorbells if i.op == Op.WAIT_ALL else [i.arg]
+        group = accesses.doorbells(self.frame, i)
         for doorbell in group:
             shows = self.fabric.shows.get(doorbell, self.binding.epoch - 1)
             if shows < epoch:

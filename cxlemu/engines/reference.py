@@ -17,7 +17,7 @@ from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Streams, W
 from cxlemu.errors import ArgumentError
 from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes, HostMemory
-from cxlemu.plan import Flag, Instruction, Kind, Op, Operand
+from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
 from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
 from cxlemu.reduction import fold
 
@@ -46,10 +46,8 @@ class Runner(Streams):
         return self.buffers[operand.id][operand.offset : operand.offset + nbytes]
 
     def _card_base(self, operand: Operand) -> int:
-        layout = self.binding.layout
-        if self.frame.regions[operand.id].heap:
-            return self.binding.base + layout.heap_offset
-        return self.binding.base + layout.slot_offset(self.binding.epoch + operand.seq)
+        binding = self.binding
+        return binding.base + accesses.region_base(self.frame, binding.layout, binding.epoch, operand)
 
     def store(self, operand: Operand, data: Bytes, *, non_temporal: bool = False) -> None:
         base, write = self._card_base(operand), self.memory.write_nt if non_temporal else self.memory.write

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cxlemu.errors import CxlemuError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
-from cxlemu.plan import Instruction, Kind, Layout, Op, Plan
+from cxlemu.plan import Instruction, Layout, Op, Plan, accesses
 from faults.lockstep import Lockstep
 from faults.orders import Order, replay
 from faults.schedule import Move, Step
@@ -40,13 +40,9 @@ class Execution:
     def waited(self, done: Done) -> Iterator[tuple[int, int]]:
         """Which doorbells a step waits for, and the epoch that each has to show."""
         i = done.instruction
-        if i.op == Op.WAIT_ALL:
-            yield from (
-                (doorbell, done.epoch + i.value)
-                for doorbell in self.program[done.call][0].frame.groups[i.arg].doorbells
-            )
-        elif i.op in (Op.WAIT, Op.WAIT_DATA):
-            yield i.arg, done.epoch + i.value
+        if i.op in accesses.WAITS:
+            for doorbell in accesses.doorbells(self.program[done.call][0].frame, i):
+                yield doorbell, done.epoch + i.value
 
 
 class Piece(NamedTuple):
@@ -133,14 +129,9 @@ def queues(program: Program) -> dict[Step, list[Done]]:
 def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator[Piece]:
     """What an instruction stores to the pool's regions; or else, what it loads, flushes or invalidates there."""
     i = done.instruction
-    operands = (i.dst, i.dst2) if stores else (i.a, i.b, i.c)
-    for operand in operands:
-        if operand.kind != Kind.REGION:
-            continue
-        region = plan.frame.regions[operand.id]
-        base = world.layout.heap_offset if region.heap else world.layout.slot_offset(done.epoch + operand.seq)
-        for extent in region.map.extents(operand.offset, i.nbytes):
-            at, end = world.base + base + extent.offset, world.base + base + extent.offset + extent.nbytes
+    for operand in accesses.in_regions(accesses.stored(i) if stores else (i.a, i.b, i.c)):
+        for extent in accesses.pool_extents(plan.frame, world.layout, done.epoch, operand, i.nbytes):
+            at, end = world.base + extent.offset, world.base + extent.offset + extent.nbytes
             while at < end:
                 line = at // LINE_BYTES
                 stop = min(end, (line + 1) * LINE_BYTES)

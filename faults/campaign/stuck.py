@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cxlemu.plan import Op
+from cxlemu.plan.accesses import RINGS
 from faults.campaign.record import Done, Execution, Watch
 from faults.lockstep import Lockstep
 from faults.orders import replay
 from faults.schedule import Step
-
-RINGS = (Op.SIGNAL, Op.SIGNAL_DATA)
 
 
 class Stuck(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cxlemu.kernels import KERNELS
-from cxlemu.plan import Frame, Instruction, Kind, Layout, Op, Operand, RankPart
+from cxlemu.plan import Frame, Instruction, Kind, Layout, Op, Operand, RankPart, accesses
 from faults.explore.places import by_line
 from faults.machine.program import Do
 
@@ -29,26 +29,6 @@ class Touch(NamedTuple):
     end: int
 
 
-_LOADED: dict[Op, tuple[str, ...]] = {
-    Op.WRITE: ("a",),
-    Op.WRITE_NT: ("a",),
-    Op.COPY: ("a",),
-    Op.READ: ("a",),
-    Op.REDUCE: ("a", "b", "c"),
-    Op.REDUCE_LOCAL: ("a", "b", "c"),
-    Op.SIGNAL_DATA: ("a",),
-}
-_STORED: dict[Op, tuple[str, ...]] = {
-    Op.WRITE: ("dst",),
-    Op.WRITE_NT: ("dst",),
-    Op.COPY: ("dst",),
-    Op.READ: ("dst", "dst2"),
-    Op.REDUCE: ("dst", "dst2"),
-    Op.REDUCE_LOCAL: ("dst",),
-    Op.WAIT_DATA: ("dst",),
-}
-
-
 @dataclass(frozen=True)
 class RankInCall:
     """One rank in one call: where its instructions' bytes lie."""
@@ -61,8 +41,8 @@ class RankInCall:
 
     def touches(self, i: Instruction) -> Iterator[Touch]:
         """Loads first. Doorbells and their payloads are not among them."""
-        for do, names in ((Do.LOAD, _LOADED.get(i.op, ())), (Do.STORE, _STORED.get(i.op, ()))):
-            for operand in (getattr(i, name) for name in names):
+        for do, operands in ((Do.LOAD, accesses.loaded(i)), (Do.STORE, accesses.stored(i))):
+            for operand in operands:
                 yield from self._touched(do, operand, i.nbytes)
         if i.op == Op.COMPUTE:
             yield from self._computes(i)
@@ -88,8 +68,5 @@ class RankInCall:
         return Local(self.call, self.part.rank, name), at + operand.offset, at + operand.offset + nbytes
 
     def lines(self, operand: Operand, nbytes: int) -> Iterator[tuple[tuple[int, int], int, int]]:
-        region = self.frame.regions[operand.id]
-        slot = self.layout.slot_offset(self.epoch + operand.seq)
-        base = self.layout.heap_offset if region.heap else slot
-        for run in region.map.runs(operand.offset, nbytes):
-            yield from by_line(run.card, base + run.card_offset, base + run.card_offset + run.nbytes)
+        for at in accesses.pool_extents(self.frame, self.layout, self.epoch, operand, nbytes):
+            yield from by_line(at.card, at.offset, at.offset + at.nbytes)

@@ -15,8 +15,9 @@ from cxlemu.engines import Engine
 from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Instruction
+from cxlemu.plan.accesses import RINGS
 from cxlemu.world import RankContext
-from faults.inject.places import RINGS, Span, touched
+from faults.inject.places import Span, touched
 from faults.script import Fault, Place, Script, place
 
 Act = Callable[[], bool]
