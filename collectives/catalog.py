@@ -84,7 +84,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
     if recipe.style.heap and call.heap is None:
-        raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.pool.empty")
+        raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.heap.empty")
 
     if recipe.style.levels and not 1 < call.cluster < call.ranks:
         raise ArgumentError(

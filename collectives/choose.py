@@ -21,7 +21,7 @@ class Choice(NamedTuple):
 
 
 def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, ways: Ways | None = None) -> Choice:
-    """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.pool made.
+    """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.heap made.
 
     Not for scatter, as its root alone has x: there zero copy has to be asked for. ``ways``: of ranks in clusters, which
     take two levels where those are faster by the cost model.

@@ -6,7 +6,8 @@
         handle = comm.all_reduce(x, async_op=True)
         handle.wait()
         half = comm.split(color=comm.rank % 2)
-    z = comm.pool.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
+        op = comm.persistent.all_reduce(x)          # planned once; op() runs it
+    z = comm.heap.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
 
 Names and meanings are those of torch.distributed and mpi4py: arrays are C-contiguous, blocks are in rank order, every
 rank calls the same collectives in the same order. Reductions fold in rank order, so results are the same bits on every
@@ -15,39 +16,44 @@ rank and in every run; ``avg`` is the sum divided by the number of ranks (intege
 
 from __future__ import annotations
 
-from binascii import crc_hqx
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from collectives import groups, revocation
-from collectives.calling import Calling
+from collectives.arrays import Array
+from collectives.choose import Choice
+from collectives.fused.words import Matrix, Products
 from collectives.heap import SymmetricHeap, lines
 from collectives.hierarchical.estimate import Ways
 from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
-from collectives.operations import Operation
+from collectives.operations import Operation, Outcome
+from collectives.persistent import Persistent
+from collectives.planner import CallArguments, CallPlanner
 from collectives.progress import Handle, Lane
+from collectives.recipes import Recipe
+from collectives.runner import CallRunner
 from collectives.shrink import Agreement, Roster
-from collectives.verbs import Outcome
-from collectives.watch import Watcher
+from collectives.verbs import Verbs
 from cxlemu import _native
 from cxlemu.checksums import check_integrity
 from cxlemu.clusters import memories_behind_pool, ranks_per_cluster
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
-from cxlemu.engines.native import LOOK_NS, SPINS, NativeEngine
+from cxlemu.engines.native import SPINS, NativeEngine
 from cxlemu.errors import PeerLostError, RevokedError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.memory.shadow import ShadowMemory
-from cxlemu.plan import Layout
-from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.plan import Layout, Plan
+from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import board_bytes
 from cxlemu.world import RankContext
 
 
-class Communicator(Calling):
+class Communicator(Verbs, Products):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.catalog.variants`, or a Recipe,
@@ -77,38 +83,25 @@ class Communicator(Calling):
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
-        self.cluster = ranks_per_cluster(context.topology, context.ranks, members)  # ranks in one; 1: there are none
         self.layout = layout
-        board = arena.take(board_bytes(self.size))
+        board_room = arena.take(board_bytes(self.size))
         ring = arena.take(self.layout.extent_bytes)
-        self._tenancy = context.tenancy
-        self._permitted = {}
-        if self._tenancy is not None:
-            self._tenancy.require_room(self.layout.cards, board.at, ring.end)
-        self._board = context.session.board(board.at, self.size)
+        if context.tenancy is not None:
+            context.tenancy.require_room(self.layout.cards, board_room.at, ring.end)
+        self._board = context.session.board(board_room.at, self.size)
         self._base = ring.at
         self._arena = arena
         self._context = context
-        self._engine = engine
-        self._lane = lane
-        self._deadline_s = deadline_s
-        self._integrity = integrity
-        two_levels = layout.owned and integrity is None  # else never faster, or not possible
-        self._ways = Ways.of(context.topology, self.size) if two_levels else None
-        self._revoked = None
-        self._scratch = np.empty(0, np.uint8)
-        self._ring = _native.Ring(
-            ranks=self.size,
-            epoch=1,  # doorbells start at 0: nothing is published yet
-            tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other rings notice, too
-            idle_ns=LOOK_NS,
-            spins=engine.spins if isinstance(engine, NativeEngine) else 0,
-            gate=lane.busy,
-            resume=self._resume,
-            turn=self._turn,
+        self._runner = CallRunner(
+            context,
+            members=members,
+            layout=layout,
+            base=ring.at,
+            board=self._board,
+            engine=engine,
+            lane=lane,
+            deadline_s=deadline_s,
         )
-        # Rings never overlap, so where one begins is a name that all members agree on.
-        self._watch = Watcher(context, self._board, ring.at // ARENA_ALIGN_BYTES, members, deadline_s)
         self._agreement = Agreement(
             context.session,
             self._board,
@@ -119,11 +112,89 @@ class Communicator(Calling):
             deadline_s=deadline_s,
         )
         self._clear_doorbells()
-        self.pool = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
-        self._remembered = self._calls = _native.Calls(self._call, self.pool.memory)
+        self.heap = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
+        two_levels = layout.owned and integrity is None  # else never faster, or not possible
+        self._planner = CallPlanner(
+            rank=self.rank,
+            size=self.size,
+            cluster=ranks_per_cluster(context.topology, context.ranks, members),
+            layout=layout,
+            base=ring.at,
+            heap=self.heap,
+            ways=Ways.of(context.topology, self.size) if two_levels else None,
+            integrity=integrity,
+            tenancy=context.tenancy,
+        )
+        self.persistent = Persistent(self.rank, self.size, self._prepare, self._prepare_product)
+        self._remembered = self._calls = _native.Calls(self._call, self.heap.memory)
         self._hasten(self._remembered)
-        if self._tenancy is not None:
-            self._tenancy.on_loss(self._close_ring)
+        if context.tenancy is not None:
+            context.tenancy.on_loss(self._runner.close_ring)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made."""
+        return self._planner.choice(collective, nbytes, in_pool=in_pool)
+
+    def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
+        """A plan of a fused product, or what is left of one, on A, the result and B, as an operation."""
+        self._runner.check_usable()
+        return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
+
+    def _call(
+        self,
+        collective: str,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        root: int,
+        variant: str | Recipe,
+        async_op: bool,
+    ) -> Outcome:
+        """An ordinary call that is not remembered."""
+        operation = self._prepare(CallArguments(collective, x, out, op, root, variant))
+        # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
+        if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
+            self._remembered.remember(operation, collective, x, out, op, root, variant)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _prepare(self, asked: CallArguments) -> Operation:
+        self._runner.check_usable()
+        return self._runner.operation(self._planner.collective(asked), asked.out)
+
+    def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
+        return self._prepare_product(kind, a, b, out, style, **cut)()
+
+    def _prepare_product(
+        self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
+    ) -> Operation:
+        self._runner.check_usable()
+        planned, result = self._planner.product(kind, a, b, out, style, **cut)
+        return self._runner.operation(planned, result)
+
+    @property
+    def cluster(self) -> int:
+        """How many consecutive ranks share a host; 1: there are no clusters."""
+        return self._planner.cluster
+
+    @property
+    def pool(self) -> SymmetricHeap:
+        """The old name of `heap`."""
+        warnings.warn("comm.pool is called comm.heap now", DeprecationWarning, stacklevel=2)
+        return self.heap
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The old names of persistent operations, such as ``all_reduce_init``."""
+            verb = name.removesuffix("_init")
+            if verb != name and hasattr(Persistent, verb):
+                warnings.warn(f"comm.{name} is called comm.persistent.{verb} now", DeprecationWarning, stacklevel=2)
+                return getattr(self.persistent, verb)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    # --- making and ending ------------------------------------------------------------------------------------
 
     def _heap_memory(self) -> tuple[Bytes, bool]:
         """This rank's strip of the heap, and whether it is a part of a card.
@@ -148,7 +219,7 @@ class Communicator(Calling):
         paced: bool = True,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
-        ``heap_bytes`` is each rank's part of `pool` (default: as much as leaves room for children).
+        ``heap_bytes`` is each rank's part of `heap` (default: as much as leaves room for children).
 
         ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours.
         ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
@@ -188,8 +259,8 @@ class Communicator(Calling):
             integrity=integrity,
         )
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
-        if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(comm._engine, NativeEngine):
-            comm._ring.spins = comm._engine.spins = SPINS
+        if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(engine, NativeEngine):
+            comm._runner.ring.spins = engine.spins = SPINS
         return comm
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
@@ -221,8 +292,8 @@ class Communicator(Calling):
 
         Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective.
         """
-        if self._revoked is None:
-            self._give_up(RevokedError(f"rank {self.rank} revoked it"))
+        if self._runner.revoked is None:
+            self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
 
     def shrink(self) -> Communicator:
         """A communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink; this one is revoked.
@@ -233,8 +304,9 @@ class Communicator(Calling):
         ArgumentError when the pool has no room left.
         """
         self.revoke()
-        self._lane.abandon()
-        lost = self._revoked.ranks if isinstance(self._revoked, PeerLostError) else ()
+        self._runner.lane.abandon()
+        revoked = self._runner.revoked
+        lost = revoked.ranks if isinstance(revoked, PeerLostError) else ()
         return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
 
     def _renewed(self, roster: Roster) -> Communicator:
@@ -251,10 +323,10 @@ class Communicator(Calling):
             members=tuple(self.members[rank] for rank in ranks),
             layout=layout,
             arena=arena,
-            engine=self._engine,
-            lane=self._lane,
-            deadline_s=self._deadline_s,
-            integrity=self._integrity,
+            engine=self._runner.engine,
+            lane=self._runner.lane,
+            deadline_s=self._runner.deadline_s,
+            integrity=self._planner.integrity,
         )
 
     def _clear_doorbells(self) -> None:
@@ -266,14 +338,10 @@ class Communicator(Calling):
             self._context.session.beat()  # peers may be waiting for this rank to be done
         memory.fence()
 
-    def _close_ring(self) -> None:
-        """From now on every call asks Python first, which refuses it; one under way finds out when it waits."""
-        self._ring.revoked = 1
-
     def close(self) -> None:
         """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
-        self._lane.drain()
-        self.pool.close()
+        self._runner.lane.drain()
+        self.heap.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """The symmetric heap: arrays that live in the pool, which collectives publish where they lie instead of copying them.
 
-    x = comm.pool.empty(1 << 22, np.float32)  # every rank makes the same arrays in the same order
+    x = comm.heap.empty(1 << 22, np.float32)  # every rank makes the same arrays in the same order
     x[:] = ...
     comm.all_reduce(x)
 
@@ -84,7 +84,7 @@ def lines(nbytes: int) -> Bytes:
 
 
 class SymmetricHeap:
-    """A communicator's arrays in the pool, of which it is `comm.pool`. Everything that makes arrays is collective.
+    """A communicator's arrays in the pool, of which it is `comm.heap`. Everything that makes arrays is collective.
 
     ``memory``: this rank's part of a card, or private memory where it is not ``mapped``. ``all_gather`` tells all
     ranks.

@@ -102,7 +102,7 @@ def lent_room(comm: Communicator, case: Case, algorithm: str | None = None) -> A
     if not its.style.heap:
         return None
     source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
-    return comm.pool.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
+    return comm.heap.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
 
 
 def arrays(

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from collectives.arrays import Array
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Call, Frame, RankPart
+
+# What a verb gives: an array with the result (None where this rank gets none), its Handle with async_op=True, or an
+# Operation where it is asked of `Communicator.persistent`.
+Outcome = Any
 
 
 class Operation(Protocol):

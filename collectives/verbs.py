@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -12,35 +11,25 @@ import numpy as np
 
 from collectives.arrays import Array
 from collectives.contracts import COLLECTIVES
-from collectives.operations import Operation
+from collectives.operations import Outcome
 from collectives.recipes import Recipe
 from cxlemu import _native
 from cxlemu.errors import ArgumentError
-
-# The array with the result (None where this rank gets none), or its Handle with async_op=True.
-Outcome = Any
 
 # Where each parameter of a collective stands among the arguments of Verbs._calls.
 _PLACES = {"x": 1, "out": 2, "op": 3, "root": 4, "variant": 5, "async_op": 6}
 
 
-class Verbs(ABC):
-    """Every collective is there twice: ``all_reduce(x)`` runs now, ``op = all_reduce_init(x)`` whenever ``op()`` says.
+class Verbs:
+    """Every collective, as a method with its arguments.
 
-    An operation holds its arrays and runs faster than the call: nothing is checked again. Its arguments are those of
-    the call. All ranks make and call operations in the same order as other calls.
+    What a call gives is `_calls`' matter: its result at once, or an operation for later (persistent.py).
     """
 
     rank: int
     size: int
     # (collective, x, out, op, root, variant, async_op) as every method below fills them in
     _calls: Callable[..., Outcome]
-
-    @abstractmethod
-    def _prepare(
-        self, collective: str, x: Array | None, out: Array | None, op: str, root: int, variant: str | Recipe
-    ) -> Operation:
-        """A call that is ready to run. Raises ArgumentError for one that means nothing."""
 
     def all_reduce(
         self,
@@ -53,11 +42,6 @@ class Verbs(ABC):
     ) -> Outcome:
         """Combine ``x`` of all ranks. The result replaces ``x``, or goes to ``out`` of the same shape."""
         return self._calls("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
-
-    def all_reduce_init(
-        self, x: Array, op: str = "sum", out: Array | None = None, *, variant: str | Recipe = "auto"
-    ) -> Operation:
-        return self._prepare("all_reduce", x, x if out is None else out, op, 0, variant)
 
     def reduce(
         self,
@@ -72,17 +56,9 @@ class Verbs(ABC):
         """Combine ``x`` of all ranks at ``root``: there it replaces ``x`` or goes to ``out``. Others get None."""
         return self._calls("reduce", x, self._at(root, x if out is None else out), op, root, variant, async_op)
 
-    def reduce_init(
-        self, x: Array, op: str = "sum", out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
-    ) -> Operation:
-        return self._prepare("reduce", x, self._at(root, x if out is None else out), op, root, variant)
-
     def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
         """``x`` of ``root`` replaces ``x`` of all other ranks."""
         return self._calls("broadcast", x, x, "none", root, variant, async_op)
-
-    def broadcast_init(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto") -> Operation:
-        return self._prepare("broadcast", x, x, "none", root, variant)
 
     def all_gather(
         self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
@@ -92,9 +68,6 @@ class Verbs(ABC):
         In place: ``x`` is this rank's block of ``out``.
         """
         return self._calls("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op)
-
-    def all_gather_init(self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto") -> Operation:
-        return self._prepare("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant)
 
     def gather(
         self,
@@ -109,13 +82,6 @@ class Verbs(ABC):
         if self.rank == root and out is None:
             out = self._blocks_of(x)
         return self._calls("gather", x, self._at(root, out), "none", root, variant, async_op)
-
-    def gather_init(
-        self, x: Array, out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
-    ) -> Operation:
-        if self.rank == root and out is None:
-            out = self._blocks_of(x)
-        return self._prepare("gather", x, self._at(root, out), "none", root, variant)
 
     def scatter(
         self,
@@ -135,13 +101,6 @@ class Verbs(ABC):
             out = self._block_of(x, "scatter")
         return self._calls("scatter", x, out, "none", root, variant, async_op)
 
-    def scatter_init(
-        self, x: Array | None, out: Array | None = None, *, root: int = 0, variant: str | Recipe = "auto"
-    ) -> Operation:
-        if out is None and self.rank == root and x is not None:
-            out = self._block_of(x, "scatter")
-        return self._prepare("scatter", x, out, "none", root, variant)
-
     def reduce_scatter(
         self,
         x: Array,
@@ -155,27 +114,15 @@ class Verbs(ABC):
         target = self._block_of(x, "reduce_scatter") if out is None else out
         return self._calls("reduce_scatter", x, target, op, 0, variant, async_op)
 
-    def reduce_scatter_init(
-        self, x: Array, op: str = "sum", out: Array | None = None, *, variant: str | Recipe = "auto"
-    ) -> Operation:
-        target = self._block_of(x, "reduce_scatter") if out is None else out
-        return self._prepare("reduce_scatter", x, target, op, 0, variant)
-
     def all_to_all(
         self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
     ) -> Outcome:
         """Block k of ``x`` goes to rank k, where it becomes block ``rank`` of ``out`` (default: a new array like x)."""
         return self._calls("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
 
-    def all_to_all_init(self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto") -> Operation:
-        return self._prepare("all_to_all", x, _like(x) if out is None else out, "none", 0, variant)
-
     def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
         """Return when all ranks have called it."""
         return self._calls("barrier", None, None, "none", 0, variant, async_op)
-
-    def barrier_init(self, *, variant: str | Recipe = "auto") -> Operation:
-        return self._prepare("barrier", None, None, "none", 0, variant)
 
     def _hasten(self, calls: _native.Calls) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""

@@ -8,7 +8,7 @@ from cxlemu.world import RankContext, launch
 
 def main(context: RankContext) -> tuple[float, str]:
     with Communicator.world(context) as comm:
-        x = comm.pool.empty((256, 256), np.float32)
+        x = comm.heap.empty((256, 256), np.float32)
         x[:] = comm.rank + 1
         comm.all_reduce(x)  # in place: rank k folds slice k, which its peers read in x itself
         total = float(x[0, 0])

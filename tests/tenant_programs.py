@@ -40,7 +40,7 @@ def sums_and_maps(context: RankContext) -> tuple[float, dict[str, int]]:
 def until_told(context: RankContext) -> None:
     """Calls that never end by themselves, and mostly without waiting."""
     with Communicator.world(context) as comm:
-        operation = comm.all_reduce_init(np.zeros(8, np.float32))
+        operation = comm.persistent.all_reduce(np.zeros(8, np.float32))
         for step in range(1 << 40):
             operation()
             if step == 100:
@@ -84,7 +84,7 @@ def reach(context: RankContext, there: int, *, room: bool) -> str:
             if room:
                 Communicator.world(replace(context, arena=Arena(there, there + (2 << 20))))
             else:
-                comm._base = there
+                comm._planner.base = there
                 comm.all_reduce(np.zeros(8, np.float32))
         except AccessError as error:
             return str(error)

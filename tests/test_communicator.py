@@ -168,7 +168,7 @@ def test_all_to_all_in_place() -> None:
 @pytest.mark.parametrize("variant", ["auto", *variants("all_reduce")])
 def test_messages_of_many_rounds(variant: str) -> None:
     def program(comm: Communicator) -> Any:
-        x = comm.pool.empty(50_001, np.float32)
+        x = comm.heap.empty(50_001, np.float32)
         x[:] = np.arange(50_001) % 100 * (comm.rank + 1)
         return (comm.all_reduce(x, variant=variant) == np.arange(50_001) % 100 * 6).all()
 

@@ -570,7 +570,7 @@ def test_exit_codes() -> None:
         (["FILE:fixed", "--calls", "2"], "--bytes, --variant, --calls and --cluster go with a collective"),
         (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
-        (["all_gather", "--variant", "zero_copy"], "make x with comm.pool.empty"),
+        (["all_gather", "--variant", "zero_copy"], "make x with comm.heap.empty"),
         (["FILE:fixed", "-n", "9"], "9 is not in the range 1<=x<=8"),
         (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
     ],

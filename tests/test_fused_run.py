@@ -90,7 +90,7 @@ def repeated(context: RankContext) -> bool:
     with Communicator.world(context) as comm:
         a, b = operands("matmul_all_reduce", comm.rank, comm.size, "f64")
         out = np.empty((16, 11))
-        op = comm.matmul_all_reduce_init(a, b, out)
+        op = comm.persistent.matmul_all_reduce(a, b, out)
         for serial in (3, 4):
             a[:], b[:] = operands("matmul_all_reduce", comm.rank, comm.size, "f64", serial)
             assert op() is out

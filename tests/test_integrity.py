@@ -202,7 +202,7 @@ def test_split_and_shrunken_communicators_check_as_well() -> None:
         comm = Communicator.world(context, integrity="crc32c")
         half = comm.split(0)
         assert half is not None
-        return [c._recipe("all_gather", "all").name for c in (comm, half, half.shrink())]
+        return [c._planner._recipe("all_gather", "all").name for c in (comm, half, half.shrink())]
 
     assert launch(program, ranks=2, topology="six-cards") == [["all+crc32c"] * 3] * 2
 

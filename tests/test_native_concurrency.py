@@ -75,7 +75,7 @@ def perform(comm: Communicator, call: Call, given: Bytes) -> Bytes:
     x, blocks = given.view(dtype).copy(), call.nbytes // dtype.itemsize
     zero_copy = call.algorithm == "zero_copy"
     if zero_copy:  # all ranks have an x as large as the largest input
-        x = comm.pool.empty(input_bytes(replace(call, root=comm.rank), comm.rank) // dtype.itemsize, dtype)
+        x = comm.heap.empty(input_bytes(replace(call, root=comm.rank), comm.rank) // dtype.itemsize, dtype)
         x[: given.nbytes // dtype.itemsize] = given.view(dtype)
     at_root = comm.rank == call.root
     match call.collective:

@@ -36,7 +36,7 @@ def together(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
 def test_an_operation_runs_on_what_its_arrays_hold_when_it_is_called(together: Callable[..., list[Any]]) -> None:
     def program(comm: Communicator) -> list[float]:
         x = np.zeros(3, np.float32)
-        op = comm.all_reduce_init(x)
+        op = comm.persistent.all_reduce(x)
         seen = []
         for value in (1, 2, 3):
             x[:] = value + comm.rank
@@ -64,10 +64,10 @@ def test_every_collective_has_an_operation_that_does_what_its_call_does(together
         }.items():
             called = getattr(comm, name)(x.copy(), **arguments)
             called = None if called is None else called.copy()
-            op = getattr(comm, f"{name}_init")(x.copy(), **arguments)
+            op = getattr(comm.persistent, name)(x.copy(), **arguments)
             for _ in range(3):
                 np.testing.assert_array_equal(op(), called, err_msg=name)
-        assert comm.barrier_init()() is None
+        assert comm.persistent.barrier()() is None
 
     together(program, ranks=3)
 
@@ -100,7 +100,7 @@ def test_the_same_memory_under_another_dtype_is_another_call(together: Callable[
 def test_bfloat16_has_no_buffer_format_and_works_all_the_same(together: Callable[..., list[Any]]) -> None:
     def program(comm: Communicator) -> list[float]:
         x = np.full(2, 1.5, ml_dtypes.bfloat16)
-        op = comm.all_reduce_init(x)
+        op = comm.persistent.all_reduce(x)
         comm.all_reduce(x)
         comm.all_reduce(x)
         return op().astype(float).tolist()
@@ -157,7 +157,7 @@ def test_in_place_and_not_are_different_calls_of_one_length(together: Callable[.
 def test_an_operation_waits_for_the_asynchronous_calls_before_it(together: Callable[..., list[Any]]) -> None:
     def program(comm: Communicator) -> list[int]:
         x, y = np.ones(20000, np.int64), np.ones(1, np.int64)
-        op = comm.all_reduce_init(y)
+        op = comm.persistent.all_reduce(y)
         op()
         comm.all_reduce(y)
         pending = comm.all_reduce(x, async_op=True)
@@ -172,7 +172,7 @@ def test_an_operation_waits_for_the_asynchronous_calls_before_it(together: Calla
 
 def test_operations_that_differ_between_ranks_are_a_mismatch(together: Callable[..., list[Any]]) -> None:
     def program(comm: Communicator) -> None:
-        ops = [comm.all_reduce_init(np.ones(2, np.float32), op) for op in ("sum", "max")]
+        ops = [comm.persistent.all_reduce(np.ones(2, np.float32), op) for op in ("sum", "max")]
         for op in ops:
             op()
         ops[comm.rank]()
@@ -186,7 +186,7 @@ def test_operations_that_differ_between_ranks_are_a_mismatch(together: Callable[
 def test_an_operation_of_a_revoked_communicator_says_so(together: Callable[..., list[Any]]) -> None:
     def program(comm: Communicator) -> None:
         x = np.ones(2, np.float32)
-        op = comm.all_reduce_init(x)
+        op = comm.persistent.all_reduce(x)
         op()
         with pytest.raises((MismatchError, RunError)):
             for _ in range(3):
@@ -202,7 +202,7 @@ def test_an_operation_of_a_revoked_communicator_says_so(together: Callable[..., 
 def test_an_operation_takes_no_arguments() -> None:
     def main(context: RankContext) -> None:
         with Communicator.world(context, engine="native") as comm:
-            op = comm.barrier_init()
+            op = comm.persistent.barrier()
             with pytest.raises(TypeError, match="without arguments"):
                 op(1)  # type: ignore[call-arg]
 
@@ -213,7 +213,7 @@ def test_calls_made_before_allocate_nothing() -> None:
     def main(context: RankContext) -> int:
         with Communicator.world(context, engine="native") as comm:
             x, out = np.ones(2, np.float32), np.empty(2, np.float32)
-            op = comm.all_reduce_init(x, out=out)
+            op = comm.persistent.all_reduce(x, out=out)
 
             def calls() -> int:
                 before = sys.getallocatedblocks()
@@ -238,7 +238,7 @@ def test_a_communicator_goes_when_nobody_holds_it() -> None:
         comm = Communicator.world(context, engine="native")
         x = np.ones(2, np.float32)
         comm.all_reduce(x)
-        comm.all_reduce_init(x)()
+        comm.persistent.all_reduce(x)()
         return weakref.ref(comm)
 
     (gone,) = launch(main, ranks=1, topology="laptop", memory=MemorySpec("shm"))
@@ -267,11 +267,11 @@ def test_an_array_of_the_pool_never_goes_the_way_of_a_like_one_that_is_not() -> 
     def main(context: RankContext) -> int:
         with Communicator.world(context, region_bytes=1 << 16) as comm:
             x, out = np.ones(1 << 10, np.float32), np.empty(2 << 10, np.float32)
-            lent = comm.pool.full(x.shape, 2, np.float32)
+            lent = comm.heap.full(x.shape, 2, np.float32)
             comm.all_gather(x, out)
             asked = []
-            lend = comm.pool.lend
-            comm.pool.lend = lambda *given, **named: asked.append(given) or lend(*given, **named)  # type: ignore[method-assign, func-returns-value]
+            lend = comm.heap.lend
+            comm.heap.lend = lambda *given, **named: asked.append(given) or lend(*given, **named)  # type: ignore[method-assign, func-returns-value]
             comm.all_gather(x, out)
             assert not asked and out[-1] == 1
             comm.all_gather(lent, out)
@@ -279,3 +279,27 @@ def test_an_array_of_the_pool_never_goes_the_way_of_a_like_one_that_is_not() -> 
             return len(asked)
 
     assert launch(main, ranks=2, topology="laptop", memory=MemorySpec("shm")) == [1] * 2
+
+
+def test_old_names_still_work_and_say_the_new_ones() -> None:
+    def program(context: RankContext) -> tuple[float, bool]:
+        with Communicator.world(context) as comm:
+            x = np.ones(4, np.float32)
+            with pytest.warns(DeprecationWarning, match=r"comm\.persistent\.all_reduce"):
+                op = comm.all_reduce_init(x)
+            op()
+            with pytest.warns(DeprecationWarning, match=r"comm\.heap"):
+                same = comm.pool is comm.heap
+            with pytest.raises(AttributeError, match="no attribute 'all_reduces_init'"):
+                comm.all_reduces_init  # noqa: B018
+            return float(x[0]), same
+
+    assert launch(program, ranks=1, topology="laptop", how="threads") == [(1.0, True)]
+
+
+def test_a_persistent_operation_is_not_asynchronous() -> None:
+    def program(context: RankContext) -> None:
+        with Communicator.world(context) as comm, pytest.raises(ArgumentError, match="an operation is called later"):
+            comm.persistent.all_reduce(np.ones(4), async_op=True)
+
+    launch(program, ranks=1, topology="laptop", how="threads")

@@ -251,7 +251,7 @@ def gathered(context: RankContext) -> tuple[float, bool, bool]:
     with Communicator.world(context) as comm:
         pacer, x = context.pacer, np.full(10_000, comm.rank, np.float32)
         assert pacer is not None
-        call, never_early, ended_ns = comm.all_gather_init(x), True, 0
+        call, never_early, ended_ns = comm.persistent.all_gather(x), True, 0
         for _ in range(5):
             out = call()
             never_early &= time.monotonic_ns() >= int(pacer.native.ended_ns * pacer.time_scale)

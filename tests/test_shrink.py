@@ -103,7 +103,7 @@ def _lose_and_go_on(comm: Communicator, victims: dict[int, int]) -> tuple[tuple[
             lost += 1
             comm = comm.shrink()
     everyone = comm.all_gather(np.array([me]))
-    y = comm.pool.full(3, me, np.float64)
+    y = comm.heap.full(3, me, np.float64)
     comm.all_reduce(y)
     half = comm.split(color=me % 2)
     assert half is not None

@@ -1,4 +1,4 @@
-"""Arrays of comm.pool: the same results as any others, one place on all ranks, and freed when nobody has them."""
+"""Arrays of comm.heap: the same results as any others, one place on all ranks, and freed when nobody has them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from collectives.catalog import build, recipe
 from collectives.communicator import Communicator
 from collectives.heap import SymmetricHeap
+from collectives.operations import Planned
+from collectives.planner import CallArguments
 from cxlemu.errors import ArgumentError, MismatchError, RankFailures
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES, Call, InHeap, Layout, Op
@@ -53,7 +55,7 @@ def together(program: Program, ranks: int = 3, *, world: str = "native, shm", **
 
 def made(comm: Communicator, array: np.ndarray) -> np.ndarray:
     """A copy in the pool."""
-    copied = comm.pool.empty(array.shape, array.dtype)
+    copied = comm.heap.empty(array.shape, array.dtype)
     copied[...] = array
     return copied
 
@@ -84,7 +86,7 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
         results.append(run(made(comm, x), "zero_copy", out=made(comm, x)))
         results.append(run(made(comm, x), "zero_copy"))
     if collective == "all_gather":
-        whole = comm.pool.zeros(out_elements, x.dtype)
+        whole = comm.heap.zeros(out_elements, x.dtype)
         mine = whole[comm.rank * 301 :][:301]
         mine[:] = x
         results.append(run(mine, "zero_copy", out=whole))
@@ -114,7 +116,7 @@ def calls_in_a_row(context: RankContext) -> list[bool]:
     """x is rewritten as soon as a call returns; what peers read must not change under their hands."""
     right = []
     with Communicator.world(context, engine="native", region_bytes=1 << 16) as comm:
-        x, y = comm.pool.empty(20_000, np.int32), comm.pool.empty((comm.size, 20_000), np.int32)
+        x, y = comm.heap.empty(20_000, np.int32), comm.heap.empty((comm.size, 20_000), np.int32)
         for number in range(30):
             x[:] = np.arange(20_000) * number + comm.rank
             comm.all_gather(x, out=y)
@@ -167,10 +169,15 @@ def test_arrays_on_the_cards_are_right_in_any_order_of_steps(collective: str, da
 def test_whole_arrays_of_the_pool_are_lent_by_themselves_and_others_are_not() -> None:
     def program(comm: Communicator) -> list[str]:
         taken: list[str] = []
-        plan = comm._plan
-        comm._plan = lambda chosen, call: taken.append(chosen.name) or plan(chosen, call)  # type: ignore[assignment,func-returns-value]
-        x = comm.pool.zeros((comm.size, 40_000), np.float32)
-        small = comm.pool.zeros(4, np.float32)
+        planned = comm._planner.collective
+
+        def watched(asked: CallArguments) -> Planned:
+            taken.append((its := planned(asked)).call.algorithm)
+            return its
+
+        comm._planner.collective = watched  # type: ignore[method-assign]
+        x = comm.heap.zeros((comm.size, 40_000), np.float32)
+        small = comm.heap.zeros(4, np.float32)
         taken.clear()
         comm.all_gather(x)
         comm.all_reduce(x.reshape(-1))
@@ -198,19 +205,19 @@ def test_the_choice_says_why() -> None:
 REFUSED: dict[str, tuple[Program, str]] = {
     "an ordinary array": (
         lambda c: c.all_gather(np.zeros(9), variant="zero_copy"),
-        "all_gather zero_copy publishes x where it lies in the pool: x must be an array that comm.pool made",
+        "all_gather zero_copy publishes x where it lies in the pool: x must be an array that comm.heap made",
     ),
     "all_to_all in place": (
-        lambda c: c.all_to_all(x := c.pool.zeros(8), x, variant="zero_copy"),
+        lambda c: c.all_to_all(x := c.heap.zeros(8), x, variant="zero_copy"),
         "all_to_all zero_copy .* peers still read what the result would replace, pass out",
     ),
     "broken elements": (
-        lambda c: c.all_reduce(c.pool.zeros(80, np.uint8)[4:76].view(np.float64), variant="zero_copy"),
+        lambda c: c.all_reduce(c.heap.zeros(80, np.uint8)[4:76].view(np.float64), variant="zero_copy"),
         "or whole elements of one",
     ),
-    "objects": (lambda c: c.pool.empty(3, object), "arrays of object hold Python objects"),
-    "a negative shape": (lambda c: c.pool.empty((2, -1)), r"\(2, -1\) is no shape of an array"),
-    "a broken shape": (lambda c: c.pool.empty(2.5), "2.5 is no shape of an array"),  # type: ignore[arg-type]
+    "objects": (lambda c: c.heap.empty(3, object), "arrays of object hold Python objects"),
+    "a negative shape": (lambda c: c.heap.empty((2, -1)), r"\(2, -1\) is no shape of an array"),
+    "a broken shape": (lambda c: c.heap.empty(2.5), "2.5 is no shape of an array"),  # type: ignore[arg-type]
 }
 
 
@@ -228,7 +235,7 @@ def test_what_cannot_be_lent_is_refused_before_anything_is_sent(what: str) -> No
 
 def test_ranks_that_lend_different_parts_are_told_so() -> None:
     def program(comm: Communicator) -> None:
-        x = comm.pool.zeros((2, 1000))
+        x = comm.heap.zeros((2, 1000))
         comm.all_gather(x[comm.rank], variant="zero_copy")
 
     with pytest.raises(RankFailures) as raised:
@@ -241,9 +248,9 @@ def test_ranks_that_lend_different_parts_are_told_so() -> None:
 
 def test_arrays_are_where_their_backend_can_have_them() -> None:
     def program(comm: Communicator) -> tuple[bool, bool, str]:
-        x = comm.pool.full((3, 5), 7, np.int16)
+        x = comm.heap.full((3, 5), 7, np.int16)
         assert (x == 7).all() and x.shape == (3, 5) and x.flags.c_contiguous and x.ctypes.data % 64 == 0
-        return any(np.shares_memory(x, card) for card in comm._context.pool.cards), x.flags.owndata, repr(comm.pool)
+        return any(np.shares_memory(x, card) for card in comm._context.pool.cards), x.flags.owndata, repr(comm.heap)
 
     on_card, owns, text = together(program, 2)[1]
     assert (on_card, owns) == (True, False)
@@ -255,15 +262,15 @@ def test_arrays_are_where_their_backend_can_have_them() -> None:
 def test_a_place_is_used_again_when_all_ranks_and_all_views_have_let_it_go() -> None:
     def program(comm: Communicator) -> list[bool]:
         def place(array: np.ndarray) -> int:
-            return comm.pool._live[array.ctypes.data].at
+            return comm.heap._live[array.ctypes.data].at
 
-        x = comm.pool.empty(1000)
+        x = comm.heap.empty(1000)
         at = place(x)
         view = x[10:20] if comm.rank == 0 else None
         del x
-        second = comm.pool.empty(1000)  # rank 0 still sees a part of the first
+        second = comm.heap.empty(1000)  # rank 0 still sees a part of the first
         del view
-        third = comm.pool.empty(1000)
+        third = comm.heap.empty(1000)
         return [place(second) == at, place(third) == at]
 
     assert together(program) == [[False, True]] * 3
@@ -271,11 +278,11 @@ def test_a_place_is_used_again_when_all_ranks_and_all_views_have_let_it_go() -> 
 
 def test_the_heap_says_what_fills_it() -> None:
     def program(comm: Communicator) -> str:
-        held = [comm.pool.empty(1 << 18, np.uint8) for _ in range(3)]
+        held = [comm.heap.empty(1 << 18, np.uint8) for _ in range(3)]
         with pytest.raises(ArgumentError) as raised:
-            comm.pool.empty(1 << 19, np.uint8)
+            comm.heap.empty(1 << 19, np.uint8)
         del held[1:]
-        comm.pool.empty(1 << 19, np.uint8)
+        comm.heap.empty(1 << 19, np.uint8)
         return str(raised.value)
 
     message = together(program, 2, heap_bytes=1 << 20)[0]
@@ -287,10 +294,10 @@ def test_the_heap_says_what_fills_it() -> None:
 
 def test_arrays_in_cycles_are_collected_before_the_heap_is_full() -> None:
     def program(comm: Communicator) -> bool:
-        cycle: list[Any] = [comm.pool.empty(3 << 18, np.uint8)]
+        cycle: list[Any] = [comm.heap.empty(3 << 18, np.uint8)]
         cycle.append(cycle)
         del cycle
-        return comm.pool.empty(3 << 18, np.uint8).nbytes == 3 << 18
+        return comm.heap.empty(3 << 18, np.uint8).nbytes == 3 << 18
 
     assert together(program, 2, heap_bytes=1 << 20) == [True] * 2
 
@@ -305,8 +312,8 @@ def test_a_heap_that_does_not_fit_is_refused() -> None:
 def test_ranks_that_ask_for_different_sizes_are_told_so() -> None:
     def program(comm: Communicator) -> float:
         with pytest.raises(MismatchError, match="rank 0 asks the pool for an array of 800 bytes, rank 1 for 808"):
-            comm.pool.empty(100 + comm.rank)
-        return float(comm.pool.full(1, 3.0)[0])
+            comm.heap.empty(100 + comm.rank)
+        return float(comm.heap.full(1, 3.0)[0])
 
     assert together(program, 2) == [3.0, 3.0]
 
@@ -316,8 +323,8 @@ def test_arrays_that_outlive_their_communicator_are_named() -> None:
 
     def main(context: RankContext) -> list[str]:
         comm = Communicator.world(context)
-        kept.append(comm.pool.empty((2, 50), np.float32))
-        [leak] = comm.pool.leaks()
+        kept.append(comm.heap.empty((2, 50), np.float32))
+        [leak] = comm.heap.leaks()
         assert (leak.shape, leak.dtype, leak.nbytes, leak.freed_by) == ((2, 50), "float32", 400, ())
         with pytest.warns(
             ResourceWarning, match=r"rank 0 still holds 1 array in the pool .* float32 \(2, 50\) of 400 B"
@@ -334,7 +341,7 @@ def test_a_split_communicator_has_a_heap_of_its_own() -> None:
     def program(comm: Communicator) -> list[float]:
         half = comm.split(comm.rank % 2)
         assert half is not None
-        x, y = comm.pool.full(9000, comm.rank, np.float64), half.pool.full(9000, comm.rank, np.float64)
+        x, y = comm.heap.full(9000, comm.rank, np.float64), half.heap.full(9000, comm.rank, np.float64)
         half.all_reduce(y)
         comm.all_reduce(x)
         return [x[0], y[0]]

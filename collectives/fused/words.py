@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from collectives.arrays import as_bytes, dtype_name
 from collectives.fused.plans import fused_call
 from collectives.fused.shapes import shapes
-from collectives.operations import Operation
+from collectives.operations import Outcome
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call
@@ -60,7 +60,7 @@ def bind(kind: str, ranks: int, a: Matrix, b: Matrix, out: Matrix | None, style:
 
 
 class Products(ABC):
-    """Every word is there twice, as collectives are: once, or as an operation that runs whenever it is called.
+    """Products of matrices that are spread over the ranks, fused with the communication that they take.
 
     ``style`` is "fused", "medium" or "unfused"; ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` are
     those of `collectives.fused.fused_plan`. All ranks take the same. Results are the same bits in every run. Raises
@@ -70,44 +70,23 @@ class Products(ABC):
     """
 
     @abstractmethod
-    def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Operation:
-        """A call that is ready to run."""
+    def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
+        """What such a call gives: its result, or an operation (collectives/persistent.py)."""
 
     def all_gather_matmul(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
-    ) -> Matrix:
+    ) -> Outcome:
         """All ranks' ``a``, one below the other, times this rank's ``b``: of shape (size * rows of a, columns of b)."""
-        return _result(self._product("all_gather_gemm", a, b, out, style, **cut))
-
-    def all_gather_matmul_init(
-        self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
-    ) -> Operation:
         return self._product("all_gather_gemm", a, b, out, style, **cut)
 
     def matmul_reduce_scatter(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
-    ) -> Matrix:
+    ) -> Outcome:
         """This rank's rows of the sum of all ranks' ``a @ b``: of shape (rows of a / size, columns of b)."""
-        return _result(self._product("gemm_reduce_scatter", a, b, out, style, **cut))
-
-    def matmul_reduce_scatter_init(
-        self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
-    ) -> Operation:
         return self._product("gemm_reduce_scatter", a, b, out, style, **cut)
 
     def matmul_all_reduce(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
-    ) -> Matrix:
+    ) -> Outcome:
         """The sum of all ranks' ``a @ b``, summed in rank order, the same bits on all ranks."""
-        return _result(self._product("gemm_all_reduce", a, b, out, style, **cut))
-
-    def matmul_all_reduce_init(
-        self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
-    ) -> Operation:
         return self._product("gemm_all_reduce", a, b, out, style, **cut)
-
-
-def _result(operation: Operation) -> Matrix:
-    result = operation()
-    assert result is not None
-    return result

@@ -57,7 +57,7 @@ class Ours:
     def _handle(self, command: dict[str, Any], buffers: Buffers, variant: str) -> Operation:
         name, (x, out) = command["collective"], buffers
         root = {"root": command["root"]} if name in ROOTED else {}
-        init = getattr(self._comm, f"{name}_init")
+        init = getattr(self._comm.persistent, name)
         operation: Operation
         if name == "broadcast":
             operation = init(out, root=command["root"], variant=variant)
@@ -81,7 +81,7 @@ class Ours:
         return Buffers(x, x if command["in_place"] else out)
 
     def _make(self, nbytes: int) -> Any:
-        return self._comm.pool.zeros(nbytes // 4, np.float32)
+        return self._comm.heap.zeros(nbytes // 4, np.float32)
 
     def barrier(self) -> None:
         self._comm.barrier()
@@ -89,7 +89,7 @@ class Ours:
 
 def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None) -> None:
     with Communicator.world(context, heap_bytes=heap_bytes, engine="native") as comm:
-        heap = format_bytes(comm.pool.nbytes)
+        heap = format_bytes(comm.heap.nbytes)
         serve(Ours(comm), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
 
 
