@@ -28,7 +28,7 @@ RANKS_MAX = 8  # plans are small, but mutants many
 
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
-@click.option("-n", "--ranks", type=RanksParam(2, RANKS_MAX), default="2", show_default=True, metavar="N[-N]")
+@click.option("-n", "--ranks", type=RanksParam(2, RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N")
 @click.option("--variant", default=EVERY, show_default=True, help="One or more, as a comma list, or every.")
 @click.option("--integrity", type=click.Choice(INTEGRITIES), help="Plans whose doorbells carry checksums.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Workers.  [default: one a core]")
@@ -39,7 +39,7 @@ RANKS_MAX = 8  # plans are small, but mutants many
 def command(
     ctx: click.Context,
     collectives: tuple[str, ...],
-    ranks: range,
+    ranks: Sequence[int],
     variant: str,
     integrity: str | None,
     jobs: int | None,
@@ -83,7 +83,7 @@ def command(
     ctx.exit(1 if report.bad else 0)
 
 
-def _cases(collectives: Sequence[str], ranks: range, variant: str) -> Iterator[Case]:
+def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> Iterator[Case]:
     """Raises ArgumentError for a collective that there is not, or a variant that none of them has."""
     for collective in collectives:
         if collective not in OPERATORS:

@@ -1,6 +1,6 @@
 """Files that a flag names: refused before the work begins, written whole when it is done; a mistake is one sentence.
 
-And JSON, written and read back.
+And JSON, written, to standard output where the file is ``-``, and read back.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
+
 from cxlemu.errors import ArgumentError
 from cxlemu.files import check_writable, write_atomically
 
 JSON_BYTES_MAX = 1 << 25
+
+
+STDOUT = Path("-")
 
 
 def check_output(flag: str, path: Path | None) -> None:
@@ -32,12 +37,15 @@ def write_output(flag: str, path: Path, data: bytes) -> None:
 
 def check_json_file(path: Path | None) -> None:
     """``--json FILE``. Raises as `check_output`."""
-    check_output("--json", path)
+    if path != STDOUT:
+        check_output("--json", path)
 
 
 def write_json(path: Path | None, data: Any) -> None:
     """``--json FILE``, if there is one. Raises as `write_output`."""
-    if path is not None:
+    if path == STDOUT:
+        click.echo(json.dumps(data, indent=2))
+    elif path is not None:
         write_output("--json", path, (json.dumps(data, indent=2) + "\n").encode())
 
 

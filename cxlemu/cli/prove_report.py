@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from collectives.bench import Case as CollectiveCase
+from collectives.oracle import check_exact
 from cxlemu import __version__
-from cxlemu.cli.output import write_json
+from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.schedule_table import console
+from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import format_bytes
+from faults.prove.coverage import Coverage, Covered
 from faults.prove.products import ProductCase
-from faults.prove.proof import Proof
+from faults.prove.proof import Proof, Violation
 from faults.schedule import to_json
-from faults.shown import token_of
+from faults.shown import POOL_BYTES_MAX, token_of
 from faults.verdict import Verdict
 from faults.witness import Shown, witness
 
@@ -40,19 +45,24 @@ class ProveReport:
     """Lines are printed as proofs are done; the rest, and the JSON file, when all are or something failed."""
 
     def __init__(
-        self, proofs: int, json_file: Path | None, algorithm: str | None = None, integrity: str | None = None
+        self,
+        proofs: int,
+        json_file: Path | None,
+        integrity: str | None = None,
+        *,
+        machine: str,
+        roots: tuple[int, ...] | None = None,
+        saved: bool = False,
     ) -> None:
-        """``algorithm`` is the FILE.py:function that is proved, if not ours; ``integrity``: what plans carry."""
-        self._proofs, self._json_file, self._algorithm, self._integrity = proofs, json_file, algorithm, integrity
+        """``integrity``: what plans carry. ``machine``: whose rings they were proved on. ``roots``: which were asked
+        for; None: all that `prove` chooses. ``saved``: plans from files, which no token can build again.
+        """
+        self._proofs, self._json_file, self._integrity, self._saved = proofs, json_file, integrity, saved
+        self._machine, self._roots = machine, roots
         self._rows: list[Row] = []
         self._began = self._row_began = time.monotonic()
-        self._out = console()
-        self._bar = Progress(
-            *(TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn()),
-            console=self._out,
-            transient=True,
-            disable=not self._out.is_terminal,
-        )
+        self._out = out_for(json_file)
+        self._bar = bar_on(self._out)
         self._task = self._bar.add_task("proofs", total=proofs)
         self._name = ""
 
@@ -77,7 +87,7 @@ class ProveReport:
 
     def add(self, case: Case, proof: Proof) -> None:
         seconds = time.monotonic() - self._row_began
-        row = Row(case, proof, seconds, _shown(proof))
+        row = Row(case, proof, seconds, shown_of(proof))
         self._rows.append(row)
         self._bar.advance(self._task)
         call, style = case.call, STYLES[proof.verdict]
@@ -89,8 +99,8 @@ class ProveReport:
             self._print(f"  {proof.reason}", style)
         if row.shown is not None:
             self._print(f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
-            own = self._algorithm
-            self._print(f"  again: {token_of(proof.calls, row.shown, algorithm=own).command(own)}", style)
+            if not self._saved and (again := again_with(proof, row.shown)):
+                self._print(f"  again: {again}", style)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,16 +115,26 @@ class ProveReport:
                 self._print(f"{r['ranks']:>5} {r['proofs']:>7} {r['instructions']:>13,} {r['seconds']:>8.2f}")
         told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
         self._print(f"{len(self._rows)} of {self._proofs} proofs: {told}; {seconds:.1f} s", STYLES[self.verdict])
+        coverage = self._coverage()
+        self._print(f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}", STYLES[self.verdict])
         document = {
             "cxlemu": __version__,
             "complete": kind is None,
             "verdict": self.verdict.value,
             "integrity": self._integrity,
             "seconds": seconds,
+            "coverage": coverage.as_dict(),
             "by_ranks": by_ranks,
             "rows": [_as_dict(row) for row in self._rows],
         }
         write_json(self._json_file, document)
+
+    def _coverage(self) -> Coverage:
+        right = [row.case for row in self._rows if row.proof.verdict is Verdict.OK]
+        calls = [replace(case.call, in_place=case.in_place) for case in right]
+        texts = [format_bytes(case.size_bytes) for case in right]
+        covered = [Covered(call, text, self._roots) for call, text in zip(calls, texts, strict=True)]
+        return Coverage.of(covered, machine=self._machine)
 
     def _by_ranks(self) -> list[dict[str, Any]]:
         """Time against ranks."""
@@ -129,10 +149,31 @@ class ProveReport:
         self._out.print(escape(line), style=style)
 
 
-def _shown(proof: Proof) -> Shown | None:
-    """An execution that goes wrong. Behind emulated caches arrays of the heap are copied: there is none to map."""
+def out_for(json_file: Path | None) -> Console:
+    """Where people read: standard error where standard output is for JSON."""
+    return Console(highlight=False, soft_wrap=True, stderr=True) if json_file == STDOUT else console()
+
+
+def bar_on(out: Console) -> Progress:
+    """A bar on a terminal that goes away in the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
+
+
+def shown_of(proof: Proof) -> Shown | None:
+    """An execution that goes wrong, if one is found that can be checked bit by bit. Behind emulated caches arrays of
+    the heap are copied: there is none to map."""
     violation = proof.violation
     if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS:
+        return None
+    layout = proof.calls[0].layout
+    if layout.extent_bytes * layout.cards > POOL_BYTES_MAX:
+        return None
+    try:
+        for plan in proof.calls:
+            if plan.call.gemm is None:
+                check_exact(plan.call)
+    except ArgumentError:
         return None
     return witness(proof.calls, violation, budget_s=WITNESS_BUDGET_S)
 
@@ -152,16 +193,26 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "seconds": row.seconds,
         "reason": proof.reason,
     }
-    if violation is not None:
-        described |= {
-            "rule": violation.rule,
-            "call": violation.call,
-            "rank": violation.rank,
-            "stream": violation.stream,
-            "instruction": violation.at,
-            "card": violation.card,
-            "line": violation.line,
-            "shown": row.shown.detail if row.shown else None,
-            "schedule": to_json(row.shown.schedule) if row.shown else None,
-        }
-    return described
+    return described if violation is None else described | violation_as_dict(violation, row.shown)
+
+
+def again_with(proof: Proof, shown: Shown, algorithm: str | None = None) -> str:
+    """The command that shows it again; nothing where the schedule is too long for a token."""
+    try:
+        return token_of(proof.calls, shown, algorithm=algorithm).command(algorithm)
+    except TokenError:
+        return ""
+
+
+def violation_as_dict(violation: Violation, shown: Shown | None) -> dict[str, Any]:
+    return {
+        "rule": violation.rule,
+        "call": violation.call,
+        "rank": violation.rank,
+        "stream": violation.stream,
+        "instruction": violation.at,
+        "card": violation.card,
+        "line": violation.line,
+        "shown": shown.detail if shown else None,
+        "schedule": to_json(shown.schedule) if shown else None,
+    }

@@ -1,27 +1,38 @@
-"""Ranges of ranks on the command line."""
+"""Numbers of ranks on the command line."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import click
 
+_ITEM = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
 
 class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """``3`` or ``2-64``, as a range."""
+    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: the numbers, each once, from small to large."""
 
     name = "ranks"
 
     def __init__(self, least: int, most: int) -> None:
         self.least, self.most = least, most
 
-    def convert(self, value: str | range, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        if isinstance(value, range):
+    def convert(
+        self, value: str | Sequence[int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Sequence[int]:
+        if not isinstance(value, str):
             return value
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", value, re.ASCII)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if not self.least <= first <= last <= self.most:
-            self.fail(
-                f"{value!r} is no number of ranks from {self.least} to {self.most}, nor a range as 2-4.", param, ctx
-            )
-        return range(first, last + 1)
+        found: set[int] = set()
+        for item in value.split(","):
+            match = _ITEM.fullmatch(item)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+            if not self.least <= first <= last <= self.most:
+                self.fail(
+                    f"{item!r} is no number of ranks from {self.least} to {self.most}, nor a range as 2-4; write 3, "
+                    f"2-4, 2,4,8 or 2-5,8.",
+                    param,
+                    ctx,
+                )
+            found.update(range(first, last + 1))
+        return tuple(sorted(found))

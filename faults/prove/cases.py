@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collectives.catalog import build
@@ -15,20 +16,32 @@ from faults.prove.rounds import shortened
 from faults.prove.sequences import Progress, prove
 
 
-def prove_case(recipe: Recipe, layout: Layout, call: Call, *, progress: Progress | None = None) -> Proof:
-    """Whether the call is right on a ring of this layout, of every root. Raises ArgumentError where there is none."""
-    if recipe.style.heap and call.heap is None:
-        call, layout = _lent(call, layout)
+def prove_case(
+    recipe: Recipe,
+    layout: Layout,
+    call: Call,
+    *,
+    roots: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Proof:
+    """Whether the call is right on a ring of this layout, of these roots (default: as `prove` chooses them).
+
+    Raises ArgumentError where there is no such call.
+    """
+    call, layout = lent(recipe, layout, call)
     call, alike = shortened(recipe, layout, call)
 
     def of_root(root: int) -> Plan:
         return build(recipe, layout, replace(call, root=root))
 
-    return replace(prove(of_root(call.root), rooted=of_root, progress=progress), rounds_alike=alike)
+    return replace(prove(of_root(call.root), rooted=of_root, roots=roots, progress=progress), rounds_alike=alike)
 
 
-def _lent(call: Call, layout: Layout) -> tuple[Call, Layout]:
-    """The call with its arrays in a heap that is large enough: the larger one from its beginning on, in place."""
+def lent(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, Layout]:
+    """The call with its arrays in a heap that is large enough, the larger one from its beginning on, in place; the same
+    call and layout where the algorithm takes none."""
+    if not recipe.style.heap or call.heap is not None:
+        return call, layout
     sizes = [[buffer.nbytes for buffer in buffers(call, rank)] for rank in range(call.ranks)]
     needed = max(max(pair) if call.in_place else sum(pair) for pair in sizes)
     first, last = buffers(call, call.ranks - 1)

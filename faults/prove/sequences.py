@@ -32,20 +32,21 @@ def prove(
     plan: Plan,
     *,
     rooted: Rooted | None = None,
+    roots: Sequence[int] | None = None,
     hosts: Sequence[int] | None = None,
     without: Collection[str] = frozenset(),
     progress: Progress | None = None,
 ) -> Proof:
     """Whether a plan is right in all executions, whatever calls come before and after.
 
-    ``rooted`` gives the call's plans of other roots, to rotate them; without it the plan is repeated. Plans of arrays
-    in the heap are proved twice, with arrays that are copied there and with arrays that live there. Raises as
-    prove_calls does.
+    ``rooted`` gives the call's plans of other roots, to rotate ``roots`` (default: all, or some of more than 8 ranks);
+    without it the plan is repeated. Plans of arrays in the heap are proved twice, with arrays that are copied there and
+    with arrays that live there. Raises as prove_calls does.
     """
     todo = [
         (calls, mapped)
         for mapped in ((False, True) if plan.call.heap else (False,))
-        for calls in _sequences(plan, rooted)
+        for calls in _sequences(plan, rooted, roots)
     ]
     instructions, seconds = 0, 0.0
     proof = Proof(Verdict.OK, None, "", 0, 0.0)
@@ -59,17 +60,21 @@ def prove(
     return replace(proof, instructions=instructions, seconds=seconds)
 
 
-def _sequences(plan: Plan, rooted: Rooted | None) -> Iterator[list[Plan]]:
+def _sequences(plan: Plan, rooted: Rooted | None, roots: Sequence[int] | None) -> Iterator[list[Plan]]:
     contract = COLLECTIVES.get(plan.call.collective)
     if rooted is not None and contract is not None and contract.rooted:
-        yield _rotating(plan, rooted)
+        yield _rotating(plan, rooted, some_roots(plan.ranks, plan.call.root) if roots is None else roots)
     yield _among_others(plan) if plan.ranks > 1 else [plan] * 2
 
 
-def _rotating(plan: Plan, rooted: Rooted) -> list[Plan]:
+def some_roots(ranks: int, root: int = 0) -> Sequence[int]:
+    """Those that are rotated unless others are asked for: all, or a few of many ranks and ``root`` among them."""
+    return sorted({0, 1, ranks // 2, ranks - 1, root}) if ranks > ALL_ROOTS_RANKS else range(ranks)
+
+
+def _rotating(plan: Plan, rooted: Rooted, roots: Sequence[int]) -> list[Plan]:
     """Each root meets every slot, and what other roots left there."""
-    slots, ranks = plan.layout.slots, plan.ranks
-    roots = sorted({0, 1, ranks // 2, ranks - 1, plan.call.root}) if ranks > ALL_ROOTS_RANKS else list(range(ranks))
+    slots = plan.layout.slots
     plans = [plan if root == plan.call.root else rooted(root) for root in roots]
     count = lcm(len(plans), slots) + slots
     return [plans[call % len(plans)] for call in range(max(_calls(plan, count), len(plans) + 1))]

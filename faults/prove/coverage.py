@@ -1,0 +1,137 @@
+"""What proofs covered, and what they did not, in words and as data: said with every verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from collectives.contracts import COLLECTIVES
+from cxlemu.plan import DTYPES, Call
+from faults.prove.sequences import ALL_ROOTS_RANKS
+
+REDOPS = ("sum", "prod", "min", "max", "avg")
+COMBINED = "each with each"
+IN_TURNS = "each number of ranks with each size, dtype and place; each op with each number of ranks and size"
+
+
+@dataclass(frozen=True)
+class Covered:
+    """One call that was proved: its size in words, and on which roots (None: as `prove` chooses them)."""
+
+    call: Call
+    size: str
+    roots: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of all calls that were proved right. ``places``: whether in place."""
+
+    collectives: tuple[str, ...]
+    variants: tuple[str, ...]
+    ranks: tuple[int, ...]
+    sizes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    ops: tuple[str, ...]
+    roots: tuple[int, ...] | None  # None: all, of many ranks a few
+    rooted: bool
+    in_place: tuple[bool, ...]
+    combined: str
+    machine: str
+
+    @classmethod
+    def of(cls, calls: Iterable[Covered], *, machine: str, combined: str = COMBINED) -> Coverage:
+        """``machine``: whose rings they were proved on."""
+        its = list(calls)
+        moving = [one for one in its if one.call.gemm is not None or COLLECTIVES[one.call.collective].moves_data]
+        plain = [one for one in moving if one.call.gemm is None]
+        chosen = [one for one in plain if one.call.collective != "broadcast"] or plain
+        return cls(
+            collectives=_unique(one.call.collective for one in its),
+            variants=_unique(one.call.algorithm for one in its),
+            ranks=tuple(sorted({one.call.ranks for one in its})),
+            sizes=_unique(one.size for one in plain),
+            dtypes=_unique(one.call.dtype for one in moving),
+            ops=_unique(one.call.redop for one in plain if one.call.redop != "none"),
+            roots=next((one.roots for one in its if one.roots is not None), None),
+            rooted=any(_rooted(one.call) for one in its),
+            in_place=tuple(sorted({one.call.in_place for one in chosen})),
+            combined=combined,
+            machine=machine,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"covered": self.covered(), "not_covered": self.not_covered()}
+
+    def covered(self) -> str:
+        """What was, in words."""
+        if not self.ranks:
+            return "nothing"
+        words = [
+            ", ".join(self.collectives),
+            f"n = {numbers(self.ranks)}",
+            "; ".join([", ".join(its) for its in (self.sizes, self.ops, self.dtypes) if its]),
+        ]
+        if self.rooted:
+            words.append(self._roots_text())
+        if self.dtypes:
+            words.append(" and ".join("in place" if place else "out of place" for place in self.in_place))
+        if len(self.ranks) > 1 or len(self.sizes) > 1:
+            words.append(self.combined)
+        words.append(f"rings of {self.machine}; any calls before and after")
+        return "; ".join(word for word in words if word)
+
+    def not_covered(self) -> str:
+        """What a proof of these says nothing about, in words."""
+        if not self.ranks:
+            return "everything"
+        between = [count for count in range(self.ranks[0], self.ranks[-1]) if count not in self.ranks]
+        words = [f"n = {numbers(between)}" if between else "", f"n above {self.ranks[-1]}"]
+        if self.dtypes:
+            words.append("other sizes")
+        if self.rooted and self.roots is not None:
+            words.append("other roots")
+        elif self.rooted and self.ranks[-1] > ALL_ROOTS_RANKS:
+            words.append(f"other roots of more than {ALL_ROOTS_RANKS} ranks")
+        if self.ops:
+            words.append(_others("ops", REDOPS, self.ops))
+        if self.dtypes:
+            words.append(_others("dtypes", tuple(DTYPES), self.dtypes))
+            if self.in_place == (False,):
+                words.append("in place")
+            elif self.in_place == (True,) and self.collectives != ("broadcast",):
+                words.append("out of place")
+        words += ["other rings", "ranks that share a host"]
+        return "; ".join(word for word in words if word)
+
+    def _roots_text(self) -> str:
+        if self.roots is not None:
+            return f"root {numbers(self.roots)}"
+        if self.ranks[-1] > ALL_ROOTS_RANKS:
+            return f"every root, of more than {ALL_ROOTS_RANKS} ranks the first, second, middle and last"
+        return "every root"
+
+
+def numbers(them: Sequence[int]) -> str:
+    """For people: ``2-5, 7, 8``."""
+    runs: list[list[int]] = []
+    for number in them:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def _rooted(call: Call) -> bool:
+    return call.collective in COLLECTIVES and COLLECTIVES[call.collective].rooted
+
+
+def _unique(them: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(them))
+
+
+def _others(what: str, there: Sequence[str], covered: Collection[str]) -> str:
+    left = [name for name in there if name not in covered]
+    return f"{what} {', '.join(left)}" if left else ""

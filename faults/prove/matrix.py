@@ -1,0 +1,289 @@
+"""Which calls prove an algorithm that somebody else wrote: sizes, ranks, operations, dtypes, roots, in place and not.
+
+A proof holds for one call, of any root, among any others. An algorithm may still be wrong at sizes that its slices do
+not divide, in a second round, from some number of ranks on: so it is asked for a matrix of calls. Sizes of a few
+elements are given; those of one round, of one element more and of so many rounds that the ring wraps twice are looked
+up, on a ring so small that they are a few kilobytes. Every number of ranks meets every size, dtype and place, in place
+or not. What is folded from what does not depend on the operation, but for the division of an average: by default
+operations take turns, such that each meets every number of ranks with every size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+from collectives.catalog import build
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.layouts import REGION_BYTES, world_layout
+from collectives.recipes import Recipe
+from collectives.sizes import block_bytes, size_bytes
+from cxlemu.clusters import cluster_sizes
+from cxlemu.errors import ArgumentError, CxlemuError, PlanError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import DTYPES, Call, Layout, Plan
+from cxlemu.rounding import round_down
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+from faults.prove.cases import lent
+from faults.prove.proof import Proof
+from faults.prove.sequences import Progress, prove, some_roots
+from faults.verdict import Verdict
+
+RANKS = (2, 3, 4, 5, 7, 8)
+REDOPS = ("sum", "avg", "max")
+DATATYPES = ("f16", "f64")
+ELEMENTS = (1, 13, 101)  # fewer than ranks; several lines, and no number of ranks divides it
+MACHINE_BYTES = 4096  # on the ring that the machine has for any other call
+QUESTIONS_MAX = 10_000
+
+_PROBE_DTYPE = "f64"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Blocks of ``nbytes`` and some ``elements`` on a ring of ``region_bytes``; or blocks of this ``total``, as
+    nccl-tests counts it."""
+
+    text: str
+    region_bytes: int
+    nbytes: int = 0
+    elements: int = 0
+    total: int | None = None
+
+    def block_bytes(self, collective: str, ranks: int, itemsize: int) -> int:
+        if self.total is not None:
+            return block_bytes(collective, self.total, ranks, itemsize)
+        return round_down(self.nbytes, itemsize) + self.elements * itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One call on its ring. ``roots``: those that it is asked of; None: as `prove` chooses them."""
+
+    recipe: Recipe
+    layout: Layout
+    call: Call
+    size: Size
+    roots: tuple[int, ...] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """As nccl-tests has it."""
+        return size_bytes(self.call.collective, self.call.nbytes, self.call.ranks)
+
+    @property
+    def all_roots(self) -> Sequence[int]:
+        if not COLLECTIVES[self.call.collective].rooted:
+            return (0,)
+        return some_roots(self.call.ranks) if self.roots is None else self.roots
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of a question. ``proof`` is None where the algorithm refuses the call; ``why`` says so, or what is
+    wrong or not known. ``rule`` is what was broken: one of the memory model's, "plan" for one that every plan obeys,
+    "raises" where the algorithm fails. ``root``: that of the call that is wrong.
+    """
+
+    question: Question
+    proof: Proof | None
+    why: str = ""
+    rule: str = ""
+    root: int | None = None
+    refused_roots: tuple[int, ...] = ()  # though others are proved
+    refusal: str = ""
+
+    @property
+    def fate(self) -> str:
+        return "refused" if self.proof is None else self.proof.verdict.value
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What is asked of an algorithm; None: the defaults above. ``sizes`` are total bytes as nccl-tests has them."""
+
+    recipe: Recipe
+    topology: Topology
+    ranks: Sequence[int] = RANKS
+    sizes: Sequence[int] | None = None
+    redops: Sequence[str] | None = None
+    dtypes: Sequence[str] | None = None
+    roots: tuple[int, ...] | None = None
+    in_place: bool | None = None
+    region_bytes: int | None = None
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether operations take turns, instead of each meeting everything."""
+        reduces = COLLECTIVES[self.recipe.collective].reduces
+        return reduces and self.redops is None and len(self._dtypes) * len(self._places) >= len(REDOPS)
+
+    def questions(self) -> list[Question]:
+        """From few ranks and small sizes on. Raises ArgumentError for what no call can be."""
+        found: list[Question] = []
+        for ranks in self.ranks:
+            for question in self._questions(ranks):
+                if len(found) == QUESTIONS_MAX:
+                    raise ArgumentError(f"this matrix has more than {QUESTIONS_MAX} calls: narrow it, as with -n")
+                found.append(question)
+        return found
+
+    @property
+    def _dtypes(self) -> Sequence[str]:
+        moves = COLLECTIVES[self.recipe.collective].moves_data
+        return tuple(dict.fromkeys(self.dtypes or DATATYPES)) if moves else ("u8",)
+
+    @property
+    def _places(self) -> Sequence[bool]:
+        """A broadcast is in place: its callers give one array."""
+        collective = self.recipe.collective
+        if not COLLECTIVES[collective].moves_data:
+            return (False,)
+        if self.in_place is not None:
+            return (self.in_place,)
+        return (True,) if collective == "broadcast" else (False, True)
+
+    def _questions(self, ranks: int) -> Iterator[Question]:
+        collective = self.recipe.collective
+        contract = COLLECTIVES[collective]
+        if self.roots and max(self.roots) >= ranks:
+            raise ArgumentError(f"root {max(self.roots)} is not one of {ranks} ranks: leave out that number with -n")
+        redops = tuple(dict.fromkeys(self.redops or REDOPS)) if contract.reduces else ("none",)
+        seen: set[tuple[Call, int]] = set()
+        for nth, size in enumerate(self._sizes(ranks)):
+            layout = world_layout(self.topology, ranks, region_bytes=size.region_bytes)
+            for which, dtype in enumerate(self._dtypes):
+                nbytes = size.block_bytes(collective, ranks, DTYPES[dtype].itemsize)
+                for place in self._places:
+                    turn = (self.ranks.index(ranks) + nth + which + place) % len(redops)
+                    for redop in (redops[turn],) if self.in_turns else redops:
+                        for cluster in self._clusters(ranks):
+                            its = (collective, self.recipe.name, ranks, nbytes, dtype, redop)
+                            call = Call(*its, (self.roots or (0,))[0], place, cluster=cluster)
+                            if (call, size.region_bytes) not in seen:
+                                seen.add((call, size.region_bytes))
+                                yield Question(self.recipe, layout, call, size, self.roots)
+
+    def _clusters(self, ranks: int) -> Sequence[int]:
+        return (cluster_sizes(ranks) if self.recipe.style.levels else ()) or (1,)
+
+    # --- sizes ------------------------------------------------------------------------------------------------
+
+    def _sizes(self, ranks: int) -> list[Size]:
+        region = self.region_bytes or REGION_BYTES
+        if not COLLECTIVES[self.recipe.collective].moves_data:
+            return [Size("no data", region)]
+        if self.sizes is not None:
+            return [Size(format_bytes(total), region, total=total) for total in dict.fromkeys(self.sizes)]
+        machine = Size(f"{format_bytes(MACHINE_BYTES)} on the machine's ring", REGION_BYTES, MACHINE_BYTES)
+        region = self.region_bytes or self._small_ring(ranks)
+        few = [Size(_elements(count), region, elements=count) for count in (0, *ELEMENTS)]
+        return [*few, *self._in_rounds(ranks, region), *([] if self.region_bytes else [machine])]
+
+    def _small_ring(self, ranks: int) -> int:
+        """Bytes of a ring with a few lines for each of as many blocks as there are ranks, of every rank: a slot of
+        kilobytes; the machine's own where the algorithm wants more of a slot."""
+        region = min(max(ranks * ranks * 2048, self.topology.pool_card_count * 4096), REGION_BYTES)
+        return region if self._rounds(ranks, region)(LINE_BYTES) is not None else REGION_BYTES
+
+    def _rounds(self, ranks: int, region_bytes: int) -> Callable[[int], int | None]:
+        """How many rounds blocks of so many bytes take; None where there is no such call."""
+        layout = world_layout(self.topology, ranks, region_bytes=region_bytes)
+        redop = "sum" if COLLECTIVES[self.recipe.collective].reduces else "none"
+
+        def rounds(nbytes: int) -> int | None:
+            its = (self.recipe.collective, self.recipe.name, ranks, nbytes, _PROBE_DTYPE, redop)
+            call = Call(*its, (self.roots or (0,))[0], self._places[0], cluster=self._clusters(ranks)[0])
+            try:
+                call, where = lent(self.recipe, layout, call)
+                return build(self.recipe, where, call).rounds
+            except CxlemuError:
+                return None
+
+        return rounds
+
+    def _in_rounds(self, ranks: int, region: int) -> Iterator[Size]:
+        """One round that ranks can share alike; a second one of one element; and so many that the ring wraps twice."""
+        rounds, layout = self._rounds(ranks, region), world_layout(self.topology, ranks, region_bytes=region)
+        alike = lcm(LINE_BYTES, 8 * ranks)
+        whole = _whole_round(rounds, layout.slot_bytes)
+        if whole is None:  # however large it is
+            yield Size("a slot", region, round_down(layout.slot_bytes, alike) or layout.slot_bytes)
+            return
+        yield Size("1 round", region, round_down(whole, alike) or whole)
+        yield Size("1 round and 1 element", region, whole, 1)
+        one, two = rounds(whole) or 1, rounds(2 * whole) or 2
+        many = max(2, -(-(2 * layout.slots + 1) // max(two - one, 1)))
+        yield Size("many rounds and 13 elements", region, many * whole, 13)
+
+
+def _whole_round(rounds: Callable[[int], int | None], slot_bytes: int) -> int | None:
+    """The most bytes, in lines, that a block has without another round than blocks of one line; None: there is none."""
+    few = rounds(LINE_BYTES)
+    more = LINE_BYTES
+    while few is None or rounds(more) in (few, None):
+        more *= 2
+        if more > 2 * slot_bytes:
+            return None
+        few = rounds(more) if few is None else few
+    less = more // 2
+    while more - less > LINE_BYTES:
+        middle = (less + more) // (2 * LINE_BYTES) * LINE_BYTES
+        if rounds(middle) == few:
+            less = middle
+        else:
+            more = middle
+    return less
+
+
+def _elements(count: int) -> str:
+    return "0 B" if not count else f"{count} element" + "s" * (count != 1)
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+def judge(question: Question, *, progress: Progress | None = None) -> Judged:
+    """Prove one call of all its roots, or say what is wrong with it, or why the algorithm refuses it."""
+    recipe, collective = question.recipe, question.call.collective
+    if recipe.style.heap and question.call.in_place and collective in NEVER_LENT_IN_PLACE:
+        why = f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}"
+        return Judged(question, None, why)
+    call, layout = lent(recipe, question.layout, question.call)
+    plans: dict[int, Plan] = {}
+    refused: dict[int, str] = {}
+    for root in question.all_roots:
+        try:
+            plan = build(recipe, layout, replace(call, root=root))
+            plan.parts  # noqa: B018  # built when first asked for
+            plans[root] = plan
+        except ArgumentError as error:
+            if _is_a_failure(error):
+                return _wrong(question, str(error), "raises", root)
+            refused[root] = str(error)
+        except PlanError as error:
+            return _wrong(question, str(error), "plan", root)
+    if not plans:
+        return Judged(question, None, next(iter(refused.values())))
+    roots = tuple(plans)
+    try:
+        proof = prove(plans[roots[0]], rooted=plans.__getitem__, roots=roots, progress=progress)
+    except PlanError as error:
+        return _wrong(question, str(error), "plan", roots[0])
+    rule, root_of_it = "", None
+    if proof.violation is not None:
+        rule, wrong = proof.violation.rule, proof.calls[proof.violation.call].call
+        root_of_it = wrong.root if (wrong.collective, wrong.algorithm) == (collective, call.algorithm) else roots[0]
+    refusal = next(iter(refused.values()), "")
+    return Judged(question, proof, proof.reason, rule, root_of_it, tuple(refused), refusal)
+
+
+def _is_a_failure(error: ArgumentError) -> bool:
+    """Whether the algorithm broke down, instead of saying what it does not take."""
+    return error.__cause__ is not None and not isinstance(error.__cause__, CxlemuError)
+
+
+def _wrong(question: Question, why: str, rule: str, root: int) -> Judged:
+    return Judged(question, Proof(Verdict.VIOLATION, None, why, 0, 0.0), why, rule, root)
