@@ -166,12 +166,14 @@ def command(
         ctx.exit(own_report.exit_code)
     ranks = RANKS if ranks is None else ranks
     sweep = Sweep((), sizes or (), datatype or ("f32",), op or ("sum",), in_place=bool(in_place), check=False)
-    plain = not in_place and integrity is None
+    plain = not in_place and (integrity, datatype, op, roots, region_bytes) == (None,) * 5
     named = collectives or tuple(COLLECTIVES)
     products = _products(collectives or fused.KINDS * plain, ranks, variant)
     named = tuple(name for name in named if name not in fused.KINDS)
     if collectives and len(named) < len(collectives) and not plain:
-        raise ArgumentError("matrix products are proved without --in-place and --integrity: leave them out")
+        raise ArgumentError(
+            "matrix products are proved without -d, -o, -r, --in-place, --integrity and --region-bytes: leave them out"
+        )
     asked = [
         (world_layout(topology, count, region_bytes=region_bytes or REGION_BYTES), case, recipe)
         for count in ranks
@@ -187,7 +189,8 @@ def command(
             raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
     if roots is not None and max(roots) >= min(ranks):
         raise ArgumentError(f"root {max(roots)} is not one of {min(ranks)} ranks: leave out that number with -n")
-    with ProveReport(len(asked) + len(products), json_file, integrity, machine=config, roots=roots) as report:
+    machine = " and ".join([config] * bool(asked) + ["their own"] * bool(products))  # rings that suit small matrices
+    with ProveReport(len(asked) + len(products), json_file, integrity, machine=machine, roots=roots) as report:
         for layout, case, recipe in asked:
             call = replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])
             report.begin(case)
@@ -217,11 +220,11 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], json_file: Path | Non
                 f"{file}: {plan.ranks} ranks and {plan.layout.slots} slots; {RANKS_MAX} and {SLOTS_MAX} are the most"
             )
         plans.append(plan)
-    with ProveReport(len(plans), json_file, machine="the file", saved=True) as report:
-        for plan in plans:
+    with ProveReport(len(plans), json_file, machine="the file") as report:
+        for file, plan in zip(files, plans, strict=True):
             case = Case(plan.call, plan.call.in_place)
             report.begin(case)
-            report.add(case, prove(plan, progress=report.progress))
+            report.add(case, prove(plan, progress=report.progress), file=file)
     return report.verdict.exit_code
 
 

@@ -64,7 +64,7 @@ class MatrixReport:
         self._bar.start()
         recipe = self._matrix.recipe
         self._print(f"{recipe.collective} {self._algorithm}")
-        self._print(COLUMNS.format("ranks", "proofs", "ok", "violation", "unknown", "refused", "instructions", "s"))
+        self._print(COLUMNS.format("ranks", "calls", "ok", "violation", "unknown", "refused", "instructions", "s"))
         return self
 
     def prove(self, questions: Sequence[Question], judge: Callable[[Question], Judged]) -> None:
@@ -93,7 +93,7 @@ class MatrixReport:
         seconds = time.monotonic() - self._began
         told = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
         style = COLORS[self.verdict]
-        self._print(f"{len(self._rows)} of {len(self._questions)} proofs: {told}; {seconds:.1f} s", style)
+        self._print(f"{len(self._rows)} of {len(self._questions)} calls: {told}; {seconds:.1f} s", style)
         self._print(self._last_line(coverage), style)
         document = {
             "cxlemu": __version__,
@@ -113,7 +113,7 @@ class MatrixReport:
     def _tell_ranks(self, ranks: int) -> None:
         its = self._ranks_as_dict(ranks)
         fates = [its[fate] for fate in FATES]
-        columns = (ranks, its["proofs"], *fates, f"{its['instructions']:,}", f"{its['seconds']:.2f}")
+        columns = (ranks, its["calls"], *fates, f"{its['instructions']:,}", f"{its['seconds']:.2f}")
         self._print(COLUMNS.format(*columns), COLORS[next(fate for fate in EXIT_CODES if its[fate])])
 
     def _tell_kinds(self, fate: str) -> None:
@@ -122,7 +122,7 @@ class MatrixReport:
         for its in kinds[:KINDS_TOLD]:
             first = its[0]
             judged, _ = self._rows[first]
-            rule = f" of {judged.rule}" if judged.rule else ""
+            rule = f" ({judged.rule})" if judged.rule else ""
             self._print(f"{fate}{rule}: {_named(judged)}", style)
             self._print(f"  {judged.why}", style)
             if judged.proof is not None and judged.proof.violation is not None:
@@ -131,10 +131,11 @@ class MatrixReport:
                     self._print(f"  executed: {shown.kind.value}: {shown.detail}", style)
                     if again := again_with(judged.proof, shown, self._algorithm):
                         self._print(f"  again: {again}", style)
-            self._print(f"  this call alone: {self._command(judged)}", style)
+            if judged.proof is not None:
+                self._print(f"  this call alone: {self._command(judged)}", style)
             if len(its) > 1:
                 common = self._common(its)
-                self._print(f"  and {len(its) - 1} more" + (f", all: {common}" if common else ""), style)
+                self._print(f"  and {len(its) - 1} more" + (f": {common}" if common else ""), style)
         if len(kinds) > KINDS_TOLD:
             self._print(f"{fate}: {len(kinds) - KINDS_TOLD} more kinds, which --json lists")
 
@@ -165,11 +166,17 @@ class MatrixReport:
     def _common(self, rows: Sequence[int]) -> str:
         """What these calls have in common that not all calls have."""
         words = []
+        asked = [judged.question for judged, _ in self._rows]
+        chosen = [asked[number] for number in rows]
         for name, of in _DIMENSIONS.items():
-            here = {of(self._rows[number][0].question): None for number in rows}
-            there = {of(judged.question) for judged, _ in self._rows}
-            if len(here) < len(there):
-                words.append(f"n = {numbers(sorted(here))}" if name == "ranks" else ", ".join(map(str, here)))
+            here = {of(question) for question in chosen}
+            there = list(dict.fromkeys(map(of, asked)))
+            others = [value for value in there if value not in here]
+            but = 0 < len(others) < len(here)
+            told = others if but else [value for value in there if value in here]
+            text = f"n = {numbers(told)}" if name == "ranks" else ", ".join(map(str, told))
+            words += [f"all but {text}" if but else text] if others else []
+            asked = [question for question in asked if of(question) in here]
         return "; ".join(words)
 
     # --- kinds ------------------------------------------------------------------------------------------------
@@ -188,10 +195,13 @@ class MatrixReport:
         return sorted({judged.question.call.ranks for judged, _ in self._rows})
 
     def _coverage(self) -> Coverage:
-        right = [judged.question for judged, _ in self._rows if judged.fate == Verdict.OK.value]
-        calls = [Covered(question.call, question.size.text, question.roots) for question in right]
+        right = [judged for judged, _ in self._rows if judged.fate == Verdict.OK.value]
+        rings = [judged.question.size.region_bytes for judged in right]
+        sizes = " to ".join(dict.fromkeys(format_bytes(ring) for ring in (min(rings), max(rings)))) if rings else ""
+        calls = [Covered(judged.question.call, judged.question.size.text, judged.roots) for judged in right]
         combined = IN_TURNS if self._matrix.in_turns else COMBINED
-        return Coverage.of(calls, machine=self._config, combined=combined)
+        combined += ", but for the calls above" if len(right) < len(self._rows) else ""
+        return Coverage.of(calls, machine=f"{self._config}, of {sizes}", combined=combined)
 
     # --- as data ----------------------------------------------------------------------------------------------
 
@@ -199,7 +209,7 @@ class MatrixReport:
         rows = [(judged, s) for judged, s in self._rows if judged.question.call.ranks == ranks]
         fates = Counter(judged.fate for judged, _ in rows)
         instructions = sum(judged.proof.instructions for judged, _ in rows if judged.proof)
-        found = {"ranks": ranks, "proofs": len(rows)} | {fate: fates[fate] for fate in FATES}
+        found = {"ranks": ranks, "calls": len(rows)} | {fate: fates[fate] for fate in FATES}
         return found | {"instructions": instructions, "seconds": sum(s for _, s in rows)}
 
     def _kind_as_dict(self, rows: Sequence[int]) -> dict[str, Any]:
@@ -216,7 +226,7 @@ class MatrixReport:
             "bytes": question.size_bytes,
             "dtype": call.dtype,
             "op": call.redop,
-            "roots": [root for root in question.all_roots if root not in judged.refused_roots],
+            "roots": list(question.all_roots if judged.roots is None else judged.roots),
             "in_place": call.in_place,
             "cluster": call.cluster,
             "region_bytes": question.size.region_bytes,
@@ -241,7 +251,8 @@ def _named(judged: Judged) -> str:
     contract = COLLECTIVES[call.collective]
     words = [f"{call.ranks} ranks"]
     if contract.moves_data:
-        words += [f"{question.size.text} ({format_bytes(call.nbytes)} a block) of {call.dtype}"]
+        size = f"blocks of {format_bytes(call.nbytes)}"
+        words += [f"{question.size.text} of {call.dtype}" + (f" ({size})" if call.nbytes else "")]
         words += [call.redop] if contract.reduces else []
         words += [f"root {judged.root}"] if contract.rooted and judged.root is not None else []
         words += ["in place" if call.in_place else "out of place"]

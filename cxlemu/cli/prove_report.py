@@ -39,6 +39,7 @@ class Row(NamedTuple):
     proof: Proof
     seconds: float
     shown: Shown | None
+    file: str = ""  # that the plan is from
 
 
 class ProveReport:
@@ -52,12 +53,11 @@ class ProveReport:
         *,
         machine: str,
         roots: tuple[int, ...] | None = None,
-        saved: bool = False,
     ) -> None:
         """``integrity``: what plans carry. ``machine``: whose rings they were proved on. ``roots``: which were asked
-        for; None: all that `prove` chooses. ``saved``: plans from files, which no token can build again.
+        for; None: all that `prove` chooses.
         """
-        self._proofs, self._json_file, self._integrity, self._saved = proofs, json_file, integrity, saved
+        self._proofs, self._json_file, self._integrity = proofs, json_file, integrity
         self._machine, self._roots = machine, roots
         self._rows: list[Row] = []
         self._began = self._row_began = time.monotonic()
@@ -85,21 +85,22 @@ class ProveReport:
     def progress(self, done: int, of: int) -> None:
         self._bar.update(self._task, description=f"{self._name}, {done} of {of} sequences")
 
-    def add(self, case: Case, proof: Proof) -> None:
+    def add(self, case: Case, proof: Proof, *, file: str = "") -> None:
         seconds = time.monotonic() - self._row_began
-        row = Row(case, proof, seconds, shown_of(proof))
+        row = Row(case, proof, seconds, shown_of(proof), file)
         self._rows.append(row)
         self._bar.advance(self._task)
         call, style = case.call, STYLES[proof.verdict]
         columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
         alike = f"  and {proof.rounds_alike} rounds alike" if proof.rounds_alike else ""
         alike += f"  clusters of {call.cluster}" if call.cluster > 1 else ""
+        alike += f"  {file}" if file else ""
         self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}") + alike, style)
         if proof.reason:
             self._print(f"  {proof.reason}", style)
         if row.shown is not None:
             self._print(f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
-            if not self._saved and (again := again_with(proof, row.shown)):
+            if not file and (again := again_with(proof, row.shown)):
                 self._print(f"  again: {again}", style)
 
     def __exit__(
@@ -130,10 +131,11 @@ class ProveReport:
         write_json(self._json_file, document)
 
     def _coverage(self) -> Coverage:
-        right = [row.case for row in self._rows if row.proof.verdict is Verdict.OK]
-        calls = [replace(case.call, in_place=case.in_place) for case in right]
-        texts = [format_bytes(case.size_bytes) for case in right]
-        covered = [Covered(call, text, self._roots) for call, text in zip(calls, texts, strict=True)]
+        right = [row for row in self._rows if row.proof.verdict is Verdict.OK]
+        calls = [replace(row.case.call, in_place=row.case.in_place) for row in right]
+        texts = [format_bytes(row.case.size_bytes) for row in right]
+        roots = [(row.case.call.root,) if row.file else self._roots for row in right]
+        covered = [Covered(*its) for its in zip(calls, texts, roots, strict=True)]
         return Coverage.of(covered, machine=self._machine)
 
     def _by_ranks(self) -> list[dict[str, Any]]:
@@ -186,6 +188,8 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "ranks": call.ranks,
         "bytes": row.case.size_bytes,
         "in_place": row.case.in_place,
+        "dtype": call.dtype,
+        "op": call.redop,
         "cluster": call.cluster,
         "verdict": proof.verdict.value,
         "instructions": proof.instructions,
@@ -193,6 +197,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "seconds": row.seconds,
         "reason": proof.reason,
     }
+    described |= {"file": row.file} if row.file else {}
     return described if violation is None else described | violation_as_dict(violation, row.shown)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collectives.contracts import COLLECTIVES
+from collectives.recipes import CHECKED
 from cxlemu.plan import DTYPES, Call
 from faults.prove.sequences import ALL_ROOTS_RANKS
 
@@ -51,10 +52,10 @@ class Coverage:
             collectives=_unique(one.call.collective for one in its),
             variants=_unique(one.call.algorithm for one in its),
             ranks=tuple(sorted({one.call.ranks for one in its})),
-            sizes=_unique(one.size for one in plain),
+            sizes=_unique(one.size if one.call.gemm is None else "small matrices" for one in moving),
             dtypes=_unique(one.call.dtype for one in moving),
             ops=_unique(one.call.redop for one in plain if one.call.redop != "none"),
-            roots=next((one.roots for one in its if one.roots is not None), None),
+            roots=_roots_of(its),
             rooted=any(_rooted(one.call) for one in its),
             in_place=tuple(sorted({one.call.in_place for one in chosen})),
             combined=combined,
@@ -102,6 +103,8 @@ class Coverage:
                 words.append("in place")
             elif self.in_place == (True,) and self.collectives != ("broadcast",):
                 words.append("out of place")
+        if not any(variant.endswith(CHECKED) for variant in self.variants):
+            words.append("plans with checksums")
         words += ["other rings", "ranks that share a host"]
         return "; ".join(word for word in words if word)
 
@@ -122,6 +125,11 @@ def numbers(them: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def _roots_of(its: Sequence[Covered]) -> tuple[int, ...] | None:
+    some = [one.roots for one in its if one.roots is not None]
+    return tuple(sorted({root for roots in some for root in roots})) if some else None
 
 
 def _rooted(call: Call) -> bool:

@@ -10,7 +10,7 @@ operations take turns, such that each meets every number of ranks with every siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -22,7 +22,7 @@ from collectives.sizes import block_bytes, size_bytes
 from cxlemu.clusters import cluster_sizes
 from cxlemu.errors import ArgumentError, CxlemuError, PlanError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import DTYPES, Call, Layout, Plan
+from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
@@ -94,6 +94,13 @@ class Judged:
     root: int | None = None
     refused_roots: tuple[int, ...] = ()  # though others are proved
     refusal: str = ""
+
+    @property
+    def roots(self) -> tuple[int, ...] | None:
+        """Those that it is about; None: as `prove` chooses them."""
+        if not self.refused_roots:
+            return self.question.roots
+        return tuple(root for root in self.question.all_roots if root not in self.refused_roots)
 
     @property
     def fate(self) -> str:
@@ -271,13 +278,23 @@ def judge(question: Question, *, progress: Progress | None = None) -> Judged:
     try:
         proof = prove(plans[roots[0]], rooted=plans.__getitem__, roots=roots, progress=progress)
     except PlanError as error:
-        return _wrong(question, str(error), "plan", roots[0])
+        return _wrong(question, str(error), "plan", _first_broken(plans))
     rule, root_of_it = "", None
     if proof.violation is not None:
         rule, wrong = proof.violation.rule, proof.calls[proof.violation.call].call
         root_of_it = wrong.root if (wrong.collective, wrong.algorithm) == (collective, call.algorithm) else roots[0]
     refusal = next(iter(refused.values()), "")
     return Judged(question, proof, proof.reason, rule, root_of_it, tuple(refused), refusal)
+
+
+def _first_broken(plans: Mapping[int, Plan]) -> int:
+    """The root whose plan breaks a rule."""
+    for root, plan in plans.items():
+        try:
+            rules.check(plan)
+        except PlanError:
+            return root
+    return next(iter(plans))
 
 
 def _is_a_failure(error: ArgumentError) -> bool:
