@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -75,6 +75,7 @@ class OneCall(Model):
     heap: Heap | None = None
     cluster: Ranks = 1
     gemm: Product | None = None
+    fold_order: Literal["rank", "uniform"] = "rank"
     mutant: Annotated[str, Field(max_length=80)] | None = None
 
     @property
