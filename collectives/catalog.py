@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from collectives.algorithms import SHIPPED
 from collectives.builder import ALL, Builder
-from collectives.contracts import contract_of
+from collectives.contracts import buffers, contract_of
 from collectives.hierarchical import HIERARCHICAL
 from collectives.hierarchical.levels import Levels
 from collectives.nccl import RECIPES as NCCL
 from collectives.nccl import Sends
 from collectives.recipes import Recipe, recipes_of
 from cxlemu import userfile
-from cxlemu.errors import ArgumentError, CxlemuError
-from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
+from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
+from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
+from cxlemu.plan import file as plan_file
 
+PLAN_SUFFIX = ".plan"
 BLOCK_BYTES_MAX = 1 << 40
 
 # Ours, and NCCL's, which no choice of ours takes.
@@ -42,6 +45,31 @@ def recipe(collective: str, variant: str) -> Recipe:
         names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
         raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
     return found
+
+
+def is_plan(spec: str) -> bool:
+    """Whether it names a plan file, and not a collective or ``FILE.py:function``."""
+    return spec.endswith(PLAN_SUFFIX)
+
+
+def load_plan(file: str) -> Plan:
+    """A plan that ``cxlemu plan save`` wrote, which obeys all rules and whose call means something. It is data: nothing
+    is executed. Raises PlanFileError."""
+    plan = plan_file.load(file)
+    try:
+        check(plan.call)
+    except ArgumentError as error:
+        raise PlanFileError(f"{file}: {error}") from error
+    for part in plan.parts:
+        found, right = part.buffers[:2], buffers(plan.call, part.rank)
+        if found != right:
+            raise PlanFileError(f"{file}: rank {part.rank} has {_named(found)}; its call takes {_named(right)}")
+    return plan
+
+
+def _named(found: Sequence[Buffer]) -> str:
+    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in found)
+    return ", ".join(texts) or "no buffers"
 
 
 def load_algorithm(spec: str) -> Recipe:

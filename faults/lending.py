@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.plan import Call, InHeap, Layout
+from cxlemu.plan.layout import DATA_ALIGN_BYTES
+from cxlemu.rounding import round_up
 
 HEAP_INPUT, HEAP_OUTPUT = 192, 40 << 10
 HEAP_RANK_BYTES = 80 << 10
@@ -28,3 +31,16 @@ def may_be_in_place(collective: str, variant: str) -> bool:
 def with_heap(layout: Layout) -> Layout:
     """The layout with HEAP_RANK_BYTES of heap for every rank."""
     return replace(layout, heap_card_bytes=HEAP_RANK_BYTES * -(-layout.ranks // layout.pool_cards))
+
+
+def in_heap(call: Call, layout: Layout) -> tuple[Call, Layout]:
+    """The call with its arrays in a heap that is large enough: the larger one from its beginning on, in place."""
+    sizes = [[buffer.nbytes for buffer in buffers(call, rank)] for rank in range(call.ranks)]
+    needed = max(max(pair) if call.in_place else sum(pair) for pair in sizes)
+    first, last = buffers(call, call.ranks - 1)
+    step = call.nbytes if call.in_place and first.inside and first.nbytes < last.nbytes else 0
+    output = None
+    if COLLECTIVES[call.collective].reduces and call.in_place:
+        output = 0
+    card_bytes = round_up(needed, DATA_ALIGN_BYTES) * -(-call.ranks // layout.pool_cards)
+    return replace(call, heap=InHeap(0, step, output)), replace(layout, heap_card_bytes=card_bytes)

@@ -77,9 +77,10 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_of_the_users_own() -> None:
-    result = prove("--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce", "-n", "2-4", "-b", "1K")
+    one = ("-n", "2-4", "-b", "1K", "-o", "sum", "-d", "f32", "--out-of-place")
+    result = prove("--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce", *one)
     assert result.exit_code == 0, result.output
-    assert "3 of 3 proofs: 3 ok" in result.output
+    assert "3 of 3 calls: 3 ok" in result.output
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,8 @@ def test_an_algorithm_of_the_users_own() -> None:
 def test_a_mistake_is_told_and_shown(tmp_path: Path, forgotten: str, rule: str, words: str) -> None:
     (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", forgotten))
     file = tmp_path / "proofs.json"
-    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "--json", str(file))
+    one = ("-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--json", str(file))
+    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", *one)
     assert result.exit_code == 1, result.output
     assert words in result.output and "executed: wrong bytes" in result.output
     [row] = rows_of(file)
@@ -102,7 +104,7 @@ def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path)
     """What a reader of stale bytes sees is damage that is none."""
     (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", "INVALIDATE"))
     own = ("--algorithm", f"{tmp_path}/mine.py:forgets")
-    result = prove(*own, "-n", "2", "-b", "256", "--integrity", "crc32c")
+    result = prove(*own, "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--integrity", "crc32c")
     assert result.exit_code == 1, result.output
     assert "did not invalidate it after the wait" in result.output
     assert "executed: damage that is none: what rank" in result.output
@@ -117,7 +119,7 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
         text + "    b._streams['publish'].append(Instruction(Op.SIGNAL, arg=0 if b.rank else 5))\n"
         "    b._streams['retrieve'].append(Instruction(Op.SIGNAL, arg=5))\n"
     )
-    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256")
+    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "-d", "f32", "--out-of-place")
     assert result.exit_code == 3, result.output
     assert "it has no one writer" in result.output and "1 unknown" in result.output
 

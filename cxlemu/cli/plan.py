@@ -17,13 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from collectives.bench import load_algorithm
-from collectives.catalog import build, recipe, variants
+from collectives.catalog import build, load_plan, recipe, variants
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
 from collectives.hierarchical.estimate import Ways
 from collectives.layouts import world_layout
 from collectives.recipes import Recipe
-from collectives.saved import load as load_saved
 from collectives.sizes import block_bytes
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
@@ -246,7 +245,7 @@ def check(file: Path) -> None:
     Examples:
       cxlemu plan check all_reduce.plan
     """
-    click.echo(f"{file}: ok, {_summary(load_saved(file))}")
+    click.echo(f"{file}: ok, {_summary(load_plan(str(file)))}")
 
 
 def _summary(plan: Plan) -> str:

@@ -16,8 +16,6 @@ from collectives.builder import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.recipes import Recipe, with_checksums
-from collectives.saved import SUFFIX
-from collectives.saved import load as load_saved
 from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.prove_matrix_report import MatrixReport
@@ -138,7 +136,7 @@ def command(
     """
     check_json_file(json_file)
     check_integrity(integrity)
-    if any(name.endswith(SUFFIX) for name in collectives):
+    if any(map(catalog.is_plan, collectives)):
         ctx.exit(_prove_saved(ctx, collectives, json_file))
     if algorithm is not None and variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
@@ -212,9 +210,9 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], json_file: Path | Non
             raise ArgumentError(f"{parameter.opts[-1]} does not go with a plan file, which says it all: leave it out")
     plans = []
     for file in files:
-        if not file.endswith(SUFFIX):
-            raise ArgumentError(f"plan files are proved by themselves: {file!r} does not end in {SUFFIX}")
-        plan = load_saved(Path(file))
+        if not catalog.is_plan(file):
+            raise ArgumentError(f"plan files are proved by themselves: {file!r} does not end in {catalog.PLAN_SUFFIX}")
+        plan = catalog.load_plan(file)
         if plan.ranks > RANKS_MAX or plan.layout.slots > SLOTS_MAX:
             raise ArgumentError(
                 f"{file}: {plan.ranks} ranks and {plan.layout.slots} slots; {RANKS_MAX} and {SLOTS_MAX} are the most"

@@ -47,7 +47,7 @@ class Coverage:
         its = list(calls)
         moving = [one for one in its if one.call.gemm is not None or COLLECTIVES[one.call.collective].moves_data]
         plain = [one for one in moving if one.call.gemm is None]
-        chosen = [one for one in plain if one.call.collective != "broadcast"] or plain
+        chosen = [one for one in plain if not COLLECTIVES[one.call.collective].one_buffer] or plain
         return cls(
             collectives=_unique(one.call.collective for one in its),
             variants=_unique(one.call.algorithm for one in its),
@@ -101,7 +101,7 @@ class Coverage:
             words.append(_others("dtypes", tuple(DTYPES), self.dtypes))
             if self.in_place == (False,):
                 words.append("in place")
-            elif self.in_place == (True,) and self.collectives != ("broadcast",):
+            elif self.in_place == (True,) and any(_has_two_buffers(name) for name in self.collectives):
                 words.append("out of place")
         if not any(variant.endswith(CHECKED) for variant in self.variants):
             words.append("plans with checksums")
@@ -128,8 +128,12 @@ def numbers(them: Sequence[int]) -> str:
 
 
 def _roots_of(its: Sequence[Covered]) -> tuple[int, ...] | None:
-    some = [one.roots for one in its if one.roots is not None]
+    some = [one.roots for one in its if one.roots is not None and _rooted(one.call)]
     return tuple(sorted({root for roots in some for root in roots})) if some else None
+
+
+def _has_two_buffers(collective: str) -> bool:
+    return collective in COLLECTIVES and not COLLECTIVES[collective].one_buffer
 
 
 def _rooted(call: Call) -> bool:

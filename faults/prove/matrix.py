@@ -26,7 +26,7 @@ from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
-from faults.prove.cases import lent
+from faults.lending import in_heap
 from faults.prove.proof import Proof
 from faults.prove.sequences import Progress, prove, some_roots
 from faults.verdict import Verdict
@@ -144,13 +144,12 @@ class Matrix:
 
     @property
     def _places(self) -> Sequence[bool]:
-        """A broadcast is in place: its callers give one array."""
-        collective = self.recipe.collective
-        if not COLLECTIVES[collective].moves_data:
+        contract = COLLECTIVES[self.recipe.collective]
+        if not contract.moves_data:
             return (False,)
         if self.in_place is not None:
             return (self.in_place,)
-        return (True,) if collective == "broadcast" else (False, True)
+        return (True,) if contract.one_buffer else (False, True)
 
     def _questions(self, ranks: int) -> Iterator[Question]:
         collective = self.recipe.collective
@@ -204,7 +203,7 @@ class Matrix:
             its = (self.recipe.collective, self.recipe.name, ranks, nbytes, _PROBE_DTYPE, redop)
             call = Call(*its, (self.roots or (0,))[0], self._places[0], cluster=self._clusters(ranks)[0])
             try:
-                call, where = lent(self.recipe, layout, call)
+                call, where = in_heap(call, layout) if self.recipe.style.heap else (call, layout)
                 return build(self.recipe, where, call).rounds
             except CxlemuError:
                 return None
@@ -258,7 +257,9 @@ def judge(question: Question, *, progress: Progress | None = None) -> Judged:
     if recipe.style.heap and question.call.in_place and collective in NEVER_LENT_IN_PLACE:
         why = f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}"
         return Judged(question, None, why)
-    call, layout = lent(recipe, question.layout, question.call)
+    call, layout = question.call, question.layout
+    if recipe.style.heap:
+        call, layout = in_heap(call, layout)
     plans: dict[int, Plan] = {}
     refused: dict[int, str] = {}
     for root in question.all_roots:
