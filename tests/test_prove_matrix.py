@@ -138,6 +138,7 @@ def test_a_narrowed_root_is_the_only_one(tmp_path: Path) -> None:
         ("wrong_in_place", "2,3", "in place, a ring of 24 KiB", "in place", "may still read it"),
         ("up_to_five", "5,7", "(contract): 7 ranks, 1 element of f16", "n = 7", "bytes 10..11 of rank 0's output"),
         ("first_round", "2,3", "2 ranks, 1 round and 1 element of f16", "1 round and 1 element, many rounds", "output"),
+        ("until_it_wraps", "3", "3 ranks, many rounds and 13 elements of f16", "many rounds", "output"),
         ("no_bytes", "2,3", "(raises): 2 ranks, 0 B of f16", "0 B", "fails for rank 0 with ZeroDivisionError"),
     ],
 )
@@ -202,6 +203,13 @@ def test_what_an_algorithm_refuses_is_no_mistake_and_no_proof(tmp_path: Path) ->
     [refused] = document["coverage"]["refused"]
     assert (refused["calls"], refused["common"]) == (12, "n = 3") and document["coverage"]["ranks"] == [2, 4]
     assert {row["verdict"] for row in document["rows"] if row["ranks"] == 3} == {"refused"}
+
+
+def test_an_algorithm_that_takes_equal_shares_alone_is_proved_in_many_rounds() -> None:
+    result = prove("--algorithm", own("equal_shares"), "-n", "3,7", "-d", "f64")
+    assert result.exit_code == 0, result.output
+    assert "covered: all_gather; n = 3, 7; 0 B, 1 round, many rounds; f64;" in last_line(result)
+    assert "refused: 20 calls: " in last_line(result) and "(equal_shares needs blocks of 3 equal" in last_line(result)
 
 
 def test_roots_that_are_refused_are_said() -> None:

@@ -81,6 +81,18 @@ def first_round(b: Builder) -> None:
 
 
 @algorithm("all_gather")
+def until_it_wraps(b: Builder) -> None:
+    """From the second lap of the ring on a rank retrieves its first peer's block twice."""
+    b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+            for peer in b.peers:
+                source = b.peers[0] if chunk.seq >= b.layout.slots else peer
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, source)
+
+
+@algorithm("all_gather")
 def no_bytes(b: Builder) -> None:
     shares = 4096 // b.nbytes
     assert shares >= 0
@@ -91,6 +103,13 @@ def no_bytes(b: Builder) -> None:
 def powers_of_two(b: Builder) -> None:
     if b.ranks & (b.ranks - 1):
         raise ArgumentError(f"powers_of_two needs a power of two ranks, not {b.ranks}")
+    gathered(b, b.nbytes, b.peers)
+
+
+@algorithm("all_gather")
+def equal_shares(b: Builder) -> None:
+    if b.nbytes % (8 * b.ranks):
+        raise ArgumentError(f"equal_shares needs blocks of {b.ranks} equal shares, not of {b.nbytes} bytes")
     gathered(b, b.nbytes, b.peers)
 
 

@@ -38,7 +38,7 @@ ELEMENTS = (1, 13, 101)  # fewer than ranks; several lines, and no number of ran
 MACHINE_BYTES = 4096  # on the ring that the machine has for any other call
 QUESTIONS_MAX = 10_000
 
-_PROBE_DTYPE = "f64"
+_PROBE_DTYPE, _PROBE_BYTES = "f64", 8  # with it it is looked up how many bytes make a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Matrix:
         """Bytes of a ring with a few lines for each of as many blocks as there are ranks, of every rank: a slot of
         kilobytes; the machine's own where the algorithm wants more of a slot."""
         region = min(max(ranks * ranks * 2048, self.topology.pool_card_count * 4096), REGION_BYTES)
-        return region if self._rounds(ranks, region)(LINE_BYTES) is not None else REGION_BYTES
+        return region if self._rounds(ranks, region)(_alike(ranks)) is not None else REGION_BYTES
 
     def _rounds(self, ranks: int, region_bytes: int) -> Callable[[int], int | None]:
         """How many rounds blocks of so many bytes take; None where there is no such call."""
@@ -213,35 +213,44 @@ class Matrix:
     def _in_rounds(self, ranks: int, region: int) -> Iterator[Size]:
         """One round that ranks can share alike; a second one of one element; and so many that the ring wraps twice."""
         rounds, layout = self._rounds(ranks, region), world_layout(self.topology, ranks, region_bytes=region)
-        alike = lcm(LINE_BYTES, 8 * ranks)
-        whole = _whole_round(rounds, layout.slot_bytes)
-        if whole is None:  # however large it is
-            yield Size("a slot", region, round_down(layout.slot_bytes, alike) or layout.slot_bytes)
+        unit = _alike(ranks)
+        alike = _whole_round(rounds, unit, layout.slot_bytes)
+        if alike is None:  # however large it is
+            yield Size("a slot", region, round_down(layout.slot_bytes, unit) or unit)
             return
-        yield Size("1 round", region, round_down(whole, alike) or whole)
+        whole = _whole_round(rounds, LINE_BYTES, layout.slot_bytes) or alike
+        yield Size("1 round", region, alike)
         yield Size("1 round and 1 element", region, whole, 1)
-        one, two = rounds(whole) or 1, rounds(2 * whole) or 2
-        many = max(2, -(-(2 * layout.slots + 1) // max(two - one, 1)))
-        yield Size("many rounds and 13 elements", region, many * whole, 13)
+        more = max((rounds(2 * alike) or 2) - (rounds(alike) or 1), 1)
+        many = max(2, -(-(2 * layout.slots + 1) // more))
+        if rounds(many * whole + 13 * _PROBE_BYTES) is not None:
+            yield Size("many rounds and 13 elements", region, many * whole, 13)
+        else:  # it takes what ranks can share alike
+            yield Size("many rounds", region, (many + 1) * alike)
 
 
-def _whole_round(rounds: Callable[[int], int | None], slot_bytes: int) -> int | None:
-    """The most bytes, in lines, that a block has without another round than blocks of one line; None: there is none."""
-    few = rounds(LINE_BYTES)
-    more = LINE_BYTES
-    while few is None or rounds(more) in (few, None):
-        more *= 2
-        if more > 2 * slot_bytes:
+def _alike(ranks: int) -> int:
+    """Bytes of whole lines, and of which all ranks can have equal shares of whole elements."""
+    return lcm(LINE_BYTES, _PROBE_BYTES * ranks)
+
+
+def _whole_round(rounds: Callable[[int], int | None], unit: int, slot_bytes: int) -> int | None:
+    """The most bytes, in units, that a block has without another round than blocks of a unit; None: there is none."""
+    few = rounds(unit)
+    if few is None:
+        return None
+    less, more = 1, 2
+    while rounds(more * unit) == few:
+        less, more = more, 2 * more
+        if less * unit > 2 * slot_bytes:
             return None
-        few = rounds(more) if few is None else few
-    less = more // 2
-    while more - less > LINE_BYTES:
-        middle = (less + more) // (2 * LINE_BYTES) * LINE_BYTES
-        if rounds(middle) == few:
+    while more - less > 1:
+        middle = (less + more) // 2
+        if rounds(middle * unit) == few:
             less = middle
         else:
             more = middle
-    return less
+    return less * unit
 
 
 def _elements(count: int) -> str:
