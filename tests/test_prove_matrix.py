@@ -226,6 +226,13 @@ def test_where_everything_is_refused_nothing_is_ok(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "proofs.json").read_text())["verdict"] == "refused"
 
 
+def test_two_levels_are_proved_with_clusters_of_every_size() -> None:
+    result = prove("--algorithm", own("on_two_levels"), "-n", "3,8", "-b", "48", "-d", "f64")
+    assert result.exit_code == 0, result.output
+    assert "18 of 18 calls: 12 ok, 0 violation, 0 unknown, 6 refused" in result.output
+    assert "covered: all_reduce; n = 8, clusters of 2, 4; 48 B; sum, avg, max; f64;" in last_line(result)
+
+
 def test_zero_copy_in_place_is_refused_where_no_call_can_be(tmp_path: Path) -> None:
     matrix = _matrix(own("gathers_lent"), ranks=(3,), sizes=(600,))
     fates = {(q.call.in_place, judge(q).fate) for q in matrix.questions()}

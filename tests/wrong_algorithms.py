@@ -1,7 +1,8 @@
 """A user's file: algorithms that are wrong for some calls only, or refuse some, for `cxlemu prove --algorithm`."""
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.hierarchical import HIERARCHICAL
+from collectives.recipes import algorithm, recipes_of
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import NOTHING, Op
 from cxlemu.rounding import round_up
@@ -171,3 +172,10 @@ def gathers_lent(b: Builder) -> None:
                 continue
             for peer in b.peers:
                 b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
+
+
+@algorithm("all_reduce", levels=True)
+def on_two_levels(b: Builder) -> None:
+    """Right: as the shipped one."""
+    [recipe] = [r for function in HIERARCHICAL for r in recipes_of(function) if r.collective == "all_reduce"]
+    recipe.algorithm(b)

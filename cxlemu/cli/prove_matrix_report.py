@@ -249,7 +249,7 @@ def _named(judged: Judged) -> str:
     """The call in words: ``3 ranks, 1 element of f64 (8 B), avg, in place``."""
     question, call = judged.question, judged.question.call
     contract = COLLECTIVES[call.collective]
-    words = [f"{call.ranks} ranks"]
+    words = [f"{call.ranks} ranks" + (f" in clusters of {call.cluster}" if call.cluster > 1 else "")]
     if contract.moves_data:
         size = f"blocks of {format_bytes(call.nbytes)}"
         words += [f"{question.size.text} of {call.dtype}" + (f" ({size})" if call.nbytes else "")]
@@ -263,6 +263,7 @@ def _named(judged: Judged) -> str:
 _DIMENSIONS: dict[str, Callable[[Question], Any]] = {
     "ranks": lambda question: question.call.ranks,
     "size": lambda question: question.size.text,
+    "cluster": lambda question: f"clusters of {question.call.cluster}",
     "dtype": lambda question: question.call.dtype,
     "op": lambda question: question.call.redop,
     "place": lambda question: "in place" if question.call.in_place else "out of place",

@@ -40,6 +40,7 @@ class Coverage:
     in_place: tuple[bool, ...]
     combined: str
     machine: str
+    clusters: tuple[int, ...] = ()  # ranks in each, where there are any
 
     @classmethod
     def of(cls, calls: Iterable[Covered], *, machine: str, combined: str = COMBINED) -> Coverage:
@@ -60,6 +61,7 @@ class Coverage:
             in_place=tuple(sorted({one.call.in_place for one in chosen})),
             combined=combined,
             machine=machine,
+            clusters=tuple(sorted({one.call.cluster for one in its} - {1})),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,7 +73,7 @@ class Coverage:
             return "nothing"
         words = [
             ", ".join(self.collectives),
-            f"n = {numbers(self.ranks)}",
+            f"n = {numbers(self.ranks)}" + (f", clusters of {numbers(self.clusters)}" if self.clusters else ""),
             "; ".join([", ".join(its) for its in (self.sizes, self.ops, self.dtypes) if its]),
         ]
         if self.rooted:
