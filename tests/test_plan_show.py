@@ -228,6 +228,7 @@ def test_show_as_json() -> None:
     assert done["call"] == {
         "collective": "reduce", "algorithm": "aggregate", "ranks": 3, "nbytes": 4096, "dtype": "f32", "redop": "max",
         "root": 2, "in_place": False, "heap": None, "gemm": None, "cluster": 1,
+        "fold_order": "rank",
     }  # fmt: skip
     assert done["rounds"] == 1
     assert [rank["written_bytes"] for rank in done["ranks"]] == [4096, 4096, 0]

@@ -12,7 +12,6 @@ from click.core import ParameterSource
 
 from collectives import catalog, fused
 from collectives.bench import EVERY, STEP_FACTOR, Case, Sweep, size_steps
-from collectives.builder import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import REGION_BYTES, world_layout
 from collectives.recipes import Recipe, with_checksums
@@ -256,7 +255,7 @@ def _roots(text: str) -> tuple[int, ...] | None:
 def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
     """All that are asked for; those on two levels with clusters of every size."""
     sizes = cluster_sizes(ranks)
-    if sweep.variant == HIERARCHICAL.name and not sizes:
+    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).style.levels:
         return
     for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
         for cluster in sizes if case.call.cluster > 1 else (1,):
