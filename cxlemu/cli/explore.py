@@ -24,7 +24,14 @@ from faults.verdict import Verdict
 
 @click.command()
 @click.argument("program", metavar="FILE.py:FUNCTION|COLLECTIVE")
-@click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True, help="One a host.")
+@click.option(
+    "-n",
+    "--ranks",
+    type=click.IntRange(1, RANKS_MAX),
+    default=2,
+    show_default=True,
+    help="One a host, unless the protocol has ranks_per_host.",
+)
 @click.option(
     "-b",
     "--bytes",
