@@ -111,6 +111,8 @@ def command(
     again += [f"--cluster={cluster}"] if cluster else []
     again += [f"--calls={calls}"] if calls else []
     _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again)
+    if searched.note:
+        console().print(f"note: {searched.note}")
     write_json(json_file, _document(searched.machine, result, program, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
 

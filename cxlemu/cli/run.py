@@ -91,6 +91,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 @click.option(
     "--repeat", type=click.IntRange(1), metavar="N", help="Of a protocol: runs of each seed.  [default: 1; 10 if none]"
 )
+@click.option("-x", "--exitfirst", is_flag=True, help="Of a protocol: no more runs after the first that is wrong.")
 @click.option("--in-place", is_flag=True, help="The smaller buffer is part of the larger one, as NCCL has it.")
 @click.option("--iters", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Timed calls per row.")
 @click.option(
@@ -182,6 +183,7 @@ def command(
     protocol: str | None,
     seeds: int | None,
     repeat: int | None,
+    exitfirst: bool,
     in_place: bool,
     iters: int,
     warmup: int,
@@ -228,8 +230,8 @@ def command(
         from cxlemu.cli.run_protocol import run_protocol  # only here: it takes the explorer's modules
 
         run_protocol(ctx, protocol)
-    if seeds is not None or repeat is not None:
-        raise ArgumentError("--seeds and --repeat go with --protocol")
+    if seeds is not None or repeat is not None or exitfirst:
+        raise ArgumentError("--seeds, --repeat and --exitfirst go with --protocol")
     check_json_file(json_file)  # before --algorithm executes anything
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")

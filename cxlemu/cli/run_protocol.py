@@ -22,7 +22,7 @@ from cxlemu.world.machine import machine
 from faults.protocols.run import load, run
 
 RANKS, RUNS, RUNS_MAX = 2, 10, 100_000
-TAKES = {"protocol", "seeds", "repeat", "ranks", "config", "backend", "devices", "pool", "tenant"}
+TAKES = {"protocol", "seeds", "repeat", "exitfirst", "ranks", "config", "backend", "devices", "pool", "tenant"}
 TAKES |= {"adversary", "how", "deadline_s", "json_file"}
 
 
@@ -71,12 +71,13 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
         "pool_name": pool_name,
         "hosts": hosts,
     }
+    again = partial(run, protocol=spec, seeds=seeds, exitfirst=given["exitfirst"])
     with report:
         if how == "env":
             with from_environment(**world) as context:
-                wrong = run(context, spec, seeds)
+                wrong = again(context)
         else:
-            wrong = launch(partial(run, protocol=spec, seeds=seeds), ranks=ranks, how=how, **world)[0]
+            wrong = launch(again, ranks=ranks, how=how, **world)[0]
     ctx.exit(1 if wrong else 0)
 
 

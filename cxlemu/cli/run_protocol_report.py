@@ -113,7 +113,7 @@ class ProtocolReport:
                 self._print(f"rank {rank} {_results([run.endings[rank] for run in self._runs])}")
         missing = setting.runs - len(self._runs)
         counts = [f"{len(self._runs)} run{'s' * (len(self._runs) != 1)}", f"{len(wrong)} wrong{_seeds(wrong)}"]
-        counts += [f"{missing} more not made{' after a rank was stuck' * self._runs[-1].stuck}"] if missing else []
+        counts += [f"{missing} more not made{_stopped_by(self._runs[-1])}"] if missing else []
         self._print(f"# {', '.join([*counts, f'{seconds:.1f} s'])}", "bold red" if wrong or missing else "green")
         target = shlex.join([setting.spec, "-n", str(len(setting.hosts))])
         if wrong and wrong[0].seed is not None:
@@ -193,6 +193,10 @@ def _results(endings: list[Ending]) -> str:
     told = [f"{what} in {count} run{'s' * (count > 1)}" for what, count in counts[:RESULTS_SHOWN]]
     more = len(counts) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")
+
+
+def _stopped_by(run: Run) -> str:
+    return " after a rank was stuck" if run.stuck else " after the first wrong one" if run.wrong else ""
 
 
 def _seeds(wrong: list[Run]) -> str:

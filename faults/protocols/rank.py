@@ -27,7 +27,7 @@ from faults.protocols.memory import WordMemory
 
 RESULT_CHARS = TEXT_CHARS = 800  # of what others are told
 ARRIVAL_S = 0.05  # what is posted arrives after so long, if it did not before
-PAUSE_RATE, PAUSE_S = 0.2, 0.002  # with a seed: how often a rank pauses before an operation, and for how long at most
+PAUSE_RATES, PAUSE_S = (0.05, 0.4), 0.01  # with a seed: how often a rank pauses before an operation; at most so long
 LOOK_AT_OTHERS_S = 0.02
 _POSTS = {Do.FLUSH, Do.FLUSH_KEEP, Do.STORE_NT, Do.SIGNAL}
 
@@ -92,6 +92,7 @@ class Rank:
         self._protocol, self._rank, self._ranks = protocol, rank, ranks
         self._words, self._look, self._crash = words, look, crash
         self._pauses = pauses
+        self._pause_rate = 0.0 if pauses is None else pauses.choice(PAUSE_RATES)
         self._deadline_s, self._ends = deadline_s, time.monotonic() + deadline_s
         self._program = Program((), protocol.words(), protocol.line_names)
         self._lines = {word.name: word.line for word in self._program.words}
@@ -140,8 +141,8 @@ class Rank:
 
     def _done(self, step: Step) -> int | None:
         self._operations += 1
-        self._doing = f"is at {step_text(self._program, step)}, its operation {self._operations}"
-        if self._pauses is not None and self._pauses.random() < PAUSE_RATE:
+        self._doing = f"is at {step_text(self._program, step)}, operation {self._operations}"
+        if self._pauses is not None and self._pauses.random() < self._pause_rate:
             time.sleep(self._pauses.random() * PAUSE_S)
         self._go_on()
         if step.do == Do.CRASH:

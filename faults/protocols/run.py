@@ -54,35 +54,37 @@ def load(spec: str) -> Protocol:
     return found
 
 
-def run(context: RankContext, protocol: str | Protocol, seeds: Sequence[int | None]) -> int:
-    """One run for each of the ``seeds``, up to the first that is stuck; returns how many were wrong. Rank 0 emits each
-    `Run` as it ends.
+def run(context: RankContext, protocol: str | Protocol, seeds: Sequence[int | None], *, exitfirst: bool = False) -> int:
+    """One run for each of the ``seeds``, up to the first that is stuck, or with ``exitfirst`` wrong; returns how many
+    were wrong. Rank 0 emits each `Run` as it ends.
 
     ``seeds`` are those of adversaries, None being none; the world's own memory has none, and its hosts are the
     protocol's. Every run begins with the same memory. Raises ArgumentError for what is no protocol or does not fit
     into the pool, and PeerLostError for ranks that are gone.
     """
     runs = _Runs(context, load(protocol) if isinstance(protocol, str) else protocol)
-    return sum(run.wrong for run in runs.all(seeds))
+    return sum(run.wrong for run in runs.all(seeds, exitfirst))
 
 
 class _Runs:
     def __init__(self, context: RankContext, protocol: Protocol) -> None:
         self.context, self.protocol = context, protocol
         self.words = protocol.words()
+        if isinstance(context.memory, ShadowMemory) and context.hosts != protocol.hosts(context.ranks):
+            raise ArgumentError(f"ranks are on hosts {context.hosts}, but {protocol.name} says otherwise")
         cards, lines = context.topology.pool_card_count, len(protocol.lines)
         at = context.arena.take(lines_per_card(lines, cards) * LINE_BYTES).at
         self.places = Places.of(self.words, over_cards(lines, cards, at))
         self.reports = Reports(context.memory, context.arena, context.ranks)
         self.peers = [rank for rank in range(context.ranks) if rank != context.rank]
 
-    def all(self, seeds: Sequence[int | None]) -> Iterator[Run]:
+    def all(self, seeds: Sequence[int | None], exitfirst: bool) -> Iterator[Run]:
         for number, seed in enumerate(seeds):
             run = self.one(number, seed)
             if self.context.rank == 0:
                 self.context.emit(run)
             yield run
-            if run.stuck:  # and so would the others be, a deadline each
+            if run.stuck or (exitfirst and run.wrong):  # after a stuck one others may be too, a deadline each
                 return
 
     def one(self, number: int, seed: int | None) -> Run:
