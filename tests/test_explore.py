@@ -407,6 +407,14 @@ def test_a_host_has_a_rank_or_more(ranks_per_host: Any) -> None:
         shared.program(2)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("which", ["broken", "fixed"])
+def test_who_reads_what_a_neighbour_fetched_has_to_wait_for_it(which: str, ranks: int) -> None:
+    done = cxlemu("explore", f"{EXAMPLES.parent / 'per_host.py'}:{which}", "-n", ranks)
+    assert done.exit_code == (1 if (which, ranks) == ("broken", 4) else 0), done.output
+    assert "note: ranks of one host see each other's stores at once" in done.output
+
+
 def test_nature_moves_a_host_that_several_ranks_share(tmp_path: Path) -> None:
     file = tmp_path / "shared.py"
     file.write_text(SHARED_INDEX)
