@@ -15,10 +15,13 @@ from faults.explore.result import Budget
 from faults.litmus.language import Litmus, read
 from faults.litmus.run import Result, run
 from faults.machine.program import Do, Program, Step, Straight, Word
+from faults.protocols.memory import WordMemory
+from faults.protocols.places import Places, over_cards
 
 FILES = sorted((Path(__file__).parent / "litmus").glob("*.yaml"))
 RUNS = 40
 RATES = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
+ARRIVALS = 0.05  # how often what is posted arrives before a step
 DOORBELLS = (Do.SIGNAL, Do.WAIT)
 
 
@@ -28,9 +31,9 @@ class Emulated:
     def __init__(self, litmus: Litmus, seed: int, *, in_c: bool) -> None:
         program = litmus.program
         self.program, self.random = program, Random(seed)
-        self.offsets = places(litmus)
+        self.places = places(litmus)
         self.pool = np.zeros(LINE_BYTES * len(program.lines), np.uint8)
-        for word, offset in zip(program.words, self.offsets, strict=True):
+        for word, (_, offset) in zip(program.words, self.places.words, strict=True):
             self.pool[offset : offset + 8].view("<u8")[0] = word.initial
         self.caches = [HostCache.private([self.pool]) for _ in range(program.hosts)]
         spec = MemorySpec(seed=seed or None, rates=RATES)  # seed 0: nothing moves by itself
@@ -39,7 +42,7 @@ class Emulated:
             cache = self.caches[thread.host]
             memory = spec.open([self.pool], host_cache=cache, host=thread.host, rank=thread.rank)
             assert isinstance(memory, ShadowMemory)
-            self.memories.append(memory.native if in_c else memory)
+            self.memories.append(WordMemory(memory.native if in_c else memory, self.places))
         self.nodes = [0] * len(program.threads)
         self.registers = [0] * len(program.registers)
         self.events: set[int] = set()
@@ -49,12 +52,14 @@ class Emulated:
         """Registers and pool in the end; None where nobody can go on."""
         while running := [t for t in range(len(self.nodes)) if self.step(t) is not None]:
             self.random.shuffle(running)
+            if self.random.random() < ARRIVALS:
+                self.memories[running[0]].settle()
             if not any(self.does(t) for t in running):  # the first who can
                 return None
         for thread, memory in zip(self.program.threads, self.memories, strict=True):
             if thread.host not in self.crashed:
-                memory.fence()  # what is posted arrives
-        words = [int(self.pool[offset : offset + 8].view("<u8")[0]) for offset in self.offsets]
+                memory.memory.fence()  # what is posted arrives
+        words = [int(self.pool[offset : offset + 8].view("<u8")[0]) for _, offset in self.places.words]
         return (*self.registers, *words)
 
     def step(self, t: int) -> Step | None:
@@ -62,30 +67,9 @@ class Emulated:
         return None if thread.host in self.crashed else thread.step(self.nodes[t])
 
     def does(self, t: int) -> bool:
-        step, memory, host = self.step(t), self.memories[t], self.program.threads[t].host
+        step, host = self.step(t), self.program.threads[t].host
         assert step is not None
-        line = step.place * LINE_BYTES
-        offset = self.offsets[step.place] if 0 <= step.place < len(self.offsets) else 0
-        data = np.array([step.value], "<u8").view(np.uint8)
         match step.do:
-            case Do.STORE:
-                memory.write(0, offset, data)
-            case Do.STORE_NT:
-                memory.write_nt(0, offset, data)
-            case Do.FLUSH | Do.FLUSH_KEEP:
-                memory.flush(0, line, LINE_BYTES, keep=step.do == Do.FLUSH_KEEP)
-            case Do.FENCE:
-                memory.fence()
-            case Do.INVALIDATE:
-                memory.invalidate(0, line, LINE_BYTES)
-            case Do.LOAD:
-                memory.read(0, offset, data)
-                self.registers[step.register] = int(data.view("<u8")[0])
-            case Do.SIGNAL:
-                memory.signal(0, offset, step.value)
-            case Do.WAIT:
-                if memory.poll(0, offset).word < step.value:
-                    return False
             case Do.RECORD:
                 self.events.add(step.place)
             case Do.AWAIT:
@@ -94,21 +78,20 @@ class Emulated:
             case Do.CRASH:
                 self.caches[host].crash(np.random.default_rng(self.random.randrange(1 << 32)))
                 self.crashed.add(host)
+            case _:
+                seen = self.memories[t].do(step)
+                if step.do == Do.WAIT and seen < step.value:
+                    return False
+                if step.do == Do.LOAD:
+                    self.registers[step.register] = seen
         self.nodes[t] += 1
         return True
 
 
-def places(litmus: Litmus) -> list[int]:
-    """Where each word lies in the pool: a doorbell at the begin of its line."""
-    program = litmus.program
-    steps = [step for thread in program.threads for node in range(40) if (step := thread.step(node))]
-    bells = {step.place for step in steps if step.do in DOORBELLS}
-    offsets = [0] * len(program.words)
-    for line in range(len(program.lines)):
-        words = [w for w, word in enumerate(program.words) if word.line == line]
-        for slot, word in enumerate(sorted(words, key=lambda word: word not in bells)):
-            offsets[word] = line * LINE_BYTES + slot * 8
-    return offsets
+def places(litmus: Litmus) -> Places:
+    """All on one card."""
+    lines = over_cards(len(litmus.program.lines), 1, 0)
+    return Places.of(litmus.program.words, lines)
 
 
 def ends(result: Result) -> set[tuple[int, ...]]:

@@ -24,7 +24,14 @@ from faults.verdict import Verdict
 
 @click.command()
 @click.argument("program", metavar="FILE.py:FUNCTION|COLLECTIVE")
-@click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True, help="One a host.")
+@click.option(
+    "-n",
+    "--ranks",
+    type=click.IntRange(1, RANKS_MAX),
+    default=2,
+    show_default=True,
+    help="One a host, unless the protocol has ranks_per_host.",
+)
 @click.option(
     "-b",
     "--bytes",
@@ -103,7 +110,7 @@ def command(
     again += [f"--variant={variant}"] if variant else []
     again += [f"--cluster={cluster}"] if cluster else []
     again += [f"--calls={calls}"] if calls else []
-    _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again)
+    _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again, searched.note)
     write_json(json_file, _document(searched.machine, result, program, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
 
@@ -122,7 +129,7 @@ def _schedule(text: str) -> Schedule:
     raise ArgumentError(f"--replay {text}: the file has no schedule; give what `cxlemu explore --json` wrote")
 
 
-def _print(machine: Machine, result: Exploration, what: str, again: list[str]) -> None:
+def _print(machine: Machine, result: Exploration, what: str, again: list[str], note: str) -> None:
     out = console()
     if result.finding is not None:
         out.print(f"{what}: {result.finding.kind}: {result.finding.text}", style="bold red", markup=False)
@@ -132,6 +139,8 @@ def _print(machine: Machine, result: Exploration, what: str, again: list[str]) -
         out.print(f"{what}: ok, in every execution", style="bold green", markup=False)
     speed = f"{result.states} states, {result.transitions} transitions, {result.seconds:.2f} s"
     out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")
+    if note:
+        out.print(f"note: {note}")
     if result.schedule:
         out.print(schedule_table(machine, result.schedule))
         out.print(f"again: {shlex.join([*again, '--replay', to_token(result.schedule)])}", markup=False)

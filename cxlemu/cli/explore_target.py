@@ -24,6 +24,7 @@ from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
 DTYPE = "f32"
+STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffers are not modelled"
 BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
 
 
@@ -33,6 +34,7 @@ class Target:
     machine: Machine
     judge: Callable[[Exploration], Exploration]  # what a search found, and what is found beyond that
     known: Exploration | None = None  # no search is needed
+    note: str = ""  # beside the verdict
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def target(spec: str, ranks: int, calls: Calls) -> Target:
                 "--bytes, --variant, --calls and --cluster go with a collective, not with a protocol of your own"
             )
         machine = Machine(found.program(ranks))
-        return Target(name, machine, lambda explored: judge_ends(found, machine, explored))
+        note = STORE_BUFFERS if len(set(found.hosts(ranks))) < ranks else ""
+        return Target(name, machine, lambda explored: judge_ends(found, machine, explored), note=note)
     own = own_recipe(found, name, spec)
     if own is None:
         raise ArgumentError(f"explore {spec}: {file} has no {name!r} decorated with @protocol or @algorithm")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
-from uuid import UUID
 
 import click
 
@@ -20,15 +19,15 @@ from cxlemu.capacity.lease import lease_for
 from cxlemu.checksums import INTEGRITIES, check_integrity
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run_faults import FaultScript
+from cxlemu.cli.run_memory import adversary_seed, memory_of, number, real_cards
 from cxlemu.cli.run_pace import check_flags, time_scale_of
 from cxlemu.cli.run_report import Report, Setup
 from cxlemu.clusters import ranks_per_cluster
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import Kind, MemorySpec
+from cxlemu.memory import Kind
 from cxlemu.pace import TIME_SCALE_MAX, TIME_SCALE_MIN, Pace
 from cxlemu.plan import DTYPES
-from cxlemu.pool.dax import DaxPool
 from cxlemu.units import BytesParam, format_bytes
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
@@ -85,6 +84,14 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     help="auto; every; or naive, aggregate, all, line, and two_shot for all_reduce.",
 )
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Run an algorithm of your own; executes the file.")
+@click.option("--protocol", metavar="FILE.py:NAME", help="Run a protocol of your own instead; executes the file.")
+@click.option(
+    "--seeds", type=click.IntRange(1), metavar="N", help="Of a protocol: runs under N adversaries.  [default: 10]"
+)
+@click.option(
+    "--repeat", type=click.IntRange(1), metavar="N", help="Of a protocol: runs of each seed.  [default: 1; 10 if none]"
+)
+@click.option("-x", "--exitfirst", is_flag=True, help="Of a protocol: no more runs after the first that is wrong.")
 @click.option("--in-place", is_flag=True, help="The smaller buffer is part of the larger one, as NCCL has it.")
 @click.option("--iters", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Timed calls per row.")
 @click.option(
@@ -173,6 +180,10 @@ def command(
     root: str,
     variant: str,
     algorithm: str | None,
+    protocol: str | None,
+    seeds: int | None,
+    repeat: int | None,
+    exitfirst: bool,
     in_place: bool,
     iters: int,
     warmup: int,
@@ -207,6 +218,7 @@ def command(
       cxlemu run all_reduce -n 3 -b 8 -e 4M -f 2 -d f32,bf16 -o all
       cxlemu run broadcast --variant every --root all --adversary 7 -v
       cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
+      cxlemu run --protocol examples/protocols/ring_queue.py:fixed --seeds 20
       cxlemu run all_gather --launch threads --json result.json
       cxlemu run all_reduce -n 3 -e 4K --faults examples/disturbed.yaml
       cxlemu run all_gather -n 2 -b 64K -e 4M -f 8 -c laptop --pace
@@ -214,31 +226,35 @@ def command(
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu run --tenant red --pool shared --backend shm
     """
+    if protocol is not None:
+        from cxlemu.cli.run_protocol import run_protocol  # only here: it takes the explorer's modules
+
+        run_protocol(ctx, protocol)
+    if seeds is not None or repeat is not None or exitfirst:
+        raise ArgumentError("--seeds, --repeat and --exitfirst go with --protocol")
     check_json_file(json_file)  # before --algorithm executes anything
     if algorithm is not None and variant != AUTO:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
-    off = adversary == "off" or (adversary is None and backend != "emulated")
-    seed = DEFAULT_SEED if off or adversary is None else _number(adversary, "--adversary", "off")
+    nature = adversary_seed(adversary, backend)
     sweep = Sweep(
         collectives=_collectives(collectives, algorithm),
         sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=datatype,
         redops=op,
-        roots=None if root == "all" else (_number(root, "--root", "all"),),
+        roots=None if root == "all" else (number(root, "--root", "all"),),
         variant=variant,
         algorithm=algorithm,
         iterations=iters,
         warmup=warmup,
         in_place=in_place,
         check=check == "1",
-        seed=seed,
+        seed=DEFAULT_SEED if nature is None else nature,
         region_bytes=region_bytes,
         engine=engine,
         integrity=integrity,
     )
     check_integrity(integrity)
-    uuid, pool_name = (_uuid(pool), None) if backend == "dax" or tenant is None else (None, pool)
-    memory = MemorySpec(backend, None if off else seed, devices=devices, pool=uuid)
+    memory, pool_name = memory_of(backend, nature, devices, pool, tenant)
     check_engine(engine)
     faults = None if script_file is None else FaultScript.load(script_file, how=how, adversary=adversary)
     if faults is not None:
@@ -254,7 +270,7 @@ def command(
         memory=memory,
         launch=place.launcher if place is not None else how,
         engine=engine,
-        cards=_real_cards(memory) if lease is None else lease.describe(),
+        cards=real_cards(memory) if lease is None else lease.describe(),
         tenant=tenant,
         pool_name=pool_name,
     )
@@ -309,29 +325,9 @@ def _run(
     )
 
 
-def _real_cards(memory: MemorySpec) -> str:
-    if memory.kind != "dax":
-        return ""
-    with DaxPool.attach(memory.devices, memory.pool) as pool:
-        return pool.describe()
-
-
 def _collectives(named: tuple[str, ...], algorithm: str | None) -> tuple[str, ...]:
     if named:
         return named
     if algorithm is not None:
         return (load_algorithm(algorithm).collective,)
     return tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
-
-
-def _uuid(text: str | None) -> UUID | None:
-    try:
-        return None if text is None else UUID(text)
-    except ValueError:
-        raise ArgumentError(f"--pool: {text!r} is not a valid UUID.") from None
-
-
-def _number(text: str, flag: str, word: str) -> int:
-    if not text.isdecimal() or not text.isascii():
-        raise ArgumentError(f"{flag} takes a number that is not negative, or {word!r}, not {text!r}")
-    return int(text)

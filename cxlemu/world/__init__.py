@@ -34,6 +34,7 @@ def launch(
     pool_name: str | None = None,
     pace: Pace | None = None,
     tenant: str | None = None,
+    hosts: tuple[int, ...] | None = None,
 ) -> list[T]:
     """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``; its results in rank order.
 
@@ -47,12 +48,14 @@ def launch(
     ``memory.devices``. Its pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing else; it waits
     for a grant up to a deadline.
 
+    ``hosts``: that of each rank, whatever hosts the topology has; by default as it places them.
+
     When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
     InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
     SIGHUP and SIGQUIT stop all ranks; an emulated pool is removed in every case.
     """
     return _run(
-        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, survivors=False
+        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, hosts, survivors=False
     ).in_rank_order()
 
 
@@ -72,7 +75,9 @@ def launch_survivors(
     """As `launch`, for ranks that go on when another one dies: the ``results`` of those that came through, by rank, and
     the ``failures`` of the others. When some failed and the first of the others is through, the rest have one deadline.
     """
-    return _run(main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, survivors=True)
+    return _run(
+        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, None, survivors=True
+    )
 
 
 def _run(
@@ -86,11 +91,12 @@ def _run(
     pool_name: str | None,
     pace: Pace | None,
     tenant: str | None,
+    hosts: tuple[int, ...] | None,
     *,
     survivors: bool,
 ) -> Outcome[T]:
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
-    world = World(ranks, machine(topology, memory, lease), memory, deadline_s, how, pace, lease)
+    world = World(ranks, machine(topology, memory, lease), memory, deadline_s, how, pace, lease, hosts)
     if how == "threads":
         run = run_threads
     elif how == "processes":

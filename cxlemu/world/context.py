@@ -100,6 +100,7 @@ class World:
     launch: str
     pace: Pace | None = None
     lease: Lease | None = None  # its pool is a part of one that is there already
+    placement: tuple[int, ...] | None = None  # the host of each rank; None: as the topology places them
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -110,10 +111,12 @@ class World:
             raise ArgumentError("a pace is for emulated pools: real cards take the time that they take")
         if self.pace is not None and self.lease is not None:
             raise ArgumentError("a pace is for a whole pool: tenants would take turns at clocks that they do not share")
+        if self.placement is not None and (len(self.placement) != self.ranks or min(self.placement) < 0):
+            raise ArgumentError(f"{self.ranks} ranks are not placed by the hosts {self.placement}")
 
     @cached_property
     def hosts(self) -> tuple[int, ...]:
-        return self.topology.place(self.ranks)
+        return self.placement or self.topology.place(self.ranks)
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -190,6 +193,7 @@ class World:
                 __version__,
                 self.ranks,
                 topology,
+                self.hosts,
                 repr(self.memory),
                 self.pace is not None,
                 pool.uuid.hex,

@@ -93,6 +93,7 @@ def from_environment(
     pace: Pace | None = None,
     tenant: str | None = None,
     pool_name: str | None = None,
+    hosts: tuple[int, ...] | None = None,
 ) -> Iterator[RankContext]:
     """This process's place in the world that a launcher started; the other arguments as for ``launch``, and so is
     ``pool_name``, which only a tenant has.
@@ -106,7 +107,8 @@ def from_environment(
     if tenant is not None and memory.kind == "emulated":
         raise ArgumentError("a tenant's emulated caches are those of one launch: under a launcher take shm or dax")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
-    world = World(place.ranks, machine(topology, memory, lease), memory, deadline_s, place.launcher, pace, lease)
+    topology = machine(topology, memory, lease)
+    world = World(place.ranks, topology, memory, deadline_s, place.launcher, pace, lease, hosts)
     first = place.rank == 0
     with (
         stops_exit(),

@@ -1,6 +1,7 @@
 """A slot whose reader says "free" before it has copied the message out: the writer's next one is what it copies.
 
 cxlemu explore examples/protocols/early_free.py:broken
+cxlemu run --protocol examples/protocols/early_free.py:broken --seeds 400 -x
 """
 
 from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol

@@ -2,6 +2,7 @@
 works on an entry that is not there yet.
 
 cxlemu explore examples/protocols/early_ready.py:broken
+cxlemu run --protocol examples/protocols/early_ready.py:broken --adversary off
 """
 
 from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol

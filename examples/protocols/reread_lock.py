@@ -2,6 +2,7 @@
 after the other. Without atomics it takes an algorithm such as Burns' with one bit for each host.
 
 cxlemu explore examples/protocols/reread_lock.py:broken
+cxlemu run --protocol examples/protocols/reread_lock.py:broken --seeds 400 -x
 """
 
 from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol

@@ -2,6 +2,7 @@
 A checksum says that a bucket is whole, not that it is the new one.
 
 cxlemu explore examples/protocols/ring_queue.py:broken
+cxlemu run --protocol examples/protocols/ring_queue.py:broken --seeds 5
 """
 
 from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol

@@ -2,6 +2,7 @@
 takes the other host's field back to what it was.
 
 cxlemu explore examples/protocols/shared_line.py:broken
+cxlemu run --protocol examples/protocols/shared_line.py:broken --seeds 30
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,6 +2,7 @@
 to evict the index, which may be never.
 
 cxlemu explore examples/protocols/unflushed_index.py:broken
+cxlemu run --protocol examples/protocols/unflushed_index.py:broken --adversary off --deadline-s 2
 """
 
 from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from cxlemu.errors import ArgumentError
 from faults.explore.frames import NotComparableError, freeze, key
 from faults.explore.leash import RanAwayError, leash
-from faults.explore.operations import VALUE_MAX, Operation, Steps, is_value
+from faults.explore.operations import Steps, as_step
 from faults.machine.program import Do, Step
 
 NODES_MAX, HISTORY_MAX = 100_000, 500  # of one rank; operations from its begin to a node
@@ -30,11 +30,10 @@ class _Node:
 class RankThread:
     """The automaton of one rank: nodes are found as a search reaches them, by running the generator up to there."""
 
-    def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int) -> None:
-        self.host = self.rank = rank
+    def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int, host: int) -> None:
+        self.rank, self.host = rank, host
         self.name = f"rank {rank}"
         self._function, self._places, self._ranks = function, places, ranks
-        self._words = list(places)
         self._nodes: list[_Node] = []
         self._known: dict[Hashable, int] = {}
         self.first = self._node(())
@@ -101,17 +100,7 @@ class RankThread:
             raise ArgumentError(f"{what}: keep numbers, text, tuples, lists, dicts and sets") from None
 
     def _step(self, operation: object) -> Step:
-        if not isinstance(operation, Operation):
-            raise ArgumentError(f"{self._who()} yields {operation!r:.60}: yield operations such as Load('x')")
-        do, place, value = operation
-        if do in {Do.FENCE, Do.CRASH}:
-            return Step(do)
-        if place not in self._places:
-            raise ArgumentError(f"{self._who()}: there is no word {place!r:.60}, only {', '.join(self._words)}")
-        if not is_value(value):
-            raise ArgumentError(f"{self._who()}: {place} can hold 0 to {VALUE_MAX}, not {value!r:.60}")
-        by_line = do in {Do.FLUSH, Do.FLUSH_KEEP, Do.INVALIDATE}
-        return Step(do, self._places[place] if by_line else self._words.index(place), value)
+        return as_step(operation, self._places, self._who())
 
     def _who(self) -> str:
         return f"{self._function.__name__}, rank {self.rank}"

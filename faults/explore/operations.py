@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from faults.machine.program import Do
+from cxlemu.errors import ArgumentError
+from faults.machine.program import Do, Step
 
 VALUE_MAX = 2**31 - 1
 
@@ -63,3 +64,21 @@ def Crash() -> Operation:
 def is_value(value: object) -> bool:
     """Whether a word can hold it."""
     return type(value) is int and 0 <= value <= VALUE_MAX
+
+
+def as_step(operation: object, places: Mapping[str, int], who: str) -> Step:
+    """What a rank yielded, on the words of a program: ``places`` maps each of them, in order, to its line.
+
+    Raises ArgumentError that begins with ``who`` for what is no operation, no word, or no value that fits.
+    """
+    if not isinstance(operation, Operation):
+        raise ArgumentError(f"{who} yields {operation!r:.60}: yield operations such as Load('x')")
+    do, place, value = operation
+    if do in {Do.FENCE, Do.CRASH}:
+        return Step(do)
+    if place not in places:
+        raise ArgumentError(f"{who}: there is no word {place!r:.60}, only {', '.join(places)}")
+    if not is_value(value):
+        raise ArgumentError(f"{who}: {place} can hold 0 to {VALUE_MAX}, not {value!r:.60}")
+    by_line = do in {Do.FLUSH, Do.FLUSH_KEEP, Do.INVALIDATE}
+    return Step(do, places[place] if by_line else list(places).index(place), value)

@@ -1,0 +1,204 @@
+"""What ``cxlemu run --protocol`` shows while runs end: what went wrong, a progress bar, at the end a sum; and JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from cxlemu import __version__
+from cxlemu.cli.output import write_json
+from cxlemu.errors import name_numbers
+from cxlemu.memory import MemorySpec
+from faults.protocols.rank import Ending, How
+from faults.protocols.run import Run
+
+TO_STDOUT = Path("-")
+RESULTS_SHOWN = 3  # different ones of a rank
+
+
+@dataclass(frozen=True)
+class Setting:
+    spec: str
+    hosts: tuple[int, ...]  # of each rank
+    memory: MemorySpec
+    seed: int | None  # of the first run's adversary
+    runs: int
+    launch: str
+    cards: str  # what real ones are, or a tenant's
+    topology: str
+
+
+class ProtocolReport:
+    """Call it with each `Run`; as a context it surrounds all of them. ``silent``: as in run_report.Report."""
+
+    def __init__(self, setting: Setting, *, json_file: Path | None, silent: bool) -> None:
+        self._setting = setting
+        self._json_file = None if silent else json_file
+        self._runs: list[Run] = []
+        self._shown: set[object] = set()  # what went wrong
+        self._began = time.monotonic()
+        terminal = None if sys.stderr.isatty() else False
+        to_stderr = json_file == TO_STDOUT
+        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal, stderr=to_stderr)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._out,
+            transient=True,
+            disable=silent or not self._out.is_terminal,
+        )
+        self._task = self._progress.add_task("runs", total=setting.runs)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        setting, ranks = self._setting, len(self._setting.hosts)
+        hosts = f"host{'s' * (max(setting.hosts) > 0)}"
+        each = "+".join(str(count) for count in Counter(setting.hosts).values())
+        where = f"{ranks} rank{'s' * (ranks > 1)} on {max(setting.hosts) + 1} {hosts} ({each})"
+        self._print(f"# {'cxlemu':<8} {__version__}")
+        self._print(f"# {'protocol':<8} {setting.spec}, {where}, launch: {setting.launch}")
+        self._print(f"# {'memory':<8} {self._memory()}")
+        if setting.cards:
+            self._print(f"# {'cards':<8} {setting.cards}")
+        if setting.memory.kind != "emulated":
+            self._print(f"# {'hides':<8} {self._hides()}", "yellow")
+        return self
+
+    def __call__(self, message: object) -> None:
+        assert isinstance(message, Run)
+        self._runs.append(message)
+        self._progress.update(self._task, completed=len(self._runs))
+        what = (message.final, *((ending.how, ending.text, ending.where) for ending in message.endings))
+        if message.wrong and what not in self._shown:
+            self._shown.add(what)
+            self._show(message)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        seconds = time.monotonic() - self._began
+        try:
+            if self._runs:
+                self._sum_up(seconds)
+        finally:
+            self._write(seconds, error)
+
+    def _show(self, run: Run) -> None:
+        self._print(f"{_named(run)}: wrong", "bold red")
+        for rank, ending in enumerate(run.endings):
+            self._print(f"  rank {rank} {_told(ending)}", "red" if ending.wrong else "")
+        if run.final:
+            self._print(f"  in the end: {run.final}", "red")
+            self._print(f"  memory: {', '.join(f'{word} = {value}' for word, value in run.memory.items())}")
+
+    def _sum_up(self, seconds: float) -> None:
+        setting, wrong = self._setting, [run for run in self._runs if run.wrong]
+        if not wrong:
+            for rank in range(len(setting.hosts)):
+                self._print(f"rank {rank} {_results([run.endings[rank] for run in self._runs])}")
+        missing = setting.runs - len(self._runs)
+        counts = [f"{len(self._runs)} run{'s' * (len(self._runs) != 1)}", f"{len(wrong)} wrong{_seeds(wrong)}"]
+        counts += [f"{missing} more not made{_stopped_by(self._runs[-1])}"] if missing else []
+        self._print(f"# {', '.join([*counts, f'{seconds:.1f} s'])}", "bold red" if wrong or missing else "green")
+        target = shlex.join([setting.spec, "-n", str(len(setting.hosts))])
+        if wrong and wrong[0].seed is not None:
+            self._print(f"# again: cxlemu run --protocol {target} --adversary {wrong[0].seed} --seeds 1 --repeat 10")
+        self._print(f"# A run is one interleaving. To search all of them: cxlemu explore {target}")
+
+    def _write(self, seconds: float, error: BaseException | None) -> None:
+        document = self._document(seconds, error)
+        if self._json_file == TO_STDOUT:
+            click.echo(json.dumps(document, indent=2))
+        else:
+            write_json(self._json_file, document)
+
+    def _memory(self) -> str:
+        memory, seed = self._setting.memory, self._setting.seed
+        if memory.kind != "emulated" or seed is None:
+            return memory.describe()
+        return f"non-coherent, adversaries from seed {seed} on; ranks pause at random, too"
+
+    def _hides(self) -> str:
+        if self._setting.memory.kind == "shm":
+            return "a coherent pool: no flush or invalidate that is missing shows here"
+        if self._setting.launch in ("processes", "threads"):
+            return "all ranks are on this host, whose cache is coherent: to run on several hosts, --launch env on each"
+        return "ranks of one machine share its coherent cache"
+
+    def _document(self, seconds: float, error: BaseException | None) -> dict[str, Any]:
+        setting = self._setting
+        document = {
+            "version": __version__,
+            "protocol": setting.spec,
+            "ranks": len(setting.hosts),
+            "hosts": list(setting.hosts),
+            "config": setting.topology,
+            "backend": setting.memory.kind,
+            "launch": setting.launch,
+            "runs": [
+                {
+                    "number": run.number,
+                    "seed": run.seed,
+                    "wrong": run.wrong,
+                    "final": run.final,
+                    "memory": dict(run.memory),
+                    "ranks": [asdict(ending) for ending in run.endings],
+                }
+                for run in self._runs
+            ],
+            "asked_for": setting.runs,
+            "wrong": sum(run.wrong for run in self._runs),
+            "seconds": seconds,
+        }
+        if error is not None:
+            interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+            document["error"] = "interrupted" if interrupted else str(error) or type(error).__name__
+        return document
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(Text(line, style))
+
+
+def _named(run: Run) -> str:
+    return f"run {run.number + 1}" + ("" if run.seed is None else f", seed {run.seed}")
+
+
+def _told(ending: Ending) -> str:
+    at = f" at {ending.where}" if ending.where else ""
+    if ending.how == How.RETURNED:
+        return f"returned {ending.result}"
+    return f"{ending.how}{at}" + (f": {ending.text}" if ending.text else "")
+
+
+def _results(endings: list[Ending]) -> str:
+    """Of one rank in all runs."""
+    counts = Counter(_told(ending) for ending in endings).most_common()
+    if len(counts) == 1:
+        return counts[0][0]
+    told = [f"{what} in {count} run{'s' * (count > 1)}" for what, count in counts[:RESULTS_SHOWN]]
+    more = len(counts) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more else "")
+
+
+def _stopped_by(run: Run) -> str:
+    return " after a rank was stuck" if run.stuck else " after the first wrong one" if run.wrong else ""
+
+
+def _seeds(wrong: list[Run]) -> str:
+    seeds = [run.seed for run in wrong if run.seed is not None]
+    return f" ({name_numbers('seed', seeds)})" if seeds else ""

@@ -1,0 +1,57 @@
+"""How each rank ended, told to all others through the pool: room for each, written before a barrier and read after."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+
+from cxlemu.errors import RunError
+from cxlemu.memory.protocol import HostMemory
+from cxlemu.pool.arena import Arena
+from faults.protocols.rank import TEXT_CHARS, Ending, How
+
+LENGTH_BYTES = 8
+REPORT_BYTES = 24 << 10  # six bytes a character at most, of three texts, and their names
+CARD = 0
+
+
+class Reports:
+    """``memory`` is one that nothing disturbs."""
+
+    def __init__(self, memory: HostMemory, arena: Arena, ranks: int) -> None:
+        """Raises ArgumentError where the pool has no room for them."""
+        self._memory = memory
+        self._offset = arena.take(ranks * REPORT_BYTES).at
+        self._ranks = ranks
+
+    def publish(self, rank: int, ending: Ending) -> None:
+        text = json.dumps(asdict(ending)).encode()
+        assert len(text) <= REPORT_BYTES - LENGTH_BYTES
+        page = np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)
+        at = self._offset + rank * REPORT_BYTES
+        self._memory.write(CARD, at, page)
+        self._memory.flush(CARD, at, page.nbytes)
+        self._memory.fence()
+
+    def read(self) -> tuple[Ending, ...]:
+        """Of all ranks. Raises RunError for one that is damaged."""
+        nbytes = self._ranks * REPORT_BYTES
+        self._memory.invalidate(CARD, self._offset, nbytes)
+        pages = np.empty(nbytes, np.uint8)
+        self._memory.read(CARD, self._offset, pages)
+        return tuple(_parse(rank, page.tobytes()) for rank, page in enumerate(pages.reshape(-1, REPORT_BYTES)))
+
+
+def _parse(rank: int, page: bytes) -> Ending:
+    """From the pool, so it is trusted in nothing."""
+    length = int.from_bytes(page[:LENGTH_BYTES], "little")
+    try:
+        said: dict[str, object] = json.loads(page[LENGTH_BYTES:][:length])  # no longer than the page
+        result, text, where = (said[name] for name in ("result", "text", "where"))
+        assert isinstance(result, str) and isinstance(text, str) and isinstance(where, str)
+        assert max(map(len, (result, text, where))) <= TEXT_CHARS
+        return Ending(How(str(said["how"])), result, text, where)
+    except (AssertionError, ValueError, TypeError, KeyError, RecursionError):
+        raise RunError(f"the report of rank {rank} in the pool is damaged") from None

@@ -1,0 +1,182 @@
+"""A protocol, run again and again by the ranks of a world: each run on fresh lines, with an adversary of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from cxlemu import userfile
+from cxlemu.errors import ArgumentError, CancelledError
+from cxlemu.memory import WORST_CASE
+from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
+from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.pool.session import State
+from cxlemu.pool.status import HEARTBEAT_S
+from cxlemu.world import RankContext
+from faults.explore.programs import Protocol
+from faults.protocols.memory import WordMemory
+from faults.protocols.places import WORD_BYTES, Places, lines_per_card, over_cards
+from faults.protocols.rank import LOOK_AT_OTHERS_S, Ending, How, Rank, StoppedError
+from faults.protocols.reports import Reports
+
+assert LOOK_AT_OTHERS_S <= HEARTBEAT_S
+GRACE_S = 10.0  # until all ranks have told how they ended, after their deadline
+_RUNNING, _THROUGH, _FAILED = 1, 2, 3  # the tag of a rank's status
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one run. ``final`` is what the protocol's ``final`` said against its end, if anything."""
+
+    number: int
+    seed: int | None  # of the adversary
+    endings: tuple[Ending, ...]  # in rank order
+    memory: Mapping[str, int]  # the pool, word by word, in the end
+    final: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        return bool(self.final) or any(ending.wrong for ending in self.endings)
+
+    @property
+    def stuck(self) -> bool:
+        return any(ending.how == How.STUCK for ending in self.endings)
+
+
+def load(spec: str) -> Protocol:
+    """``FILE.py:NAME``; executes the file. Raises ArgumentError where there is no such protocol."""
+    found, file, name = userfile.load(spec, "--protocol")
+    if not isinstance(found, Protocol):
+        raise ArgumentError(f"--protocol {spec}: {file} has no {name!r} decorated with @protocol")
+    return found
+
+
+def run(context: RankContext, protocol: str | Protocol, seeds: Sequence[int | None], *, exitfirst: bool = False) -> int:
+    """One run for each of the ``seeds``, up to the first that is stuck, or with ``exitfirst`` wrong; returns how many
+    were wrong. Rank 0 emits each `Run` as it ends.
+
+    ``seeds`` are those of adversaries, None being none; the world's own memory has none, and its hosts are the
+    protocol's. Every run begins with the same memory. Raises ArgumentError for what is no protocol or does not fit
+    into the pool, and PeerLostError for ranks that are gone.
+    """
+    runs = _Runs(context, load(protocol) if isinstance(protocol, str) else protocol)
+    return sum(run.wrong for run in runs.all(seeds, exitfirst))
+
+
+class _Runs:
+    def __init__(self, context: RankContext, protocol: Protocol) -> None:
+        self.context, self.protocol = context, protocol
+        self.words = protocol.words()
+        if isinstance(context.memory, ShadowMemory) and context.hosts != protocol.hosts(context.ranks):
+            raise ArgumentError(f"ranks are on hosts {context.hosts}, but {protocol.name} says otherwise")
+        cards, lines = context.topology.pool_card_count, len(protocol.lines)
+        at = context.arena.take(lines_per_card(lines, cards) * LINE_BYTES).at
+        self.places = Places.of(self.words, over_cards(lines, cards, at))
+        self.reports = Reports(context.memory, context.arena, context.ranks)
+        self.peers = [rank for rank in range(context.ranks) if rank != context.rank]
+
+    def all(self, seeds: Sequence[int | None], exitfirst: bool) -> Iterator[Run]:
+        for number, seed in enumerate(seeds):
+            run = self.one(number, seed)
+            if self.context.rank == 0:
+                self.context.emit(run)
+            yield run
+            if run.stuck or (exitfirst and run.wrong):  # after a stuck one others may be too, a deadline each
+                return
+
+    def one(self, number: int, seed: int | None) -> Run:
+        context = self.context
+        words = WordMemory(self._memory(seed), self.places)
+        self._begin(words, number)
+        rank = Rank(
+            self.protocol,
+            context.rank,
+            context.ranks,
+            words,
+            deadline_s=context.deadline_s,
+            pauses=None if seed is None else Random(f"{seed}/{context.rank}"),
+            look=lambda: self._look(number),
+            crash=lambda: self._crash(number),
+        )
+        ending = rank.run()
+        self._say(number, _FAILED if ending.how == How.FAILED else _THROUGH)
+        self.reports.publish(context.rank, ending)
+        context.session.barrier(context.deadline_s + GRACE_S)
+        return self._judged(Run(number, seed, self.reports.read(), self._pool()))
+
+    def _memory(self, seed: int | None) -> HostMemory:
+        """On the host's cache, with an adversary of this run."""
+        context, quiet = self.context, self.context.memory
+        if not isinstance(quiet, ShadowMemory):
+            return quiet
+        spec = replace(WORST_CASE, seed=seed)
+        return spec.open(context.pool.cards, host_cache=quiet.cache, host=context.host, rank=context.rank)
+
+    def _begin(self, words: WordMemory, number: int) -> None:
+        """All lines as they are in the beginning, and in nobody's cache."""
+        context, quiet = self.context, self.context.memory
+        self._meet()  # all have seen the end of the run before
+        for card, offset in self.places.lines:
+            quiet.invalidate(card, offset, LINE_BYTES)
+        self._say(number, _RUNNING)
+        self._meet()
+        if context.rank == 0:
+            for place, line in zip(self.places.lines, self._initial(), strict=True):
+                quiet.write(*place, line)
+                quiet.flush(*place, LINE_BYTES)
+            quiet.fence()
+        self._meet()
+        for card, offset in self.places.lines:  # so an adversary has heard of them, too
+            words.memory.invalidate(card, offset, LINE_BYTES)
+        self._meet()
+
+    def _meet(self) -> None:
+        self.context.session.barrier(self.context.deadline_s)
+
+    def _initial(self) -> Iterator[Bytes]:
+        lines = np.zeros((len(self.places.lines), LINE_BYTES), np.uint8)
+        for word, place in zip(self.words, self.places.words, strict=True):
+            lines[word.line].view("<u8")[place.slot] = word.initial
+        return iter(lines)
+
+    def _say(self, number: int, tag: int) -> None:
+        self.context.session.report(0, number, tag, self.protocol.name)
+
+    def _look(self, number: int) -> None:
+        """Raises StoppedError when another rank failed, and what the world has to say."""
+        self.context.check()
+        self.context.session.beat()
+        for peer in self.peers:
+            status = self.context.session.peek(peer)
+            if status is not None and status.state == State.FAILED:
+                raise CancelledError(f"stopped, because rank {peer} failed")
+            if status is not None and (status.call, status.tag) == (number, _FAILED):
+                raise StoppedError(f"stopped, because rank {peer} failed")
+
+    def _crash(self, number: int) -> None:
+        context, quiet = self.context, self.context.memory
+        if not isinstance(quiet, ShadowMemory):
+            raise ArgumentError("Crash() is for the emulated pool: a real host's cache is not lost on request")
+        if context.hosts.count(context.host) > 1:
+            raise ArgumentError("Crash() of a host that ranks share can be explored, and not run: they end at once")
+        quiet.cache.crash(np.random.default_rng(number))
+
+    def _pool(self) -> dict[str, int]:
+        """What is in the pool itself, whatever caches hold."""
+        if self.context.backend.name == "dax":
+            for card, offset in self.places.lines:
+                self.context.memory.invalidate(card, offset, LINE_BYTES)
+        cards = self.context.pool.cards
+        places = zip(self.words, self.places.words, strict=True)
+        return {word.name: int(cards[card][at : at + WORD_BYTES].view("<u8")[0]) for word, (card, at) in places}
+
+    def _judged(self, run: Run) -> Run:
+        """By ``final``, where all ranks came to their end."""
+        if not all(ending.how in (How.RETURNED, How.CRASHED) for ending in run.endings):
+            return run
+        if self.protocol.final is None:
+            return run
+        return replace(run, final=self.protocol.judge(run.memory, [ending.value for ending in run.endings]))
