@@ -29,6 +29,8 @@ class Backend:
     guarantees: str
     elides: Step
     instead: str  # what orders memory in place of the steps elided
+    emulates_caches: bool = False  # every host is emulated, and has a cache of its own in front of the pool
+    on_devices: bool = False  # the pool is real cards, which are there before a run and stay after it
 
     def describe(self) -> str:
         """What it guarantees, what is elided for that, and what orders memory then: the end of a sentence."""
@@ -47,6 +49,7 @@ BACKENDS = {
             guarantees="nothing: another host's stores arrive when they were flushed and the line is fetched again",
             elides=NOTHING,
             instead="",
+            emulates_caches=True,
         ),
         Backend(
             name="shm",
@@ -61,6 +64,7 @@ BACKENDS = {
             guarantees="coherence within a host only",
             elides=NOTHING,
             instead="",
+            on_devices=True,
         ),
     )
 }

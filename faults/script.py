@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 from pydantic import AfterValidator, Field, model_validator
 
+from cxlemu.backends import BACKENDS
 from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
@@ -151,7 +152,7 @@ class Script(Model):
         for number, fault in enumerate(self.faults):
             if fault.rank >= ranks:
                 raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
-            if FAULTS[fault.kind].emulated and backend != "emulated":
+            if FAULTS[fault.kind].emulated and not BACKENDS[backend].emulates_caches:
                 raise ConfigError(
                     f"faults[{number}].kind {fault.kind} needs emulated memory, not the backend {backend!r}: "
                     f"on all backends there are {listed(n for n, k in FAULTS.items() if not k.emulated)}"

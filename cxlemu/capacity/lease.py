@@ -53,7 +53,7 @@ class Lease:
 
 def whole_pool(memory: MemorySpec, name: str | None, deadline_s: float) -> ShmPool | DaxPool:
     """The pool whose capacity is lent: on the memory's devices, or in shared memory under its name."""
-    if memory.kind == "dax":
+    if memory.backend.on_devices:
         return DaxPool.attach(memory.devices, memory.pool)
     if name is None:
         raise ArgumentError("a tenant is one of a pool that is there already: give the pool's name")
@@ -74,7 +74,7 @@ def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: f
                 raise AccessError(f"{_nothing(tenant, pool.name)}; {_holders(table.entries())}")
             time.sleep(LOOK_S)
         slot = min(its, key=lambda slot: its[slot].grant.number)
-        uuid_or_name = str(UUID(pool.name)) if memory.kind == "dax" else pool.name
+        uuid_or_name = str(UUID(pool.name)) if memory.backend.on_devices else pool.name
         return Lease(uuid_or_name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)
 
 

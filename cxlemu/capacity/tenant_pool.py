@@ -45,7 +45,7 @@ class TenantPool(Pool):
     @classmethod
     def attach(cls, lease: Lease, memory: MemorySpec, deadline_s: float) -> TenantPool:
         """Raises PoolError where the pool is not there any more, or is another one."""
-        if memory.kind == "dax":
+        if memory.backend.on_devices:
             memory = replace(memory, pool=UUID(lease.pool))
         with whole_pool(memory, lease.pool, deadline_s) as whole:
             if len(whole.cards) != lease.cards or lease.grant.end > whole.card_bytes:

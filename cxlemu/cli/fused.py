@@ -21,6 +21,7 @@ from collectives.fused.plans import build
 from collectives.fused.seen import events, median_ns
 from collectives.fused.tuned import TunedFile
 from collectives.layouts import REGION_BYTES, world_layout
+from cxlemu.backends import BACKENDS
 from cxlemu.cli.forms import engines
 from cxlemu.cli.fused_report import Result, Setup, show
 from cxlemu.cli.fused_tuning import Search, machine_of, refuse_given, tuned
@@ -186,7 +187,7 @@ def command(
         traced=True,
         region_bytes=region_bytes,
     )
-    memory = MemorySpec(backend, DEFAULT_SEED if backend == "emulated" else None)
+    memory = MemorySpec(backend, DEFAULT_SEED if BACKENDS[backend].emulates_caches else None)
     topology = machine(config, memory)
     layout = world_layout(topology, ranks, region_bytes=region_bytes)
     for each in STYLES:  # refuses what cannot work before anything is made

@@ -260,7 +260,7 @@ def command(
     if faults is not None:
         memory = faults.memory(memory)
     check_flags(pace=pace, time_scale=time_scale, sweep=sweep, backend=backend)
-    place = find_place(os.environ, one_machine=backend != "dax") if how == "env" else None
+    place = find_place(os.environ, one_machine=not BACKENDS[backend].on_devices) if how == "env" else None
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)

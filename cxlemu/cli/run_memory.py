@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from collectives.bench import DEFAULT_SEED
+from cxlemu.backends import BACKENDS
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
 from cxlemu.pool.dax import DaxPool
@@ -12,7 +13,7 @@ from cxlemu.pool.dax import DaxPool
 
 def adversary_seed(adversary: str | None, backend: Kind) -> int | None:
     """Of ``--adversary SEED|off``; None: there is no adversary. Raises ArgumentError for what is neither."""
-    if adversary == "off" or (adversary is None and backend != "emulated"):
+    if adversary == "off" or (adversary is None and not BACKENDS[backend].emulates_caches):
         return None
     return DEFAULT_SEED if adversary is None else number(adversary, "--adversary", "off")
 
@@ -21,13 +22,13 @@ def memory_of(
     backend: Kind, seed: int | None, devices: tuple[str, ...], pool: str | None, tenant: str | None
 ) -> tuple[MemorySpec, str | None]:
     """The memory, and the name of the tenant's pool in shared memory. Raises ArgumentError for a wrong ``--pool``."""
-    uuid, pool_name = (_uuid(pool), None) if backend == "dax" or tenant is None else (None, pool)
+    uuid, pool_name = (_uuid(pool), None) if BACKENDS[backend].on_devices or tenant is None else (None, pool)
     return MemorySpec(backend, seed, devices=devices, pool=uuid), pool_name
 
 
 def real_cards(memory: MemorySpec) -> str:
     """What they are; nothing where they are emulated."""
-    if memory.kind != "dax":
+    if not memory.backend.on_devices:
         return ""
     with DaxPool.attach(memory.devices, memory.pool) as pool:
         return pool.describe()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from collectives.bench import Case, Paced, Row, Sweep
 from collectives.virtual.plans import planned
+from cxlemu.backends import BACKENDS
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.pace import TIME_SCALE_MAX, TimeScale, suitable_time_scale
@@ -24,7 +25,7 @@ def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: 
         return
     if sweep.engine != "native":
         raise ArgumentError(f"--pace needs the native engine: {sweep.engine} takes its own time")
-    if backend == "dax":
+    if BACKENDS[backend].on_devices:
         raise ArgumentError("--pace is for emulated pools: real cards take the time that they take")
     if sweep.integrity is not None:
         raise ArgumentError("--pace does not go with --integrity: the model does not know what checksums cost")

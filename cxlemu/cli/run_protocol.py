@@ -37,7 +37,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
     seed = adversary_seed(given["adversary"], given["backend"])
     memory, pool_name = memory_of(given["backend"], None, given["devices"], given["pool"], tenant)
     seeds = _seeds(seed, given)
-    place = find_place(os.environ, one_machine=memory.kind != "dax") if how == "env" else None
+    place = find_place(os.environ, one_machine=not memory.backend.on_devices) if how == "env" else None
     if place is not None and given["ranks"] not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {given['ranks']}, but {place.launcher} started {place.ranks}: leave it out")
     protocol = load(spec)
@@ -46,7 +46,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
     hosts = protocol.hosts(ranks)
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     topology = machine(given["config"], memory, lease)
-    if given["config"] is not None and memory.kind != "dax":
+    if given["config"] is not None and not memory.backend.on_devices:
         _check_hosts(topology, protocol.name, hosts)
     report = ProtocolReport(
         Setting(

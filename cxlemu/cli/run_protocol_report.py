@@ -74,7 +74,7 @@ class ProtocolReport:
         self._print(f"# {'memory':<8} {self._memory()}")
         if setting.cards:
             self._print(f"# {'cards':<8} {setting.cards}")
-        if setting.memory.kind != "emulated":
+        if not setting.memory.backend.emulates_caches:
             self._print(f"# {'hides':<8} {self._hides()}", "yellow")
         return self
 
@@ -129,12 +129,12 @@ class ProtocolReport:
 
     def _memory(self) -> str:
         memory, seed = self._setting.memory, self._setting.seed
-        if memory.kind != "emulated" or seed is None:
+        if not memory.backend.emulates_caches or seed is None:
             return memory.describe()
         return f"non-coherent, adversaries from seed {seed} on; ranks pause at random, too"
 
     def _hides(self) -> str:
-        if self._setting.memory.kind == "shm":
+        if not (self._setting.memory.backend.emulates_caches or self._setting.memory.backend.on_devices):
             return "a coherent pool: no flush or invalidate that is missing shows here"
         if self._setting.launch in ("processes", "threads"):
             return "all ranks are on this host, whose cache is coherent: to run on several hosts, --launch env on each"

@@ -62,7 +62,7 @@ class Report:
         self._setup = setup
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)
-        two_levels = setup.memory.kind != "dax" and sweep.integrity is None
+        two_levels = not setup.memory.backend.on_devices and sweep.integrity is None
         self._ways = Ways.of(setup.topology, setup.ranks) if two_levels else None
         self._json_file = None if silent else json_file
         self._verbose = verbose
@@ -159,13 +159,13 @@ class Report:
     @property
     def _one_clock(self) -> bool:
         """Whether all ranks are certainly on one machine."""
-        return self._setup.memory.kind != "dax" or self._setup.launch in ("threads", "processes")
+        return not self._setup.memory.backend.on_devices or self._setup.launch in ("threads", "processes")
 
     @property
     def _hosts(self) -> list[int] | None:
         """Of each rank, where there are emulated ones."""
         setup = self._setup
-        return None if setup.memory.kind == "dax" else list(setup.topology.place(setup.ranks))
+        return None if setup.memory.backend.on_devices else list(setup.topology.place(setup.ranks))
 
     def _placement(self) -> str:
         setup = self._setup
@@ -175,7 +175,7 @@ class Report:
 
     def _numa_node(self) -> str:
         node = self._setup.topology.pool_numa_node
-        return "" if node is None or self._setup.memory.kind == "dax" else f", on NUMA node {node}"
+        return "" if node is None or self._setup.memory.backend.on_devices else f", on NUMA node {node}"
 
     def _print_placement(self, layout: Layout) -> None:
         extent, data = layout.extent_bytes, layout.data_offset

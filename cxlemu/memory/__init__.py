@@ -40,12 +40,12 @@ class MemorySpec:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ArgumentError(f"a backend is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
-        if self.seed is not None and (self.kind != "emulated" or self.seed < 0):
+        if self.seed is not None and (not self.backend.emulates_caches or self.seed < 0):
             raise ArgumentError(
                 f"an adversary's seed must be a non-negative number for an emulated memory, "
                 f"not {self.seed} for {self.kind!r}"
             )
-        if self.kind != "dax" and (self.devices or self.pool):
+        if not self.backend.on_devices and (self.devices or self.pool):
             raise ArgumentError(f"devices and their pool are for the backend 'dax', not for {self.kind!r}")
 
     @property
@@ -58,10 +58,8 @@ class MemorySpec:
         Ranks that are threads share the one object that HostCache.private made. Ranks that are processes make
         each its own with HostCache.shared, on their host's segment; its file can be the lock file, too.
         """
-        if self.kind == "shm":
-            return DirectMemory(cards)
-        if self.kind == "dax":
-            return DaxMemory(cards)
+        if not self.backend.emulates_caches:
+            return DaxMemory(cards) if self.backend.on_devices else DirectMemory(cards)
         if host_cache is None:
             raise ArgumentError("an emulated memory needs the cache of its host: give open() a host_cache")
         if self.seed is None:
@@ -70,9 +68,9 @@ class MemorySpec:
         return ShadowMemory(host_cache, Adversary(self.seed, self.rates, host=host, rank=rank, card_lines=lines))
 
     def describe(self) -> str:
-        if self.kind == "shm":
+        if not self.backend.emulates_caches and not self.backend.on_devices:
             return "coherent shared memory"
-        if self.kind == "dax":
+        if self.backend.on_devices:
             return f"real cards, reached with {lines_instructions()}"
         if self.seed is None:
             return "non-coherent, worst case (nothing leaves a cache by itself)"

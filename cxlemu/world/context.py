@@ -77,7 +77,7 @@ class RankContext:
         that is no tenant's, or whose hosts are emulated, with caches of one grant each.
         """
         world = self.world
-        if world is None or world.lease is None or world.memory.kind == "emulated":
+        if world is None or world.lease is None or world.memory.backend.emulates_caches:
             raise ArgumentError("another grant is for tenants on shm or dax")
         text = f"{world.lease.grant.tenant}:{number}"
         lease = lease_for(text, world.memory, world.lease.pool, wait_s=world.deadline_s)
@@ -107,7 +107,7 @@ class World:
             raise ArgumentError(f"a world has at least 1 rank, not {self.ranks}")
         if not self.deadline_s > 0:
             raise ArgumentError(f"a deadline is a positive number of seconds, not {self.deadline_s}")
-        if self.pace is not None and self.memory.kind == "dax":
+        if self.pace is not None and self.memory.backend.on_devices:
             raise ArgumentError("a pace is for emulated pools: real cards take the time that they take")
         if self.pace is not None and self.lease is not None:
             raise ArgumentError("a pace is for a whole pool: tenants would take turns at clocks that they do not share")
@@ -126,7 +126,7 @@ class World:
         """A fresh pool that this process owns; on real cards, the pool that is there."""
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        if self.memory.kind == "dax":
+        if self.memory.backend.on_devices:
             if name is not None:
                 raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {name!r}")
             return _not_lent(DaxPool.attach(self.memory.devices, self.memory.pool))
@@ -135,7 +135,7 @@ class World:
             cards=self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks),
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
-            hosts=max(self.hosts) + 1 if self.memory.kind == "emulated" else 0,
+            hosts=max(self.hosts) + 1 if self.memory.backend.emulates_caches else 0,
             numa_node=self.topology.pool_numa_node,
             max_ranks=self.ranks,
             clocks=None if self.pace is None else self._new_clocks(self.pace),
@@ -155,24 +155,24 @@ class World:
         """The pool that another process of this world made, or found."""
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        if self.memory.kind == "dax":
+        if self.memory.backend.on_devices:
             return DaxPool.attach(self.memory.devices, UUID(name))
         return ShmPool.attach(name, deadline_s=self.deadline_s)
 
     def sharing(self, pool: Pool) -> World:
         """This world as its other processes get it: they find the caches of a tenant's emulated hosts."""
-        if not isinstance(pool, TenantPool) or self.memory.kind != "emulated" or self.launch != "processes":
+        if not isinstance(pool, TenantPool) or not self.memory.backend.emulates_caches or self.launch != "processes":
             return self
         return replace(self, lease=pool.with_caches(max(self.hosts) + 1))
 
     @contextmanager
     def shared_host_cache(self, pool: Pool, rank: int) -> Iterator[HostCache | None]:
         """The cache that the processes of the rank's emulated host share; its segment is their lock file, too."""
-        if isinstance(pool, TenantPool) and self.lease is not None and self.memory.kind == "emulated":
+        if isinstance(pool, TenantPool) and self.lease is not None and self.memory.backend.emulates_caches:
             with closing(pool.host_cache(self.lease, self.hosts[rank])) as cache:
                 yield cache
             return
-        if not isinstance(pool, ShmPool) or self.memory.kind != "emulated":
+        if not isinstance(pool, ShmPool) or not self.memory.backend.emulates_caches:
             yield None
             return
         segment = Segment(pool.name, "host", self.hosts[rank])

@@ -103,8 +103,8 @@ def from_environment(
     before and after. Only rank 0's messages reach ``on_message``, in rank 0. Raises ArgumentError when there is no
     launcher or its variables make no sense, PoolError when the pool does not appear.
     """
-    place = find_place(os.environ, one_machine=memory.kind != "dax")
-    if tenant is not None and memory.kind == "emulated":
+    place = find_place(os.environ, one_machine=not memory.backend.on_devices)
+    if tenant is not None and memory.backend.emulates_caches:
         raise ArgumentError("a tenant's emulated caches are those of one launch: under a launcher take shm or dax")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     topology = machine(topology, memory, lease)

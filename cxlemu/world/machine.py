@@ -23,7 +23,7 @@ def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | 
     if lease is not None:
         cards = (lease.cards, lease.grant.nbytes, lease.interleave_bytes)
         return _with_cards(loaded, *cards, name=f"pool {lease.pool}", chosen=chosen)
-    if memory.kind != "dax":
+    if not memory.backend.on_devices:
         return loaded
     with DaxPool.attach(memory.devices, memory.pool) as pool:
         cards = (len(pool.cards), pool.card_bytes, pool.interleave_bytes)

@@ -24,7 +24,7 @@ def run_threads(
     main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
 ) -> Outcome[T]:
     """What became of every rank. ``on_message`` is called in the calling thread, as in the other launches."""
-    emulated = world.memory.kind == "emulated"
+    emulated = world.memory.backend.emulates_caches
     damage = Damage.none()
     caches = {
         host: HostCache.private(pool.cards, host=host, damage=damage) if emulated else None for host in set(world.hosts)

@@ -22,6 +22,7 @@ from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
 from collectives.measure import arrays, lent_room, perform
 from collectives.recipes import Recipe, with_checksums
+from cxlemu.backends import BACKENDS
 from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
@@ -117,7 +118,7 @@ class Scenario(Model):
         return any(fault.kind == "restart" for fault in self.script.faults)
 
     def world(self) -> World:
-        memory = self.script.memory() if self.backend == "emulated" else MemorySpec(self.backend)
+        memory = self.script.memory() if BACKENDS[self.backend].emulates_caches else MemorySpec(self.backend)
         patience_s = self.deadline_s if self.launch == "turns" else max(self.deadline_s, START_S)
         return World(self.ranks, self.topology, memory, patience_s, self.launch)
 
@@ -126,7 +127,9 @@ def run(scenario: Scenario) -> Report:
     """Run it and judge. Raises ConfigError and ArgumentError for what cannot be run, and nothing else."""
     check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
-    if scenario.launch == "turns" and (scenario.engine != "reference" or scenario.backend != "emulated"):
+    if scenario.launch == "turns" and (
+        scenario.engine != "reference" or not BACKENDS[scenario.backend].emulates_caches
+    ):
         raise ArgumentError(
             "ranks take turns on the reference engine and an emulated pool only; launch threads instead"
         )
