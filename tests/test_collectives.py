@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe, variants
@@ -25,8 +25,8 @@ from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
 from faults.lending import lent, may_be_in_place, with_heap
 from faults.lockstep import Lockstep
 from faults.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
+from tests.tiers import examples
 
-QUICK = settings(derandomize=True)
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 
@@ -101,7 +101,7 @@ def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@settings(QUICK, max_examples=50)
+@examples(50, derandomize=True)
 @given(st.data())
 def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject) -> None:
     """The collective twice, and another one between."""

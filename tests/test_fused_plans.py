@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.fused import KINDS, STYLES, TRANSPORTS, build, fused_plan, oracle, roomy_layout
@@ -20,6 +20,7 @@ from faults.lockstep import Lockstep
 from faults.orders import in_random_order
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.tiers import examples
 
 
 def layout(ranks: int, lines: int = 40) -> Layout:
@@ -77,7 +78,7 @@ def test_messages_larger_than_a_slot_take_rounds(kind: str) -> None:
     last=st.booleans(),
     lines=st.integers(2, 20),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_every_tiling_gives_the_same_product(
     kind: str, ranks: int, comm: int, rows: int, cols: int, natural: bool, last: bool, lines: int
 ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from expected import OPS, REDUCTIONS, expected, input_bytes, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.bench import Case as Row
@@ -41,6 +41,7 @@ from faults.orders import in_random_order, readers_first, slow, writers_first
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
+from tests.tiers import examples
 
 MOVING = ("all_gather", "broadcast", "gather", "scatter", "all_reduce", "reduce_scatter", "reduce", "all_to_all")
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
@@ -130,7 +131,7 @@ def test_another_order_of_folding_breaks_the_contract() -> None:
 
 
 @pytest.mark.parametrize("collective", MOVING)
-@settings(derandomize=True, max_examples=10)
+@examples(10, derandomize=True)
 @given(st.data())
 def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject) -> None:
     """Two calls on a ring that wraps, a cluster on one host, whatever caches do; floats fold in the declared order."""

@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
+from tests.tiers import examples
 
 Opener = Callable[[Sequence[Bytes], Sequence[int]], Iterator[list[HostMemory]]]
 ALWAYS = AdversaryRates(evict=1.0, prefetch=1.0, land=1.0)
@@ -236,7 +237,7 @@ class Oracle:
 
 
 @every_memory
-@settings(max_examples=100)
+@examples(100)
 @given(program=st.lists(steps, min_size=10, max_size=60))
 def test_random_programs_with_the_full_chain_read_what_was_published(opener: Opener, program: list[NamedTuple]) -> None:
     with opened(opener) as memories:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from expected import COLLECTIVES, REDUCTIONS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of, without
 
@@ -26,6 +26,7 @@ from faults.prove.rounds import shortened
 from faults.verdict import Verdict
 from faults.witness import Kind
 from faults.witness import Program as Execution
+from tests.tiers import examples
 
 SHIPPED = [(collective, variant) for collective in COLLECTIVES for variant in variants(collective)]
 
@@ -221,7 +222,7 @@ def moved(plan: Plan, rank: int, stream: int, at: int, to: int) -> Plan:
     return plan.with_part(replace(part, streams=(*part.streams[:stream], changed, *part.streams[stream + 1 :])))
 
 
-@settings(max_examples=60, derandomize=True)
+@examples(60, derandomize=True)
 @given(st.data())
 def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
     """Whatever was moved or taken away: what is proved right goes right, with any order and any nature."""

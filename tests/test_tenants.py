@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tenant_programs as programs
 from card_files import MIB, blank_cards, cxlemu, device_flags
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pool_helpers import own_name
 
@@ -48,6 +48,7 @@ from cxlemu.pool.owner import Owner
 from cxlemu.pool.shm import ShmPool
 from cxlemu.rounding import round_up
 from cxlemu.world import RankContext, from_environment, launch
+from tests.tiers import examples
 
 BLOCK, CARDS = 64 << 10, 2
 SHM = MemorySpec("shm")
@@ -183,7 +184,7 @@ def test_nothing_of_another_pool_or_of_nobody_is_believed(pool: ShmPool, manager
         PoolManager.open(pool)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 2 + SLOTS - 1), st.integers(0, LINE_BYTES - 1), st.integers(1, 255))
 def test_a_damaged_line_is_no_line(line: int, byte: int, flip: int) -> None:
     with own_name() as name, ShmPool.create(name, **_SIZES) as pool:
@@ -296,7 +297,7 @@ def test_who_comes_and_who_takes_away_never_miss_each_other(pool: ShmPool) -> No
         assert seen["sees"] or not seen["enters"]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "release", "force", "reopen"]), st.integers(0, 2), st.integers(1, 60)),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe
@@ -27,6 +27,7 @@ from cxlemu.world import RankContext, launch
 from faults.lending import HEAP_RANK_BYTES, lent, may_be_in_place, with_heap
 from faults.lockstep import Lockstep
 from faults.orders import in_random_order, slow
+from tests.tiers import examples
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
@@ -139,7 +140,7 @@ PLACES = Layout(3, 2, 2, 1024, 8, 256)
 
 
 @pytest.mark.parametrize("collective", MOVES)
-@settings(max_examples=30, derandomize=True)
+@examples(30, derandomize=True)
 @given(st.data())
 def test_arrays_on_the_cards_are_right_in_any_order_of_steps(collective: str, data: st.DataObject) -> None:
     """Where NumPy's stores are the pool's: every read of a peer sees what the array's owner stores, as it stores it."""
@@ -368,7 +369,7 @@ class Meeting:
         return all_gather
 
 
-@settings(max_examples=40, derandomize=True)
+@examples(40, derandomize=True)
 @given(st.integers(1, 3), st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1 << 20))
 def test_places_agree_and_never_overlap_whatever_is_collected_when(ranks: int, sizes: list[int], seed: int) -> None:
     meeting, strips = Meeting(ranks), [np.zeros(16 * 64, np.uint8) for _ in range(ranks)]

@@ -1,0 +1,12 @@
+"""How many examples a property test tries: see tests/conftest.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+
+def examples(count: int, **others: Any) -> settings:
+    """``count`` in the deep tier, and in the fast one as much less as of tests that do not say how many."""
+    return settings(max_examples=max(count * settings.default.max_examples // 100, 1), **others)
