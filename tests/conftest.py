@@ -5,6 +5,7 @@ runs everything, and ``pytest --only-deep`` what the fast tier leaves out. To th
 
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
 - rows of a matrix that a function of their parameters chooses: ``@pytest.mark.deep(rows=lambda ranks: ranks > 3)``;
+- with ``@pytest.mark.each_value_once``, the rows that are not needed to have each value of each parameter in some row;
 - all property tests once more, with all their examples; the fast tier tries a fifth of them. A test that says itself
   how many it has takes ``@examples(40)`` from tests/tiers.py, which follows the tier.
 """
@@ -12,6 +13,7 @@ runs everything, and ``pytest --only-deep`` what the fast tier leaves out. To th
 from __future__ import annotations
 
 import inspect
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import pytest
@@ -42,26 +44,63 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not of the tier that was asked for; the others selected already, as by -k and -m."""
-    if config.getoption("only_deep"):
-        left_out = [item for item in items if not is_deep(item) and not is_hypothesis_test(getattr(item, "obj", None))]
-    elif not config.getoption("deep"):
-        left_out = [item for item in items if is_deep(item)]
-        config.stash[LEFT_OUT] = len(left_out)
-    else:
+    only_deep = config.getoption("only_deep")
+    if config.getoption("deep") and not only_deep:
         return
+    deep = {item for item in items if is_marked(item)}
+    deep |= redundant([item for item in items if item not in deep and item.get_closest_marker("each_value_once")])
+    if only_deep:
+        left_out = [item for item in items if item not in deep and not is_property(item)]
+    else:
+        left_out = [item for item in items if item in deep]
+        config.stash[LEFT_OUT] = len(left_out)
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
 
 
-def is_deep(item: pytest.Item) -> bool:
+def is_property(item: pytest.Item) -> bool:
+    return is_hypothesis_test(getattr(item, "obj", None))
+
+
+def is_marked(item: pytest.Item) -> bool:
     for mark in item.iter_markers("deep"):
-        if (rows := mark.kwargs.get("rows")) is None:
-            return True
-        row: dict[str, Any] = item.callspec.params  # type: ignore[attr-defined]
-        if rows(**{name: row[name] for name in inspect.signature(rows).parameters}):
+        chooses = mark.kwargs.get("rows")
+        if chooses is None or chooses(**{name: row_of(item)[name] for name in inspect.signature(chooses).parameters}):
             return True
     return False
+
+
+def row_of(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params  # type: ignore[attr-defined]
+
+
+def redundant(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Rows of matrices without which each value is still in some row; rows of many new values are kept first."""
+    matrices: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for rows in matrices.values():
+        seen: set[tuple[str, Hashable]] = set()
+        values = {item: set(values_of(item)) for item in rows}
+        for new in range(max(map(len, values.values())), 0, -1):
+            for item in rows:
+                if len(values[item] - seen) >= new:
+                    kept.add(item)
+                    seen |= values[item]
+    return set(items) - kept
+
+
+def values_of(item: pytest.Item) -> Iterator[tuple[str, Hashable]]:
+    """Of its row; a named tuple's fields are values of their own."""
+    for name, value in row_of(item).items():
+        if hasattr(value, "_asdict"):
+            yield from ((f"{name}.{field}", part) for field, part in value._asdict().items())
+        elif isinstance(value, Hashable):
+            yield name, value
+        else:
+            yield name, item.callspec.indices[name]  # type: ignore[attr-defined]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -27,6 +27,7 @@ from faults.campaign.spec import Spec
 from faults.campaign.tell import story
 from faults.token import Token, parse
 from faults.workers import Workers
+from tests.tiers import PATIENT_S
 
 ROOT = Path(__file__).parent.parent
 SPEC = Spec(
@@ -218,7 +219,7 @@ def test_a_token_fails_again_exactly_as_recorded(reports: Path) -> None:
 def test_a_token_fails_again_in_another_process_and_folder(reports: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token_of(reports))
     command = [sys.executable, "-m", "cxlemu", "replay", "@token"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENT_S)
     assert done.returncode == 1, done.stderr
     assert "fails again, exactly as recorded" in done.stdout
 
@@ -294,7 +295,7 @@ def test_a_campaign_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 5)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=PATIENT_S)
     assert process.returncode == 1, printed  # something was found
     document = json.loads(out.read_text())
     assert document["interrupted"] and not document["complete"]
@@ -310,7 +311,7 @@ def test_a_campaign_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENT_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

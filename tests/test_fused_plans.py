@@ -49,6 +49,7 @@ def check(plan: Plan, seed: int, calls: int = 3) -> None:
             np.testing.assert_array_equal(got[serial][rank].view(right.dtype).reshape(right.shape), right)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -124,6 +125,7 @@ def test_sizes_of_communication_and_compute_tiles_are_independent() -> None:
         assert ops(plan, 0, "compute").count(Op.COMPUTE) == 2 * -(-4 // rows)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("ranks", [3, 4])
 @pytest.mark.parametrize("shards", [2, 3])
 def test_tiles_of_several_shards_wait_for_all_of_them(shards: int, ranks: int) -> None:
@@ -209,6 +211,7 @@ def test_rows_shorter_than_what_is_taken_of_them_are_refused() -> None:
 # --- tiles of several shards, proved ----------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "shards"), [(2, 2), (3, 2), (5, 2), (8, 8), (16, 3)])
 def test_tiles_of_several_shards_are_proved(kind: str, ranks: int, shards: int) -> None:

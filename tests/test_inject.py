@@ -56,6 +56,7 @@ DETECTED, SURVIVED = Verdict.DETECTED, Verdict.SURVIVED
 RIGHT = ["right"] * 3
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("kind", [name for name, kind in FAULTS.items() if kind.duty is Duty.SURVIVE])
 @pytest.mark.parametrize("instruction", [COPY, FENCE, SIGNAL, READ])
 def test_what_must_be_survived_is(kind: str, instruction: int) -> None:
@@ -124,6 +125,7 @@ def test_a_flipped_bit_of_data_is_wrong_data() -> None:
     assert report.verdict is DETECTED and isinstance(report.ranks[0][2].error, IntegrityError)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("variant", ["aggregate", "line"])
 @pytest.mark.parametrize("bit", range(64))
 def test_no_flipped_bit_of_a_doorbell_passes_for_right(bit: int, variant: str) -> None:

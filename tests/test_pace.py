@@ -136,6 +136,7 @@ def all_variants() -> list[tuple[str, str]]:
     return [(name, variant) for name in COLLECTIVES for variant in catalog.variants(name) if variant != "zero_copy"]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("collective", "variant"), all_variants())
 def test_calls_end_when_the_virtual_engine_says(collective: str, variant: str) -> None:
     """Three ranks, calls that follow each other and come round their ring; results are right, too."""

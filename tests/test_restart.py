@@ -25,9 +25,9 @@ from cxlemu.topology import Topology
 from cxlemu.world.context import RankContext, World, ignore_message
 from cxlemu.world.machine import machine
 from cxlemu.world.threads import run_threads
+from tests.tiers import PATIENT_S
 
 RANKS = 3
-PATIENT_S = 30.0
 STEPS = [*range(1, 130, 16), *range(130, 700, 60)]  # by the 120th or so, all ranks have cleared their doorbells
 
 

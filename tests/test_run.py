@@ -26,8 +26,9 @@ from cxlemu.plan import Call
 from cxlemu.pool import numa, segments
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.world import launch
+from tests.tiers import PATIENT_S
 
-QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", "20"]
+QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", str(PATIENT_S)]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "my_all_reduce.py"
 
 IMPORTS = "from collectives.builder import Builder\nfrom collectives.recipes import algorithm\n"
@@ -337,7 +338,7 @@ def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) ->
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=PATIENT_S,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert (done.returncode, done.stderr) == (1, "cxlemu: the output cannot be written: No space left on device\n")

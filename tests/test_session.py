@@ -30,12 +30,11 @@ from cxlemu.pool.session_lines import (
     encode,
     line_index,
 )
-from tests.tiers import examples
+from tests.tiers import PATIENT_S, examples
 
 OFFSET = 4096
 MAX_RANKS = 8
 AREA_BYTES = LINE_BYTES * (1 + 3 * MAX_RANKS)
-PATIENT_S = 20.0  # for what must succeed
 SHORT_S = 0.2  # for what must fail
 
 MEMORIES = {

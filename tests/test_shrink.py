@@ -42,9 +42,9 @@ from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.outcome import Outcome
+from tests.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
-PATIENT_S = 30.0  # for ranks that come up slowly
 NOTICE_S = 1.5  # until a dead rank is noticed; a living one may have to wait as long for a core
 
 Program = Callable[[Communicator], Any]

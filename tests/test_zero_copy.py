@@ -27,7 +27,7 @@ from cxlemu.world import RankContext, launch
 from faults.lending import HEAP_RANK_BYTES, lent, may_be_in_place, with_heap
 from faults.lockstep import Lockstep
 from faults.orders import in_random_order, slow
-from tests.tiers import examples
+from tests.tiers import PATIENT_S, examples
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
@@ -51,7 +51,7 @@ def together(program: Program, ranks: int = 3, *, world: str = "native, shm", **
         with Communicator.world(context, region_bytes=1 << 16, engine=engine, **given_others) as comm:
             return program(comm)
 
-    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=10)
+    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=PATIENT_S)
 
 
 def made(comm: Communicator, array: np.ndarray) -> np.ndarray:
@@ -132,7 +132,7 @@ def calls_in_a_row(context: RankContext) -> list[bool]:
 
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_an_input_may_change_when_its_call_returns(how: Any) -> None:
-    seen = launch(calls_in_a_row, ranks=3, topology=SIX_CARDS, memory=COHERENT, how=how, deadline_s=20)
+    seen = launch(calls_in_a_row, ranks=3, topology=SIX_CARDS, memory=COHERENT, how=how, deadline_s=PATIENT_S)
     assert seen == [[True] * 60] * 3
 
 
@@ -357,7 +357,7 @@ class Meeting:
     """An all_gather among threads."""
 
     def __init__(self, ranks: int) -> None:
-        self.barrier, self.rows = threading.Barrier(ranks, timeout=20), [np.empty(0)] * ranks
+        self.barrier, self.rows = threading.Barrier(ranks, timeout=PATIENT_S), [np.empty(0)] * ranks
 
     def of(self, rank: int) -> Callable[[np.ndarray], np.ndarray]:
         def all_gather(mine: np.ndarray) -> np.ndarray:

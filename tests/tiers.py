@@ -1,10 +1,12 @@
-"""How many examples a property test tries: see tests/conftest.py."""
+"""How many examples a property test tries, and how long tests wait: see tests/conftest.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hypothesis import settings
+
+PATIENT_S = 300.0  # for what takes a second or two, so that only a hang takes longer, however loaded the machine is
 
 
 def examples(count: int, **others: Any) -> settings:
