@@ -13,7 +13,7 @@ runs everything, and ``pytest --only-deep`` what the fast tier leaves out. To th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -82,7 +82,7 @@ def redundant(items: list[pytest.Item]) -> set[pytest.Item]:
         matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept: set[pytest.Item] = set()
     for rows in matrices.values():
-        seen: set[tuple[str, Hashable]] = set()
+        seen: set[tuple[str, str]] = set()
         values = {item: set(values_of(item)) for item in rows}
         for new in range(max(map(len, values.values())), 0, -1):
             for item in rows:
@@ -92,15 +92,11 @@ def redundant(items: list[pytest.Item]) -> set[pytest.Item]:
     return set(items) - kept
 
 
-def values_of(item: pytest.Item) -> Iterator[tuple[str, Hashable]]:
+def values_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
     """Of its row; a named tuple's fields are values of their own."""
     for name, value in row_of(item).items():
-        if hasattr(value, "_asdict"):
-            yield from ((f"{name}.{field}", part) for field, part in value._asdict().items())
-        elif isinstance(value, Hashable):
-            yield name, value
-        else:
-            yield name, item.callspec.indices[name]  # type: ignore[attr-defined]
+        parts = {f"{name}.{part}": its for part, its in value._asdict().items()} if hasattr(value, "_asdict") else {}
+        yield from ((part, repr(its)) for part, its in (parts or {name: value}).items())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

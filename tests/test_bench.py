@@ -27,6 +27,7 @@ from collectives.ratios import LIMIT, OURS, Lane, Row, Samples, Timing
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
 from cxlemu.plan import Call
+from tests.tiers import PATIENT_S
 
 DATA = [name for name, contract in COLLECTIVES.items() if contract.moves_data]
 
@@ -333,6 +334,7 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path) -> None:
         assert row["wrong"] == {OURS: 0, LIMIT: 0}
 
 
+@pytest.mark.deep
 def test_all_eight_collectives_on_three_ranks() -> None:
     done = bench(*TINY, "-n", "3", "--source", "same")
     assert done.exit_code == 0, done.output
@@ -372,6 +374,7 @@ def test_a_plot_is_a_png(tmp_path: Path) -> None:
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.deep
 def test_ctrl_c_leaves_nothing_behind() -> None:
     arguments = [sys.executable, "-m", "cxlemu", "bench", "--peers", "none", "--source", "same"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
@@ -383,9 +386,9 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
     family = descendants(running.pid)
     assert len(family) >= 5  # the parent of our ranks, and two ranks each of ours and the limit
     running.send_signal(signal.SIGINT)
-    assert running.wait(60) == 130
+    assert running.wait(PATIENT_S) == 130
     running.stdout.close()
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + PATIENT_S
     while time.monotonic() < ends and any(map(alive, family)):
         time.sleep(0.05)
     assert [pid for pid in family if alive(pid)] == []

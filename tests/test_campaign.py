@@ -55,7 +55,7 @@ def cxlemu(*arguments: object) -> Result:
 
 
 def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
-    result = Runner(SPEC.sweep(6), threads, 2, budget_s=60).run()
+    result = Runner(SPEC.sweep(6), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.exit_code == 1
     (finding,) = result.findings
     assert finding.judgement.key == ("wrong bytes", "1.0.7:delete", "all_gather naive")
@@ -69,7 +69,7 @@ def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
 
 
 def test_what_is_right_is_no_finding() -> None:
-    result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=60).run()
+    result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=PATIENT_S).run()
     assert (result.exit_code, result.findings, result.counts) == (0, [], {"right": 4})
 
 
@@ -111,7 +111,7 @@ TURNS = Spec(
 
 
 def test_faults_happen_to_real_communicators_and_are_survived_or_noticed() -> None:
-    result = Runner(TURNS.sweep(4), threads, 2, budget_s=120).run()
+    result = Runner(TURNS.sweep(4), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.findings == []
     assert result.counts.keys() >= {"survived", "detected"}
     assert result.counts["survived"] >= 2 * 4 * 2  # nature and stalls owe right results
@@ -126,8 +126,8 @@ def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> N
 def test_checksums_find_what_nothing_else_can() -> None:
     pytest.importorskip("google_crc32c", reason="pip install 'cxlemu[integrity]'")
     flips = TURNS.model_copy(update={"kinds": ("flip_payload",)})
-    bare = Runner(flips.sweep(6), threads, 2, budget_s=120).run()
-    checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=120).run()
+    bare = Runner(flips.sweep(6), threads, 2, budget_s=PATIENT_S).run()
+    checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=PATIENT_S).run()
     assert bare.counts["unprotected"] and not bare.findings
     assert checked.counts["detected"] and not checked.counts["unprotected"] and not checked.findings
 
@@ -169,7 +169,7 @@ def dies_on_seed_3(case: Case) -> Judged:
 
 def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)
-    result = Runner(sweep, lambda: Workers(2), 2, budget_s=60, judge=dies_on_seed_3).run()
+    result = Runner(sweep, lambda: Workers(2), 2, budget_s=PATIENT_S, judge=dies_on_seed_3).run()
     assert result.complete
     assert result.counts == {"right": 7, "worker died": 1}
     (finding,) = result.findings

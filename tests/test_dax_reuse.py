@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from card_files import blank_cards, cxlemu, device_flags, pool_of
-from test_kill import children, gone
+from test_kill import NOTICE_S, children, gone
 from test_launchers import environment, start
 
 from cxlemu.errors import MismatchError
@@ -30,6 +30,7 @@ def cards(tmp_path: Path) -> list[str]:
     return cards
 
 
+@pytest.mark.deep(rows=lambda engine: engine == "reference")
 @pytest.mark.parametrize("engine", ["reference", "native"])
 def test_ranks_of_several_machines_need_rank_size_and_devices_alone(cards: list[str], engine: str) -> None:
     """LOCAL_WORLD_SIZE says that they are not on one machine; each machine names its devices in an order of its own."""
@@ -55,6 +56,7 @@ def test_on_one_machine_emulated_pools_still_want_all_ranks() -> None:
     )
 
 
+@pytest.mark.deep
 def test_a_barrier_is_not_judged_by_clocks_of_several_machines(cards: list[str]) -> None:
     command = [*RUN, "--launch", "env", "barrier", *device_flags(cards)]
     processes = [start(command, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
@@ -87,9 +89,22 @@ def test_a_jobs_worlds_follow_each_other_in_one_pool(cards: list[str]) -> None:
     assert len(set(ids[0])) == 4
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("victim", [0, 2])
 def test_after_a_rank_was_killed_the_next_run_works(cards: list[str], victim: int) -> None:
-    endless = ["all_reduce", "--variant", "every", "-o", "all", "-d", "all", "--iters", "9999", "--deadline-s", "4"]
+    endless = [
+        "all_reduce",
+        "--variant",
+        "every",
+        "-o",
+        "all",
+        "-d",
+        "all",
+        "--iters",
+        "9999",
+        "--deadline-s",
+        str(NOTICE_S),
+    ]
     command = [*RUN, *device_flags(cards), "-n", "3", *endless]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

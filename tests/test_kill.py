@@ -23,7 +23,8 @@ from cxlemu.world.environment import find_place
 from tests.tiers import PATIENT_S
 
 RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "all_reduce", "-b", "4K", "-e", "4K"]
-FOR_EVER = ["-o", "all", "-d", "all", "--variant", "every", "--iters", "2000", "--deadline-s", "6"]
+FOR_EVER = ["-o", "all", "-d", "all", "--variant", "every", "--iters", "2000"]
+NOTICE_S = 15.0  # within which ranks meet, and after which they give up one that was killed
 
 
 def children(pid: int) -> list[int]:
@@ -46,9 +47,9 @@ def eventually(holds: object, what: str) -> None:
 
 
 @contextmanager
-def in_the_middle(*arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
+def in_the_middle(*arguments: str, ranks: int, deadline_s: float = PATIENT_S) -> Iterator[subprocess.Popen[str]]:
     """A run whose ranks have met and work; nothing of it is left at the end of the block."""
-    command = [*RUN, *FOR_EVER, "-n", str(ranks), *arguments]
+    command = [*RUN, *FOR_EVER, "-n", str(ranks), "--deadline-s", str(deadline_s), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -70,7 +71,7 @@ def gone(pids: list[int]) -> bool:
 @pytest.mark.deep
 def test_a_killed_rank_is_named_and_the_next_run_works(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
-    with in_the_middle("--json", str(file)) as process:
+    with in_the_middle("--json", str(file), ranks=4, deadline_s=NOTICE_S) as process:
         ranks = children(process.pid)
         assert len(ranks) == 4
         os.kill(ranks[2], signal.SIGKILL)
@@ -131,10 +132,11 @@ def test_a_stopped_run_leaves_nothing_but_its_json(
         assert gone(ranks)
 
 
+@pytest.mark.deep
 def test_survivors_of_a_launcher_remove_the_pool_of_a_killed_rank_0() -> None:
     job = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
     name = find_place(job | {"RANK": "0"}).pool_name
-    command = [*RUN, *FOR_EVER, "--launch", "env", "--deadline-s", "2"]
+    command = [*RUN, *FOR_EVER, "--launch", "env", "--deadline-s", str(NOTICE_S)]
     ranks = [
         subprocess.Popen(
             command,

@@ -137,6 +137,7 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, memory: str, data:
     assert wanted[0] == "" and outcome(native, calls) == wanted
 
 
+@pytest.mark.each_value_once
 @every_memory
 @pytest.mark.parametrize(("collective", "variant"), [("all_reduce", "two_shot"), ("reduce_scatter", "all")])
 def test_large_blocks_leave_the_same_bytes(collective: str, variant: str, memory: str) -> None:

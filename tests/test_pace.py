@@ -152,6 +152,7 @@ def test_calls_end_when_the_virtual_engine_says(collective: str, variant: str) -
             assert right is None or got.tobytes() == right.tobytes()
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_take_what_the_accelerator_would(kind: str, style: str) -> None:

@@ -97,6 +97,7 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
     return results
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_results_are_those_of_ordinary_arrays(world: str, ranks: int) -> None:
