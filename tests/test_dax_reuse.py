@@ -77,6 +77,7 @@ for world in range(4):
 """
 
 
+@pytest.mark.deep
 def test_a_jobs_worlds_follow_each_other_in_one_pool(cards: list[str]) -> None:
     """Who leaves a world late must not take the next one's lines for it, nor wait for those who are there already."""
     command = [sys.executable, "-c", WORLDS, *cards]

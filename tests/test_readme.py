@@ -20,6 +20,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "".join(page.read_text() for page in PAGES)
 _EACH = re.findall(r"```sh\n(.+?)```", TEXT, re.DOTALL)
 BLOCKS = list(dict.fromkeys(block for block in _EACH if "venv" not in block))
+# Each takes seconds to start; that every command does what it should is for other tests of the fast tier.
+IN_FAST_TIER = ("python examples/quickstart.py", "cxlemu plan list", "cxlemu pool list")
 FILES = re.findall(r"<!-- file: (\S+) -->\s*```(?:python|yaml)\n(.*?)```", TEXT, re.DOTALL)
 # In CI, where Open MPI runs as root on few cores, and perhaps without an agent to start remote ranks.
 MPI_ENVIRONMENT = {
@@ -46,6 +48,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
     assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, *later)]
 
 
+@pytest.mark.deep(rows=lambda block: not block.startswith(IN_FAST_TIER))
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:60])
 def test_commands_run(block: str, tmp_path: Path) -> None:
     if "mpirun" in block and shutil.which("mpirun") is None:

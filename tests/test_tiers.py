@@ -39,7 +39,7 @@ def test_chosen_rows(x, y): pass
 def test_a_cover(x, y): pass
 
 @pytest.mark.each_value_once
-@pytest.mark.parametrize("case", [Case(name, size) for name in "ab" for size in (1, 2)], ids=lambda c: c.name + str(c.size))
+@pytest.mark.parametrize("case", [Case(name, size) for name in "ab" for size in (1, 2)], ids=lambda case: "%s%d" % case)
 def test_a_cover_of_fields(case): pass
 
 tried = []
