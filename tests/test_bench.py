@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from collectives import compare, limits, ratios
+from collectives import _limits, compare, limits, ratios
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.peers import find, worker
 from collectives.peers.group import Group, Program, worker_arguments
@@ -138,16 +138,15 @@ def test_shares_of_a_sum_are_whole_elements_also_where_there_are_fewer_than_rank
 
 
 def test_moves_copy_and_sum_in_c() -> None:
-    native = pytest.importorskip("collectives._limits")
     a, b, c = (np.arange(10_000, dtype=np.float32) * factor for factor in (1, 10, 100))
     copied, summed = np.zeros_like(a), np.zeros_like(a)
-    native.move(((copied, (b,)), (summed, (a, b, c))), None, 2)
+    _limits.move(((copied, (b,)), (summed, (a, b, c))), None, 2)
     assert np.array_equal(copied, b)
     assert np.array_equal(summed, a + b + c)
     with pytest.raises(ValueError, match="same size"):
-        native.move(((copied, (b[:10],)),), None, 1)
+        _limits.move(((copied, (b[:10],)),), None, 1)
     with pytest.raises(ValueError, match="1 to 64 sources"):
-        native.move(((copied, ()),), None, 1)
+        _limits.move(((copied, ()),), None, 1)
 
 
 # --- workers and their coordinator
@@ -358,7 +357,6 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
 
 
 def test_a_plot_is_a_png(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     from cxlemu.cli.bench_plot import draw
 
     taken = samples(

@@ -124,7 +124,6 @@ def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> N
 
 
 def test_checksums_find_what_nothing_else_can() -> None:
-    pytest.importorskip("google_crc32c", reason="pip install 'cxlemu[integrity]'")
     flips = TURNS.model_copy(update={"kinds": ("flip_payload",)})
     bare = Runner(flips.sweep(6), threads, 2, budget_s=PATIENT_S).run()
     checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=PATIENT_S).run()
@@ -462,7 +461,6 @@ def test_what_goes_right_has_no_story() -> None:
 
 
 def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="pip install 'cxlemu[dask]'")
     out = tmp_path / "r.json"
     result = cxlemu(*FLAGS, *MUTANT, "--seeds", 2, "--executor", "dask", "--json", out)
     assert result.exit_code == 1, result.output

@@ -231,7 +231,6 @@ def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_plots_are_pngs(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     assert reproduce("--plot", str(tmp_path / "out")).exit_code == 0
     files = sorted((tmp_path / "out").iterdir())
     assert [file.name for file in files] == ["chunks.png", "growth.png", "speedups.png"]

@@ -108,7 +108,6 @@ def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
 def test_the_command_prints_and_writes_all_of_it(
     tmp_path: Path, monkeypatch: MonkeyPatch, few: flux.Reproduction
 ) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows, seen: few)
     out = tmp_path / "flux.json"
     result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])

@@ -228,7 +228,6 @@ def test_bad_input_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     axis = sensitivity.Axis("of itself", (1, 2), 1, lambda value: work().pairs)
     monkeypatch.setattr(cli, "Reproduction", work)
     monkeypatch.setattr("cxlemu.cli.reproduce_scalepool_plot.axes", lambda its: [axis] * 4)
