@@ -318,6 +318,7 @@ def test_auto_knows_that_many_small_copies_wait() -> None:
     assert choose("all_gather", (64 << 20) // 144, 144, ways=ways).variant == "hierarchical"
 
 
+@pytest.mark.deep
 def test_virtual_time_moves_the_right_bytes() -> None:
     for collective in MOVING:
         simulated(TWO_CLUSTERS, collective, 4096, "hierarchical", checked=True)

@@ -262,6 +262,7 @@ def gathered(context: RankContext) -> tuple[float, bool, bool]:
         return pacer.time_scale, never_early, bool((out == np.arange(comm.size)[:, None]).all())
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_no_call_returns_before_its_modelled_end(how: str) -> None:
     name = f"paced-{how}-{os.getpid()}"
@@ -282,6 +283,7 @@ def killed(context: RankContext) -> str:
         return type(error).__name__
 
 
+@pytest.mark.deep
 def test_a_rank_killed_in_the_middle_is_noticed_and_leaves_nothing() -> None:
     name = f"killed-{os.getpid()}"
     ended = launch_survivors(killed, ranks=2, topology="laptop", how="processes", pace=Pace(64.0), pool_name=name)

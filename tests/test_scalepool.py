@@ -68,12 +68,13 @@ def test_a_line_is_met_exactly_and_few_ranks_are_asked() -> None:
     assert line.time_ns("all_gather", 3 * MB, 3) == inner.time_ns("all_gather", 3 * MB, 3)
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 20)
+@pytest.mark.each_value_once
+@pytest.mark.parametrize(("slice_bytes", "ranks"), [(MB, 20), (MB, 48), (16 * MB, 48)])
 @pytest.mark.parametrize("topology", [CXL, RDMA], ids=lambda topology: topology.name)
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
-def test_the_line_is_what_all_ranks_take(topology: Topology, collective: str) -> None:
-    line = between(topology)
-    for slice_bytes in (MB, 16 * MB):
-        assert abs(line.error(collective, slice_bytes, 48)) < 0.001
+def test_the_line_is_what_all_ranks_take(topology: Topology, collective: str, slice_bytes: int, ranks: int) -> None:
+    assert abs(between(topology).error(collective, slice_bytes, ranks)) < 0.001
 
 
 @pytest.mark.parametrize("topology", [CXL, RDMA], ids=lambda topology: topology.name)
