@@ -65,6 +65,7 @@ def read(file: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_ranks_of_our_own(how: str, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
@@ -74,6 +75,7 @@ def test_ranks_of_our_own(how: str, tmp_path: Path) -> None:
     assert (read(file)["launch"], read(file)["ranks"], read(file)["wrong"]) == (how, 3, 0)
 
 
+@pytest.mark.deep(rows=lambda launcher: launcher is srun)
 @pytest.mark.parametrize("launcher", [torchrun, srun])
 def test_ranks_of_a_launchers_environment(launcher: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
@@ -85,6 +87,7 @@ def test_ranks_of_a_launchers_environment(launcher: Any, tmp_path: Path) -> None
     assert (read(file)["launch"], read(file)["ranks"], len(read(file)["rows"])) == (launcher.__name__, 3, 2)
 
 
+@pytest.mark.deep
 def test_a_rank_with_wrong_elements_exits_with_1_and_so_does_rank_0_that_tells_it(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(FORGETS)
     file = tmp_path / "run.json"

@@ -111,10 +111,12 @@ def pools(kind: Kind, directory: Path) -> Iterator[tuple[World, Pool]]:
         yield world, pool
 
 
+@pytest.mark.deep(rows=lambda part: part > 0)
+@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_after_a_crash_at_any_step_the_next_run_is_right(kind: Kind, tmp_path: Path) -> None:
+def test_after_a_crash_at_any_step_the_next_run_is_right(kind: Kind, part: int, tmp_path: Path) -> None:
     with pools(kind, tmp_path) as (world, pool):
-        for number, at in enumerate(STEPS):
+        for number, at in [*enumerate(STEPS)][part::5]:
             fate = Fate(at)
             ended = run_threads(partial(live_until, fate=fate), world, pool, ignore_message)
             assert (fate.struck, ended.failures) == (True, {})

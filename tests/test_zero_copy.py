@@ -131,6 +131,7 @@ def calls_in_a_row(context: RankContext) -> list[bool]:
     return right
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_an_input_may_change_when_its_call_returns(how: Any) -> None:
     seen = launch(calls_in_a_row, ranks=3, topology=SIX_CARDS, memory=COHERENT, how=how, deadline_s=PATIENT_S)
