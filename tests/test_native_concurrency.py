@@ -125,6 +125,7 @@ def mixed_calls(comm: Communicator, count: int, seed: int) -> int:
     return right
 
 
+@pytest.mark.deep(rows=lambda how, ranks: (how, ranks) == ("processes", 4))
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize(("how", "ranks"), [("threads", 2), ("threads", 5), ("processes", 2), ("processes", 4)])

@@ -155,7 +155,7 @@ def test_a_program_that_cannot_be_sent_is_refused(run: Callable[..., list[Any]])
 # -- failures
 
 
-@both_ways
+@threads_and_deep_processes
 def test_the_rank_that_failed_comes_first(run: Callable[..., list[Any]], how: str) -> None:
     error = failures_of(run, programs.fail, how)
     assert next(iter(error.failures)) == VICTIM
@@ -184,6 +184,7 @@ def test_a_killed_rank_is_named_and_the_others_notice(run: Callable[..., list[An
     assert isinstance(error.failures[2], PeerLostError)
 
 
+@pytest.mark.deep
 def test_a_rank_that_exits_without_a_word_is_named(run: Callable[..., list[Any]]) -> None:
     error = failures_of(run, programs.exit_without_a_word, "processes")
     assert str(error).splitlines()[0] == "rank 1 exited with code 3 and no result"
@@ -494,6 +495,7 @@ def test_ranks_from_the_environment_meet_in_one_world_after_another() -> None:
     assert not segments.find(name)
 
 
+@pytest.mark.deep
 def test_a_failing_rank_from_the_environment_fails_them_all_and_the_pool_goes() -> None:
     namespace = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
