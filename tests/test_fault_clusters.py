@@ -120,6 +120,7 @@ def test_what_is_found_shrinks_and_its_token_replays() -> None:
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda runs: runs == 4)
 @pytest.mark.parametrize(
     ("world", "runs"), [({"ranks": 4, "cluster": 2}, 24), ({"ranks": 8, "config": "two-clusters"}, 4)], ids=str
 )

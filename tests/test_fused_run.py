@@ -319,6 +319,7 @@ def test_the_command_measures_every_style_and_claims_nothing_without_a_pace(tmp_
     assert {row["args"]["style"] for row in rows if row["ph"] == "X"} == set(STYLES)
 
 
+@pytest.mark.deep
 def test_with_a_pace_the_command_says_what_communication_should_take(tmp_path: Path) -> None:
     done = cxlemu("gemm_reduce_scatter", *SMALL, "--pace", "--json", tmp_path / "fused.json")
     assert done.exit_code == 0, done.output

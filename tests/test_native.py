@@ -170,6 +170,7 @@ def broken(draw: st.DrawFn, plan: Plan) -> Plan:
     return plan.with_part(replace(part, streams=tuple(streams)))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("memory", ["emulated", "adversary"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @examples(30)

@@ -564,6 +564,7 @@ def test_what_tenants_cannot_have_is_refused(manager: PoolManager, pool: ShmPool
         launch(programs.sums, ranks=2, tenant="red")
 
 
+@pytest.mark.deep
 def test_processes_too(manager: PoolManager, pool: ShmPool) -> None:
     """One world is right, behind emulated caches; another is thrown out; ranks of a third are killed in a call."""
     blue, green = manager.add("blue", 3 * MIB), manager.add("green", 2 * MIB)
