@@ -97,6 +97,7 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
     return results
 
 
+@pytest.mark.deep(rows=lambda world, ranks: ranks == 4 and world.startswith("reference"))
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -371,6 +372,7 @@ class Meeting:
         return all_gather
 
 
+@pytest.mark.deep
 @examples(40, derandomize=True)
 @given(st.integers(1, 3), st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1 << 20))
 def test_places_agree_and_never_overlap_whatever_is_collected_when(ranks: int, sizes: list[int], seed: int) -> None:
