@@ -121,7 +121,7 @@ KILLED: dict[str, tuple[Any, int, dict[int, int]]] = {
 }
 
 
-@pytest.mark.deep(rows=lambda what: what != "one, then the session's root")
+@pytest.mark.deep(rows=lambda what: what != "one")
 @pytest.mark.parametrize("what", KILLED)
 def test_survivors_of_killed_processes_go_on(what: str, tmp_path: Path) -> None:
     kind, ranks, victims = KILLED[what]
@@ -162,6 +162,7 @@ def _stop_and_come_back(context: RankContext) -> Any:
     return caught.value.ranks, all(right), smaller.members
 
 
+@pytest.mark.deep
 def test_a_stopped_rank_that_comes_back_is_excluded_and_disturbs_nobody() -> None:
     pids: list[int] = []
 
