@@ -1,6 +1,115 @@
-"""Settings of all tests: property tests have no deadline for an example, as other work may come in between."""
+"""Two tiers of tests, and settings of property tests.
 
-from hypothesis import HealthCheck, settings
+``pytest`` runs the fast tier, which covers every command, engine, backend and rule at least once. ``pytest --deep``
+runs everything, and ``pytest --only-deep`` what the fast tier leaves out. To the deep tier belong
 
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+- tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
+- rows of a matrix that a function of their parameters chooses: ``@pytest.mark.deep(rows=lambda ranks: ranks > 3)``;
+- with ``@pytest.mark.each_value_once``, the rows that are not needed to have each value of each parameter in some row;
+- all property tests once more, with all their examples; the fast tier tries a fifth of them. A test that says itself
+  how many it has takes ``@examples(40)`` from tests/tiers.py, which follows the tier.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+# No example has a deadline, as other work may come in between.
+for _tier, _examples in (("fast", 20), ("deep", 100)):
+    settings.register_profile(
+        _tier, deadline=None, max_examples=_examples, suppress_health_check=[HealthCheck.too_slow]
+    )
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers of tests")
+    group.addoption("--deep", action="store_true", help="run all tests, property tests with all their examples")
+    group.addoption("--only-deep", action="store_true", help="run what a run without --deep leaves out")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before test modules are imported, whose decorators take their number of examples from the profile."""
+    deep = config.getoption("deep") or config.getoption("only_deep")
+    settings.load_profile("deep" if deep else "fast")  # --hypothesis-profile replaces it
+    config.stash[LEFT_OUT] = 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not of the tier that was asked for; the others selected already, as by -k and -m."""
+    only_deep = config.getoption("only_deep")
+    if config.getoption("deep") and not only_deep:
+        return
+    deep = {item for item in items if is_marked(item)}
+    deep |= redundant([item for item in items if item not in deep and item.get_closest_marker("each_value_once")])
+    if only_deep:
+        left_out = [item for item in items if item not in deep and not is_property(item)]
+    else:
+        left_out = [item for item in items if item in deep]
+        config.stash[LEFT_OUT] = len(left_out)
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
+
+
+def is_property(item: pytest.Item) -> bool:
+    return is_hypothesis_test(getattr(item, "obj", None))
+
+
+def is_marked(item: pytest.Item) -> bool:
+    for mark in item.iter_markers("deep"):
+        chooses = mark.kwargs.get("rows")
+        if chooses is None or chooses(**{name: row_of(item)[name] for name in inspect.signature(chooses).parameters}):
+            return True
+    return False
+
+
+def row_of(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params  # type: ignore[attr-defined]
+
+
+def redundant(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Rows of matrices without which each value is still in some row; rows of many new values are kept first."""
+    matrices: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for rows in matrices.values():
+        seen: set[tuple[str, str]] = set()
+        values = {item: set(values_of(item)) for item in rows}
+        for new in range(max(map(len, values.values())), 0, -1):
+            for item in rows:
+                if len(values[item] - seen) >= new:
+                    kept.add(item)
+                    seen |= values[item]
+    return set(items) - kept
+
+
+def values_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """Of its row; a named tuple's fields are values of their own."""
+    for name, value in row_of(item).items():
+        parts = {f"{name}.{part}": its for part, its in value._asdict().items()} if hasattr(value, "_asdict") else {}
+        yield from ((part, repr(its)) for part, its in (parts or {name: value}).items())
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist tells its controller
+        session.config.workeroutput["left out"] = session.config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    left_out = node.config.stash[LEFT_OUT]  # of each worker the same number: each collects all tests
+    node.config.stash[LEFT_OUT] = max(left_out, getattr(node, "workeroutput", {}).get("left out", 0))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if count := config.stash[LEFT_OUT]:
+        terminalreporter.write_line(f"{count} deep tests not run: --deep runs them")

@@ -12,6 +12,7 @@ from typing import Any
 
 from cxlemu.pool import segments
 from cxlemu.pool.shm import ShmPool
+from tests.tiers import PATIENT_S
 
 MIB = 1 << 20
 SMALL: dict[str, Any] = {"cards": 2, "card_bytes": MIB, "interleave_bytes": 4096, "hosts": 2, "max_ranks": 16}
@@ -45,7 +46,9 @@ def own_name() -> Iterator[str]:
 
 
 def run_script(script: str, name: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script, name], capture_output=True, text=True, timeout=PATIENT_S, check=False
+    )
 
 
 @contextmanager

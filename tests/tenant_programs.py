@@ -58,7 +58,7 @@ def wait_for_nobody(context: RankContext) -> None:
 
 
 def killed(context: RankContext) -> None:
-    with Communicator.world(context, deadline_s=2.0) as comm:
+    with Communicator.world(context, deadline_s=30.0) as comm:
         comm.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -6,15 +6,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.address import AddressMap, Run, rank_cards
 from cxlemu.errors import ArgumentError
+from tests.tiers import examples
 
 POOL_GRANULES = [2**power for power in range(8, 25)]  # 256 B .. 16 MiB
 
-few = settings(max_examples=60)
+few = examples(60)
 
 
 def defined(amap: AddressMap, offset: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from collectives import compare, limits, ratios
+from collectives import _limits, compare, limits, ratios
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.peers import find, worker
 from collectives.peers.group import Group, Program, worker_arguments
@@ -27,6 +27,7 @@ from collectives.ratios import LIMIT, OURS, Lane, Row, Samples, Timing
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
 from cxlemu.plan import Call
+from tests.tiers import PATIENT_S
 
 DATA = [name for name, contract in COLLECTIVES.items() if contract.moves_data]
 
@@ -137,16 +138,15 @@ def test_shares_of_a_sum_are_whole_elements_also_where_there_are_fewer_than_rank
 
 
 def test_moves_copy_and_sum_in_c() -> None:
-    native = pytest.importorskip("collectives._limits")
     a, b, c = (np.arange(10_000, dtype=np.float32) * factor for factor in (1, 10, 100))
     copied, summed = np.zeros_like(a), np.zeros_like(a)
-    native.move(((copied, (b,)), (summed, (a, b, c))), None, 2)
+    _limits.move(((copied, (b,)), (summed, (a, b, c))), None, 2)
     assert np.array_equal(copied, b)
     assert np.array_equal(summed, a + b + c)
     with pytest.raises(ValueError, match="same size"):
-        native.move(((copied, (b[:10],)),), None, 1)
+        _limits.move(((copied, (b[:10],)),), None, 1)
     with pytest.raises(ValueError, match="1 to 64 sources"):
-        native.move(((copied, ()),), None, 1)
+        _limits.move(((copied, ()),), None, 1)
 
 
 # --- workers and their coordinator
@@ -333,6 +333,7 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path) -> None:
         assert row["wrong"] == {OURS: 0, LIMIT: 0}
 
 
+@pytest.mark.deep
 def test_all_eight_collectives_on_three_ranks() -> None:
     done = bench(*TINY, "-n", "3", "--source", "same")
     assert done.exit_code == 0, done.output
@@ -356,7 +357,6 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
 
 
 def test_a_plot_is_a_png(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     from cxlemu.cli.bench_plot import draw
 
     taken = samples(
@@ -372,6 +372,7 @@ def test_a_plot_is_a_png(tmp_path: Path) -> None:
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.deep
 def test_ctrl_c_leaves_nothing_behind() -> None:
     arguments = [sys.executable, "-m", "cxlemu", "bench", "--peers", "none", "--source", "same"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
@@ -383,9 +384,9 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
     family = descendants(running.pid)
     assert len(family) >= 5  # the parent of our ranks, and two ranks each of ours and the limit
     running.send_signal(signal.SIGINT)
-    assert running.wait(60) == 130
+    assert running.wait(PATIENT_S) == 130
     running.stdout.close()
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + PATIENT_S
     while time.monotonic() < ends and any(map(alive, family)):
         time.sleep(0.05)
     assert [pid for pid in family if alive(pid)] == []

@@ -115,6 +115,7 @@ def test_pushes_store_to_every_line() -> None:
     assert (pages.reshape(-1, LINE_BYTES)[:, 0] == 1).all() and (pages.reshape(-1, LINE_BYTES)[:, 1:] == 9).all()
 
 
+@pytest.mark.deep
 def test_the_command_writes_what_other_commands_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_calibrate, "_array_bytes", lambda: calibrate.LEAST_BYTES)
     file = tmp_path / "here.yaml"

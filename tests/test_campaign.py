@@ -27,6 +27,7 @@ from faults.campaign.spec import Spec
 from faults.campaign.tell import story
 from faults.token import Token, parse
 from faults.workers import Workers
+from tests.tiers import PATIENT_S
 
 ROOT = Path(__file__).parent.parent
 SPEC = Spec(
@@ -54,7 +55,7 @@ def cxlemu(*arguments: object) -> Result:
 
 
 def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
-    result = Runner(SPEC.sweep(6), threads, 2, budget_s=60).run()
+    result = Runner(SPEC.sweep(6), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.exit_code == 1
     (finding,) = result.findings
     assert finding.judgement.key == ("wrong bytes", "1.0.7:delete", "all_gather naive")
@@ -68,7 +69,7 @@ def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
 
 
 def test_what_is_right_is_no_finding() -> None:
-    result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=60).run()
+    result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=PATIENT_S).run()
     assert (result.exit_code, result.findings, result.counts) == (0, [], {"right": 4})
 
 
@@ -110,7 +111,7 @@ TURNS = Spec(
 
 
 def test_faults_happen_to_real_communicators_and_are_survived_or_noticed() -> None:
-    result = Runner(TURNS.sweep(4), threads, 2, budget_s=120).run()
+    result = Runner(TURNS.sweep(4), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.findings == []
     assert result.counts.keys() >= {"survived", "detected"}
     assert result.counts["survived"] >= 2 * 4 * 2  # nature and stalls owe right results
@@ -123,10 +124,9 @@ def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> N
 
 
 def test_checksums_find_what_nothing_else_can() -> None:
-    pytest.importorskip("google_crc32c", reason="pip install 'cxlemu[integrity]'")
     flips = TURNS.model_copy(update={"kinds": ("flip_payload",)})
-    bare = Runner(flips.sweep(6), threads, 2, budget_s=120).run()
-    checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=120).run()
+    bare = Runner(flips.sweep(6), threads, 2, budget_s=PATIENT_S).run()
+    checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=PATIENT_S).run()
     assert bare.counts["unprotected"] and not bare.findings
     assert checked.counts["detected"] and not checked.counts["unprotected"] and not checked.findings
 
@@ -168,7 +168,7 @@ def dies_on_seed_3(case: Case) -> Judged:
 
 def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)
-    result = Runner(sweep, lambda: Workers(2), 2, budget_s=60, judge=dies_on_seed_3).run()
+    result = Runner(sweep, lambda: Workers(2), 2, budget_s=PATIENT_S, judge=dies_on_seed_3).run()
     assert result.complete
     assert result.counts == {"right": 7, "worker died": 1}
     (finding,) = result.findings
@@ -218,7 +218,7 @@ def test_a_token_fails_again_exactly_as_recorded(reports: Path) -> None:
 def test_a_token_fails_again_in_another_process_and_folder(reports: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token_of(reports))
     command = [sys.executable, "-m", "cxlemu", "replay", "@token"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENT_S)
     assert done.returncode == 1, done.stderr
     assert "fails again, exactly as recorded" in done.stdout
 
@@ -294,7 +294,7 @@ def test_a_campaign_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 5)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=PATIENT_S)
     assert process.returncode == 1, printed  # something was found
     document = json.loads(out.read_text())
     assert document["interrupted"] and not document["complete"]
@@ -310,7 +310,7 @@ def test_a_campaign_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENT_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -461,7 +461,6 @@ def test_what_goes_right_has_no_story() -> None:
 
 
 def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="pip install 'cxlemu[dask]'")
     out = tmp_path / "r.json"
     result = cxlemu(*FLAGS, *MUTANT, "--seeds", 2, "--executor", "dask", "--json", out)
     assert result.exit_code == 1, result.output

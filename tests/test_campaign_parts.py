@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError, ConfigError, TokenError
@@ -16,11 +16,12 @@ from faults.campaign.journal import Journal
 from faults.campaign.minimize import fewer, smaller
 from faults.campaign.shrink import simpler
 from faults.campaign.spec import Spec
+from tests.tiers import examples
 
 # --- fewer ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(1, 40), st.data())
 def test_exactly_the_needed_items_remain(count: int, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.integers(0, count - 1), max_size=6))
@@ -34,7 +35,7 @@ def test_exactly_the_needed_items_remain(count: int, data: st.DataObject) -> Non
     assert max(asked, default=0) < count  # never about what is known to fail
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 30))
 def test_no_single_item_can_be_taken_from_what_remains(items: list[int], least: int) -> None:
     def fails(some: Sequence[int]) -> bool:
@@ -220,7 +221,7 @@ def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) ->
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     ranks=st.integers(2, 6),
     nbytes=st.integers(0, 500),

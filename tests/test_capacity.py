@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -31,6 +30,7 @@ from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Call, Frame, Layout, Plan, RankPart
 from cxlemu.topology import Topology
 from tests.native_lockstep import card
+from tests.tiers import PATIENT_S, examples
 
 KIB = 1 << 10
 BLOCK, CARDS, CARD_BYTES = 64 * KIB, 2, 1 << 20
@@ -60,7 +60,7 @@ def run(
         buffers = [np.zeros(buffer.nbytes, np.uint8) for buffer in part.buffers]
         buffers[0][:] = inputs[rank]
         running = Running(plan.call, plan.frame, part, Binding(plan.layout, base, epoch, plan.call.tag()))
-        engine_of(rank)(running, buffers, deadline_s=20.0)
+        engine_of(rank)(running, buffers, deadline_s=PATIENT_S)
         return buffers[1]
 
     with ThreadPoolExecutor(RANKS) as pool:
@@ -263,7 +263,7 @@ class Lending(RuleBasedStateMachine):
 
 
 TestLending = Lending.TestCase
-TestLending.settings = settings(max_examples=60, stateful_step_count=30)
+TestLending.settings = examples(60, stateful_step_count=30)
 
 
 # --- what a plan may touch -------------------------------------------------------------------------------------------

@@ -20,8 +20,6 @@ from cxlemu.errors import PlanFileError
 from cxlemu.plan import Call, Layout, Plan
 from cxlemu.topology import Topology
 
-pytest.importorskip("google.protobuf", reason="Chakra traces need protobuf")
-
 RANKS = 3
 LAYOUT = Layout(RANKS, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=8, interleave_bytes=256)
 SEND, RECV = NodeType.COMM_SEND, NodeType.COMM_RECV

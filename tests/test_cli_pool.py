@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pool_helpers import MIB, WHOLE, files, leave_dead_pool, own_name, small_pool
 
@@ -17,6 +17,7 @@ from cxlemu.pool import segments
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import PACKED_BYTES
+from tests.tiers import examples
 
 
 def cxlemu_pool(*arguments: str) -> Result:
@@ -100,7 +101,7 @@ def test_inspect_refuses_what_is_not_there(name: str) -> None:
     assert refused(cxlemu_pool("clean", name), f"there is no pool {name}, pools that exist: ")
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(card=st.integers(0, 1), start=st.integers(0, PACKED_BYTES - 1), noise=st.binary(min_size=1, max_size=32))
 def test_inspect_of_an_overwritten_superblock_is_one_sentence(card: int, start: int, noise: bytes) -> None:
     with own_name() as name, small_pool(name) as pool:
@@ -114,7 +115,7 @@ def test_inspect_of_an_overwritten_superblock_is_one_sentence(card: int, start: 
             assert refused(result, f"cxlemu-{name}-card{card}")
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(content=st.binary(max_size=5000), head=st.integers(0, PACKED_BYTES))
 def test_any_file_under_a_pools_name_is_one_sentence_and_never_breaks_list(content: bytes, head: int) -> None:
     with own_name() as name:

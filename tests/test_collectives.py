@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe, variants
@@ -25,8 +25,8 @@ from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
 from faults.lending import lent, may_be_in_place, with_heap
 from faults.lockstep import Lockstep
 from faults.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
+from tests.tiers import examples
 
-QUICK = settings(derandomize=True)
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 
@@ -101,7 +101,7 @@ def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@settings(QUICK, max_examples=50)
+@examples(50, derandomize=True)
 @given(st.data())
 def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject) -> None:
     """The collective twice, and another one between."""
@@ -118,6 +118,7 @@ def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject)
             assert same(got[rank], wanted[rank], plan.call.dtype), f"{plan.call}, rank {rank}"
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("ranks", [2, 5, 9])
 def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> None:
@@ -136,20 +137,21 @@ def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> Non
 # --- contracts on symbols -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 3)
+@pytest.mark.parametrize("ranks", range(1, 17))
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_plan_keeps_its_contract_on_symbols(collective: str) -> None:
+def test_every_plan_keeps_its_contract_on_symbols(collective: str, ranks: int) -> None:
     redop = "avg" if collective in REDUCTIONS else "none"
-    for ranks in range(1, 17):
-        layout = with_heap(Layout(ranks, 3, 4, 8192, 2 * ranks + 2, 256))
-        for nbytes in (0,) if collective == "barrier" else (72,) if ranks > 6 else (72, 2000):
-            for variant in variants(collective):
-                roots = range(ranks) if collective in ROOTED and ranks < 6 else (ranks - 1,)
-                for in_place, root in product((False, True), roots):
-                    call = Call(collective, variant, ranks, nbytes, "f32", redop, root, in_place)
-                    for one in [lent(call), lent(call, output=True)] if variant == "zero_copy" else [call]:
-                        if not in_place or may_be_in_place(collective, variant):
-                            chosen = recipe(collective, variant)
-                            verify(build(with_checksums(chosen) if ranks % 2 else chosen, layout, one))
+    layout = with_heap(Layout(ranks, 3, 4, 8192, 2 * ranks + 2, 256))
+    for nbytes in (0,) if collective == "barrier" else (72,) if ranks > 6 else (72, 2000):
+        for variant in variants(collective):
+            roots = range(ranks) if collective in ROOTED and ranks < 6 else (ranks - 1,)
+            for in_place, root in product((False, True), roots):
+                call = Call(collective, variant, ranks, nbytes, "f32", redop, root, in_place)
+                for one in [lent(call), lent(call, output=True)] if variant == "zero_copy" else [call]:
+                    if not in_place or may_be_in_place(collective, variant):
+                        chosen = recipe(collective, variant)
+                        verify(build(with_checksums(chosen) if ranks % 2 else chosen, layout, one))
 
 
 MUTANT_LAYOUT = Layout(3, 2, 2, 1024, 8, 256)

@@ -24,6 +24,7 @@ from cxlemu.errors import (
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from tests.tiers import PATIENT_S
 
 REGION_BYTES = 1 << 16
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
@@ -37,15 +38,15 @@ def together(
     *,
     topology: Topology = LAPTOP,
     memory: MemorySpec | None = None,
-    deadline_s: float = 10.0,
+    deadline_s: float = PATIENT_S,
 ) -> list[Any]:
     """What ``program`` returns on every rank."""
 
     def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=REGION_BYTES) as comm:
+        with Communicator.world(context, region_bytes=REGION_BYTES, deadline_s=deadline_s) as comm:
             return program(comm)
 
-    return launch(main, ranks=ranks, topology=topology, memory=memory or MemorySpec(), deadline_s=deadline_s)
+    return launch(main, ranks=ranks, topology=topology, memory=memory or MemorySpec(), deadline_s=PATIENT_S)
 
 
 def each_its_own(*programs: Program) -> Program:
@@ -53,10 +54,10 @@ def each_its_own(*programs: Program) -> Program:
 
 
 # A peer that left is given up at the second look, one that is silent after the deadline.
-TO_NOTICE_S = 1.3
+SILENCE_S = 2.0
 
 
-def failures(program: Program, ranks: int = 2, deadline_s: float = TO_NOTICE_S) -> dict[int, BaseException]:
+def failures(program: Program, ranks: int = 2, deadline_s: float = PATIENT_S) -> dict[int, BaseException]:
     with pytest.raises(RankFailures) as raised:
         together(program, ranks, deadline_s=deadline_s)
     return raised.value.failures
@@ -255,7 +256,7 @@ def test_an_asynchronous_error_is_raised_by_its_handle() -> None:
             with pytest.raises(PeerLostError):
                 handle.wait()
 
-    together(program, ranks=2, deadline_s=TO_NOTICE_S)
+    together(program, ranks=2)
 
 
 def test_an_asynchronous_error_that_nobody_waited_for_is_raised_at_close() -> None:
@@ -272,7 +273,7 @@ def test_calls_behind_a_failed_one_fail_at_once() -> None:
             with pytest.raises(RunError, match="revoked since: rank 1 left"):
                 second.wait()
 
-    together(program, ranks=2, deadline_s=TO_NOTICE_S)
+    together(program, ranks=2)
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
@@ -330,7 +331,7 @@ def test_several_world_communicators_on_one_pool() -> None:
         second = Communicator.world(context, region_bytes=REGION_BYTES)
         return [int(c.all_reduce(np.ones(1, np.int32))[0]) for c in (second, first, second, second, first)]
 
-    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(), deadline_s=5) == [[2] * 5] * 2
+    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(), deadline_s=PATIENT_S) == [[2] * 5] * 2
 
 
 def test_a_pool_without_room_says_so() -> None:
@@ -504,14 +505,14 @@ def test_a_rank_that_gives_no_sign_of_life_is_named() -> None:
 
     def program(comm: Communicator) -> None:
         if comm.rank == 1:
-            over.wait(20)
+            over.wait(PATIENT_S)
             return
         try:
             comm.all_reduce(of(4))
         finally:
             over.set()
 
-    found = failures(program)
+    found = failures(program, deadline_s=SILENCE_S)
     error = found[0]
     assert isinstance(error, PeerLostError) and error.ranks == (1,)
     assert "rank 1 gave no sign of life" in str(error)
@@ -530,7 +531,7 @@ def test_a_rank_that_lives_but_does_not_come_is_a_deadline() -> None:
         finally:
             over.set()
 
-    found = failures(program)
+    found = failures(program, deadline_s=SILENCE_S)
     assert list(found) == [0] and type(found[0]) is DeadlineError
     assert "for rank 1 to ring published[1][0]" in str(found[0])
 
@@ -544,12 +545,12 @@ def test_a_revoked_communicator_raises_at_once() -> None:
                 with pytest.raises(RunError, match="this communicator is revoked since: rank 1 left"):
                     comm.all_reduce(of(4))
 
-    together(program, ranks=2, deadline_s=TO_NOTICE_S)
+    together(program, ranks=2)
 
 
 def test_an_input_error_of_one_rank_is_what_the_caller_sees() -> None:
     with pytest.raises(ArgumentError, match="not contiguous"):
-        together(lambda c: c.all_reduce(of(8)[::2] if c.rank == 1 else of(4)), ranks=3, deadline_s=0.6)
+        together(lambda c: c.all_reduce(of(8)[::2] if c.rank == 1 else of(4)), ranks=3)
 
 
 # --- what an acceptance review found -------------------------------------------------------------------------------
@@ -561,7 +562,7 @@ def test_every_shipped_config_has_room_for_a_split(config: str) -> None:
         with Communicator.world(context) as comm:
             return int(part_of(comm, comm.rank % 2).all_reduce(np.ones(1, np.int32))[0])
 
-    assert launch(main, ranks=4, topology=config, deadline_s=5) == [2] * 4
+    assert launch(main, ranks=4, topology=config, deadline_s=PATIENT_S) == [2] * 4
 
 
 def test_ranks_with_other_rings_are_told_so() -> None:
@@ -571,7 +572,7 @@ def test_ranks_with_other_rings_are_told_so() -> None:
             comm.all_reduce(of(50_000))
 
     with pytest.raises(RankFailures) as raised:
-        launch(main, ranks=2, topology=LAPTOP, deadline_s=TO_NOTICE_S)
+        launch(main, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S)
     assert any(isinstance(error, MismatchError) for error in raised.value.failures.values())
 
 

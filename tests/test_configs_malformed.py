@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cxlemu.cli import main
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology, shipped_configs
+from tests.tiers import examples
 
 GOOD = """\
 name: good
@@ -233,7 +234,7 @@ words = st.one_of(st.sampled_from(WORDS), st.binary(max_size=4))
 edits = st.lists(st.tuples(st.integers(0, len(SHIPPED)), st.integers(0, 30), words), min_size=1, max_size=4)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(edits)
 @example([(0, 0, b"\xef\xbb\xbf")])  # a byte-order mark
 def test_a_mutated_file_loads_or_is_refused_in_one_sentence(changes: list[tuple[int, int, bytes]]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import posix_ipc
 import pytest
 from card_files import MIB, blank_cards, cxlemu, device_flags, pool_of, unchanged
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pool_helpers import own_name, small_pool
 
@@ -27,6 +27,7 @@ from cxlemu.pool.superblock import PACKED_BYTES
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from cxlemu.world.machine import machine
+from tests.tiers import examples
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_all_eight_collectives_run_on_six_cards(cards: list[str], how: str, engi
     assert "# 24 results, 0 wrong, " in cxlemu("run", *flags, *sizes).output
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(6)))
 def test_cards_are_attached_in_any_order(cards: list[str], order: list[int]) -> None:
     uuid = pool_of(cards)

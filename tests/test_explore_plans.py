@@ -53,6 +53,7 @@ def deletions(plan: Plan) -> Iterator[tuple[Op, Plan]]:
 EVERY = [(c, v) for c in COLLECTIVES for v in variants(c)]
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 2)
 @pytest.mark.parametrize(("collective", "variant"), EVERY, ids=str)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_shipped_plans_are_right_in_every_execution_of_calls_that_wrap_the_ring(

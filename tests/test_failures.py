@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.bench import Case, Sweep
@@ -24,6 +24,7 @@ from cxlemu.topology.failures import Failure
 from tests.by_hand import FENCE, signal, wait
 from tests.fabric_helpers import Ranks, plan, read, write
 from tests.hierarchy_helpers import KINDS, LEAF_SPINE, machine, machine_text
+from tests.tiers import examples
 
 MB = 1_000_000
 TWO_WAYS = Topology.parse(
@@ -128,7 +129,7 @@ def small_case(collective: str, ranks: int, nbytes: int) -> Case:
     return case
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.sampled_from(list(KINDS)), st.sampled_from(["first", "spread"]), st.data())
 def test_results_are_right_or_somebody_is_cut_off(kind: str, routing: str, data: st.DataObject) -> None:
     """Whatever fails whenever: real bytes move in the order of the run, and the same run twice is the same."""

@@ -64,6 +64,7 @@ def test_a_campaign_takes_the_ranks_that_clusters_have() -> None:
 # --- campaigns -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "all_to_all"])
 @pytest.mark.parametrize("case", [TWO_HOSTS, XLINK], ids=["hosts", "xlink"])
 def test_nothing_is_wrong_whatever_caches_do(case: Case, collective: str) -> None:
@@ -80,6 +81,7 @@ def deletions(case: Case) -> list[tuple[Op, str]]:
     return [(Op(plan.part(0).streams[m.stream].instructions[m.at].op), str(m)) for m in found]
 
 
+@pytest.mark.deep
 def test_what_is_missing_between_hosts_is_found_and_inside_a_host_only_doorbells_matter() -> None:
     """Three lines cross the pool each way; what their cluster reads, too, comes by way of the host's own cache."""
     found: Counter[tuple[Op, Verdict]] = Counter()
@@ -118,6 +120,7 @@ def test_what_is_found_shrinks_and_its_token_replays() -> None:
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda runs: runs == 4)
 @pytest.mark.parametrize(
     ("world", "runs"), [({"ranks": 4, "cluster": 2}, 24), ({"ranks": 8, "config": "two-clusters"}, 4)], ids=str
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cxlemu.files import check_writable, write_atomically
+from tests.tiers import PATIENT_S
 
 NULL = os.makedev(1, 3)
 
@@ -86,7 +87,7 @@ def test_more_than_a_pipe_holds_arrives_whole(tmp_path: Path) -> None:
     with os.fdopen(reader, "rb") as pipe, ThreadPoolExecutor() as pool:
         arrived = pool.submit(pipe.read, len(data))
         write_atomically(tmp_path / "pipe", data)
-        assert arrived.result(timeout=30) == data
+        assert arrived.result(timeout=PATIENT_S) == data
 
 
 def test_a_device_stays_a_device(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_the_file_that_stdout_goes_to_is_appended_to(tmp_path: Path) -> None:
         "os.write(1, b'before '); write_atomically(Path('/dev/stdout'), b'data'); os.write(2, b'after')"
     )
     with (tmp_path / "log").open("wb") as log:
-        subprocess.run([sys.executable, "-c", code], stdout=log, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], stdout=log, check=True, timeout=PATIENT_S)
     assert (tmp_path / "log").read_bytes() == b"before data"
     assert names(tmp_path) == ["log"]
 

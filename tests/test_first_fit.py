@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.capacity.first_fit import FirstFit
+from tests.tiers import examples
 
 TOTAL = 40
 
 
-@settings(max_examples=200, derandomize=True)
+@examples(200, derandomize=True)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12), st.integers(0, 99)), max_size=40))
 def test_the_lowest_place_that_fits_and_holes_that_never_touch(steps: list[tuple[bool, int, int]]) -> None:
     heap, taken = FirstFit(TOTAL), [False] * TOTAL

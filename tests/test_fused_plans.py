@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.fused import KINDS, STYLES, TRANSPORTS, build, fused_plan, oracle, roomy_layout
@@ -20,6 +20,7 @@ from faults.lockstep import Lockstep
 from faults.orders import in_random_order
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.tiers import examples
 
 
 def layout(ranks: int, lines: int = 40) -> Layout:
@@ -48,6 +49,7 @@ def check(plan: Plan, seed: int, calls: int = 3) -> None:
             np.testing.assert_array_equal(got[serial][rank].view(right.dtype).reshape(right.shape), right)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -77,7 +79,7 @@ def test_messages_larger_than_a_slot_take_rounds(kind: str) -> None:
     last=st.booleans(),
     lines=st.integers(2, 20),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_every_tiling_gives_the_same_product(
     kind: str, ranks: int, comm: int, rows: int, cols: int, natural: bool, last: bool, lines: int
 ) -> None:
@@ -123,6 +125,7 @@ def test_sizes_of_communication_and_compute_tiles_are_independent() -> None:
         assert ops(plan, 0, "compute").count(Op.COMPUTE) == 2 * -(-4 // rows)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("ranks", [3, 4])
 @pytest.mark.parametrize("shards", [2, 3])
 def test_tiles_of_several_shards_wait_for_all_of_them(shards: int, ranks: int) -> None:
@@ -208,6 +211,7 @@ def test_rows_shorter_than_what_is_taken_of_them_are_refused() -> None:
 # --- tiles of several shards, proved ----------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "shards"), [(2, 2), (3, 2), (5, 2), (8, 8), (16, 3)])
 def test_tiles_of_several_shards_are_proved(kind: str, ranks: int, shards: int) -> None:

@@ -33,6 +33,7 @@ from cxlemu.plan import DTYPES, Layout, Op
 from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from tests.tiers import PATIENT_S
 
 WORDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 EPS = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
@@ -167,7 +168,7 @@ def differently(context: RankContext) -> None:
 
 def test_ranks_that_cut_differently_notice() -> None:
     with pytest.raises(RankFailures) as caught:
-        launch(differently, ranks=2, topology="laptop", deadline_s=5.0)
+        launch(differently, ranks=2, topology="laptop", deadline_s=PATIENT_S)
     assert any(isinstance(error, MismatchError) for error in caught.value.failures.values())
 
 
@@ -205,7 +206,12 @@ def test_every_instruction_of_a_traced_call_is_on_the_trace() -> None:
 def test_an_instruction_with_a_pace_is_over_when_its_modelled_time_is() -> None:
     scale = 2000.0
     seen = launch(
-        partial(measure, job=JOB), ranks=2, topology="laptop", memory=MemorySpec("shm"), pace=Pace(scale), deadline_s=60
+        partial(measure, job=JOB),
+        ranks=2,
+        topology="laptop",
+        memory=MemorySpec("shm"),
+        pace=Pace(scale),
+        deadline_s=PATIENT_S,
     )
     plan = plan_of(seen[0], JOB, "unfused")
     run = simulate(CostModel.of(Topology.load("laptop"), 2), [VirtualCall(communicating(plan))], warm=True)
@@ -250,7 +256,9 @@ def earliest(context: RankContext) -> int:
 
 
 def test_with_a_pace_a_stream_stops_when_what_precedes_is_over() -> None:
-    found = launch(earliest, ranks=2, topology="laptop", memory=MemorySpec("shm"), pace=Pace(500.0), deadline_s=60)
+    found = launch(
+        earliest, ranks=2, topology="laptop", memory=MemorySpec("shm"), pace=Pace(500.0), deadline_s=PATIENT_S
+    )
     assert max(found) < 1000  # of rounding
 
 
@@ -311,6 +319,7 @@ def test_the_command_measures_every_style_and_claims_nothing_without_a_pace(tmp_
     assert {row["args"]["style"] for row in rows if row["ph"] == "X"} == set(STYLES)
 
 
+@pytest.mark.deep
 def test_with_a_pace_the_command_says_what_communication_should_take(tmp_path: Path) -> None:
     done = cxlemu("gemm_reduce_scatter", *SMALL, "--pace", "--json", tmp_path / "fused.json")
     assert done.exit_code == 0, done.output

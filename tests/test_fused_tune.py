@@ -98,6 +98,7 @@ def cxlemu(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["fused", *arguments], env={"COLUMNS": "160"})
 
 
+@pytest.mark.deep
 def test_the_command_tunes_once_and_takes_that_again(tmp_path: Path) -> None:
     file, out = tmp_path / "tuned.json", tmp_path / "out.json"
     arguments = ["gemm_reduce_scatter", "-s", "64x16x32", "--iters", "1", "--tuned", str(file)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from expected import OPS, REDUCTIONS, expected, input_bytes, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.bench import Case as Row
@@ -41,6 +41,7 @@ from faults.orders import in_random_order, readers_first, slow, writers_first
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
+from tests.tiers import examples
 
 MOVING = ("all_gather", "broadcast", "gather", "scatter", "all_reduce", "reduce_scatter", "reduce", "all_to_all")
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
@@ -100,6 +101,7 @@ def test_what_has_no_clusters_is_refused() -> None:
 # --- what is computed ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda collective: collective not in ("all_reduce", "scatter"))
 @pytest.mark.parametrize("collective", MOVING)
 def test_every_plan_keeps_its_contract_on_symbols(collective: str) -> None:
     for (ranks, cluster), owned in product(SHAPES, (False, True)):
@@ -130,7 +132,7 @@ def test_another_order_of_folding_breaks_the_contract() -> None:
 
 
 @pytest.mark.parametrize("collective", MOVING)
-@settings(derandomize=True, max_examples=10)
+@examples(10, derandomize=True)
 @given(st.data())
 def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject) -> None:
     """Two calls on a ring that wraps, a cluster on one host, whatever caches do; floats fold in the declared order."""
@@ -316,6 +318,7 @@ def test_auto_knows_that_many_small_copies_wait() -> None:
     assert choose("all_gather", (64 << 20) // 144, 144, ways=ways).variant == "hierarchical"
 
 
+@pytest.mark.deep
 def test_virtual_time_moves_the_right_bytes() -> None:
     for collective in MOVING:
         simulated(TWO_CLUSTERS, collective, 4096, "hierarchical", checked=True)

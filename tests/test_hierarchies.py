@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ConfigError
@@ -16,6 +16,7 @@ from cxlemu.timing import CostModel
 from cxlemu.topology import Topology
 from cxlemu.topology.ends import dealt, members
 from tests.hierarchy_helpers import CLOS, DRAGONFLY, KINDS, LEAF_SPINE, TORUS, machine, machine_text
+from tests.tiers import examples
 
 
 def joined(topology: Topology) -> dict[str, set[str]]:
@@ -170,7 +171,7 @@ ANY_FABRIC = st.one_of(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(ANY_FABRIC, st.integers(1, 12), st.integers(1, 6), st.sampled_from(["first", "spread"]), st.data())
 def test_routes_are_ways_of_the_fewest_links(
     fabric: str, hosts: int, cards: int, routing: str, data: st.DataObject

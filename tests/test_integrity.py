@@ -28,6 +28,7 @@ from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.lending import lent, with_heap
 from faults.lockstep import Lockstep
+from tests.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
 RANKS = 3
@@ -77,6 +78,7 @@ def faulty_world(flips: int = -1) -> tuple[Lockstep, list[Faulty], list[int]]:
     return world, faulty, reads
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("collective", "variant"), CASES)
 def test_a_bit_that_flips_in_any_read_is_found(collective: str, variant: str) -> None:
     plan = plan_for(collective, variant)
@@ -91,6 +93,7 @@ def test_a_bit_that_flips_in_any_read_is_found(collective: str, variant: str) ->
         assert 0 <= caught.value.rank < RANKS and caught.value.card < LAYOUT.cards
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("collective", "variant"), CASES)
 def test_without_checksums_the_same_bits_are_wrong_results(collective: str, variant: str) -> None:
     """So the test above is one that can fail."""
@@ -103,6 +106,7 @@ def test_without_checksums_the_same_bits_are_wrong_results(collective: str, vari
         assert not all(map(np.array_equal, outputs, expected(plan.call, inputs)))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("loser", range(RANKS))
 @pytest.mark.parametrize(("collective", "variant"), [case for case in CASES if case[1] != "zero_copy"])
 def test_writes_that_are_lost_are_found_on_every_lap_of_the_ring(collective: str, variant: str, loser: int) -> None:
@@ -156,13 +160,14 @@ def test_an_algorithm_that_cuts_chunks_itself_is_told_how() -> None:
 # --- in a communicator ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("variant", ["naive", "aggregate", "all"])
 def test_a_bit_that_flips_in_the_pool_is_an_integrity_error_everywhere(engine: str, variant: str) -> None:
     published, flipped = threading.Event(), threading.Event()
 
     def program(context: RankContext) -> tuple[type, int, int | None]:
-        comm = Communicator.world(context, engine=engine, integrity="crc32c", deadline_s=30.0)
+        comm = Communicator.world(context, engine=engine, integrity="crc32c", deadline_s=PATIENT_S)
         x = np.arange(1000) * (comm.rank == 1)
         if comm.rank == 1:
             comm.broadcast(x, root=1, variant=variant)  # returns at once
@@ -173,17 +178,17 @@ def test_a_bit_that_flips_in_the_pool_is_an_integrity_error_everywhere(engine: s
                     ring[np.flatnonzero(ring)[0]] ^= 16
                     break
             published.set()
-        published.wait(30)
+        published.wait(PATIENT_S)
         with pytest.raises(IntegrityError) as caught:
             if comm.rank == 0:
                 comm.broadcast(x, root=1, variant=variant)
             elif comm.rank == 2:
-                flipped.wait(30)
+                flipped.wait(PATIENT_S)
             comm.barrier()
         flipped.set()
         return type(caught.value), caught.value.rank, caught.value.reported_by
 
-    told = launch(program, ranks=3, topology=LAPTOP, memory=MemorySpec("shm"), deadline_s=30.0)
+    told = launch(program, ranks=3, topology=LAPTOP, memory=MemorySpec("shm"), deadline_s=PATIENT_S)
     assert told == [(IntegrityError, 1, None), (IntegrityError, 1, 0), (IntegrityError, 1, 0)]
 
 
@@ -193,7 +198,7 @@ def test_ranks_that_differ_in_it_are_told_so() -> None:
         comm.all_gather(np.zeros(1000))
 
     with pytest.raises(RankFailures) as raised:
-        launch(program, ranks=2, topology=LAPTOP, deadline_s=2.0)
+        launch(program, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S)
     assert any(isinstance(error, MismatchError) for error in raised.value.failures.values())
 
 

@@ -20,10 +20,11 @@ from click.testing import CliRunner
 from cxlemu.cli import main
 from cxlemu.pool import segments
 from cxlemu.world.environment import find_place
+from tests.tiers import PATIENT_S
 
 RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "all_reduce", "-b", "4K", "-e", "4K"]
-FOR_EVER = ["-o", "all", "-d", "all", "--variant", "every", "--iters", "2000", "--deadline-s", "6"]
-PATIENCE_S = 60
+FOR_EVER = ["-o", "all", "-d", "all", "--variant", "every", "--iters", "2000"]
+NOTICE_S = 15.0  # within which ranks meet, and after which they give up one that was killed
 
 
 def children(pid: int) -> list[int]:
@@ -39,16 +40,16 @@ def pools_of(pid: int) -> list[str]:
 
 def eventually(holds: object, what: str) -> None:
     assert callable(holds)
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + PATIENT_S
     while not holds():
         assert time.monotonic() < end, what
         time.sleep(0.02)
 
 
 @contextmanager
-def in_the_middle(*arguments: str, ranks: int = 4) -> Iterator[subprocess.Popen[str]]:
+def in_the_middle(*arguments: str, ranks: int, deadline_s: float = PATIENT_S) -> Iterator[subprocess.Popen[str]]:
     """A run whose ranks have met and work; nothing of it is left at the end of the block."""
-    command = [*RUN, *FOR_EVER, "-n", str(ranks), *arguments]
+    command = [*RUN, *FOR_EVER, "-n", str(ranks), "--deadline-s", str(deadline_s), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -67,13 +68,14 @@ def gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.deep
 def test_a_killed_rank_is_named_and_the_next_run_works(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
-    with in_the_middle("--json", str(file)) as process:
+    with in_the_middle("--json", str(file), ranks=4, deadline_s=NOTICE_S) as process:
         ranks = children(process.pid)
         assert len(ranks) == 4
         os.kill(ranks[2], signal.SIGKILL)
-        out, errors = process.communicate(timeout=PATIENCE_S)
+        out, errors = process.communicate(timeout=PATIENT_S)
         assert process.returncode == 1
         assert errors.startswith("cxlemu: rank 2 was killed by SIGKILL\n")
         for survivor in (0, 1, 3):  # each noticed by itself, within its deadline
@@ -83,7 +85,7 @@ def test_a_killed_rank_is_named_and_the_next_run_works(tmp_path: Path) -> None:
         assert pools_of(process.pid) == []
         assert gone(ranks)
     again = subprocess.run(
-        [*RUN, "-n", "4", "--iters", "1"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [*RUN, "-n", "4", "--iters", "1"], capture_output=True, text=True, timeout=PATIENT_S, check=False
     )
     assert (again.returncode, again.stderr) == (0, "")
 
@@ -92,7 +94,7 @@ def test_ranks_go_with_their_killed_parent_and_clean_removes_the_rest() -> None:
     with in_the_middle(ranks=2) as process:
         ranks = children(process.pid)
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(PATIENT_S)
         eventually(lambda: gone(ranks), "ranks outlive their parent")
         (left,) = pools_of(process.pid)
         cleaned = CliRunner().invoke(main, ["pool", "clean", left])
@@ -101,6 +103,9 @@ def test_ranks_go_with_their_killed_parent_and_clean_removes_the_rest() -> None:
         assert pools_of(process.pid) == []
 
 
+@pytest.mark.deep(
+    rows=lambda how, number: (how, number) not in (("processes", signal.SIGINT), ("threads", signal.SIGTERM))
+)
 @pytest.mark.parametrize("how", ["processes", "threads"])
 @pytest.mark.parametrize(
     ("number", "code", "told"),
@@ -119,7 +124,7 @@ def test_a_stopped_run_leaves_nothing_but_its_json(
     with in_the_middle("--launch", how, "--json", str(file), ranks=2) as process:
         ranks = children(process.pid)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=PATIENCE_S)
+        _, errors = process.communicate(timeout=PATIENT_S)
         assert process.returncode == code
         assert "Traceback" not in errors
         assert json.loads(file.read_text())["error"] == told
@@ -127,10 +132,11 @@ def test_a_stopped_run_leaves_nothing_but_its_json(
         assert gone(ranks)
 
 
+@pytest.mark.deep
 def test_survivors_of_a_launcher_remove_the_pool_of_a_killed_rank_0() -> None:
     job = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
     name = find_place(job | {"RANK": "0"}).pool_name
-    command = [*RUN, *FOR_EVER, "--launch", "env", "--deadline-s", "2"]
+    command = [*RUN, *FOR_EVER, "--launch", "env", "--deadline-s", str(NOTICE_S)]
     ranks = [
         subprocess.Popen(
             command,
@@ -147,7 +153,7 @@ def test_survivors_of_a_launcher_remove_the_pool_of_a_killed_rank_0() -> None:
         assert segments.find(name)
         ranks[0].kill()
         for survivor in ranks[1:]:
-            _, errors = survivor.communicate(timeout=PATIENCE_S)
+            _, errors = survivor.communicate(timeout=PATIENT_S)
             assert survivor.returncode == 1
             assert "rank 0" in errors
             assert "Traceback" not in errors

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import PATIENT_S
+
 RUN = [sys.executable, "-m", "cxlemu", "run", "-c", "laptop", "-b", "1K", "-e", "1K", "--iters", "2"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 FORGETS = """
@@ -42,9 +44,9 @@ def start(command: list[str], **variables: str) -> subprocess.Popen[str]:
 
 def run_ranks(ranks: list[dict[str, str]], *arguments: str) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of every rank, started side by side as a launcher would."""
-    command = [*RUN, "--launch", "env", "--deadline-s", "30", *arguments]
+    command = [*RUN, "--launch", "env", "--deadline-s", str(PATIENT_S), *arguments]
     processes = [start(command, **variables) for variables in ranks]
-    outputs = [process.communicate(timeout=90) for process in processes]
+    outputs = [process.communicate(timeout=PATIENT_S) for process in processes]
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
@@ -63,15 +65,17 @@ def read(file: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_ranks_of_our_own(how: str, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     process = start([*RUN, "broadcast", "-n", "3", "--launch", how, "--json", str(file)])
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=PATIENT_S)
     assert (process.returncode, errors) == (0, "")
     assert (read(file)["launch"], read(file)["ranks"], read(file)["wrong"]) == (how, 3, 0)
 
 
+@pytest.mark.deep(rows=lambda launcher: launcher is srun)
 @pytest.mark.parametrize("launcher", [torchrun, srun])
 def test_ranks_of_a_launchers_environment(launcher: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
@@ -83,6 +87,7 @@ def test_ranks_of_a_launchers_environment(launcher: Any, tmp_path: Path) -> None
     assert (read(file)["launch"], read(file)["ranks"], len(read(file)["rows"])) == (launcher.__name__, 3, 2)
 
 
+@pytest.mark.deep
 def test_a_rank_with_wrong_elements_exits_with_1_and_so_does_rank_0_that_tells_it(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(FORGETS)
     file = tmp_path / "run.json"
@@ -104,7 +109,7 @@ def test_ranks_must_be_as_many_as_were_launched() -> None:
 def test_under_mpirun(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     process = start([*MPIRUN, "-np", "3", *RUN, "--launch", "env", "reduce", "barrier", "--json", str(file)])
-    out, errors = process.communicate(timeout=90)
+    out, errors = process.communicate(timeout=PATIENT_S)
     assert process.returncode == 0, errors
     assert out.count("# 2 results, 0 wrong, ") == 1  # rank 0 alone prints
     assert "\x1b" not in out
@@ -117,6 +122,6 @@ def test_mpirun_fails_when_a_result_is_wrong_and_the_json_is_whole(tmp_path: Pat
     file = tmp_path / "run.json"
     arguments = ["--launch", "env", "--algorithm", f"{tmp_path / 'wrong.py'}:forgets", "--json", str(file)]
     process = start([*MPIRUN, "-np", "2", *RUN, *arguments])
-    process.communicate(timeout=90)
+    process.communicate(timeout=PATIENT_S)
     assert process.returncode == 1
     assert read(file)["wrong"] > 0

@@ -98,6 +98,7 @@ def ends(result: Result) -> set[tuple[int, ...]]:
     return {(*outcome.registers, *outcome.memory) for outcome in result.exploration.outcomes}
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("in_c", [False, True], ids=["python", "c"])
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_abstract_machine_has_every_outcome_of_the_emulated_cache(file: Path, in_c: bool) -> None:
@@ -133,6 +134,7 @@ def random_program(random: Random) -> Program:
     return Program(tuple(threads), words, ("xy", "z", "f", "g"), tuple(registers))
 
 
+@pytest.mark.deep(rows=lambda seed: seed >= 10)
 @pytest.mark.parametrize("seed", range(40))
 def test_so_it_is_with_random_programs(seed: int) -> None:
     litmus = Litmus("", "", "", random_program(Random(seed)), (), hangs=True)

@@ -251,6 +251,7 @@ def forbidden() -> Iterator[Litmus]:
 in_both = pytest.mark.parametrize("in_c", [False, True], ids=["numpy", "c"])
 
 
+@pytest.mark.deep(rows=lambda in_c: not in_c)
 @in_both
 @pytest.mark.parametrize("litmus", list(allowed()), ids=lambda litmus: litmus.name)
 def test_an_allowed_outcome_is_reached(litmus: Litmus, in_c: bool) -> None:
@@ -260,6 +261,7 @@ def test_an_allowed_outcome_is_reached(litmus: Litmus, in_c: bool) -> None:
         assert any(litmus.shows(order, seed) for seed in SEEDS for order in litmus.orders)
 
 
+@pytest.mark.deep(rows=lambda in_c: not in_c)
 @in_both
 @pytest.mark.parametrize("litmus", list(forbidden()), ids=lambda litmus: litmus.name)
 def test_a_forbidden_outcome_is_never_reached(litmus: Litmus, in_c: bool) -> None:
@@ -269,6 +271,7 @@ def test_a_forbidden_outcome_is_never_reached(litmus: Litmus, in_c: bool) -> Non
         assert not litmus.shows(order, seed), f"order {order}, seed {seed}"
 
 
+@pytest.mark.deep(rows=lambda in_c: not in_c)
 @in_both
 def test_two_readers_agree_on_the_order_of_two_writers(in_c: bool) -> None:
     """IRIW: 6300 orders in the worst case; under the adversary, 20 other orders for each seed."""

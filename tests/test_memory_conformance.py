@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
+from tests.tiers import PATIENT_S, examples
 
 Opener = Callable[[Sequence[Bytes], Sequence[int]], Iterator[list[HostMemory]]]
 ALWAYS = AdversaryRates(evict=1.0, prefetch=1.0, land=1.0)
@@ -236,7 +237,7 @@ class Oracle:
 
 
 @every_memory
-@settings(max_examples=100)
+@examples(100)
 @given(program=st.lists(steps, min_size=10, max_size=60))
 def test_random_programs_with_the_full_chain_read_what_was_published(opener: Opener, program: list[NamedTuple]) -> None:
     with opened(opener) as memories:
@@ -254,7 +255,7 @@ def test_random_programs_with_the_full_chain_read_what_was_published(opener: Ope
 
 
 def wait(memory: HostMemory, offset: int, word: int) -> bytes:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENT_S
     while (line := memory.poll(0, offset)).word < word:
         assert time.monotonic() < deadline, f"doorbell {offset} stays {line.word}, expected {word}"
         time.sleep(0)
@@ -323,7 +324,7 @@ def test_who_sees_a_doorbells_word_finds_its_payload_or_a_newer_one(opener: Open
                 writer.signal(0, bell_of(0), word, np.full(7, word, "<u8").tobytes())
 
         def read() -> None:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + PATIENT_S
             word = 0
             while word < last:
                 assert time.monotonic() < deadline

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from by_hand import local, streams
 from expected import COLLECTIVES, OPS, input_bytes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_lockstep import InTurns, NativeLockstep, ReferenceInTurns, card, outcome
 from test_collectives import plan_of
@@ -53,17 +53,14 @@ from cxlemu.plan import (
 )
 from cxlemu.plan.layout import doorbell_word
 from faults.lending import with_heap
+from tests import tiers
 
 # Under a sanitizer all is slower, and a share of the examples is enough: see scripts/sanitize.
 PERCENT = int(os.environ.get("CXLEMU_EXAMPLES_PERCENT", "100"))
 
 
 def examples(count: int) -> settings:
-    return settings(
-        derandomize=True,
-        max_examples=max(count * PERCENT // 100, 1),
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    return tiers.examples(count * PERCENT // 100, derandomize=True)
 
 
 # --- whole collectives --------------------------------------------------------------------------------------------
@@ -140,6 +137,7 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, memory: str, data:
     assert wanted[0] == "" and outcome(native, calls) == wanted
 
 
+@pytest.mark.each_value_once
 @every_memory
 @pytest.mark.parametrize(("collective", "variant"), [("all_reduce", "two_shot"), ("reduce_scatter", "all")])
 def test_large_blocks_leave_the_same_bytes(collective: str, variant: str, memory: str) -> None:
@@ -172,6 +170,7 @@ def broken(draw: st.DrawFn, plan: Plan) -> Plan:
     return plan.with_part(replace(part, streams=tuple(streams)))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("memory", ["emulated", "adversary"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @examples(30)

@@ -21,14 +21,15 @@ from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from tests.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
 Program = Callable[[Communicator], Any]
-TO_NOTICE_S = 1.3
+SILENCE_S = 2.0  # after which a rank that shows no life is given up
 
 
-def native(context: RankContext, region_bytes: int = 1 << 16) -> Communicator:
-    return Communicator.world(context, region_bytes=region_bytes, engine="native")
+def native(context: RankContext, deadline_s: float = PATIENT_S) -> Communicator:
+    return Communicator.world(context, region_bytes=1 << 16, engine="native", deadline_s=deadline_s)
 
 
 COHERENT = MemorySpec("shm")
@@ -40,22 +41,22 @@ def together(
     ranks: int = 2,
     *,
     how: Any = "threads",
-    deadline_s: float = 20.0,
+    deadline_s: float = PATIENT_S,
     memory: MemorySpec = COHERENT,
 ) -> list[Any]:
     """What ``program`` returns on every rank."""
-    main = partial(_main, program)
-    return launch(main, ranks=ranks, topology=LAPTOP, memory=memory, how=how, deadline_s=deadline_s)
+    main = partial(_main, program, deadline_s)
+    return launch(main, ranks=ranks, topology=LAPTOP, memory=memory, how=how, deadline_s=PATIENT_S)
 
 
-def _main(program: Program, context: RankContext) -> Any:
-    with native(context) as comm:
+def _main(program: Program, deadline_s: float, context: RankContext) -> Any:
+    with native(context, deadline_s) as comm:
         return program(comm)
 
 
-def failures(*programs: Program) -> dict[int, BaseException]:
+def failures(*programs: Program, deadline_s: float = PATIENT_S) -> dict[int, BaseException]:
     with pytest.raises(RankFailures) as raised:
-        together(lambda comm: programs[comm.rank](comm), len(programs), deadline_s=TO_NOTICE_S)
+        together(lambda comm: programs[comm.rank](comm), len(programs), deadline_s=deadline_s)
     return raised.value.failures
 
 
@@ -124,6 +125,8 @@ def mixed_calls(comm: Communicator, count: int, seed: int) -> int:
     return right
 
 
+@pytest.mark.deep(rows=lambda how, ranks: (how, ranks) == ("processes", 4))
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize(("how", "ranks"), [("threads", 2), ("threads", 5), ("processes", 2), ("processes", 4)])
 def test_every_result_is_right(how: str, ranks: int, memory: str) -> None:
@@ -141,6 +144,7 @@ def sum_of_calls(comm: Communicator, count: int) -> bool:
     return True
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_thousands_of_small_calls(how: str) -> None:
     assert together(partial(sum_of_calls, count=5000), 2, how=how) == [True] * 2
@@ -163,7 +167,7 @@ def test_two_communicators_of_one_world() -> None:
         first, second = native(context), native(context)
         return [int(c.all_reduce(np.ones(1, np.int32))[0]) for c in (second, first, second, second, first)]
 
-    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), deadline_s=10) == [[2] * 5] * 2
+    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), deadline_s=PATIENT_S) == [[2] * 5] * 2
 
 
 def test_asynchronous_calls_run_in_the_order_they_were_made() -> None:
@@ -229,7 +233,7 @@ def silent_or_alive(beats: bool) -> dict[int, BaseException]:
         finally:
             over.set()
 
-    return failures(comes, stays_away)
+    return failures(comes, stays_away, deadline_s=SILENCE_S)
 
 
 def test_a_rank_that_gives_no_sign_of_life_is_named() -> None:
@@ -253,6 +257,6 @@ def leave_in_the_middle(comm: Communicator) -> int:
 
 def test_a_process_that_left_in_the_middle_is_named() -> None:
     with pytest.raises(RankFailures) as raised:
-        together(leave_in_the_middle, 2, how="processes", deadline_s=5)
+        together(leave_in_the_middle, 2, how="processes")
     [error] = raised.value.failures.values()
     assert isinstance(error, PeerLostError) and error.ranks == (1,)

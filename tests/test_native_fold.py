@@ -116,6 +116,7 @@ def test_avg_of_random_bits(dtype: str, divisor: int) -> None:
     check(dtype, RedOp.AVG, operands, divisor)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("op", [*OPS, RedOp.AVG])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_length_at_any_address_into_any_operand(dtype: str, op: RedOp) -> None:

@@ -16,6 +16,7 @@ from collectives.communicator import Communicator
 from cxlemu.errors import ArgumentError, MismatchError, RankFailures, RunError
 from cxlemu.memory import MemorySpec
 from cxlemu.world import RankContext, launch
+from tests.tiers import PATIENT_S
 
 Program = Callable[[Communicator], Any]
 ENGINES = ("reference", "native")
@@ -28,7 +29,7 @@ def together(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
             with Communicator.world(context, region_bytes=1 << 16, engine=request.param) as comm:
                 return program(comm)
 
-        return launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("shm"), deadline_s=10.0)
+        return launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("shm"), deadline_s=PATIENT_S)
 
     return run
 
@@ -258,7 +259,7 @@ def test_large_arrays_are_read_past_the_caches_to_the_last_byte() -> None:
             expected = np.concatenate([[-1], *(np.arange(elements) + rank for rank in range(2)), [-1, -1]])
             return bool((out == expected.astype(np.float32)).all())
 
-    assert launch(main, ranks=2, topology="six-cards", memory=MemorySpec("shm"), deadline_s=30.0) == [True] * 2
+    assert launch(main, ranks=2, topology="six-cards", memory=MemorySpec("shm"), deadline_s=PATIENT_S) == [True] * 2
 
 
 def test_an_array_of_the_pool_never_goes_the_way_of_a_like_one_that_is_not() -> None:

@@ -36,6 +36,7 @@ def built(
     return catalog.build(replace(recipe, style=replace(recipe.style, slice_bytes=256)), layout(ranks, cards), call)
 
 
+@pytest.mark.each_value_once
 @ALL
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_every_plan_obeys_the_rules_and_computes_what_it_should(collective: str, name: str, ranks: int) -> None:
@@ -46,6 +47,7 @@ def test_every_plan_obeys_the_rules_and_computes_what_it_should(collective: str,
             verify(plan)
 
 
+@pytest.mark.each_value_once
 @ALL
 @pytest.mark.parametrize(("ranks", "cards"), [(2, 2), (3, 2), (4, 4)])
 @pytest.mark.parametrize("in_place", [False, True])
@@ -76,6 +78,7 @@ def without(plan: Plan, rank: int, op: Op, number: int) -> Plan:
     return Plan(plan.call, plan.layout, part)
 
 
+@pytest.mark.each_value_once
 @ALL
 @pytest.mark.parametrize("op", [Op.FLUSH, Op.FENCE, Op.SIGNAL, Op.INVALIDATE, Op.AWAIT])
 def test_what_is_left_out_is_missed(collective: str, name: str, op: Op) -> None:

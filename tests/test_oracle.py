@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import oracle
@@ -17,6 +17,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, DTYPES, Call, RedOp
 from cxlemu.reduction import fold
+from tests.tiers import examples
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves_data]
 REDUCING = [name for name, collective in COLLECTIVES.items() if collective.reduces]
@@ -42,7 +43,7 @@ def filled(call: Call, rank: int, seed: int = 1, serial: int = 0) -> Array:
     return array
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(calls(), st.integers(0, 1000), st.integers(0, 1000))
 def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial: int) -> None:
     for rank in range(call.ranks):
@@ -62,7 +63,7 @@ def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial:
         assert promised.tobytes() == right.tobytes()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(calls(["all_reduce"], most_ranks=64), st.randoms())
 def test_every_order_of_reduction_gives_the_same_bits(call: Call, random: Random) -> None:
     right = oracle.expected(call, 0, seed=3, serial=7)
@@ -75,14 +76,14 @@ def test_every_order_of_reduction_gives_the_same_bits(call: Call, random: Random
     assert folded.tobytes() == right.tobytes()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(calls(most_ranks=64), st.integers(0, 10**6))
 def test_every_element_changes_from_call_to_call(call: Call, serial: int) -> None:
     before, after = filled(call, call.root, 1, serial), filled(call, call.root, 1, serial + 1)
     assert oracle.wrong_elements(before, after).size == before.size
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(calls(["all_reduce"]), st.data())
 def test_what_one_peer_left_from_the_last_call_makes_every_sum_and_product_wrong(
     call: Call, data: st.DataObject

@@ -136,6 +136,7 @@ def all_variants() -> list[tuple[str, str]]:
     return [(name, variant) for name in COLLECTIVES for variant in catalog.variants(name) if variant != "zero_copy"]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("collective", "variant"), all_variants())
 def test_calls_end_when_the_virtual_engine_says(collective: str, variant: str) -> None:
     """Three ranks, calls that follow each other and come round their ring; results are right, too."""
@@ -151,6 +152,7 @@ def test_calls_end_when_the_virtual_engine_says(collective: str, variant: str) -
             assert right is None or got.tobytes() == right.tobytes()
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_take_what_the_accelerator_would(kind: str, style: str) -> None:
@@ -260,6 +262,7 @@ def gathered(context: RankContext) -> tuple[float, bool, bool]:
         return pacer.time_scale, never_early, bool((out == np.arange(comm.size)[:, None]).all())
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_no_call_returns_before_its_modelled_end(how: str) -> None:
     name = f"paced-{how}-{os.getpid()}"
@@ -280,6 +283,7 @@ def killed(context: RankContext) -> str:
         return type(error).__name__
 
 
+@pytest.mark.deep
 def test_a_rank_killed_in_the_middle_is_noticed_and_leaves_nothing() -> None:
     name = f"killed-{os.getpid()}"
     ended = launch_survivors(killed, ranks=2, topology="laptop", how="processes", pace=Pace(64.0), pool_name=name)

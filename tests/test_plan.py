@@ -17,6 +17,7 @@ from collectives.builder import Builder
 from collectives.catalog import build, recipe
 from collectives.layouts import layout_for
 from cxlemu.plan import Call, Gemm, InHeap, Layout, Plan
+from tests.tiers import PATIENT_S
 
 CALL = Call("all_reduce", "two_shot", 4, 70_000, "f32", "sum")
 COPY, PUBLISH_CHUNK, RETRIEVE_CHUNK, CHUNKS = 1, 4, 3, 4  # instructions, and chunks of the variant "all"
@@ -57,7 +58,7 @@ def test_plans_are_equal_across_processes(seed: str) -> None:
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(cxlemu.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=PATIENT_S
     )
     assert done.stdout.split() == [made(CALL).digest, str(CALL.tag())]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe
@@ -26,8 +26,9 @@ from cxlemu.plan import file as plan_file
 from cxlemu.plan.file import MAGIC, load, save
 from cxlemu.plan.instructions import RECORD_DTYPE, Instruction, Kind, Operand
 from cxlemu.plan.rules import check, findings
+from tests.tiers import examples
 
-few = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PREFIX_BYTES = 20
 
 

@@ -117,6 +117,7 @@ def formulas(n: int) -> dict[str, tuple[list[int], list[int]]]:
     }
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_bytes_counted_are_those_the_docstrings_give(collective: str, ranks: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from expected import COLLECTIVES, REDUCTIONS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of, without
 
@@ -26,6 +26,7 @@ from faults.prove.rounds import shortened
 from faults.verdict import Verdict
 from faults.witness import Kind
 from faults.witness import Program as Execution
+from tests.tiers import examples
 
 SHIPPED = [(collective, variant) for collective in COLLECTIVES for variant in variants(collective)]
 
@@ -47,6 +48,7 @@ def right(proof: Proof) -> bool:
     return proof.violation is None and proof.reason == ""
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 3)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_every_plan_that_we_ship_is_right(ranks: int) -> None:
     """Sizes of a broken line, of a broken last chunk, of two rounds."""
@@ -56,6 +58,7 @@ def test_every_plan_that_we_ship_is_right(ranks: int) -> None:
             assert right(prove_case(recipe(collective, variant), layout_of(ranks), call))
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks != 2)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_with_checksums_they_are_right_as_well(ranks: int) -> None:
     for collective, variant in CHECKED:
@@ -81,6 +84,7 @@ def test_ranks_that_share_hosts_are_right_as_well() -> None:
             assert right(prove(plan, hosts=hosts))
 
 
+@pytest.mark.deep(rows=lambda seed: seed > 0)
 @pytest.mark.parametrize("seed", range(3))
 def test_all_of_them_mixed_on_one_ring_are_right(seed: int) -> None:
     chosen, layout = random.Random(seed), layout_of(3)
@@ -121,6 +125,7 @@ FOUND_BY = {
 }
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_deletion_is_a_violation_of_the_rule_that_needs_it(case: Case) -> None:
     assert FOUND_BY.keys() == EXPOSED.keys()
@@ -160,6 +165,7 @@ def synchronizing(plan: Plan, rank: int) -> Iterator[tuple[int, int, str]]:
                 yield number, at, f"{name} {plan.frame.kernels[i.arg].name}"
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize(("collective", "variant"), CHECKED)
 def test_every_deletion_is_a_violation_with_checksums(collective: str, variant: str, ranks: int) -> None:
@@ -221,7 +227,7 @@ def moved(plan: Plan, rank: int, stream: int, at: int, to: int) -> Plan:
     return plan.with_part(replace(part, streams=(*part.streams[:stream], changed, *part.streams[stream + 1 :])))
 
 
-@settings(max_examples=60, derandomize=True)
+@examples(60, derandomize=True)
 @given(st.data())
 def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
     """Whatever was moved or taken away: what is proved right goes right, with any order and any nature."""

@@ -35,6 +35,7 @@ def small(kind: str, style: str, ranks: int, lines: int = 40, dtype: str = "f32"
     return fused_plan(kind, style, layout, 5 * ranks, n, 6 * ranks, dtype, **tiles)  # type: ignore[arg-type]
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks not in (1, 2, 3))
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8, 12, 16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fused_plan_is_proved(kind: str, ranks: int) -> None:
@@ -120,6 +121,7 @@ def _with_kernel(i: Instruction, frame: Frame, change) -> tuple[Instruction, Fra
     return i._replace(arg=len(frame.kernels), nbytes=nbytes), replace(frame, kernels=(*frame.kernels, new))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("what", ALTERATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tile_of_wrong_operands_is_found(kind: str, what: str) -> None:
@@ -195,6 +197,7 @@ def test_prove_says_what_products_do_not_have(arguments: list[str], says: str) -
     assert (done.exit_code, says in done.output) == (2, True)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("form", ["1", "2", "transport", WIDE])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mutant_is_killed_or_proved_right_and_nothing_is_needless(kind: str, form: str) -> None:

@@ -82,6 +82,7 @@ def test_one_test_alone_draws_what_it_draws_among_others(pytester: pytest.Pytest
     assert seeds_of(alone) == [line for line in seeds_of(everything) if line.startswith("SEED 2")]
 
 
+@pytest.mark.deep
 def test_workers_of_xdist_share_the_controllers_seed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEEDS)
     spread = pytester.runpytest_subprocess("-n", "2", *NO_HYPOTHESIS)

@@ -9,11 +9,12 @@ from operator import add, mul
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
 from cxlemu.reduction import fold
+from tests.tiers import examples
 
 INTEGERS = {"u8": (0, 255), "i8": (-128, 127), "i32": (-(1 << 31), (1 << 31) - 1), "i64": (-(1 << 63), (1 << 63) - 1)}
 EXACT: dict[RedOp, Callable[[int, int], int]] = {RedOp.SUM: add, RedOp.PROD: mul, RedOp.MIN: min, RedOp.MAX: max}
@@ -42,7 +43,7 @@ def rows_of(dtype: str) -> st.SearchStrategy[list[list[int]]]:
 
 @pytest.mark.parametrize("redop", EXACT)
 @pytest.mark.parametrize("dtype", INTEGERS)
-@settings(max_examples=25)
+@examples(25)
 @given(st.data())
 def test_integers_wrap(dtype: str, redop: RedOp, data: st.DataObject) -> None:
     rows = data.draw(rows_of(dtype))
@@ -87,7 +88,7 @@ def as_bf16(value: float) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "rounded"), [("f16", as_f16), ("bf16", as_bf16)])
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.integers(-2000, 2000).map(lambda n: n / 16), min_size=2, max_size=6))
 def test_16_bit_floats_are_rounded_after_every_step(
     dtype: str, rounded: Callable[[float], float], numbers: list[float]

@@ -27,8 +27,6 @@ from cxlemu.timing import CostModel
 from cxlemu.topology import Accelerator, Topology
 from tests.fabric_helpers import fabric
 
-pytest.importorskip("google.protobuf", reason="Chakra traces need protobuf")
-
 TITAN = Topology.load("titan2-6xcz120")
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20

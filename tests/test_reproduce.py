@@ -62,6 +62,7 @@ def test_every_figure_of_the_baseline_says_where_it_comes_from() -> None:
     assert {standing.kind for standing in topology.standings.values()} == set(KINDS)
 
 
+@pytest.mark.deep
 def test_the_file_has_what_is_fitted() -> None:
     """So that `cxlemu simulate` on the baseline's topologies tells the same as this table."""
     assert nccl().slice_ns == Nccl(Topology.load("infiniband-12xh100")).slice_ns == work().slice_ns
@@ -107,6 +108,7 @@ def test_small_messages_take_the_cheapest_protocol() -> None:
     )  # 3.6 + 4 * 2.7; 1.4 (8.4 + 4 * 9.6)
 
 
+@pytest.mark.deep
 def test_rows_are_all_published_figures() -> None:
     wanted = [f"{name}: average speedup" for name in AVERAGES] + [f"{name}: lowest speedup" for name in LOWS]
     wanted += [f"{name}: growth 3 to {ranks} hosts" for name in GROWTH for ranks in (6, 12)]
@@ -121,6 +123,7 @@ def test_rows_are_all_published_figures() -> None:
         assert row.kind != "config" or row.relative_error == 0
 
 
+@pytest.mark.deep
 def test_the_one_fitted_figure_meets_the_average_that_it_is_fitted_on() -> None:
     def average(slice_ns: int) -> float:
         return statistics.fmean(work().speedups(FITTED_ON, slice_ns=slice_ns))
@@ -143,6 +146,7 @@ def test_no_other_published_figure_has_an_influence(monkeypatch: pytest.MonkeyPa
     assert changed["gather: average speedup"].published == 1.2
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("variant", cccl.VARIANTS)
 def test_ours_is_what_simulate_says(variant: str) -> None:
     for name in AVERAGES:
@@ -159,6 +163,7 @@ def test_naive_puts_everything_on_the_first_card() -> None:
         assert used == {f"card{card}" for card in cards}
 
 
+@pytest.mark.deep
 def test_whole_chunks_lie_on_a_card_each() -> None:
     def cards_of_a_chunk(ours: Ours) -> int:
         run = ours._run("broadcast", "all", 64 * MB, RANKS, 1)  # one chunk a block
@@ -173,6 +178,7 @@ def test_a_range_is_met_inside_and_missed_from_its_nearer_end() -> None:
         assert (row.published, row.relative_error) == (published, error)
 
 
+@pytest.mark.deep
 def test_smaller_grouped_slices_are_slower() -> None:
     size = SIZES[4]
     other = work().with_grouped_slices(128 << 10, [size])
@@ -180,6 +186,7 @@ def test_smaller_grouped_slices_are_slower() -> None:
         assert other.speedups(name)[0] > 1.5 * work().speedups(name)[4]
 
 
+@pytest.mark.deep
 def test_kernels_that_read_by_themselves_change_what_reduces_and_nothing_else() -> None:
     for name in AVERAGES:
         ours, folding = (its.ours.time(name, 64 * MB).us for its in (work(), work().folding))
@@ -188,6 +195,7 @@ def test_kernels_that_read_by_themselves_change_what_reduces_and_nothing_else() 
     assert work().folding.slice_ns == work().slice_ns
 
 
+@pytest.mark.deep
 def test_the_table_and_the_file_are_the_same_twice(tmp_path: Path) -> None:
     first, second = (reproduce("--json", str(tmp_path / f"{number}.json")) for number in (1, 2))
     assert (first.exit_code, second.exit_code) == (0, 0)
@@ -230,14 +238,15 @@ def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_plots_are_pngs(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     assert reproduce("--plot", str(tmp_path / "out")).exit_code == 0
     files = sorted((tmp_path / "out").iterdir())
     assert [file.name for file in files] == ["chunks.png", "growth.png", "speedups.png"]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
+@pytest.mark.deep
 def test_the_docs_have_this_table() -> None:
     text = (Path(__file__).parent.parent / "docs" / "published.md").read_text()
     table = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([-+]?\d+%) \| (\w+)", text, re.MULTILINE)
@@ -248,6 +257,7 @@ def test_the_docs_have_this_table() -> None:
     )
 
 
+@pytest.mark.deep
 def test_the_docs_say_what_would_explain_what_reduces() -> None:
     text = " ".join((Path(__file__).parent.parent / "docs" / "published.md").read_text().split())
     folded = {name: statistics.fmean(work().folding.speedups(name)) for name in REDUCING}

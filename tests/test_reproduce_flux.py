@@ -44,6 +44,7 @@ def few() -> flux.Reproduction:
     return flux.Reproduction(rows=(512, 4096))
 
 
+@pytest.mark.deep
 def test_nothing_is_fitted_and_gemm_times_are_met_all_the_same(few: flux.Reproduction) -> None:
     assert {row.kind for row in few.rows} == {"predicted"}
     errors = [row.relative_error for row in few.rows if row.figure.endswith("GEMM (ms)")]
@@ -71,12 +72,14 @@ def test_products_and_copies_together_leave_memory_to_spare(cluster: str) -> Non
             assert (loaded + copied <= 0.71 * its.memory_bytes_per_s) == (m >= 512)
 
 
+@pytest.mark.deep
 def test_the_best_shapes_hide_all_and_few_rows_cost_more_than_they_hide(few: flux.Reproduction) -> None:
     by_shape = {(s.cluster, s.operator.kind, s.operator.m): flux.efficiency_of(s.metrics) for s in few.shapes}
     assert by_shape["nvlink-8xa100", "all_gather_gemm", 4096] >= 0.96
     assert by_shape["nvlink-8xa100", "all_gather_gemm", 512] < 0
 
 
+@pytest.mark.deep
 def test_no_fused_call_is_faster_than_its_parts(few: flux.Reproduction) -> None:
     for shape in few.shapes:
         its = shape.metrics
@@ -85,6 +88,7 @@ def test_no_fused_call_is_faster_than_its_parts(few: flux.Reproduction) -> None:
         assert 0 < its.sol <= 1.02  # the collective alone is not cut as finely
 
 
+@pytest.mark.deep
 def test_over_the_pool_at_most_the_product_hides(few: flux.Reproduction) -> None:
     """Its links are so slow that the collective is the longer part: E is then at most the product's share of ECT."""
     [shape] = [
@@ -95,12 +99,14 @@ def test_over_the_pool_at_most_the_product_hides(few: flux.Reproduction) -> None
     assert 0 < flux.efficiency_of(its) <= its.gemm_ns / its.ect_ns("unfused") + 0.02
 
 
+@pytest.mark.deep
 def test_slower_tiles_hide_less(few: flux.Reproduction) -> None:
     its = Metrics(gemm_ns=100, tiled_ns=100, comm_ns=60, unfused_ns=160, medium_ns=145, fused_ns=112, wait_ns=3)
     assert flux.slowed_efficiency_of(its) == pytest.approx(1 - (12 + 0.189 * 60) / 60)
     assert few.slowed().keys() == {name for name, published in flux.CLUSTERS.items() if published}
 
 
+@pytest.mark.deep
 def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
     assert all(bool(row.shows) == row.missed for row in few.rows)
 
@@ -108,7 +114,6 @@ def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
 def test_the_command_prints_and_writes_all_of_it(
     tmp_path: Path, monkeypatch: MonkeyPatch, few: flux.Reproduction
 ) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows, seen: few)
     out = tmp_path / "flux.json"
     result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
@@ -124,6 +129,7 @@ def test_the_command_prints_and_writes_all_of_it(
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.deep
 def test_the_same_twice_is_the_same_bytes() -> None:
     once, again = (flux.Reproduction(rows=(512,)).shapes for _ in range(2))
     assert once == again
@@ -167,6 +173,7 @@ def test_decoding_reads_every_sequences_cache() -> None:
     assert two - one == pytest.approx(cached_bytes / accelerator.memory_bytes_per_s * 1e9)
 
 
+@pytest.mark.deep
 def test_the_whole_command_compares_ranges_and_blocks(monkeypatch: MonkeyPatch) -> None:
     one = {"nvlink-8xh800": (0.37, 0.93)}
     for module in (flux, reproduce_flux):

@@ -25,9 +25,9 @@ from cxlemu.topology import Topology
 from cxlemu.world.context import RankContext, World, ignore_message
 from cxlemu.world.machine import machine
 from cxlemu.world.threads import run_threads
+from tests.tiers import PATIENT_S
 
 RANKS = 3
-PATIENT_S = 30.0
 STEPS = [*range(1, 130, 16), *range(130, 700, 60)]  # by the 120th or so, all ranks have cleared their doorbells
 
 
@@ -111,10 +111,12 @@ def pools(kind: Kind, directory: Path) -> Iterator[tuple[World, Pool]]:
         yield world, pool
 
 
+@pytest.mark.deep(rows=lambda part: part > 0)
+@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_after_a_crash_at_any_step_the_next_run_is_right(kind: Kind, tmp_path: Path) -> None:
+def test_after_a_crash_at_any_step_the_next_run_is_right(kind: Kind, part: int, tmp_path: Path) -> None:
     with pools(kind, tmp_path) as (world, pool):
-        for number, at in enumerate(STEPS):
+        for number, at in [*enumerate(STEPS)][part::5]:
             fate = Fate(at)
             ended = run_threads(partial(live_until, fate=fate), world, pool, ignore_message)
             assert (fate.struck, ended.failures) == (True, {})

@@ -26,8 +26,9 @@ from cxlemu.plan import Call
 from cxlemu.pool import numa, segments
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.world import launch
+from tests.tiers import PATIENT_S
 
-QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", "20"]
+QUICK = ["--launch", "threads", "--config", "laptop", "--iters", "2", "--deadline-s", str(PATIENT_S)]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "my_all_reduce.py"
 
 IMPORTS = "from collectives.builder import Builder\nfrom collectives.recipes import algorithm\n"
@@ -155,6 +156,7 @@ def test_verbose_gives_reasons_and_placement() -> None:
     assert "# host 1   rank 2, 3" in output
 
 
+@pytest.mark.deep
 def test_all_variants_dtypes_ops_and_roots_in_one_sweep(tmp_path: Path) -> None:
     arguments = ["-n", "2", "-b", "240", "-e", "240", "--variant", "every", "-d", "all", "-r", "all"]
     document = run_json(tmp_path / "all.json", "reduce", *arguments, "-o", "all", "--iters", "1")
@@ -328,6 +330,7 @@ def test_json_into_a_pipe(tmp_path: Path) -> None:
     assert "cannot be written: No such device" in run("barrier", "--json", str(tmp_path / "pipe"), code=2).stderr
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("arguments", [["run", "barrier", "-n", "2"], ["topology", "show", "laptop"], ["--help"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) -> None:
@@ -337,7 +340,7 @@ def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) ->
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=PATIENT_S,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert (done.returncode, done.stderr) == (1, "cxlemu: the output cannot be written: No space left on device\n")

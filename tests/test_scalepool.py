@@ -68,12 +68,13 @@ def test_a_line_is_met_exactly_and_few_ranks_are_asked() -> None:
     assert line.time_ns("all_gather", 3 * MB, 3) == inner.time_ns("all_gather", 3 * MB, 3)
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks > 20)
+@pytest.mark.each_value_once
+@pytest.mark.parametrize(("slice_bytes", "ranks"), [(MB, 20), (MB, 48), (16 * MB, 48)])
 @pytest.mark.parametrize("topology", [CXL, RDMA], ids=lambda topology: topology.name)
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
-def test_the_line_is_what_all_ranks_take(topology: Topology, collective: str) -> None:
-    line = between(topology)
-    for slice_bytes in (MB, 16 * MB):
-        assert abs(line.error(collective, slice_bytes, 48)) < 0.001
+def test_the_line_is_what_all_ranks_take(topology: Topology, collective: str, slice_bytes: int, ranks: int) -> None:
+    assert abs(between(topology).error(collective, slice_bytes, ranks)) < 0.001
 
 
 @pytest.mark.parametrize("topology", [CXL, RDMA], ids=lambda topology: topology.name)
@@ -122,6 +123,7 @@ def test_every_figure_says_where_it_comes_from_and_none_is_fitted() -> None:
         assert {standing.kind for standing in Topology.load(name).standings.values()} == {"source", "assumed"}
 
 
+@pytest.mark.deep
 def test_published_figures_have_no_influence() -> None:
     case = work().setup.cases[0]
     other = case.model_copy(update={"published": 2.0})
@@ -131,6 +133,7 @@ def test_published_figures_have_no_influence() -> None:
     assert ours[0].time_ns == ours[1].time_ns == work().baseline_steps[0].time_ns
 
 
+@pytest.mark.deep
 def test_speedups_are_ratios_of_steps_whose_bills_add_up() -> None:
     for pair in work().pairs:
         assert pair.speedup == pair.baseline.time_ns / pair.scalepool.time_ns
@@ -140,6 +143,7 @@ def test_speedups_are_ratios_of_steps_whose_bills_add_up() -> None:
             assert step.memory_bytes < step.machine.accelerator.memory_bytes
 
 
+@pytest.mark.deep
 def test_what_crosses_clusters_is_what_parallelism_says() -> None:
     """PaLM: three passes of a twelfth of its weights, less the part that a rank has already."""
     (palm,) = (pair for pair in work().pairs if pair.case.model == "palm-540b")
@@ -148,12 +152,14 @@ def test_what_crosses_clusters_is_what_parallelism_says() -> None:
     assert palm.baseline.between_bytes == pytest.approx(sent * 511 / 512, rel=1e-4)
 
 
+@pytest.mark.deep
 def test_misses_are_explained_and_hits_are_not() -> None:
     for row in work().rows():
         assert row.kind == "predicted"
         assert bool(row.shows) == (abs(row.relative_error) > MISS)
 
 
+@pytest.mark.deep
 def test_another_fabric_moves_what_it_should() -> None:
     palm = Reproduction(work().setup.varied(cases=(case_of("palm-540b"),)))
     faster = palm.varied(scalepool=sensitivity.with_rate(CXL, 256))
@@ -173,6 +179,7 @@ def case_of(model: str) -> Case:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_the_command_prints_what_the_file_has(tmp_path: Path) -> None:
     done = reproduce("--json", str(tmp_path / "scalepool.json"))
     assert done.exit_code == 0, done.output
@@ -194,6 +201,7 @@ def test_the_command_prints_what_the_file_has(tmp_path: Path) -> None:
         assert f"| {' | '.join(map(str, cells))} |" in text
 
 
+@pytest.mark.deep
 def test_the_page_says_what_the_baselines_software_has_to_do_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collectives.reproduce.tiers.variations", lambda topologies: [])  # tested by itself
     assert "  0.98, 2.77, 1.25 if all moved what is hot" in told(TierStudy())
@@ -204,6 +212,7 @@ def percent(error: float) -> str:
     return "0%" if abs(error) < 0.005 else f"{100 * error:+.0f}%"
 
 
+@pytest.mark.deep
 def test_what_other_assumptions_give_is_told_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "Reproduction", work)
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
@@ -227,8 +236,8 @@ def test_bad_input_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -
     assert "--plot" in reproduce("--help").output
 
 
+@pytest.mark.deep
 def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     axis = sensitivity.Axis("of itself", (1, 2), 1, lambda value: work().pairs)
     monkeypatch.setattr(cli, "Reproduction", work)
     monkeypatch.setattr("cxlemu.cli.reproduce_scalepool_plot.axes", lambda its: [axis] * 4)

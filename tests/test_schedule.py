@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expected import expected, input_bytes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe
@@ -21,6 +21,7 @@ from cxlemu.plan import Call, Layout, Op
 from faults.lockstep import Lockstep
 from faults.orders import in_random_nature, replay, round_robin
 from faults.schedule import Move, Nature, Step, from_json, steps, to_json
+from tests.tiers import examples
 
 LAYOUT = Layout(2, cards=2, slots=2, slot_card_bytes=512, doorbells_per_rank=8, interleave_bytes=256)
 PLAN = build(recipe("all_gather", "all"), LAYOUT, Call("all_gather", "all", 2, 128))
@@ -65,7 +66,7 @@ def inputs_of(seed: int) -> list[Any]:
     return [rng.integers(0, 256, input_bytes(PLAN.call, rank), np.uint8) for rank in range(2)]
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.integers(0, 1000))
 def test_what_an_order_and_nature_did_replays_move_by_move(seed: int) -> None:
     program = [(PLAN, inputs_of(call)) for call in range(3)]

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
@@ -20,6 +20,7 @@ from faults.litmus.language import read
 from faults.machine.program import Do, Program, Step, Straight, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.tiers import examples
 
 LITMUS = sorted((Path(__file__).parent / "litmus").glob("*.yaml"))
 OFF = {"lazy": False, "checked_reads": False, "ample": False}
@@ -113,7 +114,7 @@ def _own(step: Step, thread: int) -> Step:
     return step._replace(register=thread) if step.register >= 0 else step
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(programs())
 def test_random_programs_have_the_same_outcomes_however_they_are_searched(program: Program) -> None:
     compare(program)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError, MismatchError, PeerLostError
@@ -30,11 +30,11 @@ from cxlemu.pool.session_lines import (
     encode,
     line_index,
 )
+from tests.tiers import PATIENT_S, examples
 
 OFFSET = 4096
 MAX_RANKS = 8
 AREA_BYTES = LINE_BYTES * (1 + 3 * MAX_RANKS)
-PATIENT_S = 20.0  # for what must succeed
 SHORT_S = 0.2  # for what must fail
 
 MEMORIES = {
@@ -430,7 +430,7 @@ def test_lines_do_not_overlap_and_fill_the_area() -> None:
     assert sorted([line_index(Record, 0), *of_ranks]) == list(range(AREA_BYTES // LINE_BYTES))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.binary(min_size=AREA_BYTES, max_size=AREA_BYTES))
 def test_random_bytes_are_never_accepted_and_never_in_the_way(noise: bytes) -> None:
     card = new_card()
@@ -444,7 +444,7 @@ def test_random_bytes_are_never_accepted_and_never_in_the_way(noise: bytes) -> N
     meet(hosts_of(card, [0, 1]))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(RECORDS, st.lists(st.tuples(RANKS, U64, st.sampled_from(list(Verdict)), U32, U64), max_size=8), st.data())
 def test_well_formed_lies_are_never_accepted(
     record: Record, answers: list[tuple[int, int, Verdict, int, int]], data: st.DataObject

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError, DeadlineError
@@ -26,6 +26,7 @@ from cxlemu.memory.adversary import Action, Adversary, AdversaryStats, SplitMix6
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
+from tests.tiers import examples
 
 LINES = 8
 CARD_BYTES = LINES * LINE_BYTES
@@ -326,7 +327,7 @@ def test_a_crash_loses_the_cache_and_each_pending_line_by_chance() -> None:
 small_ranges = st.tuples(st.integers(0, CARD_BYTES - 100), st.integers(1, 100))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 2**64), touched=st.lists(small_ranges, min_size=1, max_size=20))
 def test_moves_stay_on_the_card_and_repeat_with_the_seed(seed: int, touched: list[tuple[int, int]]) -> None:
     def moves(rank: int) -> list[tuple[Action, int, int, bytes]]:

@@ -42,10 +42,10 @@ from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.outcome import Outcome
+from tests.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
-PATIENT_S = 30.0  # for ranks that come up slowly
-NOTICE_S = 1.5  # until a dead rank is noticed; a living one may have to wait as long for a core
+NOTICE_S = 4.0  # until a dead rank is noticed; a living one may have to wait as long for a core
 
 Program = Callable[[Communicator], Any]
 
@@ -121,6 +121,7 @@ KILLED: dict[str, tuple[Any, int, dict[int, int]]] = {
 }
 
 
+@pytest.mark.deep(rows=lambda what: what != "one")
 @pytest.mark.parametrize("what", KILLED)
 def test_survivors_of_killed_processes_go_on(what: str, tmp_path: Path) -> None:
     kind, ranks, victims = KILLED[what]
@@ -161,6 +162,7 @@ def _stop_and_come_back(context: RankContext) -> Any:
     return caught.value.ranks, all(right), smaller.members
 
 
+@pytest.mark.deep
 def test_a_stopped_rank_that_comes_back_is_excluded_and_disturbs_nobody() -> None:
     pids: list[int] = []
 
@@ -177,6 +179,7 @@ def test_a_stopped_rank_that_comes_back_is_excluded_and_disturbs_nobody() -> Non
     assert ended.results == {0: ((1,), True, (0, 2)), 1: (1,), 2: ((1,), True, (0, 2))}
 
 
+@pytest.mark.deep(rows=lambda dead: dead != {1, 3})
 @pytest.mark.parametrize("dead", [{0}, {1, 3}, {0, 1, 2}], ids=str)
 def test_survivors_of_silent_threads_go_on(dead: set[int]) -> None:
     over = threading.Event()
@@ -204,7 +207,7 @@ def test_survivors_of_silent_threads_go_on(dead: set[int]) -> None:
 # --- agreeing, with a death at every step ---------------------------------------------------------------------------
 
 SESSION_OFFSET, BOARD_OFFSET, ARENA = 4096, 8192, Arena(12288, 1 << 20)
-SILENCE_S = 0.4
+SILENCE_S = 2.0  # of a dead rank; a living one may have to wait as long for a core
 
 
 class Dead(Exception):
@@ -280,6 +283,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("victim", "when", "stage"), DEATHS)
 def test_survivors_agree_whenever_one_dies_in_between(victim: int, when: str, stage: Stage) -> None:
     ranks = agreements(4)
@@ -441,7 +445,7 @@ def test_what_one_rank_sees_all_ranks_raise(error: RunError) -> None:
     def main(context: RankContext) -> RunError:
         failing = Failing(context.memory)
         context = replace(context, memory=failing)
-        comm = Communicator.world(context, engine="reference", deadline_s=60.0)
+        comm = Communicator.world(context, engine="reference", deadline_s=PATIENT_S)
         x = np.ones(1000)
         comm.all_gather(x)
         if comm.rank == 0:
@@ -471,7 +475,7 @@ def test_what_one_rank_sees_all_ranks_raise(error: RunError) -> None:
 def test_a_rank_that_fails_otherwise_in_a_call_takes_the_others_along() -> None:
     def main(context: RankContext) -> str:
         failing = Failing(context.memory)
-        comm = Communicator.world(replace(context, memory=failing), engine="reference", deadline_s=60.0)
+        comm = Communicator.world(replace(context, memory=failing), engine="reference", deadline_s=PATIENT_S)
         if comm.rank == 0:
             failing.error = ZeroDivisionError("a bug")
         with pytest.raises((ZeroDivisionError, RevokedError)) as caught:
@@ -560,7 +564,7 @@ def _one_fails(context: RankContext) -> int:
 
 
 def test_survivors_come_through_and_the_others_are_named() -> None:
-    ended = launch_survivors(_one_fails, ranks=3, topology=LAPTOP, deadline_s=0.3)
+    ended = launch_survivors(_one_fails, ranks=3, topology=LAPTOP, deadline_s=2.0)
     assert ended.results == {0: 0}
     assert {rank: type(error).__name__ for rank, error in ended.failures.items()} == {
         1: "ZeroDivisionError",

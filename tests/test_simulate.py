@@ -42,6 +42,7 @@ def case_of(collective: str, variant: str = "auto", *, ranks: int = 3, nbytes: i
     return case
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("collective", "variant"), VARIANTS)
 def test_the_run_that_takes_the_time_computes_the_result(collective: str, variant: str) -> None:
     for nbytes, calls in ((96, 6), (30_000, 2)):

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import PoolError
@@ -26,6 +26,7 @@ from cxlemu.pool.superblock import (
     data_offset,
     parse,
 )
+from tests.tiers import examples
 
 MIB = 1 << 20
 GEOMETRY = Geometry(cards=3, hosts=2, max_ranks=16, card_bytes=MIB, interleave_bytes=4096)
@@ -48,7 +49,7 @@ def test_every_single_flipped_bit_is_noticed() -> None:
             parse(bytes(flipped), "card")
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(start=st.integers(0, SUPERBLOCK_BYTES), noise=st.binary(max_size=64), length=st.integers(0, 5000))
 def test_overwritten_and_truncated_superblocks_are_refused_or_the_same(start: int, noise: bytes, length: int) -> None:
     damaged = (ON_CARD[:start] + noise + ON_CARD[start + len(noise) :])[:length]
@@ -58,7 +59,7 @@ def test_overwritten_and_truncated_superblocks_are_refused_or_the_same(start: in
         assert str(error).startswith("card ")
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     geometry=st.builds(Geometry, *[u32 | st.integers(0, 8)] * 3, u64 | st.just(MIB), u64 | st.just(4096)),
     card=u32 | st.integers(0, 8),

@@ -363,7 +363,6 @@ def test_the_command_prints_a_column_for_each_policy(four: str, tmp_path: Path) 
 
 
 def test_the_command_draws(four: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     code, _ = ran("-c", four, "-b", "16M", "-e", "64M", "--plot", str(tmp_path / "out.png"))
     assert code == 0
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

@@ -9,11 +9,12 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import TokenError
 from faults.token import JSON_BYTES_MAX, PREFIX, TOKEN_CHARS_MAX, Token, parse, versions_here
+from tests.tiers import examples
 
 JSON = st.recursive(
     st.none()
@@ -32,7 +33,7 @@ def packed(text: bytes) -> str:
     return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_what_goes_in_comes_out(body: dict[str, Any]) -> None:
     token = Token("scenario", body)

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.cli import main
@@ -18,6 +18,7 @@ from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.topology.facts import Facts, facts
 from tests.hierarchy_helpers import CLOS, DRAGONFLY, KINDS, LEAF_SPINE, TORUS, machine, machine_text
+from tests.tiers import examples
 
 XLINK = """
 kind: xlink
@@ -92,7 +93,7 @@ def test_one_host_has_no_middle() -> None:
     assert its.bisection_gbytes_per_s is its.oversubscription is its.switches_between_hosts_mean is None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.sampled_from([LEAF_SPINE, CLOS, TORUS.replace("[4, 3, 2]", "[3, 3]"), DRAGONFLY.replace("7", "3")]), st.data()
 )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.workloads import pipelined, sharded
@@ -26,6 +26,7 @@ from collectives.workloads.timeline import BUBBLE, COMPUTE, Part, Program, Timel
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Accelerator, Topology
+from tests.tiers import examples
 
 H100 = Accelerator.load("h100-sxm")
 LLAMA = LanguageModel.load("llama3-8b")
@@ -163,7 +164,7 @@ def test_a_bill_goes_back_along_what_was_waited_for() -> None:
         max_size=30,
     )
 )
-@settings(max_examples=200)
+@examples(200)
 def test_every_bill_is_the_whole_time(rows: Sequence[tuple[int, str, int, set[int]]]) -> None:
     made = Program()
     for number, (lane, stream, ns, back) in enumerate(rows):
@@ -220,7 +221,7 @@ def test_without_overlap_all_follows_all() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.lists(st.integers(0, 50), min_size=6, max_size=6), st.booleans())
-@settings(max_examples=60)
+@examples(60)
 def test_overlap_is_never_slower_and_never_too_fast(stages: int, count: int, ns: list[int], fsdp: bool) -> None:
     words = "fsdp" if fsdp else f"pp={stages}"
     kinds = dict(zip(("forward", "backward", "gather", "scatter", "hand_over", "update"), ns, strict=True))

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from faults.workers import Workers
+from tests.tiers import PATIENT_S
 
-PATIENCE_S = 60.0
 WORKERS = 2
 COMMANDS = {
     "mutate": ("mutate", "all_reduce", "-n", "4-8"),
@@ -25,7 +25,7 @@ COMMANDS = {
 
 
 def eventually(holds: Callable[[], bool], words: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENT_S
     while not holds():
         assert time.monotonic() < deadline, words()
         time.sleep(0.02)
@@ -63,6 +63,7 @@ def busy(processes: dict[int, str]) -> list[int]:
     return found
 
 
+@pytest.mark.deep(rows=lambda command, number: (command, number) != ("mutate", signal.SIGINT))
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(
     ("number", "to_group", "code"),
@@ -84,7 +85,7 @@ def test_a_stopped_command_leaves_nothing(command: str, number: int, to_group: b
         shared = shared_of(session_of(process.pid))
         assert shared  # the executor's semaphores
         (os.killpg if to_group else os.kill)(process.pid, number)
-        assert process.wait(PATIENCE_S) == code
+        assert process.wait(PATIENT_S) == code
         eventually(lambda: not session_of(process.pid), lambda: f"left behind: {session_of(process.pid)}")
         eventually(lambda: not any(path.exists() for path in shared), lambda: f"left behind: {shared}")
         assert process.stderr is not None
@@ -103,7 +104,7 @@ def sleeps(seconds: float) -> float:
 
 def test_left_by_an_exception_workers_do_not_finish_their_work() -> None:
     with pytest.raises(KeyError), Workers(1) as workers:
-        future = workers.submit(sleeps, 10 * PATIENCE_S)
+        future = workers.submit(sleeps, 10 * PATIENT_S)
         eventually(future.running, lambda: "it never began")
         raise KeyError
     assert future.done()

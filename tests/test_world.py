@@ -42,10 +42,13 @@ from cxlemu.world import processes as processes_module
 from cxlemu.world import threads as threads_module
 from cxlemu.world.environment import find_place
 from cxlemu.world.stops import stops_exit
+from tests.tiers import PATIENT_S
 
-DEADLINE_S = 30.0
-LIMIT_S = 60.0  # for a subprocess that should take about a second
+DEADLINE_S = PATIENT_S
 both_ways = pytest.mark.parametrize("how", ["threads", "processes"])
+threads_and_deep_processes = pytest.mark.parametrize(
+    "how", ["threads", pytest.param("processes", marks=pytest.mark.deep)]
+)  # processes take two seconds to start
 
 
 @pytest.fixture
@@ -78,6 +81,7 @@ def failures_of(run: Callable[..., list[Any]], main: Callable[[RankContext], Any
 # -- what ranks get and give
 
 
+@pytest.mark.each_value_once
 @both_ways
 @pytest.mark.parametrize("memory", [MemorySpec("shm"), MemorySpec(seed=1)], ids=["shm", "adversary"])
 def test_results_come_in_rank_order(run: Callable[..., list[Any]], how: str, memory: MemorySpec) -> None:
@@ -85,7 +89,7 @@ def test_results_come_in_rank_order(run: Callable[..., list[Any]], how: str, mem
     assert run(programs.who_am_i, how, memory=memory) == [(rank, 3, hosts[rank], how) for rank in range(3)]
 
 
-@both_ways
+@threads_and_deep_processes
 def test_messages_arrive_complete_and_in_order(run: Callable[..., list[Any]], how: str) -> None:
     messages: list[Any] = []
     run(programs.emit_three, how, on_message=messages.append)
@@ -93,17 +97,17 @@ def test_messages_arrive_complete_and_in_order(run: Callable[..., list[Any]], ho
     assert [number for rank, number in messages if rank == 1] == [0, 1, 2]
 
 
-@both_ways
+@threads_and_deep_processes
 def test_messages_without_a_listener_are_dropped(run: Callable[..., list[Any]], how: str) -> None:
     assert run(programs.emit_three, how, ranks=1) == [None]
 
 
-@both_ways
+@threads_and_deep_processes
 def test_ranks_share_the_pool(run: Callable[..., list[Any]], how: str) -> None:
     assert run(programs.pass_bytes_on, how) == [64 * 42] * 3
 
 
-@both_ways
+@threads_and_deep_processes
 def test_the_session_does_not_fence_what_a_program_forgot_to_fence(run: Callable[..., list[Any]], how: str) -> None:
     assert LAPTOP.place(3)[0] != LAPTOP.place(3)[2]
     assert run(programs.forget_the_fence, how) == [None, None, 0]
@@ -151,7 +155,7 @@ def test_a_program_that_cannot_be_sent_is_refused(run: Callable[..., list[Any]])
 # -- failures
 
 
-@both_ways
+@threads_and_deep_processes
 def test_the_rank_that_failed_comes_first(run: Callable[..., list[Any]], how: str) -> None:
     error = failures_of(run, programs.fail, how)
     assert next(iter(error.failures)) == VICTIM
@@ -160,13 +164,13 @@ def test_the_rank_that_failed_comes_first(run: Callable[..., list[Any]], how: st
     assert str(error).splitlines()[0] == "rank 1 failed: ZeroDivisionError('one rank fails')"
 
 
-@both_ways
+@threads_and_deep_processes
 def test_bad_input_is_reported_as_such(run: Callable[..., list[Any]], how: str) -> None:
     with pytest.raises(ArgumentError, match=r"^rank 1 was given nonsense$"):
         run(programs.misuse, how)
 
 
-@both_ways
+@threads_and_deep_processes
 def test_leaving_python_is_a_failure(run: Callable[..., list[Any]], how: str) -> None:
     error = failures_of(run, programs.leave_python, how)
     assert isinstance(error.failures[VICTIM], SystemExit)
@@ -180,6 +184,7 @@ def test_a_killed_rank_is_named_and_the_others_notice(run: Callable[..., list[An
     assert isinstance(error.failures[2], PeerLostError)
 
 
+@pytest.mark.deep
 def test_a_rank_that_exits_without_a_word_is_named(run: Callable[..., list[Any]]) -> None:
     error = failures_of(run, programs.exit_without_a_word, "processes")
     assert str(error).splitlines()[0] == "rank 1 exited with code 3 and no result"
@@ -203,12 +208,13 @@ def test_who_does_not_notice_a_failure_is_stopped(
 def test_a_thread_that_never_checks_is_given_up(run: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "GRACE_S", 0.2 - DEADLINE_S)
     monkeypatch.setattr(threads_module, "GRACE_S", 0.1)
-    release = threading.Event()
+    release, here = threading.Event(), threading.Barrier(3)
 
     def deaf(context: RankContext) -> None:
+        here.wait(PATIENT_S)  # who is told to stop before it begins does not begin
         if context.rank == VICTIM:
             raise ZeroDivisionError("one rank fails")
-        release.wait(LIMIT_S)
+        release.wait(PATIENT_S)
 
     try:
         error = failures_of(run, deaf, "threads")
@@ -228,7 +234,7 @@ def test_a_result_that_does_not_travel_is_a_failure(run: Callable[..., list[Any]
     assert "cannot pickle" in str(error)
 
 
-@both_ways
+@threads_and_deep_processes
 def test_a_listener_that_fails_ends_the_world(run: Callable[..., list[Any]], how: str) -> None:
     def refuse(message: object) -> None:
         raise KeyError(message)
@@ -279,14 +285,14 @@ def clean_environment() -> dict[str, str]:
 def await_running(process: subprocess.Popen[str]) -> list[int]:
     """The pids of the ranks, once all of them run."""
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], LIMIT_S)[0]
+    assert select.select([process.stdout], [], [], PATIENT_S)[0]
     word, *pids = process.stdout.readline().split()
     assert word == "running"
     return [int(pid) for pid in pids]
 
 
 def await_end_of(pids: list[int]) -> None:
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + PATIENT_S
     while any(is_running(pid) for pid in pids):
         assert time.monotonic() < end, f"still running: {[pid for pid in pids if is_running(pid)]}"
         time.sleep(0.01)
@@ -310,6 +316,9 @@ def group_of(process: subprocess.Popen[str]) -> list[int]:
     return members
 
 
+@pytest.mark.deep(
+    rows=lambda how, number: (how, number) not in (("processes", signal.SIGINT), ("threads", signal.SIGTERM))
+)
 @both_ways
 @pytest.mark.parametrize(
     ("number", "to_group"),
@@ -323,7 +332,7 @@ def test_a_stopped_world_leaves_no_process_and_no_segment(
         members = group_of(process)
         assert segments.find(pool_name)
         (os.killpg if to_group else os.kill)(process.pid, number)
-        _, errors = process.communicate(timeout=LIMIT_S)
+        _, errors = process.communicate(timeout=PATIENT_S)
         await_end_of(members)
     interrupted = number == signal.SIGINT
     assert process.returncode == (-number if interrupted else 128 + number)
@@ -476,7 +485,7 @@ def start_ranks(
 def test_ranks_from_the_environment_meet_in_one_world_after_another() -> None:
     with contextlib.ExitStack() as stack:
         started = start_ranks(stack, "2")
-        outputs = [process.communicate(timeout=LIMIT_S) for process in started]
+        outputs = [process.communicate(timeout=PATIENT_S) for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], outputs
     lines = [output.splitlines() for output, _ in outputs]
     assert lines[0][0] == "heard from rank 0"
@@ -486,11 +495,12 @@ def test_ranks_from_the_environment_meet_in_one_world_after_another() -> None:
     assert not segments.find(name)
 
 
+@pytest.mark.deep
 def test_a_failing_rank_from_the_environment_fails_them_all_and_the_pool_goes() -> None:
     namespace = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
         started = start_ranks(stack, "1", "failing", namespace=namespace)
-        outputs = [process.communicate(timeout=LIMIT_S) for process in started]
+        outputs = [process.communicate(timeout=PATIENT_S) for process in started]
     assert [process.returncode for process in started] == [1, 1, 1], outputs
     assert "ZeroDivisionError" in outputs[VICTIM][1]
     assert "rank 1 gone before barrier 2" in outputs[0][1]
@@ -507,7 +517,7 @@ def test_real_mpirun() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=PATIENT_S,
         env=clean_environment() | {"PYTHONPATH": str(Path(__file__).parent.parent)},
     )
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe
@@ -27,6 +27,7 @@ from cxlemu.world import RankContext, launch
 from faults.lending import HEAP_RANK_BYTES, lent, may_be_in_place, with_heap
 from faults.lockstep import Lockstep
 from faults.orders import in_random_order, slow
+from tests.tiers import PATIENT_S, examples
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
@@ -50,7 +51,7 @@ def together(program: Program, ranks: int = 3, *, world: str = "native, shm", **
         with Communicator.world(context, region_bytes=1 << 16, engine=engine, **given_others) as comm:
             return program(comm)
 
-    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=10)
+    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=PATIENT_S)
 
 
 def made(comm: Communicator, array: np.ndarray) -> np.ndarray:
@@ -96,6 +97,7 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
     return results
 
 
+@pytest.mark.deep(rows=lambda world, ranks: world.startswith("reference") != (ranks == 2))
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_results_are_those_of_ordinary_arrays(world: str, ranks: int) -> None:
@@ -129,9 +131,10 @@ def calls_in_a_row(context: RankContext) -> list[bool]:
     return right
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_an_input_may_change_when_its_call_returns(how: Any) -> None:
-    seen = launch(calls_in_a_row, ranks=3, topology=SIX_CARDS, memory=COHERENT, how=how, deadline_s=20)
+    seen = launch(calls_in_a_row, ranks=3, topology=SIX_CARDS, memory=COHERENT, how=how, deadline_s=PATIENT_S)
     assert seen == [[True] * 60] * 3
 
 
@@ -139,7 +142,7 @@ PLACES = Layout(3, 2, 2, 1024, 8, 256)
 
 
 @pytest.mark.parametrize("collective", MOVES)
-@settings(max_examples=30, derandomize=True)
+@examples(30, derandomize=True)
 @given(st.data())
 def test_arrays_on_the_cards_are_right_in_any_order_of_steps(collective: str, data: st.DataObject) -> None:
     """Where NumPy's stores are the pool's: every read of a peer sees what the array's owner stores, as it stores it."""
@@ -356,7 +359,7 @@ class Meeting:
     """An all_gather among threads."""
 
     def __init__(self, ranks: int) -> None:
-        self.barrier, self.rows = threading.Barrier(ranks, timeout=20), [np.empty(0)] * ranks
+        self.barrier, self.rows = threading.Barrier(ranks, timeout=PATIENT_S), [np.empty(0)] * ranks
 
     def of(self, rank: int) -> Callable[[np.ndarray], np.ndarray]:
         def all_gather(mine: np.ndarray) -> np.ndarray:
@@ -368,7 +371,8 @@ class Meeting:
         return all_gather
 
 
-@settings(max_examples=40, derandomize=True)
+@pytest.mark.deep
+@examples(40, derandomize=True)
 @given(st.integers(1, 3), st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1 << 20))
 def test_places_agree_and_never_overlap_whatever_is_collected_when(ranks: int, sizes: list[int], seed: int) -> None:
     meeting, strips = Meeting(ranks), [np.zeros(16 * 64, np.uint8) for _ in range(ranks)]

@@ -1,0 +1,14 @@
+"""How many examples a property test tries, and how long tests wait: see tests/conftest.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+PATIENT_S = 300.0  # for what takes a second or two, so that only a hang takes longer, however loaded the machine is
+
+
+def examples(count: int, **others: Any) -> settings:
+    """``count`` in the deep tier, and in the fast one as much less as of tests that do not say how many."""
+    return settings(max_examples=max(count * settings.default.max_examples // 100, 1), **others)
