@@ -1,7 +1,8 @@
 """Two tiers of tests, and settings of property tests.
 
 ``pytest`` runs the fast tier, which covers every command, engine, backend and rule at least once. ``pytest --deep``
-runs everything, and ``pytest --only-deep`` what the fast tier leaves out. To the deep tier belong
+runs everything, as does a test that is named (``FILE::TEST``), and ``pytest --only-deep`` what the fast tier leaves out.
+To the deep tier belong
 
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
 - rows of a matrix that a function of their parameters chooses: ``@pytest.mark.deep(rows=lambda ranks: ranks > 3)``;
@@ -45,7 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not of the tier that was asked for; the others selected already, as by -k and -m."""
     only_deep = config.getoption("only_deep")
-    if config.getoption("deep") and not only_deep:
+    named = any("::" in argument for argument in config.args)  # a test that is asked for by name runs whole
+    if (config.getoption("deep") or named) and not only_deep:
         return
     deep = {item for item in items if is_marked(item)}
     deep |= redundant([item for item in items if item not in deep and item.get_closest_marker("each_value_once")])
