@@ -1,7 +1,7 @@
 """Two tiers of tests, and settings of property tests.
 
 ``pytest`` runs the fast tier, which covers every command, engine, backend and rule at least once. ``pytest --deep``
-runs everything, as does a test that is named (``FILE::TEST``), and ``pytest --only-deep`` what the fast tier leaves out.
+runs everything (so does naming a test, ``FILE::TEST``), ``pytest --only-deep`` what the fast tier leaves out.
 To the deep tier belong
 
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
