@@ -19,7 +19,7 @@ from collectives.hierarchical.estimate import Ways
 from collectives.layouts import REGION_BYTES
 from collectives.recipes import Recipe, with_checksums
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import DTYPES, Call
+from cxlemu.plan import DTYPES, Call, Plan
 
 AUTO, EVERY = "auto", "every"
 DEFAULT_SEED = 1
@@ -59,7 +59,7 @@ class Sweep:
     """What `run` was asked for. Every collective runs in every combination of the rest that means something.
 
     ``roots`` None stands for all ranks. ``variant`` is "auto", "every" or a name; ``algorithm`` is a user's
-    own, ``FILE.py:function``, which runs instead.
+    own, ``FILE.py:function``, which runs instead, or ``FILE.plan``, a saved plan, which says all the rest.
     """
 
     collectives: tuple[str, ...]
@@ -81,6 +81,8 @@ class Sweep:
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
+        if (plan := self.plan) is not None:
+            return [self._case_of(plan, ranks)]
         cases: list[Case] = []
         for collective in self.collectives:
             for case in self._cases_of(collective, ranks):
@@ -88,6 +90,18 @@ class Sweep:
                     raise ArgumentError(f"this sweep has more than {MOST_ROWS} rows: make its steps larger")
                 cases.append(case)
         return cases
+
+    @property
+    def plan(self) -> Plan | None:
+        """The saved one."""
+        return None if self.algorithm is None else load_algorithm(self.algorithm).plan
+
+    def _case_of(self, plan: Plan, ranks: int) -> Case:
+        if plan.ranks != ranks:
+            raise ArgumentError(f"{self.algorithm} is a plan of {plan.ranks} ranks, here are {ranks}")
+        if self.check:
+            oracle.check_exact(plan.call)
+        return Case(plan.call, in_place=plan.call.in_place or COLLECTIVES[plan.call.collective].one_buffer)
 
     def _cases_of(self, collective: str, ranks: int) -> Iterator[Case]:
         if collective not in COLLECTIVES:

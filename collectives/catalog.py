@@ -73,16 +73,27 @@ def _named(found: Sequence[Buffer]) -> str:
 
 
 def load_algorithm(spec: str) -> Recipe:
-    """A user's own algorithm: ``FILE.py:function``, decorated with ``@algorithm``. The file is executed.
+    """What a user brings: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
 
-    It runs in its own name's style, or chunked and overlapped. Raises ArgumentError when the file, the function or
-    the decorator is missing, the file fails, or the name that ``@algorithm`` gives it is a shipped variant's.
+    A Python file is executed; its function runs in its own name's style, or chunked and overlapped. Raises
+    ArgumentError when the file, the function or the decorator is missing, the file fails, or the name that
+    ``@algorithm`` gives it is a shipped variant's, and PlanFileError.
     """
+    if is_plan(spec):
+        plan = load_plan(spec)
+        call = plan.call
+        style = replace(ALL, name=call.algorithm, heap=call.heap is not None, levels=call.cluster > 1)
+        order = call.fold_order
+        return Recipe(call.collective, call.algorithm, _cannot_build, style, order, source=spec, plan=plan)
     function, file, name = userfile.load(spec, "--algorithm")
     found = own_recipe(function, name, spec)
     if found is None:
         raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
     return found
+
+
+def _cannot_build(builder: Builder) -> None:
+    raise AssertionError("a saved plan is not built again")
 
 
 def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
@@ -108,6 +119,8 @@ def _own_name(its: Recipe, function: str, spec: str) -> str:
 def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     """The plan of a call. Pure: the same arguments give an equal plan. Raises ArgumentError for an impossible call."""
     check(call)
+    if recipe.plan is not None:
+        return _saved(recipe.source, recipe.plan, layout, call)
     call = replace(call, fold_order=recipe.fold_order)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
@@ -132,6 +145,30 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         return builder.finish()
 
     return Plan(call, layout, build_part)
+
+
+def ring_of(plan: Plan) -> Layout:
+    """The ring that a saved plan needs: that of the communicator it was built for, with a heap where it uses one."""
+    return plan.layout if plan.call.heap is not None else replace(plan.layout, heap_card_bytes=0)
+
+
+def _saved(source: str, plan: Plan, layout: Layout, call: Call) -> Plan:
+    """A call is in place on those ranks only that have both arrays, and one that moves nothing has any dtype."""
+    dtype = call.dtype if contract_of(call.collective).moves_data else plan.call.dtype
+    asked = replace(call, in_place=plan.call.in_place, dtype=dtype, fold_order=plan.call.fold_order)
+    if asked != plan.call:
+        raise ArgumentError(f"{source} is the plan of [{plan.call}] with {plan.ranks} ranks, not of [{call}]")
+    if replace(layout, heap_card_bytes=ring_of(plan).heap_card_bytes) != ring_of(plan):
+        raise ArgumentError(
+            f"{source} is for a ring of {_ring(plan.layout)}, here it is one of {_ring(layout)}: save the plan for "
+            f"this topology"
+        )
+    return plan
+
+
+def _ring(layout: Layout) -> str:
+    slots = f"{layout.slots} slots of {layout.slot_card_bytes} bytes on each of {layout.cards_text}"
+    return f"{slots}, {layout.doorbells_per_rank} doorbells a rank, interleaved by {layout.interleave_bytes} bytes"
 
 
 def _run_foreign(recipe: Recipe, builder: Builder) -> None:

@@ -29,7 +29,7 @@ from collectives.choose import Choice
 from collectives.fused.words import Matrix, Products
 from collectives.heap import SymmetricHeap, lines
 from collectives.hierarchical.estimate import Ways
-from collectives.layouts import REGION_BYTES, child_room, heirs_room, layout_in, world_share
+from collectives.layouts import REGION_BYTES, check_fits, child_room, heirs_room, layout_in, world_share
 from collectives.operations import Operation, Outcome
 from collectives.persistent import Persistent
 from collectives.planner import CallArguments, CallPlanner
@@ -217,6 +217,7 @@ class Communicator(Verbs, Products):
         engine: str | Engine = "native",
         integrity: str | None = None,
         paced: bool = True,
+        layout: Layout | None = None,
     ) -> Self:
         """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
         ``heap_bytes`` is each rank's part of `heap` (default: as much as leaves room for children).
@@ -228,6 +229,9 @@ class Communicator(Verbs, Products):
 
         ``paced=False`` is for calls that take no modelled time in a world that has a pace.
 
+        ``layout``: this ring and heap, such as a saved plan's, whatever ``region_bytes`` and ``heap_bytes`` say. Raises
+        ArgumentError where it does not fit.
+
         A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
         Collective: every rank makes the same communicators in the same order.
         """
@@ -236,15 +240,19 @@ class Communicator(Verbs, Products):
         pool, arena = context.pool, world_share(context.arena)
         cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
         memories = memories_behind_pool(context.topology, context.ranks)
-        layout = layout_in(
-            arena.nbytes,
-            context.ranks,
-            cards,
-            interleave,
-            region_bytes=region_bytes,
-            heap_bytes=heap_bytes,
-            owned=0 < memories == len(pool.cards) - cards,
-        )
+        owned = 0 < memories == len(pool.cards) - cards
+        if layout is None:
+            layout = layout_in(
+                arena.nbytes,
+                context.ranks,
+                cards,
+                interleave,
+                region_bytes=region_bytes,
+                heap_bytes=heap_bytes,
+                owned=owned,
+            )
+        else:
+            check_fits(layout, arena.nbytes, context.ranks, cards, interleave, owned=owned)
         if isinstance(engine, str):
             pacer = context.pacer if paced else None
             engine = engine_for(engine, context.backend, context.memory, pool.cards, pacer)

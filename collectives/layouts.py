@@ -121,6 +121,32 @@ def heirs_room(left_bytes: int) -> int:
     return round_down(left_bytes // 4 * 3, ARENA_ALIGN_BYTES)
 
 
+def check_fits(layout: Layout, room_bytes: int, ranks: int, cards: int, interleave_bytes: int, *, owned: bool) -> None:
+    """Raises ArgumentError where a layout that is given, such as a saved plan's, is not one of this world."""
+    if layout.ranks != ranks:
+        raise ArgumentError(f"a ring for {layout.ranks} ranks cannot serve {ranks}")
+    there = (cards, interleave_bytes, owned)
+    if (layout.pool_cards, layout.interleave_bytes, layout.owned) != there:
+        here = f"{cards} cards" + f" and {ranks} memories of ranks" * owned
+        raise ArgumentError(
+            f"a ring on {layout.cards_text} interleaved by {layout.interleave_bytes} bytes does not lie on {here} "
+            f"interleaved by {interleave_bytes}: choose the topology that it was made for"
+        )
+    room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
+    if layout.extent_bytes > room_bytes:
+        raise ArgumentError(
+            f"a ring and heap of {layout.extent_bytes} bytes a card do not fit in {max(room_bytes, 0)}: choose the "
+            f"topology that they were made for"
+        )
+
+
+def check_fits_world(layout: Layout, topology: Topology, ranks: int) -> None:
+    """Whether the first communicator of a world can have this layout, before there is one. Raises as check_fits."""
+    room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
+    cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
+    check_fits(layout, room, ranks, cards, topology.interleave_bytes, owned=owned)
+
+
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
     """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes

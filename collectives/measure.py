@@ -50,8 +50,11 @@ def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = N
     Under a launcher, where only rank 0 is heard, it speaks for all. ``engine`` makes another one than `sweep.engine`.
     """
     made = sweep.engine if engine is None else engine(context, sweep.engine)
+    layout = None if sweep.plan is None else catalog.ring_of(sweep.plan)
     with (
-        Communicator.world(context, region_bytes=sweep.region_bytes, engine=made, integrity=sweep.integrity) as comm,
+        Communicator.world(
+            context, region_bytes=sweep.region_bytes, engine=made, integrity=sweep.integrity, layout=layout
+        ) as comm,
         Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK, paced=False) as control,
     ):
         if context.rank == 0:
@@ -136,10 +139,10 @@ def arrays(
 def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
     """Make the call on arrays that `arrays` gave."""
     call, contract = case.call, COLLECTIVES[case.call.collective]
-    if not contract.moves_data:
-        comm.barrier()
-        return
     variant: str | Recipe = call.algorithm if algorithm is None else load_algorithm(algorithm)
+    if not contract.moves_data:
+        comm.barrier(variant=variant)
+        return
     arguments: dict[str, Any] = {"variant": variant}
     if contract.reduces:
         arguments["op"] = call.redop

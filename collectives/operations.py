@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from collectives.arrays import Array
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import Call, Frame, RankPart
+from cxlemu.plan import Call, Frame, Plan, RankPart
 
 # What a verb gives: an array with the result (None where this rank gets none), its Handle with async_op=True, or an
 # Operation where it is asked of `Communicator.persistent`.
@@ -37,6 +37,7 @@ class Planned(NamedTuple):
     rounds: int
     digest: int
     buffers: tuple[Bytes, ...]  # input, output, scratch, and more inputs where the part has them
+    plan: Plan  # that it is a part of
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class CallPlanner:
         self._permit(plan)
         part = plan.part(self.rank)
         buffers = (bound.input, bound.output, self._scratch_for(part))
-        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers)
+        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers, plan)
 
     def product(
         self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
@@ -88,7 +88,7 @@ class CallPlanner:
         self._permit(plan)
         part, (a, c, b) = plan.part(self.rank), matrices
         buffers = (a, c, self._scratch_for(part), b)
-        return Planned(plan.call, plan.frame, part, plan.rounds, digest, buffers)
+        return Planned(plan.call, plan.frame, part, plan.rounds, digest, buffers, plan)
 
     # --- choosing ---------------------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ from binascii import crc_hqx
 from functools import lru_cache
 
 from collectives.catalog import build
+from collectives.contracts import COLLECTIVES, buffers
 from collectives.fused.plans import build as build_product
 from collectives.recipes import Recipe
+from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Layout, Plan, rules
 
 PLANS_KEPT = 256
@@ -20,8 +22,19 @@ def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan
     Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
     """
     plan = build(chosen, layout, call)
-    rules.check(plan, None if chosen.source else [rank])
+    if chosen.plan is not None:
+        _check_arrays(chosen, call, rank)
+    else:
+        rules.check(plan, None if chosen.source else [rank])
     return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
+
+
+def _check_arrays(saved: Recipe, call: Call, rank: int) -> None:
+    """A saved plan says whether arrays lie in each other. Where there is one array by contract, it stands for both."""
+    assert saved.plan is not None
+    if not COLLECTIVES[call.collective].one_buffer and buffers(call, rank) != saved.plan.part(rank).buffers[:2]:
+        how = "in place" if saved.plan.call.in_place else "not in place"
+        raise ArgumentError(f"{saved.source} is the plan of a call that is {how}: pass x and out accordingly")
 
 
 @lru_cache(maxsize=PLANS_KEPT)

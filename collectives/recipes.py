@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from collectives.builder import ALL, HIERARCHICAL, STYLES, Builder, Style
 from collectives.contracts import contract_of
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import FOLD_ORDERS, RANK_ORDER
+from cxlemu.plan import FOLD_ORDERS, RANK_ORDER, Call, Plan
 
 Algorithm = Callable[[Builder], None]
 AnyBuilder = TypeVar("AnyBuilder", bound=Builder)
@@ -20,7 +20,7 @@ CHECKED = "+crc32c"  # ends the name of an algorithm whose doorbells carry check
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An algorithm in one style: what ``--variant`` names."""
+    """An algorithm in one style: what ``--variant`` names; or a plan that was saved, which is of one call only."""
 
     collective: str
     name: str
@@ -28,7 +28,14 @@ class Recipe:
     style: Style
     fold_order: str = RANK_ORDER
     named: bool = False  # by @algorithm(name=...), not after its style or its function
-    source: str = ""  # FILE.py:function, for an algorithm that we do not ship
+    source: str = ""  # FILE.py:function or FILE.plan, for an algorithm that we do not ship
+    plan: Plan | None = None  # of a file
+
+    def makes(self, call: Call) -> bool:
+        """Whether it is what this call names: a saved plan is one call's alone."""
+        if self.plan is not None:
+            return replace(call, fold_order=self.fold_order) == self.plan.call
+        return (self.collective, self.name) == (call.collective, call.algorithm)
 
 
 def algorithm(
@@ -72,8 +79,10 @@ def algorithm(
 def with_checksums(recipe: Recipe) -> Recipe:
     """The same algorithm, on links that may lose what is written. Payload in a doorbell's line needs no checksum.
 
-    Raises ArgumentError for algorithms on two levels, which pass on what they have not compared.
+    Raises ArgumentError for algorithms on two levels, which pass on what they have not compared, and saved plans.
     """
+    if recipe.plan is not None:
+        raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
     if recipe.style.line:
         return recipe
     if recipe.style.levels:

@@ -14,9 +14,10 @@ from collectives.progress import Handle, Lane
 from collectives.watch import Watcher
 from cxlemu import _native
 from cxlemu.engines import Engine
+from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.native import LOOK_NS, NativeEngine, Obstacles
 from cxlemu.engines.streams import Binding, Running
-from cxlemu.errors import RevokedError, RunError
+from cxlemu.errors import DeadlineError, RevokedError, RunError
 from cxlemu.plan import Layout
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES
 from cxlemu.pool.board import Board
@@ -136,6 +137,9 @@ class CallRunner:
         except BaseException as error:  # also Ctrl-C
             name = f"{type(error).__name__} in [{planned.call}]"
             self.give_up(error if isinstance(error, RunError) else RunError(name))
+            if isinstance(error, DeadlineError) and (certain := deadlock_of(planned.plan)) is not None:
+                certain.reported_by = error.reported_by
+                raise certain from error
             raise
 
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:

@@ -12,7 +12,8 @@
     │   └── AccessError            a plan that would touch what its tenant does not hold
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
-        │   └── PeerLostError      ... because a peer went silent
+        │   ├── PeerLostError      ... because a peer went silent
+        │   └── DeadlockError      ... that its plan has nobody ring, whatever the order
         ├── FaultError             the hardware failed
         │   ├── PoisonError          ... a line that reads as an error
         │   ├── CardLostError        ... a card that is gone
@@ -95,6 +96,10 @@ class PeerLostError(DeadlineError):
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+class DeadlockError(DeadlineError):
+    pass
 
 
 class RevokedError(RunError):
@@ -187,6 +192,8 @@ class RankFailures(RunError):
 
 def _consequence(error: BaseException) -> int:
     """Ranks that stop because another one failed raise these; one that died had nobody to wait for."""
+    if isinstance(error, DeadlockError):
+        return 0
     if isinstance(error, CancelledError):
         return 2
     if isinstance(error, RunError) and error.reported_by is not None:

@@ -8,7 +8,7 @@ The token holds calls, layout, mistake and schedule. Plans are built anew from t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -199,6 +199,6 @@ def _plan(call: Call, layout: Layout, own: Recipe | None) -> Plan:
         return fused.build(layout, call)
     oracle.check_exact(call)
     name, plus, _ = call.algorithm.partition(CHECKED)
-    is_own = own is not None and (own.collective, own.name) == (call.collective, name)
+    is_own = own is not None and own.makes(replace(call, algorithm=name))
     chosen = own if own is not None and is_own else catalog.recipe(call.collective, name)
     return catalog.build(with_checksums(chosen) if plus else chosen, layout, call)

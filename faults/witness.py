@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from itertools import count
 from time import thread_time
 from typing import NamedTuple
 
@@ -30,11 +31,12 @@ from faults.lockstep import Lockstep
 from faults.orders import PUBLISH, RETRIEVE, Order, after_each_step, by, hasty, in_random_nature, lagging, replay, slow
 from faults.places import Line, data_lines
 from faults.prove.proof import Violation
-from faults.schedule import Move
+from faults.schedule import Move, Step
 
 SEED = 1  # of the inputs
 BUDGET_S = 60.0
 RANDOM_ORDERS = 60
+BETWEEN_LOOKS = 256  # steps of an execution, from one look at the clock to the next
 
 
 class Kind(Enum):
@@ -151,15 +153,32 @@ def witness(plans: Sequence[Plan], violation: Violation | None = None, *, budget
 
 def search(program: Program, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Shown | None:
     """As `witness`. Only a search that is cut off at the budget, of processor time, depends on time."""
-    begun = thread_time()
+    end = thread_time() + budget_s
     quick = not any(_posts_nt(plan) for plan in program.plans)
-    for order in orders(program.plans, near):
-        shown = program.run(order, quick=quick)
-        if shown.kind is not Kind.NOTHING:
-            return shown
-        if thread_time() - begun > budget_s:
-            break
+    try:
+        for order in orders(program.plans, near):
+            shown = program.run(_until(end, order), quick=quick)
+            if shown.kind is not Kind.NOTHING:
+                return shown
+    except _SpentError:
+        pass
     return None
+
+
+class _SpentError(Exception):
+    pass
+
+
+def _until(end: float, order: Order) -> Order:
+    """The order, which looks at the clock now and then: a single execution may take long."""
+    steps = count()
+
+    def choose(choices: Sequence[Step]) -> Move:
+        if next(steps) % BETWEEN_LOOKS == 0 and thread_time() > end:
+            raise _SpentError
+        return order(choices)
+
+    return choose
 
 
 def _posts_nt(plan: Plan) -> bool:

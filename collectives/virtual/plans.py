@@ -8,13 +8,14 @@ from collectives import catalog
 from collectives.bench import AUTO, Case, load_algorithm
 from collectives.choose import Choice, choose
 from collectives.hierarchical.estimate import Ways
+from collectives.layouts import check_fits
 from collectives.nccl import RECIPES
 from collectives.nccl.protocols import take
 from collectives.nccl.room import room
 from collectives.recipes import Recipe
 from collectives.virtual.rings import on_cards, virtual_layout
 from cxlemu.clusters import cluster_memory, ranks_per_cluster
-from cxlemu.plan import Call, InHeap, Layout, Plan
+from cxlemu.plan import Call, InHeap, Layout, Plan, rules
 from cxlemu.timing import CostModel
 from cxlemu.topology import Space, Topology
 
@@ -43,13 +44,27 @@ def planned(
 
 
 def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
-    """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it."""
+    """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it, PlanError for one
+    of a user's algorithm that breaks a rule."""
+    if recipe.plan is not None:
+        return _saved(topology, recipe.plan, space)
     cluster = ranks_per_cluster(topology, call.ranks) if recipe.style.levels else 1
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
     if layout is None and recipe.style.slice_bytes:
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
-    return catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
+    plan = catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
+    if recipe.source:
+        rules.check(plan)
+    return plan
+
+
+def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
+    """As it is, on the ring that it was saved with."""
+    cards, card_bytes, granule_bytes = on_cards(topology, space, plan.ranks)
+    owned = plan.layout.owned and cluster_memory(topology, plan.ranks) is not None
+    check_fits(catalog.ring_of(plan), card_bytes, plan.ranks, cards, granule_bytes, owned=owned)
+    return plan
 
 
 def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:

@@ -63,7 +63,13 @@ class Numbers(Words):
 @click.option(
     "--seeds", type=click.IntRange(1, 1_000_000), default=SEEDS, show_default=True, help="Of each combination."
 )
-@click.option("--budget", type=Seconds(), default=BUDGET, show_default=True, help="60s, 10m, 2h: then no case begins.")
+@click.option(
+    "--budget",
+    type=Seconds(),
+    default=BUDGET,
+    show_default=True,
+    help="60s, 10m, 2h: then no case begins, and findings stay as large as they are.",
+)
 @click.option("-n", "--ranks", type=Numbers(), help="A comma list.  [default: 2,3, or all of a topology's clusters]")
 @click.option(
     "--cluster", type=click.IntRange(1, 64), help="Ranks on each host: clusters.  [default: the config's, or 1]"

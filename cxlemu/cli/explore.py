@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cxlemu.cli.explore_target import Calls, target
+from collectives.catalog import is_plan
+from cxlemu.cli.explore_target import Calls, searchable
 from cxlemu.cli.output import check_json_file, read_json, write_json
+from cxlemu.cli.run import OPS
 from cxlemu.cli.schedule_table import console, schedule_table
+from cxlemu.cli.targets import NEVER, check_options, target
 from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES
 from cxlemu.units import BytesParam
 from faults.explore.check import ENGINES, follow, search
 from faults.explore.programs import RANKS_MAX
@@ -23,7 +28,8 @@ from faults.verdict import Verdict
 
 
 @click.command()
-@click.argument("program", metavar="FILE.py:FUNCTION|COLLECTIVE")
+@click.argument("program", metavar="FILE.py:FUNCTION|FILE.plan|COLLECTIVE", required=False)
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="The same as without the flag; executes the file.")
 @click.option(
     "-n",
     "--ranks",
@@ -39,9 +45,18 @@ from faults.verdict import Verdict
     type=BytesParam(),
     help="Size of a collective, as in nccl-tests.  [default: a line a rank]",
 )
+@click.option("-d", "--datatype", type=click.Choice(list(DTYPES)), help="Of a collective.  [default: f32]")
+@click.option("-o", "--op", type=click.Choice(OPS), help="Of a reduction.  [default: sum]")
+@click.option("-r", "--root", type=click.IntRange(0), help="Of a collective that has one.  [default: 0]")
+@click.option("--in-place", is_flag=True, help="Of a collective: the smaller buffer is part of the larger one.")
 @click.option("--variant", help="Of a collective.  [default: auto]")
 @click.option("--cluster", type=click.IntRange(1, 16), help="Of a collective: ranks on each host.  [default: 1]")
 @click.option("--calls", type=click.IntRange(1, 16), help="Of a collective, one after the other.  [default: 1]")
+@click.option(
+    "--among",
+    is_flag=True,
+    help="Of a collective: calls until the ring has wrapped, broadcasts that fill it before, between and after them.",
+)
 @click.option(
     "--strategy",
     default="exhaustive",
@@ -60,12 +75,18 @@ from faults.verdict import Verdict
 @click.pass_context
 def command(
     ctx: click.Context,
-    program: str,
+    program: str | None,
+    algorithm: str | None,
     ranks: int,
     total_bytes: int | None,
+    datatype: str | None,
+    op: str | None,
+    root: int | None,
+    in_place: bool,
     variant: str | None,
     cluster: int | None,
     calls: int | None,
+    among: bool,
     strategy: str,
     engine: str,
     runs: int,
@@ -91,6 +112,12 @@ def command(
       cxlemu explore examples/my_all_reduce.py:my_all_reduce -n 3
       cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
       cxlemu explore gather -n 4 --cluster 2 --variant hierarchical
+      cxlemu explore reduce -r 1 -o avg -d i32 --in-place --variant zero_copy
+      cxlemu explore all_reduce.plan --among
+
+    A plan has to obey the rules that every plan obeys: the first one that it breaks is named, with exit code 2, as
+    `cxlemu plan check` does, and nothing is searched. With --among a call is held to what other calls before and after
+    it rely on, as `cxlemu prove` holds it.
 
     \b
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.
@@ -98,21 +125,37 @@ def command(
     chosen, budget = parse(strategy), Budget(budget_states, budget_s)
     check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
-    searched = target(program, ranks, Calls(total_bytes, variant, calls, cluster))
+    if (program is None) == (algorithm is None):
+        raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")
+    spec = str(program or algorithm)
+    if is_plan(spec):
+        told = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
+        asked = target((spec,), None)
+        check_options(ctx, asked, told | {"ranks": asked.plan and asked.plan.ranks})
+    wanted = Calls(total_bytes, variant, calls, cluster, datatype, op, root, in_place, among)
+    searched = searchable(spec, ranks, wanted)
     if searched.known is not None:
         result = searched.known
     elif schedule is not None:
         result = searched.judge(follow(searched.machine, schedule, budget))
     else:
         result = searched.judge(search(searched.machine, chosen, budget, engine=engine, runs=runs, seed=seed))
-    again = ["cxlemu", "explore", program, "--ranks", str(ranks)]
-    again += [f"--bytes={total_bytes}"] if total_bytes else []
-    again += [f"--variant={variant}"] if variant else []
-    again += [f"--cluster={cluster}"] if cluster else []
-    again += [f"--calls={calls}"] if calls else []
+    ranks = searched.ranks
+    again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
     _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again, searched.note)
-    write_json(json_file, _document(searched.machine, result, program, ranks, strategy))
+    write_json(json_file, _document(searched.machine, result, spec, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
+
+
+def _told(calls: Calls) -> list[str]:
+    """The flags that ask for these calls."""
+    flags = {"total_bytes": "--bytes", "number": "--calls", "dtype": "--datatype"}
+    given = ((flags.get(f.name, f"--{f.name.replace('_', '-')}"), getattr(calls, f.name)) for f in fields(calls))
+    return [
+        flag if value is True else f"{flag}={value}"
+        for flag, value in given
+        if value is not None and value is not False
+    ]
 
 
 def _schedule(text: str) -> Schedule:

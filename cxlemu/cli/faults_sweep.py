@@ -18,10 +18,12 @@ from rich.table import Table
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.run import Names
+from cxlemu.cli.targets import ALGORITHM_HELP, check_options, target
 from cxlemu.engines import ENGINES
 from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
-from cxlemu.units import BytesParam
+from cxlemu.plan import Plan
+from cxlemu.units import BytesParam, format_bytes
 from faults.inject.judge import Verdict
 from faults.inject.scenario import Scenario
 from faults.inject.sweep import KINDS, Result, Row, bases, everywhere, some, sweep
@@ -29,15 +31,18 @@ from faults.model import FAULTS
 from faults.script import Script
 
 FINDINGS_SHOWN = 20
+RANKS_MAX = 16
+PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
 
 
 @click.command("sweep")
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
-@click.option("-n", "--ranks", type=click.IntRange(2, 16), default=3, show_default=True)
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
+@click.option("-n", "--ranks", type=click.IntRange(2, RANKS_MAX), default=3, show_default=True)
 @click.option("-c", "--config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
 @click.option("--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks a host, without one.")
 @click.option("-b", "--bytes", "nbytes", type=BytesParam(), default="96", show_default=True, help="Of a block.")
 @click.option("--variant", default="every", show_default=True, help="every, or one of the collective's.")
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option(
     "--fault",
     "kinds",
@@ -72,6 +77,7 @@ def sweep_command(
     cluster: int,
     nbytes: int,
     variant: str,
+    algorithm: str | None,
     kinds: tuple[str, ...],
     engine: str,
     launch: Literal["turns", "threads", "processes"] | None,
@@ -91,6 +97,8 @@ def sweep_command(
       cxlemu faults sweep all_gather
       cxlemu faults sweep all_reduce broadcast -n 4 --fault kill,skip_doorbell --variant all
       cxlemu faults sweep all_gather -n 4 --cluster 2 --variant hierarchical
+      cxlemu faults sweep --algorithm examples/my_all_reduce.py:my_all_reduce
+      cxlemu faults sweep all_reduce.plan
       cxlemu faults sweep --engine native --launch processes --sample 20 --json sweep.json
     """
     if json_file is not None:
@@ -98,8 +106,13 @@ def sweep_command(
     if launch == "turns" and engine != "reference":
         raise ArgumentError("--launch turns is for --engine reference: give --launch threads or processes")
     launch = launch or ("turns" if engine == "reference" else "threads")
+    asked = target(collectives, algorithm, variant=variant != "every")
+    if asked.plan is not None:
+        check_options(ctx, asked, {"ranks": asked.plan.ranks, "nbytes": asked.plan.call.nbytes})
+        ranks, nbytes = _bounded(asked.plan, asked.source)
     template = Scenario(
         collective=next(iter(COLLECTIVES)),
+        algorithm=asked.source,
         ranks=ranks,
         config=config,
         cluster=cluster,
@@ -113,7 +126,9 @@ def sweep_command(
         raise ArgumentError(f"--cluster: {config} says how many ranks each host has")
     if ranks % cluster:
         raise ArgumentError(f"-n {ranks}: hosts of {cluster} ranks each have not so many")
-    scenarios = [each for base in bases(collectives, template, variant=variant) for each in everywhere(base, kinds)]
+    scenarios = [
+        each for base in bases(asked.collectives, template, variant=variant) for each in everywhere(base, kinds)
+    ]
     total = len(scenarios)
     chosen = scenarios if sample is None else some(scenarios, sample, seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
@@ -144,6 +159,19 @@ def sweep_command(
     if json_file is not None:
         write_atomically(json_file, json.dumps(_document(rows, findings, seconds, template), indent=1).encode())
     ctx.exit(1 if findings else 0)
+
+
+def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
+    """Ranks and bytes of a block of a saved plan. Raises ArgumentError for one that is too large to run so often."""
+    if not 2 <= plan.ranks <= RANKS_MAX:
+        raise ArgumentError(f"{source} is of {plan.ranks} ranks: faults are swept over 2 to {RANKS_MAX}")
+    nbytes = plan.layout.extent_bytes * plan.layout.cards + plan.call.nbytes * plan.ranks
+    if nbytes > PLAN_BYTES_MAX:
+        most = format_bytes(PLAN_BYTES_MAX)
+        raise ArgumentError(
+            f"{source} takes {format_bytes(nbytes)} of memory, too much for so many runs: {most} at most"
+        )
+    return plan.ranks, plan.call.nbytes
 
 
 def _progress() -> Progress:

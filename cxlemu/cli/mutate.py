@@ -14,22 +14,26 @@ from cxlemu.checksums import INTEGRITIES
 from cxlemu.cli.mutate_report import MutateReport, print_one
 from cxlemu.cli.output import check_json_file
 from cxlemu.cli.ranks import RanksParam
+from cxlemu.cli.targets import ALGORITHM_HELP, NEVER, Target, check_options, target
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.world.stops import stops_exit
-from faults.mutate.cases import OPERATORS, Case, can_check, cases, variants
+from faults.mutate.cases import OPERATORS, Case, can_check, cases, own_cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
 from faults.mutate.trial import Trial
+from faults.verdict import Verdict
 from faults.workers import Workers
 
 EVERY = "every"
 RANKS_MAX = 8  # plans are small, but mutants many
+PLAN_MAX = 5000  # instructions of a saved plan, each with its mutants
 
 
 @click.command()
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
 @click.option("-n", "--ranks", type=RanksParam(2, RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N")
 @click.option("--variant", default=EVERY, show_default=True, help="One or more, as a comma list, or every.")
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option("--integrity", type=click.Choice(INTEGRITIES), help="Plans whose doorbells carry checksums.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Workers.  [default: one a core]")
 @click.option("--mutant", help="Only this mutant of the one case that is left; prints the schedule that shows it.")
@@ -41,6 +45,7 @@ def command(
     collectives: tuple[str, ...],
     ranks: Sequence[int],
     variant: str,
+    algorithm: str | None,
     integrity: str | None,
     jobs: int | None,
     mutant: str | None,
@@ -54,7 +59,8 @@ def command(
     wrong bytes, a deadlock, a barrier left too early. Otherwise the prover has to prove it right. A deletion that is
     right means that the plan has an instruction too many.
 
-    Exit code 0: none survived, and no instruction is needless; 1 otherwise.
+    Exit code 0: none survived, and no instruction is needless; 1 otherwise. In an algorithm or a plan of your own
+    needless instructions are listed and no failure: the builder's words may wait once more than they need to.
 
     \b
     Examples:
@@ -62,16 +68,26 @@ def command(
       cxlemu mutate all_gather broadcast -n 2-3 --variant naive,all
       cxlemu mutate all_gather_gemm gemm_reduce_scatter --variant fused
       cxlemu mutate all_reduce --integrity crc32c
+      cxlemu mutate --algorithm examples/my_all_reduce.py:my_all_reduce -n 2-3
+      cxlemu mutate all_reduce.plan
       cxlemu mutate -n 4 -j 8 --json mutants.json
       cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
     """
     check_json_file(json_file)
-    there = _cases(collectives, ranks, variant)
+    asked = target(collectives, algorithm, variant=variant != EVERY)
+    if asked.plan is not None:
+        check_options(ctx, asked, {"ranks": ranks if [*ranks] == [asked.plan.ranks] else NEVER, "integrity": NEVER})
+        _check_size(asked)
+    there = _cases(asked.collectives, ranks, variant) if asked.source is None else own_cases(asked.source, ranks)
     if integrity is not None:
         there = (case._replace(checked=True) for case in there if can_check(case))
     chosen = [case for case in there if case_name in ("", str(case))]
     if not chosen:
         raise ArgumentError(f"there is no case {case_name!r} among those chosen: --json names them all")
+    for case in chosen if asked.source is not None else ():
+        if (proof := Trial(case).unmutated()).verdict is not Verdict.OK:
+            click.echo(f"{case}: {proof.verdict.value} before anything is mutated: {proof.reason}")
+            ctx.exit(proof.verdict.exit_code)
     if mutant is not None:
         if len(chosen) > 1:
             raise ArgumentError(f"--mutant is one of one case, and {len(chosen)} are chosen: add --case")
@@ -81,6 +97,15 @@ def command(
     with MutateReport(chosen, json_file) as report:
         _swept(chosen, jobs or len(os.sched_getaffinity(0)), report)
     ctx.exit(1 if report.bad else 0)
+
+
+def _check_size(asked: Target) -> None:
+    """Raises ArgumentError for a saved plan that is too large to be tried so often."""
+    assert asked.plan is not None
+    instructions = sum(part.instruction_count for part in asked.plan.parts)
+    for what, number, most in (("ranks", asked.plan.ranks, RANKS_MAX), ("instructions", instructions, PLAN_MAX)):
+        if number > most:
+            raise ArgumentError(f"{asked.source} has {number} {what}, too many to mutate: {most} at most")
 
 
 def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> Iterator[Case]:

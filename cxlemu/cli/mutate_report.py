@@ -45,8 +45,8 @@ class MutateReport:
 
     @property
     def bad(self) -> bool:
-        """Something survived, or a plan has an instruction too many."""
-        return any(row.survivors or row.needless for row in self._rows.values())
+        """Something survived, or a plan of ours has an instruction too many: in a user's the builder may put one."""
+        return any(row.survivors or (row.needless and not row.case.algorithm) for row in self._rows.values())
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -121,7 +121,8 @@ def _judgement(judgement: Judgement) -> dict[str, Any]:
 def _token(case: Case, judgement: Judgement) -> Token:
     assert judgement.shown is not None
     trial, mutant = Trial(case), judgement.mutant
-    return token_of(trial.program(mutant.rank).plans, judgement.shown, mutated=trial.plan, mutant=str(mutant))
+    plans, own = trial.program(mutant.rank).plans, case.algorithm or None
+    return token_of(plans, judgement.shown, mutated=trial.plan, mutant=str(mutant), algorithm=own)
 
 
 def print_one(case: Case, judgement: Judgement) -> None:
@@ -131,7 +132,7 @@ def print_one(case: Case, judgement: Judgement) -> None:
     lines += [judgement.reason] if judgement.reason else []
     if judgement.shown is not None:
         lines += [f"{judgement.shown.kind.value}: {judgement.shown.detail}"]
-        lines += [f"again: {_token(case, judgement).command()}"]
+        lines += [f"again: {_token(case, judgement).command(case.algorithm or None)}"]
         lines += [f"schedule: {json.dumps(to_json(judgement.shown.schedule), separators=(',', ':'))}"]
     for line in lines:
         out.print(line, markup=False)

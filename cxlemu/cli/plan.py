@@ -21,7 +21,7 @@ from collectives.catalog import build, load_plan, recipe, variants
 from collectives.choose import choose
 from collectives.contracts import COLLECTIVES
 from collectives.hierarchical.estimate import Ways
-from collectives.layouts import world_layout
+from collectives.layouts import REGION_BYTES, world_layout
 from collectives.recipes import Recipe
 from collectives.sizes import block_bytes
 from cxlemu.chakra import export as chakra_export
@@ -34,7 +34,7 @@ from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, render, text
 from cxlemu.topology import Topology
-from cxlemu.units import BytesParam
+from cxlemu.units import BytesParam, format_bytes
 
 UNBOUNDED_CHARS = 1 << 20  # a pipe is as wide as what it is given
 
@@ -67,6 +67,7 @@ class Wanted:
     op: str | None
     root: int
     in_place: bool
+    region_bytes: int
 
     def plan(self) -> Plan:
         if (self.collective is None) == (self.algorithm is None):
@@ -86,7 +87,7 @@ class Wanted:
         topology = Topology.load(self.config)
         if chosen.style.levels:
             call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
-        return build(chosen, world_layout(topology, self.ranks), call)
+        return build(chosen, world_layout(topology, self.ranks, region_bytes=self.region_bytes), call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
         if self.variant != "auto":
@@ -126,6 +127,13 @@ def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
             click.option("-o", "--op", help="sum, prod, min, max or avg.  [default: sum, where there is a reduction]"),
             click.option("-r", "--root", type=int, default=0, show_default=True),
             click.option("--in-place", is_flag=True, help="Input and output are the same memory, as NCCL has it."),
+            click.option(
+                "--region-bytes",
+                type=BytesParam(),
+                default=format_bytes(REGION_BYTES).replace(" ", ""),
+                show_default=True,
+                help="The communicator's ring in the pool.",
+            ),
         )
     ):
         collected = add(collected)

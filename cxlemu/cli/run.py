@@ -10,9 +10,10 @@ from typing import Literal
 
 import click
 
-from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep, load_algorithm, size_steps
+from collectives.bench import AUTO, DEFAULT_SEED, MIN_BYTES, STEP_FACTOR, Sweep, size_steps
+from collectives.catalog import ring_of
 from collectives.contracts import COLLECTIVES
-from collectives.layouts import REGION_BYTES, world_layout
+from collectives.layouts import REGION_BYTES, check_fits_world, world_layout
 from collectives.measure import run_sweep
 from cxlemu.backends import BACKENDS
 from cxlemu.capacity.lease import lease_for
@@ -22,6 +23,7 @@ from cxlemu.cli.run_faults import FaultScript
 from cxlemu.cli.run_memory import adversary_seed, memory_of, number, real_cards
 from cxlemu.cli.run_pace import check_flags, time_scale_of
 from cxlemu.cli.run_report import Report, Setup
+from cxlemu.cli.targets import ALGORITHM_HELP, NEVER, Target, check_options, target
 from cxlemu.clusters import ranks_per_cluster
 from cxlemu.engines import ENGINES, check_engine
 from cxlemu.errors import ArgumentError
@@ -54,7 +56,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 
 
 @click.command()
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
 @click.option("-b", "--minbytes", type=BytesParam(), help=f"Smallest size.  [default: {MIN_BYTES}]")
 @click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: 1M, or -b if larger]")
 @click.option(
@@ -83,7 +85,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     show_default=True,
     help="auto; every; or naive, aggregate, all, line, and two_shot for all_reduce.",
 )
-@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Run an algorithm of your own; executes the file.")
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option("--protocol", metavar="FILE.py:NAME", help="Run a protocol of your own instead; executes the file.")
 @click.option(
     "--seeds", type=click.IntRange(1), metavar="N", help="Of a protocol: runs under N adversaries.  [default: 10]"
@@ -212,12 +214,16 @@ def command(
     those of nccl-tests, but for two: -n is the number of ranks, as for mpirun (its -n is --iters here), and -c the
     config (its -c is -C).
 
+    A plan file, which `cxlemu plan save` wrote, says ranks, size, dtype, operation, root and ring: give its topology as
+    -c, as it was saved with.
+
     \b
     Examples:
       cxlemu run
       cxlemu run all_reduce -n 3 -b 8 -e 4M -f 2 -d f32,bf16 -o all
       cxlemu run broadcast --variant every --root all --adversary 7 -v
       cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
+      cxlemu run all_reduce.plan
       cxlemu run --protocol examples/protocols/ring_queue.py:fixed --seeds 20
       cxlemu run all_gather --launch threads --json result.json
       cxlemu run all_reduce -n 3 -e 4K --faults examples/disturbed.yaml
@@ -233,17 +239,18 @@ def command(
     if seeds is not None or repeat is not None or exitfirst:
         raise ArgumentError("--seeds, --repeat and --exitfirst go with --protocol")
     check_json_file(json_file)  # before --algorithm executes anything
-    if algorithm is not None and variant != AUTO:
-        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
+    asked = target(collectives, algorithm, variant=variant != AUTO)
+    check_options(ctx, asked, _fixed(asked))
+    plan = asked.plan
     nature = adversary_seed(adversary, backend)
     sweep = Sweep(
-        collectives=_collectives(collectives, algorithm),
+        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.moves_data),
         sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=datatype,
         redops=op,
         roots=None if root == "all" else (number(root, "--root", "all"),),
         variant=variant,
-        algorithm=algorithm,
+        algorithm=asked.source,
         iterations=iters,
         warmup=warmup,
         in_place=in_place,
@@ -266,7 +273,7 @@ def command(
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     setup = Setup(
         topology=machine(config, memory, lease),
-        ranks=place.ranks if place is not None else ranks or RANKS,
+        ranks=place.ranks if place is not None else ranks or (RANKS if plan is None else plan.ranks),
         memory=memory,
         launch=place.launcher if place is not None else how,
         engine=engine,
@@ -279,7 +286,10 @@ def command(
         setup = replace(setup, pace=time_scale_of(time_scale, setup.topology, setup.ranks, backend))
     report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
-    world_layout(topology, setup.ranks, region_bytes=region_bytes)  # refuses what cannot work before anything is made
+    if plan is None:  # refuses what cannot work before anything is made
+        world_layout(topology, setup.ranks, region_bytes=region_bytes)
+    else:
+        check_fits_world(ring_of(plan), topology, setup.ranks)
     if faults is not None:
         faults.check(ranks=setup.ranks, backend=backend)
     with report:
@@ -325,9 +335,21 @@ def _run(
     )
 
 
-def _collectives(named: tuple[str, ...], algorithm: str | None) -> tuple[str, ...]:
-    if named:
-        return named
-    if algorithm is not None:
-        return (load_algorithm(algorithm).collective,)
-    return tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
+def _fixed(asked: Target) -> dict[str, object]:
+    """What a plan file says of the flags."""
+    if asked.plan is None:
+        return {}
+    call = asked.plan.call
+    return {
+        "ranks": call.ranks,
+        "minbytes": asked.size_bytes,
+        "maxbytes": asked.size_bytes,
+        "stepfactor": NEVER,
+        "stepbytes": NEVER,
+        "datatype": (call.dtype,),
+        "op": (call.redop,),
+        "root": str(call.root),
+        "in_place": call.in_place,
+        "integrity": NEVER,
+        "region_bytes": NEVER,
+    }

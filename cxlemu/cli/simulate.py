@@ -20,8 +20,8 @@ from cxlemu.cli.forms import forms
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.cli.run import OPS, Names
 from cxlemu.cli.simulate_failures import cost_of, document_of, failed_ways
+from cxlemu.cli.targets import ALGORITHM_HELP, NEVER, Target, check_options, target
 from cxlemu.clusters import ranks_per_cluster
-from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology
 from cxlemu.topology.failures import Failure
@@ -50,7 +50,7 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
         training="cxlemu.cli.simulate_training",
     )
 )
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
 @click.option(
     "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
 )
@@ -68,7 +68,7 @@ MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
     show_default=True,
     help="As in cxlemu run: auto, every (line up to 64 KiB a block only), or a name.",
 )
-@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="An algorithm of your own; executes the file.")
+@click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option(
     "--iters", type=click.IntRange(1, 1000), metavar="N", default=1, show_default=True, help="Calls in a row."
 )
@@ -123,6 +123,8 @@ def command(
       cxlemu simulate all_reduce -n 12 -c twelve-hosts -b 64M --variant every -v
       cxlemu simulate all_gather -c titan2-6xcz120 --against infiniband-3xh100 -b 1M -v
       cxlemu simulate broadcast -b 1M --check --trace broadcast.json
+      cxlemu simulate --algorithm examples/my_all_reduce.py:my_all_reduce -n 3 -b 1M -e 1M
+      cxlemu simulate all_reduce.plan --check
       cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
       cxlemu simulate all_gather -c rack-72-cxl -b 64M --fail switch:cxl-spine0@500
       cxlemu simulate --json all.json
@@ -133,8 +135,8 @@ def command(
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:
             check_output(flag, file)
-    if algorithm is not None and variant != AUTO:
-        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
+    asked = target(collectives, algorithm, variant=variant != AUTO)
+    check_options(ctx, asked, _fixed(asked))
     topology = Topology.load(config)
     other = None if against is None else Topology.load(against)
     failures = [Failure.parse(text, topology) for text in fails]
@@ -144,15 +146,17 @@ def command(
         minbytes = min(MIN_BYTES, maxbytes)
     if stepfactor is None and stepbytes is None:
         stepfactor = STEP_FACTOR
+    if asked.plan is not None:
+        ranks = asked.plan.ranks
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
     sweep = Sweep(
-        collectives=collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data),
+        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.moves_data),
         sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=datatype,
         redops=op,
         roots=(root,),
         variant=variant,
-        algorithm=algorithm,
+        algorithm=asked.source,
         check=check,
         cluster=ranks_per_cluster(topology, ranks),
     )
@@ -171,12 +175,12 @@ def command(
     room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
     for case in cases:
         if failures:
-            usual, _ = simulate_case(topology, case, algorithm=algorithm, space=space, split=split, calls=iters)
+            usual, _ = simulate_case(topology, case, algorithm=asked.source, space=space, split=split, calls=iters)
             unfailed_us.append(usual.time_us)
         row, run = simulate_case(
             topology,
             case,
-            algorithm=algorithm,
+            algorithm=asked.source,
             space=space,
             split=split,
             failures=failures,
@@ -207,6 +211,15 @@ def command(
     if trace_file is not None:
         write_output("--trace", trace_file, perfetto(traced))
     ctx.exit(1 if wrong else 0)
+
+
+def _fixed(asked: Target) -> dict[str, object]:
+    """What a plan file says of the flags."""
+    if asked.plan is None:
+        return {}
+    call, size = asked.plan.call, asked.size_bytes
+    said = {"ranks": call.ranks, "minbytes": size, "maxbytes": size, "datatype": (call.dtype,), "op": (call.redop,)}
+    return said | {"root": call.root, "stepfactor": NEVER, "stepbytes": NEVER, "split": NEVER}
 
 
 def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
+from cxlemu.errors import DeadlineError, DeadlockError, IntegrityError, MismatchError
 from cxlemu.kernels import ChecksumError
 from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
 
@@ -168,7 +168,7 @@ Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
     """Run all ranks in this thread, one instruction at a time, in the order the schedule chooses.
 
-    Raises DeadlineError at once when no rank can go on: nothing but their own steps could ring a doorbell.
+    Raises DeadlockError at once when no rank can go on: nothing but their own steps could ring a doorbell.
     """
     candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
     stuck: dict[tuple[int, int], Blocked] = {}
@@ -189,7 +189,7 @@ def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
 def run_in_turn(ranks: Sequence[Streams]) -> None:
     """Run all ranks in this thread, every stream as far as it goes: one interleaving, the fastest to execute.
 
-    Raises DeadlineError when no rank can go on.
+    Raises DeadlockError when no rank can go on.
     """
     candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
     while candidates:
@@ -209,7 +209,7 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
 
 def deadlock(
     ranks: Sequence[Streams] | Mapping[int, Streams], stuck: Mapping[tuple[int, int], Blocked]
-) -> DeadlineError:
+) -> DeadlockError:
     """For a world in which no rank can go on: what each waits for, by (rank's index, stream)."""
     waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in sorted(stuck.items()))
-    return DeadlineError("deadlock: " + "; ".join(waits))
+    return DeadlockError("deadlock: " + "; ".join(waits))

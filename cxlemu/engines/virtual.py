@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from cxlemu import _virtual
 from cxlemu.compiled import check_compiled
 from cxlemu.compute import kernel_costs
+from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.streams import Streams
-from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, PlanError
+from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, DeadlockError, PlanError
 from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import group_table, region_table
@@ -120,7 +121,7 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose
     slots have all been used before, so that looking whether they are free takes the time that it takes later.
 
-    Raises PlanError for a record that names what is not there or has no cost, DeadlineError for a deadlock,
+    Raises PlanError for a record that names what is not there or has no cost, DeadlockError for a deadlock,
     ArgumentError for calls that do not fit the model or take too long.
     """
     ranks = len(model.hosts)
@@ -135,7 +136,8 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     firsts = np.cumsum([0, *map(len, turns)], dtype=np.int32)
     outcome, rank, stream, at, card = core.run(flat, firsts, log)
     if outcome == DEADLOCK:
-        raise _deadlock(core)
+        certain = filter(None, (deadlock_of(plan) for plan in dict.fromkeys(call.plan for call in calls)))
+        raise next(certain, None) or _deadlock(core)
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
@@ -221,13 +223,13 @@ def _no_way(model: CostModel, rank: int, card: int, where: str) -> PlanError | C
     return PlanError(f"{where} cannot be simulated: no link leads from host{host} to {name}")
 
 
-def _deadlock(core: _virtual.Simulation) -> DeadlineError:
+def _deadlock(core: _virtual.Simulation) -> DeadlockError:
     waits = [
         f"rank {rank} at record {at} of stream {stream} for " + ("its own event" if bell < 0 else f"doorbell {bell}")
         for rank, stream, at, bell in core.blocked()
     ]
     more = f" and {len(waits) - 8} more" if len(waits) > 8 else ""
-    return DeadlineError(f"deadlock: waiting are {'; '.join(waits[:8])}{more}")
+    return DeadlockError(f"deadlock: waiting are {'; '.join(waits[:8])}{more}")
 
 
 def replay(run: VirtualRun, runners: Sequence[Sequence[Streams]]) -> None:

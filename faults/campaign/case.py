@@ -188,7 +188,7 @@ def _own(algorithm: str, contents: str) -> Recipe:
 
 def digest(algorithm: str) -> str:
     """Of an algorithm's file. Raises ArgumentError when it cannot be read."""
-    path = Path(algorithm.rpartition(":")[0])
+    path = Path(algorithm if catalog.is_plan(algorithm) else algorithm.rpartition(":")[0])
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

@@ -145,9 +145,17 @@ class Runner:
                     self._submit(case)
             if self._again and not self._under_way and not self._over:
                 self._submit(self._again.popleft())
+            if self._over:
+                self._drop_waiting()
             if not self._under_way and not self._shrinking:
                 return
             self._collect()
+
+    def _drop_waiting(self) -> None:
+        """What no worker has begun, of cases and of findings to be made small: the budget is spent."""
+        for under_way in (self._under_way, self._shrinking):
+            for future in [future for future in under_way if future.cancel()]:
+                del under_way[future]
 
     @property
     def _room(self) -> int:
@@ -219,9 +227,10 @@ class Runner:
                 result.found[judgement.key].count += 1
             else:
                 result.found[judgement.key] = Finding(judgement, case, case)
-                if judgement.kind != "worker died":
-                    work = self._pool.submit(shrink, case, judgement, budget_s=self.shrink_budget_s)
-                    self._shrinking[work] = judgement.key
+                left_s = self.budget_s - (time.monotonic() - self._begun)
+                if judgement.kind != "worker died" and left_s > 0:
+                    budget_s = min(self.shrink_budget_s, left_s)
+                    self._shrinking[self._pool.submit(shrink, case, judgement, budget_s=budget_s)] = judgement.key
         self.tell(result)
 
     def _take_shrunk(self, future: Future[Shrunk]) -> None:

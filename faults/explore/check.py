@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from faults.explore import core
@@ -20,14 +21,18 @@ ENGINES = ("native", "reference")  # the search in C; the definition itself
 
 def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
     """Every execution, by the engine that was asked for."""
+    end = time.monotonic() + budget.seconds
     if engine == "reference":
         found = explore(machine, budget, past_hangs=past_hangs)
     else:
         found = core.explore(machine, budget, past_hangs=past_hangs)
         if _is_livelock(found):  # whether a loop reads an old copy for ever, only a search that follows copies can tell
-            found = core.explore(machine, budget, past_hangs=past_hangs, lazy=False)
+            left = replace(budget, seconds=max(end - time.monotonic(), 0.0))
+            found = core.explore(machine, left, past_hangs=past_hangs, lazy=False)
+            reason = found.reason.replace(f"{left.seconds:g} s", f"{budget.seconds:g} s")
+            found = replace(found, reason=reason)
     if _is_livelock(found):
-        finding, schedule = shown_barest(machine, found.schedule)
+        finding, schedule = shown_barest(machine, found.schedule, end)
         return replace(found, finding=finding, schedule=schedule)
     return found
 
@@ -67,7 +72,7 @@ def judge_ends(protocol: Protocol, machine: Machine, found: Exploration) -> Expl
     if found.finding is not None or protocol.final is None:
         return found
     names = [word.name for word in machine.program.words]
-    for outcome, schedule in found.outcomes.items():
+    for outcome in found.outcomes:  # their schedules are worked out when they are asked for
         results = [
             thread.result(end) if end >= 0 and isinstance(thread, RankThread) else None
             for thread, end in zip(machine.program.threads, outcome.ends, strict=True)
@@ -75,5 +80,6 @@ def judge_ends(protocol: Protocol, machine: Machine, found: Exploration) -> Expl
         said = protocol.judge(dict(zip(names, outcome.memory, strict=True)), results)
         if said:
             finding = Finding(Kind.FINAL, 0, f"in the end: {said}")
+            schedule = found.outcomes[outcome]
             return replace(found, verdict=Verdict.VIOLATION, finding=finding, schedule=schedule, reason="")
     return found

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Instruction, Layout, Op, Plan
+from cxlemu.plan import Instruction, Layout, Op, Plan, rules
+from faults import dead
 from faults.explore import core
 from faults.explore.coherent import BEGINS, ENDS, Place, Trouble, in_order
 from faults.explore.places import Pieces, Places
-from faults.explore.result import Budget, Exploration, Finding
+from faults.explore.result import Budget, Exploration, Finding, Kind
 from faults.explore.search import UNLESS_TOLD
 from faults.explore.touches import Local, RankInCall, Touch
 from faults.machine.program import Do, Program, Step, Straight
@@ -32,6 +33,7 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True)
 class PlanProgram:
+    plans: tuple[Plan, ...]
     program: Program
     origins: tuple[tuple[Place, ...], ...]  # [thread][node]: the instruction that the step belongs to
     trouble: Trouble | None  # what is wrong even in order on a coherent pool
@@ -72,7 +74,10 @@ def located(compiled: PlanProgram, finding: Finding, schedule: Schedule) -> Find
         return finding
     at = f"call {place.call}, rank {place.rank}, stream {place.stream}"
     at += f", instruction {place.at}" if BEGINS < place.at < ENDS else ""
-    return replace(finding, text=f"{finding.text} ({at})")
+    unused = finding.kind == Kind.UNEXPECTED and dead.why(
+        compiled.plans[place.call], place.rank, place.stream, place.at
+    )
+    return replace(finding, text=f"{finding.text} ({at}){unused or ''}")
 
 
 def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> Place | None:
@@ -89,7 +94,9 @@ def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> Place | Non
 
 def compile_plans(plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> PlanProgram:
     """No further than to a call that is wrong even in order. Raises ArgumentError for plans that are too large to be a
-    program, or no calls on one ring."""
+    program, or no calls on one ring, and PlanError for one that breaks a rule."""
+    for plan in {id(plan): plan for plan in plans}.values():
+        rules.check(plan)
     if not plans or any(plan.layout != plans[0].layout for plan in plans):
         raise ArgumentError("calls that follow each other are one plan or more, all with the same layout")
     ranks = plans[0].layout.ranks
@@ -133,7 +140,8 @@ class _Compiler:
             tuple(self.places.words),
             tuple(self.places.lines),
         )
-        return PlanProgram(program, tuple(tuple(p for p, _ in self.threads[key]) for key in threads), trouble)
+        origins = tuple(tuple(place for place, _ in self.threads[key]) for key in threads)
+        return PlanProgram(tuple(self.plans), program, origins, trouble)
 
     def cut(self, calls: Sequence[RankInCall]) -> None:
         touched: list[tuple[int, Touch]] = []

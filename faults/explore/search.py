@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import count
 
 from faults.explore.result import Budget, Exploration, Finding, Kind, Outcome
 from faults.machine.program import Do
@@ -19,6 +20,7 @@ from faults.verdict import Verdict
 
 UNLESS_TOLD = Budget()
 STATES_TO_SHOW = 10_000
+BETWEEN_LOOKS = 4096  # states, from one look at the clock to the next
 
 
 def explore(
@@ -27,6 +29,10 @@ def explore(
     """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
     a deadlock, so that all outcomes are there, and returns it in the end."""
     return _Search(machine, budget, past_hangs, start or machine.initial()).run()
+
+
+class _SpentError(Exception):
+    """The budget is: in which words."""
 
 
 class _Search:
@@ -63,15 +69,21 @@ class _Search:
             spent = self.spent()
             if spent:
                 return self.result(Verdict.UNKNOWN, reason=spent)
-        endless = self.endless()
+        try:
+            endless = self.endless()
+        except _SpentError as spent:
+            return self.result(Verdict.UNKNOWN, reason=str(spent))
         if endless:
             return self.result(Verdict.VIOLATION, stuck(self.machine, endless), endless)
         return self.result(Verdict.OK)
 
     def endless(self) -> State | None:
-        """The first state from which threads and arrivals alone reach no end."""
+        """The first state from which threads and arrivals alone reach no end. Raises _SpentError."""
         reaching, waiting = set(self.ended), list(self.ended)
+        looks = count()
         while waiting:
+            if next(looks) % BETWEEN_LOOKS == 0 and (spent := self.spent()):
+                raise _SpentError(spent)
             for before in self.fairly[waiting.pop()]:
                 if before not in reaching:
                     reaching.add(before)
@@ -142,12 +154,13 @@ def stuck(machine: Machine, state: State) -> Finding:
     return Finding(Kind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")
 
 
-def shown_barest(machine: Machine, schedule: Schedule) -> tuple[Finding, Schedule]:
-    """A livelock, followed until as few threads as can be are left: those that go round and round."""
+def shown_barest(machine: Machine, schedule: Schedule, end: float) -> tuple[Finding, Schedule]:
+    """A livelock, followed until as few threads as can be are left: those that go round and round. ``end``: of the
+    budget, on the monotonic clock; what has been found by then will do."""
     start = replay(machine, schedule)[-1]
     came: dict[State, Schedule] = {start: ()}
     waiting = deque(came)
-    while waiting and len(came) < STATES_TO_SHOW:
+    while waiting and len(came) < STATES_TO_SHOW and time.monotonic() < end:
         state = waiting.popleft()
         for move in machine.enabled(state):
             after = machine.apply(state, move)

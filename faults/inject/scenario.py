@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from collectives import oracle
-from collectives.bench import Case
-from collectives.catalog import check, recipe
+from collectives.bench import Case, load_algorithm
+from collectives.catalog import check, recipe, ring_of
 from collectives.communicator import Communicator
 from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
@@ -26,12 +26,14 @@ from cxlemu.backends import BACKENDS
 from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
-from cxlemu.plan import Call
+from cxlemu.plan import Call, Layout
 from cxlemu.pool.pool import Pool
+from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 from cxlemu.topology.fields import Model
 from cxlemu.world import RankContext
 from cxlemu.world.context import World
+from cxlemu.world.machine import DEFAULT_TOPOLOGY
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.processes import run_processes
 from cxlemu.world.stops import stops_exit
@@ -44,6 +46,7 @@ from faults.script import Script
 
 CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
+RINGS = 2  # of a saved plan's have room on its cards: a world's communicator takes half of them
 CALLS_AFTER = SLOTS_MIN
 START_S = 30.0  # that real processes have to meet in, before anything happens
 Launch = Literal["turns", "threads", "processes"]
@@ -54,6 +57,7 @@ class Scenario(Model):
 
     collective: str = Field(description="one of the collectives, or barrier")
     variant: str = Field(default="aggregate", description="one of its variants")
+    algorithm: str | None = Field(default=None, description="FILE.py:function or FILE.plan, instead of a variant")
     ranks: Annotated[int, Field(ge=1, le=64)] = Field(default=3, description="number of ranks")
     nbytes: Annotated[int, Field(ge=0, le=1 << 26)] = Field(default=96, description="bytes of a block")
     dtype: str = Field(default="i32", description="of the elements")
@@ -73,7 +77,9 @@ class Scenario(Model):
     @cached_property
     def call(self) -> Call:
         contract = contract_of(self.collective)
-        chosen = recipe(self.collective, self.variant)
+        chosen = self._named
+        if chosen.plan is not None:
+            return chosen.plan.call
         return Call(
             self.collective,
             chosen.name,
@@ -86,8 +92,15 @@ class Scenario(Model):
         )
 
     @property
+    def ring(self) -> Layout | None:
+        """Of a saved plan; None: one of REGION_BYTES."""
+        plan = self._named.plan
+        return None if plan is None else ring_of(plan)
+
+    @property
     def topology(self) -> Topology:
-        return _topology(self.config, self.ranks, self.cluster)
+        ring = self.ring
+        return _topology(self.config, self.ranks, self.cluster, 0 if ring is None else ring.extent_bytes)
 
     @property
     def ranks_per_cluster(self) -> int:
@@ -97,11 +110,18 @@ class Scenario(Model):
     @property
     def in_place(self) -> bool:
         """Whether the result replaces the input, as that of a broadcast always does."""
-        return contract_of(self.collective).one_buffer
+        plan = self._named.plan
+        return contract_of(self.collective).one_buffer or (plan is not None and plan.call.in_place)
+
+    @property
+    def _named(self) -> Recipe:
+        if self.algorithm is not None:
+            return load_algorithm(self.algorithm)
+        return recipe(self.collective, self.variant)
 
     @property
     def chosen(self) -> Recipe:
-        found = recipe(self.collective, self.variant)
+        found = self._named
         return with_checksums(found) if self.integrity else found
 
     @property
@@ -163,7 +183,7 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
 def _rank(context: RankContext, scenario: Scenario) -> int:
     """All calls on one rank; how many elements were wrong."""
     engine = injected(context, scenario.engine, scenario.script)
-    heap_bytes = HEAP_BYTES if recipe(scenario.collective, scenario.variant).style.heap else 0
+    heap_bytes = HEAP_BYTES if scenario.chosen.style.heap else 0
     with Communicator.world(
         context,
         region_bytes=REGION_BYTES,
@@ -171,30 +191,33 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
         deadline_s=scenario.deadline_s,
         engine=engine,
         integrity=scenario.integrity,
+        layout=scenario.ring,
     ) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
-        lent = lent_room(comm, case)
+        lent = lent_room(comm, case, scenario.algorithm)
         engine.arm()
         for serial in range(scenario.calls):
             x = oracle.inputs(case.call, comm.rank, scenario.script.seed, serial)
             right = oracle.expected(case.call, comm.rank, scenario.script.seed, serial)
             x, out = arrays(case, comm.rank, x, right, lent)
-            perform(comm, case, x, out, None)
+            perform(comm, case, x, out, scenario.algorithm)
             if right is not None and out is not None:
                 wrong += oracle.wrong_elements(out, right).size
         return wrong
 
 
 @lru_cache
-def _topology(config: str | Topology, ranks: int, cluster: int) -> Topology:
+def _topology(config: str | Topology, ranks: int, cluster: int, ring_bytes: int) -> Topology:
+    """``ring_bytes``: of a saved plan's ring on each card, or 0."""
     if isinstance(config, Topology):
         return config
     if config:
         return Topology.load(config)
-    base = Topology.load("laptop")
+    base = Topology.load(DEFAULT_TOPOLOGY if ring_bytes else "laptop")
+    card_bytes = round_up(ring_bytes * RINGS, CARD_BYTES) + CARD_BYTES
     return base.model_copy(
         update={
             "hosts": base.hosts.model_copy(update={"count": -(-ranks // cluster), "ranks_per_host": cluster}),
-            "emulation": base.emulation.model_copy(update={"card_bytes": CARD_BYTES}),
+            "emulation": base.emulation.model_copy(update={"card_bytes": card_bytes if ring_bytes else CARD_BYTES}),
         }
     )

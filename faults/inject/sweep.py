@@ -10,10 +10,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from collectives.bench import load_algorithm
 from collectives.catalog import build, variants
 from collectives.contracts import COLLECTIVES, contract_of
-from collectives.layouts import world_layout
-from cxlemu.plan import InHeap
+from collectives.layouts import check_fits_world, world_layout
+from cxlemu.plan import InHeap, rules
 from faults.inject.judge import Verdict
 from faults.inject.scenario import REGION_BYTES, Scenario, run
 from faults.script import Fault, Script, When
@@ -22,7 +23,11 @@ KINDS = ("crash", "poison", "lose_card", "link_down")
 
 
 def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "every") -> list[Scenario]:
-    """The template for each collective (default: all) in each variant. Raises ArgumentError for one there is not."""
+    """The template for each collective (default: all) in each variant, or with its algorithm. Raises ArgumentError for
+    one there is not."""
+    if template.algorithm is not None:
+        own = load_algorithm(template.algorithm)
+        return [template.model_copy(update={"collective": own.collective, "variant": own.name})]
     names = collectives or tuple(COLLECTIVES)
     clusters = template.ranks_per_cluster > 1 and template.integrity is None
     pairs = [(name, each) for name in names for each in _variants(name, variant, clusters)]
@@ -39,10 +44,16 @@ def _variants(collective: str, variant: str, clusters: bool) -> list[str]:
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
     """The scenario with one fault of each kind before each instruction of each rank, in its first call."""
-    layout = world_layout(base.world().topology, base.ranks, region_bytes=REGION_BYTES)
-    chosen = base.chosen
+    topology, chosen = base.world().topology, base.chosen
+    layout = base.ring
+    if layout is None:
+        layout = world_layout(topology, base.ranks, region_bytes=REGION_BYTES)
+    else:
+        check_fits_world(layout, topology, base.ranks)
     call = replace(base.call, in_place=base.in_place)
-    plan = build(chosen, layout, replace(call, heap=InHeap(0)) if chosen.style.heap else call)
+    plan = build(chosen, layout, replace(call, heap=call.heap or InHeap(0)) if chosen.style.heap else call)
+    if chosen.source:
+        rules.check(plan)
     for kind in kinds:
         for rank in range(base.ranks):
             for number in range(plan.part(rank).instruction_count):

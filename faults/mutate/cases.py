@@ -7,11 +7,12 @@ another root reuse the slots: a writer in a hurry has something to overwrite. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from collectives import catalog, fused
+from collectives.bench import load_algorithm
 from collectives.builder import HIERARCHICAL
 from collectives.catalog import recipe
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
@@ -23,6 +24,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
 from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
+from faults.mutate.own import smallest
 
 LINES_MAX = 1024
 WIDE = "wide tiles"  # compute tiles of two shards each
@@ -30,7 +32,8 @@ OPERATORS = (*COLLECTIVES, *fused.KINDS)
 
 
 class Case(NamedTuple):
-    """A plan that is shipped. ``rounds`` 2: in a ring of one slot, or later rounds would be ordered by earlier ones."""
+    """A plan that is shipped, or a user's. ``rounds`` 2: in a ring of one slot, or later rounds would be ordered by
+    earlier ones."""
 
     collective: str
     variant: str
@@ -41,6 +44,7 @@ class Case(NamedTuple):
     cluster: int = 1
     form: str = ""  # of a fused product: its other transport, or WIDE
     checked: bool = False  # doorbells carry checksums
+    algorithm: str = ""  # FILE.py:function or FILE.plan: a user's, whose name the variant is
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
@@ -83,6 +87,18 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
         yield Case(collective, variant, ranks, output_in_heap=True)
 
 
+def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[Case]:
+    """Those of a user's algorithm; a saved plan is one. Raises ArgumentError as `load_algorithm`."""
+    own = load_algorithm(algorithm)
+    if own.plan is not None:
+        yield Case(own.collective, own.name, own.plan.ranks, algorithm=algorithm)
+        return
+    for count in ranks:
+        yield Case(own.collective, own.name, count, algorithm=algorithm)
+        if COLLECTIVES[own.collective].moves_data:
+            yield Case(own.collective, own.name, count, rounds=2, algorithm=algorithm)
+
+
 def can_check(case: Case) -> bool:
     """Whether its plan can carry checksums, and is another one then."""
     try:
@@ -101,6 +117,8 @@ def shipped(ranks: int) -> Iterator[Case]:
 
 def plan_of(case: Case) -> Plan:
     """Two lines a block: in one round, of two chunks where a style has chunks, or a round for each."""
+    if case.algorithm:
+        return smallest(load_algorithm(case.algorithm), case.ranks, case.rounds)
     if case.collective in fused.KINDS:
         return _smallest(case, _fused_call(case), 0)
     contract = COLLECTIVES[case.collective]

@@ -67,6 +67,10 @@ class Trial:
     def mutants(self) -> Iterator[Mutant]:
         return mutants(self.plan)
 
+    def unmutated(self) -> Proof:
+        """Of the plan without any mistake: its mutants tell nothing unless it is right."""
+        return prove_calls(self.program(0).plans)
+
     def program(self, rank: int) -> Program:
         """The right calls in which a mistake of this rank is looked for."""
         if rank not in self._programs:

@@ -17,6 +17,7 @@ from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS, Touched
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
 from cxlemu.plan.plan import group_table, region_table
+from faults import dead
 from faults.prove import _pass
 from faults.prove.proof import DEADLOCK, RULES, Place, Proof, Violation, mask_of
 from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, sentence
@@ -90,6 +91,7 @@ def prove_calls(
             told = _broken(plans, detail, place, line)
         else:
             told = sentence(plans, name, detail, place, other, card, line)
+            told += dead.why(plans[place.call], place.rank, place.stream, place.at)
         violation = Violation(name, *at, card, line if card >= 0 else -1, told, other, mapped)
         return proof(Verdict.VIOLATION, violation, told)
     if verdict != _PROVED:

@@ -64,7 +64,7 @@ def _sequences(plan: Plan, rooted: Rooted | None, roots: Sequence[int] | None) -
     contract = COLLECTIVES.get(plan.call.collective)
     if rooted is not None and contract is not None and contract.rooted:
         yield _rotating(plan, rooted, some_roots(plan.ranks, plan.call.root) if roots is None else roots)
-    yield _among_others(plan) if plan.ranks > 1 else [plan] * 2
+    yield among_others(plan) if plan.ranks > 1 else [plan] * 2
 
 
 def some_roots(ranks: int, root: int = 0) -> Sequence[int]:
@@ -80,7 +80,7 @@ def _rotating(plan: Plan, rooted: Rooted, roots: Sequence[int]) -> list[Plan]:
     return [plans[call % len(plans)] for call in range(max(_calls(plan, count), len(plans) + 1))]
 
 
-def _among_others(plan: Plan) -> list[Plan]:
+def among_others(plan: Plan) -> list[Plan]:
     """After broadcasts that fill slots, until the ring has wrapped; and between those that fill doorbell lines."""
     slots, last = plan.layout.slots, plan.ranks - 1
     data, lines, others = (filling(plan.layout, *which) for which in (("naive", 0), ("line", last), ("naive", last)))

@@ -1,0 +1,49 @@
+"""A user's plan to be mutated: as it was saved, or what an algorithm makes of a small call on a small ring."""
+
+from __future__ import annotations
+
+from collectives.catalog import build
+from collectives.contracts import COLLECTIVES
+from collectives.recipes import Recipe
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Call, Layout, Plan, rules
+from faults.lending import lent, with_heap
+
+CARDS = 2
+LINES_MAX = 1024  # of a slot on a card
+DOORBELLS_MAX = 256  # of a rank
+
+
+def smallest(own: Recipe, ranks: int, rounds: int) -> Plan:
+    """The plan in the smallest slots in which it takes no more rounds than in large ones; with ``rounds`` 2, no more
+    than twice as many, in a ring of one slot. It obeys all rules.
+
+    Raises ArgumentError where the algorithm does not take that call, PlanError where it breaks a rule.
+    """
+    if own.plan is not None:
+        return own.plan
+    contract = COLLECTIVES[own.collective]
+    nbytes = 2 * LINE_BYTES * ranks if contract.moves_data else 0  # where blocks are sliced, two lines a slice
+    call = Call(own.collective, own.name, ranks, nbytes, "u8", "sum" if contract.reduces else "none")
+    call = lent(call) if own.style.heap else call
+    slots = 2 if rounds == 1 else 1
+
+    def built(lines: int, doorbells: int) -> Plan:
+        layout = Layout(ranks, CARDS, slots, lines * LINE_BYTES, doorbells, interleave_bytes=LINE_BYTES)
+        plan = build(own, with_heap(layout), call)
+        rules.check(plan)
+        return plan
+
+    def is_room(lines: int, doorbells: int) -> bool:
+        try:
+            return built(lines, doorbells).rounds <= most
+        except ArgumentError:  # a slot has no line for every block, or a rank no doorbell
+            return False
+
+    most = built(LINES_MAX, DOORBELLS_MAX).rounds
+    doorbells = next((each for each in range(1, DOORBELLS_MAX) if is_room(LINES_MAX, each)), DOORBELLS_MAX)
+    if rounds == 1:
+        doorbells = min(2 * doorbells, DOORBELLS_MAX)  # two chunks a block, where a style has chunks
+    most *= rounds
+    return built(next((lines for lines in range(1, LINES_MAX) if is_room(lines, doorbells)), LINES_MAX), doorbells)
