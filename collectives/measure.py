@@ -22,7 +22,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.oracle import Array
 from collectives.recipes import Recipe
 from cxlemu.engines import Engine
-from cxlemu.plan import DTYPES, Layout
+from cxlemu.plan import DTYPES, Call, Layout
 from cxlemu.world import RankContext
 
 CONTROL_BYTES_PER_RANK = 32 << 10
@@ -75,11 +75,11 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    lent = lent_room(comm, case, sweep.algorithm)
+    lent, call = lent_room(comm, case, sweep.algorithm), _declared(comm, case, sweep.algorithm)
     for number in range(calls):
         serial = index * calls + number
-        x = oracle.inputs(case.call, comm.rank, sweep.seed, serial)
-        right = oracle.expected(case.call, comm.rank, sweep.seed, serial) if sweep.check else None
+        x = oracle.inputs(call, comm.rank, sweep.seed, serial)
+        right = oracle.expected(call, comm.rank, sweep.seed, serial) if sweep.check else None
         x, out = arrays(case, comm.rank, x, right, lent)
         if number >= sweep.warmup:
             control.barrier()
@@ -89,12 +89,33 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
         if number >= sweep.warmup:
             entered[number - sweep.warmup], left[number - sweep.warmup] = before_ns, after_ns
         if right is not None and out is not None:
-            places = oracle.wrong_elements(out, right)
+            slack = oracle.slack(call, comm.rank, sweep.seed, serial)
+            held = None if slack is None else _held_by_first(control, call, out)
+            places = oracle.wrong_elements(out, right, slack, held)
             wrong += places.size
             if places.size and first_wrong is None:
                 at = int(places[0])
                 first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
     return Measured(comm.rank, entered, left, wrong, first_wrong)
+
+
+def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
+    """The call, with the order in which the variant that it takes folds."""
+    call = case.call
+    if algorithm is not None:
+        return replace(call, fold_order=load_algorithm(algorithm).fold_order)
+    variant = comm.choice(call.collective, call.nbytes).variant if call.algorithm == AUTO else call.algorithm
+    chosen = catalog.recipe(call.collective, variant)
+    return replace(call, cluster=comm.cluster if chosen.style.levels else 1, fold_order=chosen.fold_order)
+
+
+def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | None:
+    """What rank 0 got, where all ranks get the same."""
+    if not oracle.held_by_all(call):
+        return None
+    held = out.copy()
+    control.broadcast(held)
+    return held
 
 
 def lent_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:

@@ -10,13 +10,19 @@ result is right bit by bit or wrong:
 - averages take multiples of the number of ranks where the dtype has room for their sum; where it has not, the
   exact sum is divided once: floats round, integers truncate toward zero.
 
+Every other element of sums, products and averages of f32 and f64 over three ranks or more shows the order instead, in
+which it was folded (`_revealing`). There a result is right that has the bits of the declared fold: in rank order from
+the left, clusters apart. Where an algorithm declares no more than that its ranks fold alike, ranks have to hold the
+same bits (`held_by_all`), and no more error than any order could give them (`slack`).
+
 Inputs differ by seed, rank and element, and at every element from call to call, so that what an earlier call
-left behind is wrong. ``serial`` numbers the calls.
+left behind is wrong. ``serial`` numbers the calls; which elements are exact alternates with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -24,13 +30,16 @@ from numpy.typing import NDArray
 
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import DTYPES, Call
+from cxlemu.plan import DTYPES, RANK_ORDER, Call
 
 Array = NDArray[Any]
 
 # Whole numbers up to 2^bits and their negatives are exact (i64: and their differences).
 _EXACT_BITS = {"u8": 8, "i8": 7, "i32": 31, "i64": 62, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _MOST_TWOS = 12  # in one product: 2^12 is exact in every float dtype
+_REVEALING = {"f32": 128, "f64": 1 << 16}  # where order shows: ranks at most, so that stale bytes do as well
+_LOST_BITS = 4  # of an element that is added to another rank's large one
+_SHARED = 1 << 31  # seeds what ranks have in common: no rank
 
 
 def check_exact(call: Call) -> None:
@@ -50,7 +59,13 @@ def _steps(call: Call) -> tuple[int, int]:
     if call.redop not in ("sum", "avg"):
         return top, 1
     step = call.ranks if call.redop == "avg" and call.ranks**2 <= top else 1
-    return top // (step * call.ranks), step
+    return top // (step * call.ranks) // (8 if reveals_order(call) else 1), step
+
+
+def reveals_order(call: Call) -> bool:
+    """Whether some of the call's results tell in which order they were folded."""
+    reduces = COLLECTIVES[call.collective].reduces and call.redop in ("sum", "prod", "avg")
+    return reduces and 3 <= call.ranks <= _REVEALING.get(call.dtype, 0)
 
 
 def takes_input(call: Call, rank: int) -> bool:
@@ -76,6 +91,22 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         moved += np.uint8(serial % 256)
         return moved.view(dtype)
     raw = random.integers(0, 2**62, shape, np.int64)
+    found = _exact(call, raw, rank, serial)
+    if reveals_order(call):
+        first = _first_revealing(serial)
+        shown = _factors_in_order if call.redop == "prod" else _terms_in_order
+        found[:, first::2] = shown(call, raw[:, first::2], rank, seed, serial)
+    return found
+
+
+def _first_revealing(serial: int) -> int:
+    """The first of a block's elements that show the order: this one and every second one from there."""
+    return 1 - serial % 2
+
+
+def _exact(call: Call, raw: Array, rank: int, serial: int) -> Array:
+    """In whatever order they are folded."""
+    dtype = DTYPES[call.dtype]
     if call.redop == "prod":
         return _factors(call, raw, rank, serial)
     if call.redop != "avg" and not _is_float(call.dtype):
@@ -92,6 +123,35 @@ def _factors(call: Call, raw: Array, rank: int, serial: int) -> Array:
     element = np.arange(raw.size).reshape(raw.shape)
     may_be_two = (rank + element) % -(-call.ranks // _MOST_TWOS) == 0
     return (sign * np.where(may_be_two, 1 + (raw // 2 + serial) % 2, 1)).astype(DTYPES[call.dtype])
+
+
+def _terms_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -> Array:
+    """Of two neighbours one has a large number and the other its negative, the rest small ones whose sum is exact.
+
+    So what is added while the large one is there loses its last bits, and what is added before or after does not; and
+    elements after each other have it with other ranks. Where two of them make a sum, order does not matter: a + b is
+    b + a. What changes from call to call is more than all rounding.
+    """
+    bits, rank_bits = _EXACT_BITS[call.dtype], (call.ranks - 1).bit_length()
+    small_bits, low_bits = bits - rank_bits, rank_bits + 3 + _LOST_BITS
+    steps = 1 << (small_bits - 1 - low_bits)
+    high, low = (raw >> low_bits) + serial, raw % (1 << low_bits) | 1
+    small = (1 << (small_bits - 1)) + (high % steps << low_bits) + low
+    common = np.random.default_rng((seed, _SHARED)).integers(0, 1 << 30, raw.shape)
+    large = (1 << (bits + _LOST_BITS - 1)) + ((common + serial) % 4 << bits)
+    first = np.arange(raw.shape[-1]) % (call.ranks - 1)  # of the two
+    found = np.where(first == rank, large, np.where(first == rank - 1, -large, small))
+    return (found * 0.5).astype(DTYPES[call.dtype])  # small ones are odd, and so none of them is a whole number
+
+
+def _factors_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -> Array:
+    """All bits of the mantissa count, so that every product is rounded; so small that products of all are finite."""
+    bits, rank_bits = _EXACT_BITS[call.dtype], (call.ranks - 1).bit_length()
+    low_bits = rank_bits + 4
+    steps = 1 << (bits - 1 - max(1, rank_bits - 5) - low_bits)
+    part = ((((raw >> low_bits) + serial) % steps) << low_bits) + (raw % (1 << low_bits) | 1)
+    sign = 1 - 2 * ((raw >> 61) % 2)
+    return (sign * (1 + part / (1 << (bits - 1)))).astype(DTYPES[call.dtype])
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
@@ -114,21 +174,62 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
-    """Combined in a type that holds every partial result exactly; int64 wraps as all narrower integers do."""
+    """In rank order, clusters apart. Integers wrap in int64 as in what is narrower; f16 and bf16 are exact in f64."""
     combine = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(call.redop, np.add)
-    wide = np.float64 if _is_float(call.dtype) else np.int64
-    total: Array = block(0).astype(wide)
-    for source in range(1, call.ranks):
-        total = combine(total, block(source).astype(wide))
+    dtype = DTYPES[call.dtype]
+    wide = dtype if call.dtype in ("f32", "f64") else np.dtype(np.float64 if _is_float(call.dtype) else np.int64)
+    clusters = [
+        reduce(combine, (block(source).astype(wide) for source in range(first, first + call.cluster)))
+        for first in range(0, call.ranks, call.cluster)
+    ]
+    total = reduce(combine, clusters)
     if call.redop == "avg":
-        total = total / call.ranks if _is_float(call.dtype) else np.sign(total) * (abs(total) // call.ranks)
-    return np.asarray(total.astype(DTYPES[call.dtype]))
+        total = total / wide.type(call.ranks) if _is_float(call.dtype) else np.sign(total) * (abs(total) // call.ranks)
+    return np.asarray(total.astype(dtype))
 
 
-def wrong_elements(got: Array, right: Array) -> NDArray[np.intp]:
-    """The places, in the order of memory, at which not all bits are the same."""
-    bits = f"u{right.dtype.itemsize}"
-    return np.flatnonzero(got.reshape(-1).view(bits) != right.reshape(-1).view(bits))
+def held_by_all(call: Call) -> bool:
+    """Whether all ranks get the same reduction, and so the same bits in whatever order they fold."""
+    collective = COLLECTIVES[call.collective]
+    return collective.reduces and collective.output_blocks == collective.input_blocks and not collective.rooted_output
+
+
+def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
+    """By how much each element of a rank's output may differ from `expected`; None: every bit is known.
+
+    Sums and products of n numbers have, in whatever order they are made, an error of (n - 1) u / (1 - (n - 1) u) of the
+    sum, or product, of their absolute values at most, where u is half the distance from 1 to the next number (Higham,
+    Accuracy and Stability of Numerical Algorithms, 2002, chapters 3 and 4). So two orders differ by twice that.
+    """
+    if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
+        return None
+    own = rank if COLLECTIVES[call.collective].input_blocks == "ranks" else 0
+    given = (inputs(call, source, seed, serial) for source in range(call.ranks))
+    sizes = (np.abs(x[own : own + 1].astype(np.float64)) for x in given if x is not None)
+    total = reduce(np.multiply if call.redop == "prod" else np.add, sizes)
+    rounded = (call.ranks + 1) * 2.0 ** -_EXACT_BITS[call.dtype]  # a step more, in which avg divides
+    found = 2 * rounded / (1 - rounded) * total / (call.ranks if call.redop == "avg" else 1)
+    found[:, 1 - _first_revealing(serial) :: 2] = 0
+    return np.asarray(found)
+
+
+def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: Array | None = None) -> NDArray[np.intp]:
+    """The places, in the order of memory, at which not all bits are the same.
+
+    With ``slack``: at which values differ by more than that, or bits from those that another rank has ``held``.
+    """
+    places = _other_bits(got, right)
+    if slack is None:
+        return places
+    with np.errstate(invalid="ignore"):
+        far = np.abs(got.reshape(-1)[places].astype(np.float64) - right.reshape(-1)[places].astype(np.float64))
+    places = places[~(far <= slack.reshape(-1)[places])]
+    return places if held is None else np.union1d(places, _other_bits(got, held))
+
+
+def _other_bits(one: Array, other: Array) -> NDArray[np.intp]:
+    bits = f"u{one.dtype.itemsize}"
+    return np.flatnonzero(one.reshape(-1).view(bits) != other.reshape(-1).view(bits))
 
 
 def _is_float(dtype: str) -> bool:

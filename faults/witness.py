@@ -73,23 +73,22 @@ class Program:
 
     plans: Sequence[Plan]
     inputs: list[list[Bytes]] = field(repr=False)
-    outputs: list[list[Bytes | None]] = field(repr=False)
+    outputs: list[list[_Right | None]] = field(repr=False)
     hosts: Sequence[int] | None = None  # of each rank; None: each has its own
 
     @classmethod
     def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> Program:
         """All plans are for one layout and so for the same ranks."""
         given: list[list[Bytes]] = []
-        wanted: list[list[Bytes | None]] = []
+        wanted: list[list[_Right | None]] = []
         for serial, plan in enumerate(plans):
             ranks = range(plan.ranks)
             if plan.call.gemm is not None:
                 given.append([products.as_bytes(plan.call, rank, SEED, serial) for rank in ranks])
-                wanted.append([_flat(products.expected(plan.call, rank, SEED, serial)) for rank in ranks])
+                wanted.append([_Right(products.expected(plan.call, rank, SEED, serial)) for rank in ranks])
                 continue
             given.append([_bytes(oracle.inputs(plan.call, rank, SEED, serial), plan, rank) for rank in ranks])
-            results = (oracle.expected(plan.call, rank, SEED, serial) for rank in ranks)
-            wanted.append([None if x is None else _flat(x) for x in results])
+            wanted.append([_right(plan, rank, serial) for rank in ranks])
         return cls(plans, given, wanted, hosts)
 
     def with_plan(self, plan: Plan, instead: Plan) -> Program:
@@ -100,7 +99,7 @@ class Program:
         """Execute in this order, to the first thing that is wrong. ``quick`` as for Lockstep."""
         world = Lockstep(self.plans[0].layout, hosts=self.hosts, order=order, quick=quick)
         try:
-            world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=self._check)
+            world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=partial(self._check, {}))
         except _Wrong as wrong:
             return Shown(Kind.WRONG, str(wrong), tuple(world.moves))
         except DeadlineError as deadlock:
@@ -115,19 +114,44 @@ class Program:
                 return Shown(Kind.TOO_EARLY, detail, tuple(world.moves))
         return Shown(Kind.NOTHING, "", tuple(world.moves))
 
-    def _check(self, number: int, rank: int, got: Bytes) -> None:
+    def _check(self, held: dict[int, Bytes], number: int, rank: int, got: Bytes) -> None:
+        """``held``: what the first rank got, of each call of which all must get the same."""
         right = self.outputs[number][rank]
-        if right is None or got.tobytes() == right.tobytes():
+        if right is None:
             return
-        wrong = np.flatnonzero(got != right)
+        values = got.view(right.values.dtype)
+        first = held.setdefault(number, got.copy()) if right.alike else None
+        elements = oracle.wrong_elements(values, right.values, right.slack, first)
+        if not elements.size:
+            return
+        is_far = first is None or oracle.wrong_elements(values, right.values, right.slack).size
+        bits = _flat(right.values) if is_far or first is None else first
+        wrong = np.flatnonzero((got != bits) & np.isin(np.arange(got.size) // values.itemsize, elements))
         raise _Wrong(
-            f"call {number} ({self.plans[number].call}): {wrong.size} of rank {rank}'s {right.size} bytes are wrong, "
-            f"the first of them byte {wrong[0]}: {got[wrong[0]]}, not {right[wrong[0]]}"
+            f"call {number} ({self.plans[number].call}): {wrong.size} of rank {rank}'s {got.size} bytes are wrong, "
+            f"the first of them byte {wrong[0]}: {got[wrong[0]]}, not {bits[wrong[0]]}"
+            + ("" if is_far else ", which another rank has")
         )
 
 
 class _Wrong(Exception):
     pass
+
+
+class _Right(NamedTuple):
+    """What a rank must get. ``alike``: no more than its error is known, but all ranks must get the same."""
+
+    values: oracle.Array
+    slack: oracle.Array | None = None
+    alike: bool = False
+
+
+def _right(plan: Plan, rank: int, serial: int) -> _Right | None:
+    values = oracle.expected(plan.call, rank, SEED, serial)
+    if values is None:
+        return None
+    slack = oracle.slack(plan.call, rank, SEED, serial)
+    return _Right(values, slack, slack is not None and oracle.held_by_all(plan.call))
 
 
 def _bytes(given: oracle.Array | None, plan: Plan, rank: int) -> Bytes:

@@ -1,11 +1,14 @@
 """What goes into a checked product, and what must come out: NumPy's own product of whole matrices, without tiles.
 
 Elements are whole numbers so small that every sum is exact in whatever order it is made, so that a result is right bit
-by bit or wrong. Inputs differ by seed, rank, element and call.
+by bit or wrong. Where products of three ranks or more are summed in f32 or f64, every other column shows whether that
+was done in rank order: of two neighbours one has a large number and the other its negative, and what is added between
+them loses its last bits. Each rank's own product is exact even so. Inputs differ by seed, rank, element and call.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,7 +32,24 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> tuple[Matrix, Matri
         raw = random.integers(0, 2**32, shape) + serial
         return np.asarray((raw % (2 * top + 1) - top).astype(DTYPES[call.dtype]))
 
-    return matrix(its.a), matrix(its.b)
+    a, b = matrix(its.a), matrix(its.b)
+    if _reveals_order(call):
+        a[:, 0] = 1
+        for column in range(_first_revealing(serial), its.n, 2):
+            owner = column // 2 % (call.ranks - 1)
+            if rank in (owner, owner + 1):
+                b[:, column] = 0
+                b[0, column] = 2.0 ** (_EXACT_BITS[call.dtype] + 3) * (1 if rank == owner else -1)
+    return a, b
+
+
+def _reveals_order(call: Call) -> bool:
+    sums = call.collective != "all_gather_gemm" and call.ranks > 2
+    return sums and call.dtype in ("f32", "f64") and shapes(call).k > 1
+
+
+def _first_revealing(serial: int) -> int:
+    return 1 - serial % 2
 
 
 def _largest(call: Call) -> int:
@@ -41,17 +61,15 @@ def _largest(call: Call) -> int:
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Matrix:
-    """The rank's part of the whole product."""
+    """The rank's part of the whole product, summed over ranks in rank order."""
     everyone = [inputs(call, peer, seed, serial) for peer in range(call.ranks)]
     wide = [(a.astype(np.float64), b.astype(np.float64)) for a, b in everyone]
+    dtype = DTYPES[call.dtype]
     if call.collective == "all_gather_gemm":
-        product = np.concatenate([a for a, _ in wide]) @ wide[rank][1]
-    else:
-        product = sum((a @ b for a, b in wide), np.zeros(1))
-        if call.collective == "gemm_reduce_scatter":
-            rows = shapes(call).c[0]
-            product = product[rank * rows : (rank + 1) * rows]
-    return np.asarray(product.astype(DTYPES[call.dtype]))
+        return np.asarray((np.concatenate([a for a, _ in wide]) @ wide[rank][1]).astype(dtype))
+    total = reduce(np.add, ((a @ b).astype(dtype) for a, b in wide))
+    rows = shapes(call).c[0]
+    return np.asarray(total[rank * rows : (rank + 1) * rows] if call.collective == "gemm_reduce_scatter" else total)
 
 
 def as_bytes(call: Call, rank: int, seed: int, serial: int) -> NDArray[np.uint8]:
