@@ -113,6 +113,27 @@ def flat(fold: Fold) -> Fold:
     return Fold(tuple(sorted(found, key=repr)), fold.divisor)
 
 
+def same_bits(one: Fold | None, other: Fold | None, *, commutes: bool) -> bool:
+    """Whether two folds of equal contributions round alike. ``commutes``: a op b is b op a."""
+    if one == other or one is None or other is None or not commutes:
+        return one == other
+    numbers: dict[object, int] = {}
+    return _number(one, numbers) == _number(other, numbers)
+
+
+def _number(term: Term, numbers: dict[object, int]) -> int:
+    """Equal for terms that differ in nothing but which operand is the left one."""
+    key: object = term
+    if isinstance(term, Fold):
+        total, *others = (_number(each, numbers) for each in term.terms)
+        for other in others:
+            total = numbers.setdefault(("op", *sorted((total, other))), len(numbers))
+        if term.divisor == 1:
+            return total
+        key = ("divided", total, term.divisor)
+    return numbers.setdefault(key, len(numbers))
+
+
 def text(fold: Fold | None) -> str:
     if fold is None:
         return "never written"

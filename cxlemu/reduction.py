@@ -36,6 +36,11 @@ _COMBINE: dict[RedOp, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]] = {
 _WIDE = {"f16": np.dtype(np.float32), "bf16": np.dtype(np.float32)}
 
 
+def commutes(dtype: str, redop: str) -> bool:
+    """Whether a op b has the bits of b op a, but for the payloads of NaNs: not with the later one of two zeros."""
+    return redop not in ("min", "max") or dtype[0] not in "fb"
+
+
 def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> Bytes:
     """``operands`` combined from the left, then divided; bytes in, bytes out."""
     name = DTYPE_NAMES[dtype]

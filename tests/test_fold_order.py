@@ -5,23 +5,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from collectives.builder import AGGREGATE, Builder
 from collectives.catalog import SHIPPED_NAMES, build, load_algorithm
 from collectives.recipes import Recipe, algorithm
 from collectives.symbolic import verify
+from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.plan import Call, Op, Plan, RedOp, encode
 from cxlemu.plan.file import load, save
 from faults.explore.plans import explore_plan, tiny_layout
 from faults.explore.result import Kind
+from faults.orders import round_robin
 from faults.prove import prove
 from faults.verdict import Verdict
+from faults.witness import Kind as Shows
+from faults.witness import Program
 
 EVERY_RANK_ALIKE, OTHER_ON_EACH_RANK = (1, 2, 0), None
 
 
-def all_reduce(order: Sequence[int] | None, fold_order: str, name: str = "mine", dtype: str = "f32") -> Plan:
+def all_reduce(
+    order: Sequence[int] | None, fold_order: str, name: str = "mine", dtype: str = "f32", op: str = "sum"
+) -> Plan:
     """Everyone folds in this order, or beginning with itself."""
 
     def folds(b: Builder) -> None:
@@ -29,7 +36,7 @@ def all_reduce(order: Sequence[int] | None, fold_order: str, name: str = "mine",
             b.publish(chunk, b.input(chunk.offset), overwritten=True)
             b.fold(b.output(chunk.offset), chunk, b.input(chunk.offset))
 
-    call = Call("all_reduce", name, 3, 128, dtype, "sum")
+    call = Call("all_reduce", name, 3, 128, dtype, op)
     layout = tiny_layout(3, lines=6)
     plan = build(Recipe("all_reduce", name, folds, AGGREGATE, fold_order, source="mine.py:mine"), layout, call)
     for rank in range(3):
@@ -57,7 +64,7 @@ def test_ranks_that_fold_differently_are_found_whatever_the_algorithm_is_called(
     with pytest.raises(ContractError, match=r"of rank 1's output are rank 1\[0\] \+ rank 2\[0\] \+ rank 0\[0\]"):
         verify(plan)
     proof = prove(plan)
-    assert proof.violation is not None and proof.violation.rule == "contract"
+    assert proof.violation is not None and proof.violation.rule == "fold_order"
     found = explore_plan(plan)
     assert found.finding is not None and found.finding.kind is Kind.FINAL
 
@@ -73,8 +80,23 @@ def test_an_order_of_its_own_is_right_where_it_is_declared_and_shared(fold_order
 def test_one_rank_that_folds_otherwise_in_one_round_of_many_is_found() -> None:
     alike = all_reduce(EVERY_RANK_ALIKE, "uniform")
     assert prove(alike).verdict is Verdict.OK
-    proof = prove(with_fold(alike, 2, (1, 0, 2)))
+    proof = prove(with_fold(alike, 2, (2, 0, 1)))
     assert proof.violation is not None and "but rank 0 has folded them as" in proof.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "right"),
+    [("f32", "sum", True), ("f64", "prod", True), ("i32", "max", True), ("f32", "max", False), ("bf16", "min", False)],
+)
+@pytest.mark.parametrize("fold_order", ["rank", "uniform"])
+def test_which_operand_comes_first_matters_where_it_has_other_bits(
+    fold_order: str, dtype: str, op: str, right: bool
+) -> None:
+    """Of two zeros min and max of floats take the later one; sums and products are the same either way."""
+    plan = with_fold(all_reduce((0, 1, 2), fold_order, dtype=dtype, op=op), 1, (1, 0, 2))
+    verdict = Verdict.OK if right else Verdict.VIOLATION
+    assert prove(plan).verdict is verdict
+    assert explore_plan(plan).verdict is verdict
 
 
 @pytest.mark.parametrize("change", [{"redop": RedOp.MAX}, {"dtype": 0}])
@@ -109,6 +131,80 @@ def test_folding_halves_of_two_elements_breaks_the_contract() -> None:
         verify(plan)
     proof = prove(plan)
     assert proof.violation is not None and "folds parts of two elements as one" in proof.reason
+
+
+# --- executions and tools --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("order", "fold_order", "kind"),
+    [
+        ((0, 1, 2), "rank", Shows.NOTHING),
+        (EVERY_RANK_ALIKE, "rank", Shows.WRONG),
+        (EVERY_RANK_ALIKE, "uniform", Shows.NOTHING),
+        (OTHER_ON_EACH_RANK, "uniform", Shows.WRONG),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "op"), [("f32", "sum"), ("f64", "prod")])
+def test_any_execution_shows_a_wrong_order(
+    order: Sequence[int] | None, fold_order: str, kind: Shows, dtype: str, op: str
+) -> None:
+    plan = all_reduce(order, fold_order, dtype=dtype, op=op)
+    assert Program.of([plan, plan]).run(round_robin()).kind is kind
+
+
+FOLDING = """
+from collectives.recipes import algorithm
+from cxlemu.plan import Op
+
+def folding(b, order):
+    for chunks in b.rounds(b.nbytes, spread="cards"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset), overwritten=True)
+            b.fold(b.output(chunk.offset), chunk, b.input(chunk.offset))
+            done = b._instructions("retrieve")
+            at = max(k for k, i in enumerate(done) if i.op == Op.REDUCE)
+            sources = done[at].a, done[at].b, done[at].c
+            done[at] = done[at]._replace(**{name: sources[k] for name, k in zip("abc", order)})
+
+@algorithm("all_reduce")
+def last_first(b): folding(b, (2, 1, 0))
+
+@algorithm("all_reduce", fold_order="uniform")
+def own_order(b): folding(b, (2, 1, 0))
+
+@algorithm("all_reduce", fold_order="uniform")
+def other_on_each(b): folding(b, [(0, 1, 2), (2, 1, 0), (0, 2, 1)][b.rank])
+"""
+RUN = ["run", "-n", "3", "-b", "1K", "-e", "1K", "--iters", "2", "--launch", "threads"]
+SIMULATE = ["simulate", "all_reduce", "-c", "titan2-6xcz120", "-n", "3", "-b", "1K", "-e", "1K", "--check"]
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("last_first", True), ("own_order", False), ("other_on_each", True)])
+@pytest.mark.parametrize(
+    "arguments", [RUN, [*RUN, "--engine", "reference"], SIMULATE], ids=["native", "reference", "virtual"]
+)
+def test_tools_hold_an_algorithm_to_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str, wrong: bool
+) -> None:
+    (tmp_path / "folding.py").write_text(FOLDING)
+    result = CliRunner().invoke(main, [*arguments, "--algorithm", f"{tmp_path / 'folding.py'}:{name}"])
+    assert result.exit_code == int(wrong), result.output
+
+
+@pytest.mark.parametrize("name", ["last_first", "other_on_each"])
+def test_prove_shows_both_folds_at_once_and_looks_for_no_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("cxlemu.cli.prove_report.witness", lambda *arguments, **options: pytest.fail("searched"))
+    (tmp_path / "folding.py").write_text(FOLDING)
+    narrow = ["-n", "3", "-b", "1K", "-d", "f32", "-o", "sum", "--out-of-place"]
+    result = CliRunner().invoke(main, ["prove", "--algorithm", f"{tmp_path / 'folding.py'}:{name}", *narrow])
+    assert result.exit_code == 1, result.output
+    told = " ".join(result.output.split())
+    assert "rank 2[0] + rank 1[0] + rank 0[0]" in told, told
+    other = "but rank 0 has folded them as rank 0[0] + rank 1[0] + rank 2[0]"
+    assert (other if name == "other_on_each" else "the contract says rank 0[0] + rank 1[0] + rank 2[0]") in told
 
 
 # --- declarations and names --------------------------------------------------------------------------------------

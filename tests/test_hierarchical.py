@@ -128,7 +128,7 @@ def test_another_order_of_folding_breaks_the_contract() -> None:
         verify(Plan(replace(wrong.call, fold_order="uniform"), layout, wrong.build))
 
         proof = prove(wrong)
-        assert proof.violation is not None and proof.violation.rule == "contract"
+        assert proof.violation is not None and proof.violation.rule == "fold_order"
 
 
 @pytest.mark.parametrize("collective", MOVING)

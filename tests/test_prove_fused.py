@@ -22,7 +22,7 @@ from faults.mutate.cases import WIDE, Case, plan_of
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.sweep import is_needless
 from faults.mutate.trial import Fate, Trial
-from faults.prove import prove, prove_calls
+from faults.prove import Proof, prove, prove_calls
 from faults.shown import token_of
 from faults.verdict import Verdict
 
@@ -145,17 +145,26 @@ def test_a_product_of_another_dtype_is_found() -> None:
 
 
 def test_a_sum_in_another_order_is_found() -> None:
-    """Ranks fold in rank order: another one gives other bits."""
+    """Ranks fold in rank order: another one gives other bits, but for a + b and b + a."""
+    assert _with_sources_exchanged("b", "a").verdict is Verdict.OK
+    proof = _with_sources_exchanged("b", "c")
+    assert proof.violation is not None and proof.violation.rule == "fold_order"
+    assert "folded in another order" in proof.reason
+
+
+def _with_sources_exchanged(one: str, other: str) -> Proof:
     plan = small("gemm_reduce_scatter", "medium", 3)
     part = plan.part(0)
     [number] = [index for index, stream in enumerate(part.streams) if stream.name == "retrieve"]
-    swapped = [i._replace(a=i.b, b=i.a) if i.op == Op.REDUCE else i for i in part.streams[number].instructions]
+    swapped = [
+        i._replace(**{one: getattr(i, other), other: getattr(i, one)}) if i.op == Op.REDUCE else i
+        for i in part.streams[number].instructions
+    ]
     streams = tuple(
         replace(stream, records=encode(swapped)) if index == number else stream
         for index, stream in enumerate(part.streams)
     )
-    proof = prove(plan.with_part(replace(part, streams=streams)))
-    assert proof.violation is not None and proof.violation.rule == "contract"
+    return prove(plan.with_part(replace(part, streams=streams)))
 
 
 def test_what_an_unknown_kernel_makes_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

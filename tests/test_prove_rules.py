@@ -31,9 +31,10 @@ from prove_programs import (
 )
 
 from collectives.catalog import build, recipe
+from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.kernels import KERNELS
-from cxlemu.plan import Call, Instruction, Kernel, Layout, Op, Operand, Plan
+from cxlemu.plan import Call, Instruction, Kernel, Layout, Op, Operand, Plan, encode
 from faults.prove import RULES, prove_calls
 from faults.verdict import Verdict
 
@@ -204,7 +205,15 @@ def test_switched_off_the_rule_lets_the_mistake_slip_through(name: str) -> None:
 
 def shipped(collective: str, variant: str, nbytes: int) -> Plan:
     layout = Layout(3, 2, 2, 1024, 8, 256)
-    return build(recipe(collective, variant), layout, Call(collective, variant, 3, nbytes))
+    op = "sum" if COLLECTIVES[collective].reduces else "none"
+    return build(recipe(collective, variant), layout, Call(collective, variant, 3, nbytes, redop=op))
+
+
+def folding_last_first(whole: Plan, rank: int) -> Plan:
+    part = whole.part(rank)
+    [main] = part.streams
+    turned = [i._replace(a=i.c, c=i.a) if i.op == Op.REDUCE else i for i in main.instructions]
+    return whole.with_part(replace(part, streams=(replace(main, records=encode(turned)),)))
 
 
 def deleted(whole: Plan, rank: int, op: Op) -> Plan:
@@ -222,8 +231,9 @@ def deleted(whole: Plan, rank: int, op: Op) -> Plan:
     [
         ("barrier", deleted(shipped("barrier", "line", 0), 1, Op.WAIT_ALL)),
         ("contract", deleted(shipped("all_gather", "line", 56), 1, Op.WAIT_DATA)),
+        ("fold_order", folding_last_first(shipped("all_reduce", "aggregate", 512), 1)),
     ],
-    ids=["barrier", "contract"],
+    ids=["barrier", "contract", "fold_order"],
 )
 def test_promises_of_collectives_are_rules_as_well(rule: str, mutant: Plan) -> None:
     found = prove_calls([mutant, mutant])
@@ -233,7 +243,7 @@ def test_promises_of_collectives_are_rules_as_well(rule: str, mutant: Plan) -> N
 
 
 def test_every_rule_has_a_mistake_that_only_it_finds() -> None:
-    in_shipped_plans = {"barrier", "contract"}
+    in_shipped_plans = {"barrier", "contract", "fold_order"}
     ablated = {mistake.rule for name, mistake in MISTAKES.items() if name != FOUND_TWICE}
     assert ablated | in_shipped_plans == set(RULES)
 

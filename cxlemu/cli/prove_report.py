@@ -21,7 +21,7 @@ from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import format_bytes
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.products import ProductCase
-from faults.prove.proof import Proof, Violation
+from faults.prove.proof import FOLD_ORDER, Proof, Violation
 from faults.schedule import to_json
 from faults.shown import POOL_BYTES_MAX, token_of
 from faults.verdict import Verdict
@@ -164,9 +164,11 @@ def bar_on(out: Console) -> Progress:
 
 def shown_of(proof: Proof) -> Shown | None:
     """An execution that goes wrong, if one is found that can be checked bit by bit. Behind emulated caches arrays of
-    the heap are copied: there is none to map."""
+    the heap are copied: there is none to map. None is looked for where every execution folds in the wrong order: the
+    reason says in which, and which was promised.
+    """
     violation = proof.violation
-    if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS:
+    if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS or violation.rule == FOLD_ORDER:
         return None
     layout = proof.calls[0].layout
     if layout.extent_bytes * layout.cards > POOL_BYTES_MAX:

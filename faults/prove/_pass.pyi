@@ -9,7 +9,7 @@ def run(
     layout: tuple[int, ...],
     hosts: Any,
     strips: Any,
-    plans: list[tuple[Any, Any, Any, int, bool, int, int, list[tuple[int, Any, Any, Any, list[Any]]]]],
+    plans: list[tuple[Any, Any, Any, int, bool, int, int, bool, list[tuple[int, Any, Any, Any, list[Any]]]]],
     plan_of: Any,
     epochs: Any,
     without: int,

@@ -17,9 +17,10 @@ from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.kernels import KERNELS, Touched
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
 from cxlemu.plan.plan import group_table, region_table
+from cxlemu.reduction import commutes
 from faults import dead
 from faults.prove import _pass
-from faults.prove.proof import DEADLOCK, RULES, Place, Proof, Violation, mask_of
+from faults.prove.proof import DEADLOCK, FOLD_ORDER, RULES, Place, Proof, Violation, mask_of
 from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
@@ -87,8 +88,8 @@ def prove_calls(
         assert at is not None
         place, other = Place(*at), Place(*by) if by else None
         name = rule_name(rule)
-        if name == "contract":
-            told = _broken(plans, detail, place, line)
+        if name in ("contract", FOLD_ORDER):
+            told = _broken(plans, name, detail, place, line)
         else:
             told = sentence(plans, name, detail, place, other, card, line)
             told += dead.why(plans[place.call], place.rank, place.stream, place.at)
@@ -133,7 +134,9 @@ def _strip(layout: Layout, rank: int) -> tuple[int, int, int]:
     return strip.card, layout.heap_offset + strip.offset, strip.nbytes
 
 
-_Described = tuple[object, object, object, int, bool, int, int, list[tuple[int, object, object, object, list[object]]]]
+_Described = tuple[
+    object, object, object, int, bool, int, int, bool, list[tuple[int, object, object, object, list[object]]]
+]
 
 
 def _described(plan: Plan, mapped: bool) -> _Described:
@@ -150,7 +153,8 @@ def _described(plan: Plan, mapped: bool) -> _Described:
     frame = plan.frame
     regions, groups = region_table(frame.regions), group_table(frame.groups)
     meets = plan.call.gemm is None and not COLLECTIVES[plan.call.collective].moves_data and plan.ranks > 1
-    folds = DTYPE_NAMES.index(plan.call.dtype), RedOp[plan.call.redop.upper()]
+    dtype, redop = plan.call.dtype, plan.call.redop
+    folds = DTYPE_NAMES.index(dtype), RedOp[redop.upper()], commutes(dtype, redop)
     return regions.view(np.uint8), groups.view(np.uint8), _kernels(plan), frame.rounds, meets, *folds, parts
 
 
@@ -228,7 +232,7 @@ def _products(plan: Plan, rank: int) -> list[int]:
     return words
 
 
-def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
+def _broken(plans: Sequence[Plan], rule: str, detail: int, place: Place, byte: int) -> str:
     """As the contract's own checker tells it, if that knows the plan's kernels and finds it in the plan alone."""
     plan = plans[place.call]
     if detail in (UNMATCHED, MISFOLDED):
@@ -240,7 +244,9 @@ def _broken(plans: Sequence[Plan], detail: int, place: Place, byte: int) -> str:
             return str(error)
         except DeadlineError:
             pass
-    if detail == UNWRITTEN:
+    if rule == FOLD_ORDER:
+        why = "it is folded in another order than is promised"
+    elif detail == UNWRITTEN:
         why = "nobody wrote it"
     else:
         why = "it is another product, or of another call" if plan.call.gemm else "it is of another call"

@@ -25,7 +25,9 @@ RULES = (
     "reuse",  # who stores to a slot knows that all are done with the round before
     "barrier",  # nobody leaves a barrier before everybody came
     "contract",  # every byte of a result is folded from the contributions that it should be
+    "fold_order",  # in the order that the call declares, and alike on all ranks that hold it
 )
+FOLD_ORDER = RULES[-1]  # what breaks it is seen without a schedule: in all executions that are right otherwise
 DEADLOCK = "deadlock"  # found as well: a wait that no signal satisfies
 
 

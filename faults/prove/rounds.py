@@ -93,7 +93,7 @@ def _one_round_more(longer: Plan, shorter: Plan, after: int) -> bool:
 
 
 def _repeats(long: Records, short: Records, after: int, events: int, slots: int) -> bool:
-    cut, size = int(np.searchsorted(_rounds(short, slots), after, side="right")), len(long) - len(short)
+    cut, size = int(np.searchsorted(rounds_of(short, slots), after, side="right")), len(long) - len(short)
     if size < 0 or size > cut:
         return False
     head, added, tail = np.split(long, [cut, cut + size])
@@ -104,7 +104,7 @@ def _repeats(long: Records, short: Records, after: int, events: int, slots: int)
     )
 
 
-def _rounds(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def rounds_of(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The round that each record belongs to: the last one that was named so far."""
     named = np.where(np.isin(records["op"], _NUMBERED), records["value"], -1)
     named += np.where(records["op"] == Op.WAIT_ALL, slots, 0)  # of the round that used the slot before

@@ -116,9 +116,10 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
 static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const program *shape, int64_t extent_bytes) {
     PyObject *regions, *groups, *kernels, *parts;
     long long rounds;
-    int meets, dtype, redop;
+    int meets, dtype, redop, commutes;
     int64_t region_count, group_count;
-    if (!PyArg_ParseTuple(described, "OOOLpiiO!", &regions, &groups, &kernels, &rounds, &meets, &dtype, &redop, &PyList_Type, &parts)) return false;
+    if (!PyArg_ParseTuple(described, "OOOLpiipO!", &regions, &groups, &kernels, &rounds, &meets, &dtype, &redop, &commutes, &PyList_Type, &parts))
+        return false;
     const region *r = array_of(h, regions, sizeof *r, &region_count);
     if (!r) return false;
     const group *g = array_of(h, groups, sizeof *g, &group_count);
@@ -127,7 +128,7 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
         PyErr_SetString(PyExc_ValueError, "a plan has a part for every rank");
         return false;
     }
-    whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop;
+    whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop, whole->commutes = commutes;
     whole->part = zeroed(p, (size_t)p->ranks, sizeof *whole->part);
     whole->lodging = zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
     whole->contract = zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
@@ -189,7 +190,7 @@ static void clean(pass *p, const program *shape, int plans) {
     for (int32_t k = 0; p->local_contents && k < p->ranks * MAX_BUFFERS; k++) free(p->local_contents[k].run);
     for (int k = 0; k < 4; k++) free(p->folding[k].run);
     for (int k = 0; k < p->holdings; k++) free(p->held[k].got.run);
-    free(p->held);
+    free(p->held), free(p->contribution);
     free(p->card_contents), free(p->local_contents), free(p->laid.run), free(p->term), free(p->slot_of_term);
     free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events), free(p->open);
     free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);
@@ -310,7 +311,7 @@ static struct PyModuleDef definition = {
 static const constant constants[] = {
     CONSTANT(ORDER), CONSTANT(LANDED), CONSTANT(OLDER_WRITE), CONSTANT(FRESH), CONSTANT(RESIDUE),
     CONSTANT(STALE_ALLOCATE), CONSTANT(FALSE_SHARING), CONSTANT(PAYLOAD), CONSTANT(FENCE_SCOPE), CONSTANT(LOCAL),
-    CONSTANT(EXIT), CONSTANT(REUSE), CONSTANT(BARRIER), CONSTANT(CONTRACT), CONSTANT(DEADLOCK),
+    CONSTANT(EXIT), CONSTANT(REUSE), CONSTANT(BARRIER), CONSTANT(CONTRACT), CONSTANT(FOLD_ORDER), CONSTANT(DEADLOCK),
     CONSTANT(PLAIN), CONSTANT(UNWRITTEN), CONSTANT(UNORDERED_WRITE), CONSTANT(OVERWRITES), CONSTANT(NEVER_FLUSHED),
     CONSTANT(NEVER_FENCED), CONSTANT(NOT_TOLD), CONSTANT(NEVER_DROPPED), CONSTANT(DROPPED_EARLY),
     CONSTANT(DROP_UNFENCED), CONSTANT(UNREAD), CONSTANT(UNLANDED), CONSTANT(NOT_DONE), CONSTANT(UNMATCHED),

@@ -113,7 +113,7 @@ typedef struct {
 
 enum rule {
     ORDER, LANDED, OLDER_WRITE, FRESH, RESIDUE, STALE_ALLOCATE, FALSE_SHARING, PAYLOAD, FENCE_SCOPE, LOCAL, EXIT, REUSE,
-    BARRIER, CONTRACT, DEADLOCK, NO_RULE = -1
+    BARRIER, CONTRACT, FOLD_ORDER, DEADLOCK, NO_RULE = -1
 };
 
 /* Which sentence tells it. */
@@ -162,6 +162,7 @@ typedef struct {
     int64_t kernel_count, rounds;
     bool meets; /* a barrier: nobody leaves before everybody came */
     int dtype, redop; /* of what is folded */
+    bool commutes;    /* a op b has the bits of b op a */
 } plan;
 
 /* Bytes [first, ...) of what should be folded to `wanted`, which must be folded alike wherever they are held: as their first
@@ -199,6 +200,8 @@ typedef struct {
     contents *card_contents, *local_contents, folding[4], laid; /* folding: three sources and what is made of them */
     holding *held;
     int holdings, held_room;
+    int32_t *contribution; /* terms of those to the piece that is checked */
+    int contribution_room;
     term *term;
     int32_t terms, *slot_of_term;
     int term_room;

@@ -217,37 +217,55 @@ void contents_product(pass *p, contents *into, const contents *a, const contents
 
 int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer) { return term_of(p, GIVEN, call, rank, buffer); }
 
-/* Whether a term, `by` bytes further on, is folded from contributions (rank, offset) of this call, each at most once; how
- * many of them. -1: it is not. */
-static int64_t folded_from(const pass *p, int32_t number, int64_t by, int32_t call, const int64_t *source, int64_t sources,
-                           bool *taken) {
+/* Whether two terms, each so many bytes further on, have the same bits: they are one term, or differ in nothing but which
+ * operand is the left one where that does not matter. */
+static bool same_bits(const pass *p, int32_t one, int64_t by, int32_t other, int64_t other_by, bool commutes) {
+    if (one == other && by == other_by) return true;
+    if (!one || !other || !commutes) return false;
+    const term *a = &p->term[one], *b = &p->term[other];
+    if (a->kind == DIVIDED && b->kind == DIVIDED) return a->by == b->by && same_bits(p, a->left, by, b->left, other_by, true);
+    if (a->kind != FOLDED || b->kind != FOLDED) return false;
+    const int64_t right = by + a->by, other_right = other_by + b->by;
+    if (same_bits(p, a->right, right, b->right, other_right, true) && same_bits(p, a->left, by, b->left, other_by, true)) return true;
+    return same_bits(p, a->right, right, b->left, other_by, true) && same_bits(p, a->left, by, b->right, other_right, true);
+}
+
+/* What a piece is folded from, and where in each of these its first byte lies. */
+typedef struct {
+    const int32_t *number;
+    const int64_t *source; /* its second word */
+    int64_t count, words;
+} contributions;
+
+static int64_t along(const contributions *of, int64_t k) { return of->source[k * of->words + 1]; }
+
+/* Whether a term, `by` bytes further on, is folded from these, each at most once; how many of them. -1: it is not. */
+static int64_t folded_from(const pass *p, int32_t number, int64_t by, const contributions *of, bool *taken) {
     int64_t count = 0;
     for (; p->term[number].kind == FOLDED; number = p->term[number].left) {
-        const int64_t right = folded_from(p, p->term[number].right, by + p->term[number].by, call, source, sources, taken);
+        const int64_t right = folded_from(p, p->term[number].right, by + p->term[number].by, of, taken);
         if (right < 0) return -1;
         count += right;
     }
-    const term *t = &p->term[number];
-    for (int64_t k = 0; t->kind == GIVEN && t->left == call && t->by == 0 && k < sources; k++)
-        if (t->right == source[2 * k] && by == source[2 * k + 1] && !taken[k]) {
+    for (int64_t k = 0; k < of->count; k++)
+        if (number == of->number[k] && by == along(of, k) && !taken[k]) {
             taken[k] = true;
             return count + 1;
         }
     return -1;
 }
 
-/* The same contributions as `wanted` in whatever order; its run says which bytes. */
-static bool folded_in_any_order(pass *p, int32_t call, const run *got, int64_t divisor, const int64_t *source, int64_t sources,
-                                int64_t at) {
+/* All of them in whatever order: `at` is the first byte. */
+static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const contributions *of, int64_t at) {
     int32_t number = got->term;
     if (divisor != 1) {
         if (p->term[number].kind != DIVIDED || p->term[number].by != divisor) return false;
         number = p->term[number].left;
     }
-    bool *taken = zeroed(p, (size_t)sources, sizeof *taken);
-    const int64_t found = folded_from(p, number, got->shift + at, call, source, sources, taken);
+    bool *taken = zeroed(p, (size_t)of->count, sizeof *taken);
+    const int64_t found = folded_from(p, number, got->shift + at, of, taken);
     free(taken);
-    return found == sources;
+    return found == of->count;
 }
 
 /* A row of the A of one rank times the columns of the B of another. */
@@ -264,16 +282,24 @@ static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t wor
 }
 
 /* Contributions [first, end), from the left. */
-static int32_t fold_of(pass *p, int32_t call, const int64_t *source, int64_t each, int64_t first, int64_t end) {
-    int32_t sum = contributed(p, call, source + first * each, each);
-    for (int64_t k = first + 1; k < end; k++)
-        sum = term_of(p, FOLDED, sum, contributed(p, call, source + k * each, each), source[k * each + 1] - source[first * each + 1]);
+static int32_t fold_of(pass *p, const contributions *of, int64_t first, int64_t end) {
+    int32_t sum = of->number[first];
+    for (int64_t k = first + 1; k < end; k++) sum = term_of(p, FOLDED, sum, of->number[k], along(of, k) - along(of, first));
     return sum;
+}
+
+/* As declared: from the left, and so many folded apart before that. */
+static int32_t ordered_fold(pass *p, const contributions *of, int64_t apart, int64_t divisor) {
+    int32_t sum = fold_of(p, of, 0, apart);
+    for (int64_t k = apart; k < of->count; k += apart)
+        sum = term_of(p, FOLDED, sum, fold_of(p, of, k, k + apart < of->count ? k + apart : of->count), along(of, k) - along(of, 0));
+    return divisor == 1 ? sum : term_of(p, DIVIDED, sum, 0, divisor);
 }
 
 /* The first of bytes [begin, end) of c that is folded otherwise than by the first holder of the same result, whose byte x
  * is byte x - shift of c; -1: none is, or this is the first holder. */
-static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_t begin, int64_t end, int64_t shift) {
+static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_t begin, int64_t end, int64_t shift,
+                              bool commutes) {
     holding *h = NULL;
     for (int k = 0; k < p->holdings && !h; k++)
         if (p->held[k].wanted == wanted && p->held[k].first == begin + shift) h = &p->held[k];
@@ -289,47 +315,46 @@ static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_
     for (int64_t at = begin; at < end;) {
         const int here = find(c, at), there = find(&h->got, at + shift);
         const run *one = &c->run[here], *other = &h->got.run[there];
-        if (one->term != other->term || one->shift - shift != other->shift) return at;
+        if (!same_bits(p, one->term, one->shift - shift, other->term, other->shift, commutes)) return at;
         const int64_t stop = end_of(&h->got, there, end + shift) - shift;
         at = end_of(c, here, stop);
     }
     return -1;
 }
 
-/* contract: what every byte of a rank's output is folded from. Pieces are (at, bytes, divisor, how many contributions,
- * words of each, how many are folded apart or 0: in any order, the same wherever it is held), and then those: (rank, offset in that rank's input), or of a
- * product (rank, offset of its columns, where the row of A begins, its bytes; rank, buffer, rows and how far these are apart of
- * B; unit). The output's byte 0 is byte `base` of c. */
+/* contract and fold_order: what every byte of a rank's output is folded from, and how. Pieces are (at, bytes, divisor, how
+ * many contributions, words of each, how many are folded apart or 0: in any order, the same wherever it is held), and then
+ * those: (rank, offset in that rank's input), or of a product (rank, offset of its columns, where the row of A begins, its
+ * bytes; rank, buffer, rows and how far these are apart of B; unit). The output's byte 0 is byte `base` of c. */
 void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
-    if (p->without >> CONTRACT & 1) return;
+    const bool contract = !(p->without >> CONTRACT & 1), order = !(p->without >> FOLD_ORDER & 1);
+    const bool commutes = p->plan[p->plan_of[p->call[rank]]].commutes;
+    const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
     for (const int64_t *end = piece + words; piece < end; piece += PIECE_WORDS + piece[3] * piece[4]) {
-        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], count = piece[3], each = piece[4], *source = piece + PIECE_WORDS;
-        const int64_t ordered = piece[5], apart = ordered ? ordered : 1;
-        int32_t wanted = fold_of(p, p->call[rank], source, each, 0, apart);
-        for (int64_t k = apart; k < count; k += apart) {
-            const int32_t right = fold_of(p, p->call[rank], source, each, k, k + apart < count ? k + apart : count);
-            wanted = term_of(p, FOLDED, wanted, right, source[k * each + 1] - source[1]);
-        }
-        if (divisor != 1) wanted = term_of(p, DIVIDED, wanted, 0, divisor);
-        const run expected = {0, wanted, source[1] - at - base};
+        const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], ordered = piece[5];
+        p->contribution = room_for(p, p->contribution, &p->contribution_room, (int)piece[3], sizeof *p->contribution);
+        const contributions of = {p->contribution, piece + PIECE_WORDS, piece[3], piece[4]};
+        for (int64_t k = 0; k < of.count; k++) p->contribution[k] = contributed(p, p->call[rank], of.source + k * of.words, of.words);
+        const int32_t wanted = ordered_fold(p, &of, ordered ? ordered : 1, divisor);
+        const run expected = {0, wanted, of.source[1] - at - base};
         for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {
-            const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
-            const int64_t first = c->run[k].begin > base + at ? c->run[k].begin - base : at;
-            if (alike(&c->run[k], &expected)) continue;
-            if (!ordered && each == FOLD_WORDS && c->run[k].term &&
-                folded_in_any_order(p, p->call[rank], &c->run[k], divisor, source, piece[3], base + at))
+            const run *got = &c->run[k];
+            const int64_t first = got->begin > base + at ? got->begin - base : at;
+            if (same_bits(p, got->term, got->shift, wanted, expected.shift, commutes)) continue;
+            if (got->term && folded_in_any_order(p, got, divisor, &of, base + at)) {
+                if (ordered && order) violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, first);
                 continue;
-            if (opaque(p, c->run[k].term)) {
-                const int64_t by = p->term[c->run[k].term].by;
+            }
+            if (!contract) continue;
+            if (opaque(p, got->term)) {
+                const int64_t by = p->term[got->term].by;
                 if (!p->computed.at) p->computed = (event){(uint32_t)(by >> 32), (uint32_t)by};
                 continue;
             }
-            violated(p, CONTRACT, c->run[k].term ? PLAIN : UNWRITTEN, last, (event){0, 0}, -1, first);
+            violated(p, CONTRACT, got->term ? PLAIN : UNWRITTEN, last, (event){0, 0}, -1, first);
         }
-        const int64_t other = ordered ? -1 : held_otherwise(p, wanted, c, base + at, base + at + nbytes, expected.shift);
-        if (other >= 0) {
-            const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
-            violated(p, CONTRACT, PLAIN, last, (event){0, 0}, -1, other - base);
-        }
+        if (ordered || !order) continue;
+        const int64_t other = held_otherwise(p, wanted, c, base + at, base + at + nbytes, expected.shift, commutes);
+        if (other >= 0) violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, other - base);
     }
 }
