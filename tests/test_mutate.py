@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,12 +22,22 @@ from collectives.recipes import Recipe
 from cxlemu.cli import main
 from cxlemu.cli.mutate_report import MutateReport
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import Call, Op, Plan
+from cxlemu.plan import Call, Instruction, Op, Plan
 from cxlemu.plan.rules import check
 from faults import witness
 from faults.mutate import trial
 from faults.mutate.cases import Case, can_check, cases, mixtures, plan_of, sequence, shipped
-from faults.mutate.mutants import SYNCHRONIZING, Mutant, apply, mutants
+from faults.mutate.mutants import Mutant, apply, mutants, pairs_apart
+from faults.mutate.operators import (
+    OPERATORS,
+    RINGS,
+    SYNCHRONIZING,
+    WAITS,
+    Place,
+    exchanged_everywhere,
+    far_pairs,
+    operator_of,
+)
 from faults.mutate.sweep import Row, is_needless, sweep
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove, prove_calls
@@ -35,6 +46,7 @@ from faults.verdict import Verdict
 from faults.witness import Kind, execute
 
 NAIVE = Case("all_gather", "naive", 2)
+BELLS = (*WAITS, *RINGS)
 
 
 # --- mutants -------------------------------------------------------------------------------------------------
@@ -66,7 +78,7 @@ def test_every_synchronizing_instruction_is_deleted_doubled_and_moved() -> None:
             for at, instruction in enumerate(stream.instructions):
                 kinds = {kind for rank, t, where, kind in made if (rank, t, where) == (part.rank, s, at)}
                 if instruction.op not in SYNCHRONIZING:
-                    assert not kinds
+                    assert {operator_of(kind) for kind in kinds} <= {"far", "read", "sources", "repeat", "round"}
                     continue
                 assert {"delete", "duplicate"} <= kinds
                 if instruction.op in (Op.WAIT, Op.WAIT_ALL):
@@ -82,10 +94,129 @@ def test_mutants_are_plans_that_all_differ(case: Case) -> None:
     assert len({plan.digest, *digests}) == 1 + len(digests)
 
 
-def test_a_mutant_changes_one_rank_only() -> None:
-    plan = plan_of(NAIVE)
+def test_a_mutant_changes_one_rank_only_but_for_doorbells_that_are_exchanged_everywhere() -> None:
+    plan = plan_of(Case("all_reduce", "all", 2))
     for mutant in mutants(plan):
-        assert apply(plan, mutant).part(1 - mutant.rank) == plan.part(1 - mutant.rank)
+        other = 1 - mutant.rank
+        assert (apply(plan, mutant).part(other) == plan.part(other)) is (mutant.operator != "doorbells")
+
+
+TWO_SHOT = Case("all_reduce", "two_shot", 3, rounds=2)
+
+
+def stream_after(case: Case, text: str) -> tuple[list[Instruction], list[Instruction]]:
+    """Of the stream that the mutant is of: its instructions before and after."""
+    plan, mutant = plan_of(case), Mutant.parse(text)
+    return tuple(p.part(mutant.rank).streams[mutant.stream].instructions for p in (plan, apply(plan, mutant)))  # type: ignore[return-value]
+
+
+def test_two_sources_of_a_fold_change_places() -> None:
+    case = Case("reduce", "naive", 3)
+    before, after = stream_after(case, "0.0.4:sources=bc")
+    here, there = before[4], after[4]
+    assert here.op == Op.REDUCE and (there.a, there.b, there.c) == (here.a, here.c, here.b)
+    assert after[:4] + after[5:] == before[:4] + before[5:]
+    kinds = {m.kind for m in mutants(plan_of(case)) if (m.rank, m.at, m.operator) == (0, 4, "sources")}
+    assert kinds == {"sources=ab", "sources=ac", "sources=bc"}
+
+
+def test_a_source_changes_places_with_one_of_the_instruction_that_goes_on_with_the_fold() -> None:
+    case = Case("reduce", "naive", 4)
+    [mutant] = [m for m in mutants(plan_of(case)) if m.kind == "sources=onward"]
+    before, after = stream_after(case, str(mutant))
+    changed = [k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+    assert [before[k].op for k in changed] == [Op.REDUCE, Op.REDUCE]
+    first, then = changed
+    assert after[first].c == before[then].b and after[then].b == before[first].c and before[then].a == before[first].dst
+
+
+def test_a_fold_is_repeated() -> None:
+    before, after = stream_after(Case("reduce", "naive", 3), "0.0.4:repeat")
+    assert after == [*before[:5], before[4], *before[5:]]
+
+
+def test_instructions_that_are_far_apart_change_places() -> None:
+    plan = plan_of(TWO_SHOT)
+    far = [m for m in mutants(plan) if m.operator == "far"]
+    for mutant in far:
+        before, after = stream_after(TWO_SHOT, str(mutant))
+        other = int(mutant.kind.partition("=")[2])
+        assert other > mutant.at + 1 and (after[mutant.at], after[other]) == (before[other], before[mutant.at])
+        assert Counter(after) == Counter(before)
+    lengths = [len(stream.records) for part in plan.parts for stream in part.streams]
+    assert 0.9 * sum(lengths) / 2 < len(far) <= sum(lengths)  # some change nothing
+    assert pairs_apart(plan) == sum((n - 1) * (n - 2) // 2 for n in lengths)
+
+
+@given(st.integers(0, 60))
+def test_pairs_are_taken_evenly_and_no_more_than_there_are_instructions(count: int) -> None:
+    taken, of = far_pairs(count)
+    every = [(i, j) for i in range(count) for j in range(i + 2, count)]
+    assert of == len(every) and len(taken) <= count and set(taken) <= set(every)
+    assert len(taken) == len(every) or len(taken) > count / 2
+
+
+def test_a_flush_leaves_out_its_first_line_or_its_last() -> None:
+    before, after = stream_after(NAIVE, "0.0.3:narrow-first")
+    assert before[3].op == Op.FLUSH and before[3].nbytes == 128
+    assert after[3] == before[3]._replace(nbytes=64, a=before[3].a.at(64))
+    before, after = stream_after(NAIVE, "0.0.3:narrow")
+    assert after[3] == before[3]._replace(nbytes=64)
+
+
+def test_what_is_read_or_folded_comes_from_the_line_beside_its_own() -> None:
+    case = Case("all_gather", "all", 2)
+    for text in ("0.1.3:read+1", "0.1.6:read-1"):
+        before, after = stream_after(case, text)
+        at = Mutant.parse(text).at
+        assert before[at].op == Op.READ
+        assert after[at] == before[at]._replace(a=before[at].a.at(64 if "+" in text else -64))
+    before, after = stream_after(Case("all_reduce", "all", 3), "1.1.4:read+1=c")
+    assert before[4].op == Op.REDUCE and after[4] == before[4]._replace(c=before[4].c.at(64))
+
+
+def test_doorbells_change_places_where_they_are_rung_and_where_they_are_waited_for() -> None:
+    plan = plan_of(Case("all_gather", "all", 3))
+    [mutant] = [m for m in mutants(plan) if m.operator == "doorbells" and m.rank == 1]
+    one, other = plan.layout.published(1, 0), plan.layout.published(1, 1)
+    names = {one: other, other: one}
+    for part, changed in zip(plan.parts, apply(plan, mutant).parts, strict=True):
+        for stream, after in zip(part.streams, changed.streams, strict=True):
+            bells = [i._replace(arg=names.get(i.arg, i.arg)) if i.op in BELLS else i for i in stream.instructions]
+            assert after.instructions == bells
+
+
+def test_doorbells_of_a_group_are_waited_for_one_by_one_when_one_of_them_is_another() -> None:
+    plan = plan_of(Case("barrier", "line", 3))
+    groups = plan.frame.groups
+    [place] = [
+        Place(plan, 0, 0, at)
+        for at, i in enumerate(plan.part(0).streams[0].instructions)
+        if i.op == Op.WAIT_ALL and min(groups[i.arg].doorbells) < plan.layout.published_count
+    ]
+    given = groups[place.instruction.arg].doorbells
+    mutation = exchanged_everywhere(plan, {given[0]: 99, 99: given[0]})
+    tables = (*groups, *mutation.groups)
+    waited = [i for i in mutation.streams[0, 0] if i.op == Op.WAIT_ALL and i.arg >= len(groups)]
+    assert [tuple(tables[i.arg].doorbells) for i in waited] == [(each,) for each in sorted({99, *given[1:]})]
+
+
+def test_a_rank_leaves_out_its_part_of_a_round() -> None:
+    plan = plan_of(TWO_SHOT)
+    drops = [m for m in mutants(plan) if m.operator == "round" and m.rank == 0]
+    assert [m.kind for m in drops] == ["round=0", "round=1"]
+    kept = [[stream.instructions for stream in apply(plan, m).part(0).streams] for m in drops]
+    whole = [stream.instructions for stream in plan.part(0).streams]
+    assert [[*second, *first] for first, second in zip(*kept, strict=True)] == whole  # what one drops the other keeps
+    assert {i.a.seq for i in kept[0][0] if i.op == Op.FLUSH} == {1}
+
+
+def test_every_operator_makes_something_and_kinds_name_theirs() -> None:
+    made = Counter(m.operator for case in (NAIVE, TWO_SHOT) for m in mutants(plan_of(case)))
+    assert set(made) == {operator.name for operator in OPERATORS}
+    assert [operator_of(kind) for kind in ("doorbell+1", "doorbells=3", "value-1", "narrow-first", "read-1=b")] == [
+        *("doorbell", "doorbells", "value", "narrow", "read")
+    ]
 
 
 # --- cases ---------------------------------------------------------------------------------------------------
@@ -172,10 +303,49 @@ def judged(case: Case, op: Op, kind: str) -> set[Fate]:
         (Op.WAIT, "rank+1", Fate.CONFIRMED),
         (Op.WAIT, "value-1", Fate.REFUSED),
         (Op.SIGNAL, "duplicate", Fate.REFUSED),
+        (Op.FLUSH, "narrow-first", Fate.CONFIRMED),
+        (Op.COPY, "round=0", Fate.CONFIRMED),
     ],
 )
 def test_what_becomes_of_each_kind(op: Op, kind: str, fate: Fate) -> None:
     assert judged(NAIVE, op, kind) == {fate}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fate"),
+    [
+        ("sources=ab", Fate.EQUIVALENT),  # a + b is b + a
+        ("sources=bc", Fate.CONFIRMED),
+        ("sources=ac", Fate.CONFIRMED),
+        ("repeat", Fate.EQUIVALENT),  # the result is no source of it
+        ("read+1=b", Fate.CONFIRMED),
+    ],
+)
+def test_what_becomes_of_folds_of_three(kind: str, fate: Fate) -> None:
+    assert judged(Case("all_reduce", "all", 3), Op.REDUCE, kind) == {fate}
+
+
+def test_sources_of_two_instructions_of_one_fold() -> None:
+    assert judged(Case("reduce", "naive", 4), Op.REDUCE, "sources=onward") == {Fate.CONFIRMED}
+
+
+def test_a_fold_onto_one_of_its_sources_is_not_repeated_for_nothing() -> None:
+    """On two levels, in place, what comes from other clusters is folded onto what is there."""
+    case = Case("all_reduce", "hierarchical", 4, cluster=2, in_place=True)
+    plan = plan_of(case)
+    [repeat] = [m for m in mutants(plan) if (m.rank, m.operator) == (0, "repeat") and _folds_onto_a_source(plan, m)][:1]
+    assert Trial(case).judge(repeat).fate is Fate.CONFIRMED
+
+
+def _folds_onto_a_source(plan: Plan, mutant: Mutant) -> bool:
+    i = plan.part(mutant.rank).streams[mutant.stream].instructions[mutant.at]
+    return i.dst in (i.a, i.b, i.c)
+
+
+def test_products_are_summed_in_rank_order() -> None:
+    case = Case("gemm_reduce_scatter", "medium", 3)
+    assert judged(case, Op.REDUCE, "sources=bc") == judged(case, Op.REDUCE, "sources=ac") == {Fate.CONFIRMED}
+    assert judged(case, Op.REDUCE, "sources=ab") == {Fate.EQUIVALENT}
 
 
 @pytest.mark.parametrize("rule", ["fresh", "landed", "order"])
@@ -281,6 +451,7 @@ def test_a_sweep_tells_everything_of_every_case() -> None:
     for row in rows.values():
         assert row.judged == row.mutants == row.killed + row.equivalent + row.survived
         assert row.fates == fates(row.case)
+        assert sum(row.operators["far"].values()) <= row.pairs == pairs_apart(plan_of(row.case))
         assert row.killed == row.confirmed + row.refused and not row.needless
 
 
@@ -289,7 +460,7 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
     doubled = next(m for m in right.mutants() if m.kind == "duplicate" and m.at == 3)
     judgement = right.judge(doubled)
     for name in ("survivors", "needless"):
-        row = Row(NAIVE, 1, Counter([judgement.fate]))
+        row = Row(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])})
         getattr(row, name).append(judgement)
         with MutateReport([NAIVE], tmp_path / name) as report:
             report.update(row)
@@ -297,7 +468,7 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
         [told] = json.loads((tmp_path / name).read_text())["rows"]
         assert [one["mutant"] for one in told[name]] == [str(doubled)]
     with MutateReport([NAIVE], None) as report:
-        report.update(Row(NAIVE, 1, Counter([judgement.fate])))
+        report.update(Row(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])}))
     assert not report.bad
 
 
@@ -310,6 +481,17 @@ def test_the_command_counts_and_writes_json(tmp_path: Path) -> None:
     summary = told["summary"]
     assert told["complete"] and summary["survived"] == summary["needless"] == 0
     assert summary["mutants"] == summary["killed"] + summary["equivalent"] > 0
+    assert sum(counts["mutants"] for counts in told["operators"].values()) == summary["mutants"]
+    for operator, counts in told["operators"].items():
+        if counts["mutants"]:
+            assert re.search(rf"^  {operator} +{counts['mutants']} +{counts['killed']} ", result.output, re.MULTILINE)
+    taken = told["operators"]["far"]["mutants"]
+    assert f"  {taken} of {told['far_pairs']} pairs" in result.output and 0 < taken <= told["far_pairs"]
+
+
+def test_help_names_every_operator() -> None:
+    told = CliRunner().invoke(main, ["mutate", "--help"], terminal_width=200).output
+    assert all(f"  {operator.name:<10}{operator.what}" in told for operator in OPERATORS)
 
 
 def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:

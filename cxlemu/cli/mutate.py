@@ -17,6 +17,7 @@ from cxlemu.cli.ranks import RanksParam
 from cxlemu.cli.targets import ALGORITHM_HELP, NEVER, Target, check_options, target
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.world.stops import stops_exit
+from faults.mutate import operators
 from faults.mutate.cases import OPERATORS, Case, can_check, cases, own_cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
@@ -29,7 +30,10 @@ RANKS_MAX = 8  # plans are small, but mutants many
 PLAN_MAX = 5000  # instructions of a saved plan, each with its mutants
 
 
-@click.command()
+_TOLD = "\b\nOperators:\n" + "\n".join(f"  {operator.name:<10}{operator.what}" for operator in operators.OPERATORS)
+
+
+@click.command(epilog=_TOLD)
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
 @click.option("-n", "--ranks", type=RanksParam(2, RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N")
 @click.option("--variant", default=EVERY, show_default=True, help="One or more, as a comma list, or every.")
@@ -54,8 +58,8 @@ def command(
 ) -> None:
     """Make every mistake in the synchronization of plans, and see each found.
 
-    Deletes, weakens, moves, redirects and repeats every synchronizing instruction of every rank, one at a time. A
-    mutant is killed where a rule of plans refuses it, or the prover finds a violation that an execution then shows:
+    Each operator below changes every instruction of every rank that it is for, one at a time. A mutant is killed
+    where a rule of plans refuses it, or the prover finds a violation that an execution then shows:
     wrong bytes, a deadlock, a barrier left too early. Otherwise the prover has to prove it right. A deletion that is
     right means that the plan has an instruction too many.
 
@@ -72,6 +76,7 @@ def command(
       cxlemu mutate all_reduce.plan
       cxlemu mutate -n 4 -j 8 --json mutants.json
       cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
+      cxlemu mutate -n 3 --case 'reduce naive 3 ranks' --mutant 0.0.4:sources=bc
     """
     check_json_file(json_file)
     asked = target(collectives, algorithm, variant=variant != EVERY)

@@ -1,9 +1,10 @@
-"""What ``cxlemu mutate`` shows: a line a plan, what survived, what is needless; and JSON."""
+"""What ``cxlemu mutate`` shows: a line a plan, a line an operator, what survived, what is needless; and JSON."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from faults.mutate.cases import Case
-from faults.mutate.sweep import Row
+from faults.mutate.operators import FAR, OPERATORS
+from faults.mutate.sweep import Row, equivalent, killed, survived
 from faults.mutate.trial import Fate, Judgement, Trial
 from faults.schedule import to_json
 from faults.shown import token_of
@@ -67,8 +69,12 @@ class MutateReport:
         rows = [self._rows[case] for case in self._cases if case in self._rows]
         seconds = time.monotonic() - self._began
         totals = {name: sum(getattr(row, name) for row in rows) for name in COLUMNS}
+        operators = {
+            one.name: sum((row.operators.get(one.name, Counter()) for row in rows), Counter()) for one in OPERATORS
+        }
         if kind is None:
             self._print(_line("all", list(totals.values()), seconds))
+            self._print_operators(operators, sum(row.pairs for row in rows))
             self._list("survived", [(row, judgement) for row in rows for judgement in row.survivors])
             self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
         document = {
@@ -76,9 +82,19 @@ class MutateReport:
             "complete": kind is None,
             "seconds": seconds,
             "summary": {**totals, "needless": sum(len(row.needless) for row in rows)},
+            "operators": {name: _counts(fates) for name, fates in operators.items()},
+            "far_pairs": sum(row.pairs for row in rows),
             "rows": [_as_dict(row) for row in rows],
         }
         write_json(self._json_file, document)
+
+    def _print_operators(self, operators: dict[str, Counter[Fate]], pairs: int) -> None:
+        """What became of the mutants of each, and how many pairs the one among them has left out that takes some."""
+        self._print("")
+        for name, fates in operators.items():
+            if fates:
+                told = f"  {fates.total()} of {pairs:,} pairs" if name == FAR else ""
+                self._print(_line(f"  {name}", list(_counts(fates).values())) + told)
 
     def _list(self, what: str, found: Sequence[tuple[Row, Judgement]]) -> None:
         for row, judgement in found[:SHOWN_MAX]:
@@ -92,8 +108,15 @@ class MutateReport:
         self._out.print(line, markup=False)
 
 
-def _line(name: str, counts: Sequence[int], seconds: float) -> str:
-    return f"{name:<44}" + "".join(f"{count:>12}" for count in counts) + f"{seconds:>12.1f}"
+def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str:
+    told = "" if seconds is None else f"{seconds:>12.1f}"
+    return f"{name:<44}" + "".join(f"{count:>12}" for count in counts) + told
+
+
+def _counts(fates: Counter[Fate]) -> dict[str, int]:
+    """By COLUMNS."""
+    counts = fates.total(), killed(fates), fates[Fate.CONFIRMED], equivalent(fates), survived(fates)
+    return dict(zip(COLUMNS, counts, strict=True))
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
@@ -102,6 +125,8 @@ def _as_dict(row: Row) -> dict[str, Any]:
         **row.case._asdict(),
         **{name: getattr(row, name) for name in COLUMNS},
         **{fate.value: row.fates[fate] for fate in Fate},
+        "operators": {name: _counts(fates) for name, fates in row.operators.items()},
+        "far_pairs": row.pairs,
         "seconds": round(row.seconds, 3),
         "survivors": [_judgement(judgement) for judgement in row.survivors],
         "needless": [_judgement(judgement) for judgement in row.needless],

@@ -129,7 +129,8 @@ def plan_of(case: Case) -> Plan:
     elif case.collective in ("broadcast", "reduce"):
         nbytes *= case.cluster
     name = case.variant + CHECKED * case.checked
-    call = Call(case.collective, name, case.ranks, nbytes, "u8", "sum" if contract.reduces else "none")
+    dtype, op = ("f32", "sum") if contract.reduces else ("u8", "none")  # sums of floats show their order
+    call = Call(case.collective, name, case.ranks, nbytes, dtype, op)
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
     if case.variant == "zero_copy":
         call = lent(call, output=case.output_in_heap)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cxlemu.plan import Op, Plan
-from faults.mutate.mutants import WAITS, Mutant
+from faults.mutate.mutants import Mutant
+from faults.mutate.operators import WAITS
 from faults.places import Line, epochs, instruction_lines
 from faults.witness import Suspect
 

@@ -11,7 +11,8 @@ from time import process_time
 
 from cxlemu.plan import Instruction, Plan
 from faults.mutate.cases import Case
-from faults.mutate.mutants import RINGS, Mutant
+from faults.mutate.mutants import Mutant, pairs_apart
+from faults.mutate.operators import RINGS
 from faults.mutate.trial import Fate, Judgement, Trial
 
 SHARE = 60  # mutants that a worker takes at once
@@ -23,10 +24,15 @@ class Row:
 
     case: Case
     mutants: int
-    fates: Counter[Fate] = field(default_factory=Counter)
+    pairs: int = 0  # of instructions two or more apart, of which operator "far" exchanges some
+    operators: dict[str, Counter[Fate]] = field(default_factory=dict)  # of the mutants that each makes
     survivors: list[Judgement] = field(default_factory=list)
     needless: list[Judgement] = field(default_factory=list)  # deletions that are equivalent
     seconds: float = 0.0
+
+    @property
+    def fates(self) -> Counter[Fate]:
+        return sum(self.operators.values(), Counter())
 
     @property
     def confirmed(self) -> int:
@@ -39,11 +45,11 @@ class Row:
     @property
     def killed(self) -> int:
         """By a rule of plans, or by the prover."""
-        return self.refused + self.confirmed + self.fates[Fate.UNCONFIRMED]
+        return killed(self.fates)
 
     @property
     def equivalent(self) -> int:
-        return self.fates[Fate.EQUIVALENT] + self.fates[Fate.INDEBTED]
+        return equivalent(self.fates)
 
     @property
     def survived(self) -> int:
@@ -51,7 +57,19 @@ class Row:
 
     @property
     def judged(self) -> int:
-        return self.fates.total()
+        return sum(fates.total() for fates in self.operators.values())
+
+
+def killed(fates: Counter[Fate]) -> int:
+    return fates[Fate.REFUSED] + fates[Fate.CONFIRMED] + fates[Fate.UNCONFIRMED]
+
+
+def equivalent(fates: Counter[Fate]) -> int:
+    return fates[Fate.EQUIVALENT] + fates[Fate.INDEBTED]
+
+
+def survived(fates: Counter[Fate]) -> int:
+    return sum(count for fate, count in fates.items() if fate.survived)
 
 
 @lru_cache(maxsize=4)
@@ -82,7 +100,7 @@ def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
     futures: list[Future[Share]] = []
     for case in cases:
         mutants = list(_trial(case).mutants())
-        rows[case] = Row(case, len(mutants))
+        rows[case] = Row(case, len(mutants), pairs_apart(_trial(case).plan))
         for start in range(0, len(mutants), SHARE):
             futures.append(executor.submit(judge, case, mutants[start : start + SHARE]))
         yield rows[case]
@@ -91,7 +109,7 @@ def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
         row, plan = rows[share.case], _trial(share.case).plan
         row.seconds += share.seconds
         for judgement in share.judgements:
-            row.fates[judgement.fate] += 1
+            row.operators.setdefault(judgement.mutant.operator, Counter())[judgement.fate] += 1
             if judgement.fate.survived:
                 row.survivors.append(judgement)
             elif is_needless(plan, judgement):

@@ -1,0 +1,291 @@
+"""Operators: the kinds of mistake that mutation makes, one function each; OPERATORS names and describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Group, Instruction, Kind, Op, Plan
+from faults.prove.rounds import rounds_of
+
+WAITS = (Op.WAIT, Op.WAIT_DATA)
+RINGS = (Op.SIGNAL, Op.SIGNAL_DATA)
+LINES = (Op.FLUSH, Op.INVALIDATE)
+FOLDS = (Op.REDUCE, Op.REDUCE_LOCAL)
+SYNCHRONIZING = frozenset({*WAITS, *RINGS, *LINES, Op.FENCE, Op.WAIT_ALL, Op.RECORD, Op.AWAIT})
+SOURCES = ("a", "b", "c")
+
+Streams = Mapping[tuple[int, int], list[Instruction]]  # (rank, stream) -> its instructions
+
+
+@dataclass(frozen=True)
+class Place:
+    """An instruction, and all that its mutations need to know."""
+
+    plan: Plan
+    rank: int
+    stream: int
+    at: int
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        return self.plan.part(self.rank).streams[self.stream].instructions
+
+    @property
+    def instruction(self) -> Instruction:
+        return self.instructions[self.at]
+
+    def replaced(self, *instead: Instruction) -> Mutation:
+        """The mutation that puts these where the instruction was."""
+        return self.stream_of([*self.instructions[: self.at], *instead, *self.instructions[self.at + 1 :]])
+
+    def exchanged(self, first: int, second: int) -> Mutation:
+        changed = list(self.instructions)
+        changed[first], changed[second] = changed[second], changed[first]
+        return self.stream_of(changed)
+
+    def stream_of(self, instructions: list[Instruction]) -> Mutation:
+        return Mutation({(self.rank, self.stream): instructions})
+
+
+class Mutation(NamedTuple):
+    """The streams that change, and the groups that have to be there for them."""
+
+    streams: Streams
+    groups: tuple[Group, ...] = ()
+
+
+Mutations = Iterator[tuple[str, Mutation]]  # kinds and what they make
+
+
+class Operator(NamedTuple):
+    """``ops``: the instructions that it is applied to. A kind of mutant begins with its operator's name."""
+
+    name: str
+    what: str
+    ops: frozenset[Op]
+    make: Callable[[Place], Mutations]
+
+
+def _delete(place: Place) -> Mutations:
+    yield "delete", place.replaced()
+
+
+def _duplicate(place: Place) -> Mutations:
+    yield "duplicate", place.replaced(place.instruction, place.instruction)
+
+
+def _repeat(place: Place) -> Mutations:
+    yield "repeat", place.replaced(place.instruction, place.instruction)
+
+
+def _earlier(place: Place) -> Mutations:
+    if place.at:
+        yield "earlier", place.exchanged(place.at - 1, place.at)
+
+
+def _later(place: Place) -> Mutations:
+    if place.at + 1 < len(place.instructions):
+        yield "later", place.exchanged(place.at, place.at + 1)
+
+
+def far_pairs(count: int) -> tuple[list[tuple[int, int]], int]:
+    """Which instructions of a stream of ``count`` are exchanged over a distance, and of how many pairs those are.
+
+    As many pairs as the stream has instructions at most, evenly among all that are two or more apart.
+    """
+    pairs = [(first, second) for first, second in combinations(range(count), 2) if second - first > 1]
+    return pairs[:: -(-len(pairs) // max(count, 1)) or 1], len(pairs)
+
+
+def _far(place: Place) -> Mutations:
+    for first, second in far_pairs(len(place.instructions))[0]:
+        if first == place.at:
+            yield f"far={second}", place.exchanged(first, second)
+
+
+def _older_epoch(place: Place) -> Mutations:
+    yield "value-1", place.replaced(place.instruction._replace(value=place.instruction.value - 1))
+
+
+def _smaller_group(place: Place) -> Mutations:
+    """Two groups take the place of one: those before the member that is left out, and those after it."""
+    group = place.plan.frame.groups[place.instruction.arg]
+    for member in range(group.count):
+        rest = (
+            Group(group.first, member, group.stride),
+            Group(group.doorbells[member] + group.stride, group.count - member - 1, group.stride),
+        )
+        yield f"without={member}", _waits_instead(place, tuple(g for g in rest if g.count))
+
+
+def _waits_instead(place: Place, groups: tuple[Group, ...]) -> Mutation:
+    first = len(place.plan.frame.groups)
+    waits = [place.instruction._replace(arg=first + k) for k in range(len(groups))]
+    return place.replaced(*waits)._replace(groups=groups)
+
+
+def _fewer_lines(place: Place) -> Mutations:
+    i = place.instruction
+    if i.nbytes > LINE_BYTES:
+        yield "narrow", place.replaced(i._replace(nbytes=(i.nbytes - 1) // LINE_BYTES * LINE_BYTES))
+        yield "narrow-first", place.replaced(i._replace(nbytes=i.nbytes - LINE_BYTES, a=i.a.at(LINE_BYTES)))
+
+
+def _other_lines(place: Place) -> Mutations:
+    yield from _moved(place, "line", ("a",))
+
+
+def _other_data(place: Place) -> Mutations:
+    yield from _moved(place, "read", SOURCES)
+
+
+def _moved(place: Place, name: str, fields: tuple[str, ...]) -> Mutations:
+    """These operands, where they lie in the pool, a line further on or back in their region."""
+    i = place.instruction
+    for field in fields:
+        operand = getattr(i, field)
+        if operand.kind != Kind.REGION:
+            continue
+        suffix = f"={field}" if i.op in FOLDS else ""
+        for sign, moved in (("+", operand.at(LINE_BYTES)), ("-", operand.at(-LINE_BYTES))):
+            if 0 <= moved.offset <= place.plan.frame.regions[operand.id].nbytes - i.nbytes:
+                elsewhere: dict[str, Any] = {field: moved}
+                yield f"{name}{sign}1{suffix}", place.replaced(i._replace(**elsewhere))
+
+
+def _other_doorbell(place: Place) -> Mutations:
+    i, layout = place.instruction, place.plan.layout
+    owner = layout.owner(i.arg)
+    for kind, doorbell in (("doorbell+1", i.arg + 1), ("doorbell-1", i.arg - 1)):
+        if max(i.arg, doorbell) < layout.published_count and doorbell >= 0 and layout.owner(doorbell) == owner:
+            yield kind, place.replaced(i._replace(arg=doorbell))
+
+
+def _other_rank(place: Place) -> Mutations:
+    i, layout = place.instruction, place.plan.layout
+    peer = (layout.owner(i.arg) + 1) % layout.ranks
+    is_done = i.arg >= layout.published_count
+    doorbell = layout.done(peer) if is_done else layout.published(peer, i.arg % layout.doorbells_per_rank)
+    yield "rank+1", place.replaced(i._replace(arg=doorbell))
+
+
+def _two_doorbells(place: Place) -> Mutations:
+    """Made once for two doorbells that a rank rings: where it first rings the lower one."""
+    plan, i = place.plan, place.instruction
+    rung = [
+        ((s, at), other.arg)
+        for s, stream in enumerate(plan.part(place.rank).streams)
+        for at, other in enumerate(stream.instructions)
+        if other.op in RINGS and other.arg < plan.layout.published_count
+    ]
+    first = next((where for where, doorbell in rung if doorbell == i.arg), None)
+    if first == (place.stream, place.at):
+        for other in sorted({doorbell for _, doorbell in rung if doorbell > i.arg}):
+            yield f"doorbells={other}", exchanged_everywhere(plan, {i.arg: other, other: i.arg})
+
+
+def exchanged_everywhere(plan: Plan, names: Mapping[int, int]) -> Mutation:
+    """Whoever rings or waits for one of these doorbells does so for the one that it is exchanged with."""
+    groups: list[Group] = []
+    streams: dict[tuple[int, int], list[Instruction]] = {}
+    for part in plan.parts:
+        for s, stream in enumerate(part.streams):
+            changed: list[Instruction] = []
+            for i in stream.instructions:
+                if i.op in (*WAITS, *RINGS):
+                    changed.append(i._replace(arg=names.get(i.arg, i.arg)))
+                elif i.op == Op.WAIT_ALL and (given := plan.frame.groups[i.arg].doorbells):
+                    taken = {names.get(doorbell, doorbell) for doorbell in given}
+                    if taken == set(given):
+                        changed.append(i)
+                        continue
+                    for doorbell in sorted(taken):
+                        changed.append(i._replace(arg=len(plan.frame.groups) + len(groups)))
+                        groups.append(Group(doorbell, 1, 1))
+                else:
+                    changed.append(i)
+            if changed != stream.instructions:
+                streams[part.rank, s] = changed
+    return Mutation(streams, tuple(groups))
+
+
+def _other_sources(place: Place) -> Mutations:
+    i = place.instruction
+    there = [field for field in SOURCES if getattr(i, field).kind]
+    for one, other in combinations(there, 2):
+        exchanged: dict[str, Any] = {one: getattr(i, other), other: getattr(i, one)}
+        yield f"sources={one}{other}", place.replaced(i._replace(**exchanged))
+    onward = next((at for at, j in _after(place) if j.op == i.op and j.a == i.dst), None)
+    if onward is not None:  # a fold of more sources than an instruction has
+        j, last = place.instructions[onward], there[-1]
+        changed = list(place.instructions)
+        taken: dict[str, Any] = {last: j.b}
+        changed[place.at], changed[onward] = i._replace(**taken), j._replace(b=getattr(i, last))
+        yield "sources=onward", place.stream_of(changed)
+
+
+def _after(place: Place) -> Iterator[tuple[int, Instruction]]:
+    yield from list(enumerate(place.instructions))[place.at + 1 :]
+
+
+def _without_round(place: Place) -> Mutations:
+    """Made once for each round of a rank: where its first stream that has a part in it begins that."""
+    streams = place.plan.part(place.rank).streams
+    rounds = [rounds_of(stream.records, place.plan.layout.slots).clip(0).tolist() for stream in streams]
+    number = rounds[place.stream][place.at]
+    if number in rounds[place.stream][: place.at] or any(number in its for its in rounds[: place.stream]):
+        return
+    left = {
+        (place.rank, s): [i for i, its in zip(stream.instructions, rounds[s], strict=True) if its != number]
+        for s, stream in enumerate(streams)
+        if number in rounds[s]
+    }
+    yield f"round={number}", Mutation(left)
+
+
+_ALL, _LINES, _FOLDS = frozenset(Op), frozenset(LINES), frozenset(FOLDS)
+_READS = frozenset({Op.READ, Op.REDUCE})
+_BELLS, _WAITS, _RINGS = frozenset({*WAITS, *RINGS}), frozenset(WAITS), frozenset(RINGS)
+
+OPERATORS: tuple[Operator, ...] = (
+    Operator("delete", "a synchronizing instruction is left out", SYNCHRONIZING, _delete),
+    Operator("duplicate", "it is executed twice", SYNCHRONIZING, _duplicate),
+    Operator("earlier", "it changes places with the instruction before it", SYNCHRONIZING, _earlier),
+    Operator("later", "it changes places with the instruction after it", SYNCHRONIZING, _later),
+    Operator(
+        "far", "two instructions of a stream that are further apart change places (some of all pairs)", _ALL, _far
+    ),
+    Operator("value", "a wait is content with an older epoch", _WAITS | {Op.WAIT_ALL}, _older_epoch),
+    Operator("without", "a WAIT_ALL does not wait for one of its group", frozenset({Op.WAIT_ALL}), _smaller_group),
+    Operator("narrow", "a FLUSH or INVALIDATE leaves out its last line, or its first one", _LINES, _fewer_lines),
+    Operator("line", "a FLUSH or INVALIDATE takes the lines beside those that are meant", _LINES, _other_lines),
+    Operator("read", "a READ, or a source of a fold, comes from the line beside its own", _READS, _other_data),
+    Operator("doorbell", "another doorbell of the same rank is rung or waited for", _BELLS, _other_doorbell),
+    Operator("rank", "the same doorbell of the next rank is waited for", _WAITS, _other_rank),
+    Operator("doorbells", "two doorbells of a rank change places wherever one rings or waits", _RINGS, _two_doorbells),
+    Operator("sources", "two sources of a fold change places", _FOLDS, _other_sources),
+    Operator("repeat", "a fold is executed twice", _FOLDS, _repeat),
+    Operator("round", "a rank leaves out its part of a round", _ALL, _without_round),
+)
+
+
+FAR = "far"  # the one that makes some of its mutants only
+
+
+def operator_of(kind: str) -> str:
+    """The name of the operator that makes mutants of this kind."""
+    return next((o.name for o in _LONGEST_FIRST if kind.startswith(o.name)), "")
+
+
+_LONGEST_FIRST = sorted(OPERATORS, key=lambda operator: -len(operator.name))
+
+
+def mutations(place: Place) -> Mutations:
+    """All that operators make of an instruction."""
+    for operator in OPERATORS:
+        if place.instruction.op in operator.ops:
+            yield from operator.make(place)
