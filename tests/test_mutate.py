@@ -22,7 +22,7 @@ from collectives.recipes import Recipe
 from cxlemu.cli import main
 from cxlemu.cli.mutate_report import MutateReport
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import Call, Instruction, Op, Plan
+from cxlemu.plan import Call, Instruction, Layout, Op, Plan
 from cxlemu.plan.rules import check
 from faults import witness
 from faults.mutate import trial
@@ -38,7 +38,7 @@ from faults.mutate.operators import (
     far_pairs,
     operator_of,
 )
-from faults.mutate.sweep import Row, is_needless, sweep
+from faults.mutate.sweep import Row, is_needless, killed, sweep
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove, prove_calls
 from faults.schedule import from_json
@@ -534,3 +534,14 @@ def test_forms_in_which_a_variant_synchronizes() -> None:
         "all_reduce zero_copy 2 ranks in place",
         "all_reduce zero_copy 2 ranks output in heap",
     ]
+
+
+def test_an_order_that_no_values_show_is_killed_by_the_proof_alone() -> None:
+    """A saved plan of integers: the prover tells that ranks fold in another order, and no execution can."""
+    call = Call("all_reduce", "aggregate", 3, 128, "i32", "sum")
+    saved = build(recipe("all_reduce", "aggregate"), Layout(3, 2, 2, 1024, 8, 256), call)
+    exchanged = [m for m in mutants(saved) if m.kind == "sources=bc"]
+    judge = Trial(Case("all_reduce", "aggregate", 3))
+    judge.plan = saved
+    assert {judge.judge(mutant).fate for mutant in exchanged} == {Fate.HIDDEN}
+    assert not Fate.HIDDEN.survived and killed(Counter({Fate.HIDDEN: 2})) == 2

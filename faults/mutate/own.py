@@ -25,7 +25,8 @@ def smallest(own: Recipe, ranks: int, rounds: int) -> Plan:
         return own.plan
     contract = COLLECTIVES[own.collective]
     nbytes = 2 * LINE_BYTES * ranks if contract.moves_data else 0  # where blocks are sliced, two lines a slice
-    call = Call(own.collective, own.name, ranks, nbytes, "u8", "sum" if contract.reduces else "none")
+    folds = ("f32", "sum") if contract.reduces else ("u8", "none")  # whose bits show the order of folding
+    call = Call(own.collective, own.name, ranks, nbytes, *folds)
     call = lent(call) if own.style.heap else call
     slots = 2 if rounds == 1 else 1
 

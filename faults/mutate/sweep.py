@@ -61,7 +61,7 @@ class Row:
 
 
 def killed(fates: Counter[Fate]) -> int:
-    return fates[Fate.REFUSED] + fates[Fate.CONFIRMED] + fates[Fate.UNCONFIRMED]
+    return fates[Fate.REFUSED] + fates[Fate.CONFIRMED] + fates[Fate.HIDDEN] + fates[Fate.UNCONFIRMED]
 
 
 def equivalent(fates: Counter[Fate]) -> int:

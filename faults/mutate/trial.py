@@ -2,6 +2,7 @@
 
 refused       a rule of plans rejects it before anything runs                     killed
 confirmed     the prover finds a violation, and an execution shows it             killed
+hidden        the prover finds another fold order, which no values of the plan's dtype and operation show    killed
 equivalent    the prover proves it right whatever calls come before and after, and no execution shows anything
 indebted      the prover proves it right between all calls that we ship, but other ones might rely on what it omits
 unconfirmed   the prover finds a violation that no execution shows                survived
@@ -17,7 +18,9 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
-from cxlemu.plan import Plan
+from collectives import oracle
+from collectives.contracts import COLLECTIVES
+from cxlemu.plan import Call, Plan
 from cxlemu.plan.rules import findings
 from faults.mutate.cases import Case, mixtures, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
@@ -32,6 +35,7 @@ TRIED = 1  # orders in which what is proved right is executed all the same
 class Fate(Enum):
     REFUSED = "refused"
     CONFIRMED = "confirmed"
+    HIDDEN = "hidden"
     EQUIVALENT = "equivalent"
     INDEBTED = "indebted"
     UNCONFIRMED = "unconfirmed"
@@ -91,6 +95,8 @@ class Trial:
             if proof.verdict is Verdict.UNKNOWN:
                 return Judgement(mutant, Fate.UNKNOWN, name, proof.reason)
             if proof.violation is not None:
+                if proof.violation.rule == "fold_order" and hides_order(self.plan.call):
+                    return Judgement(mutant, Fate.HIDDEN, name, proof.reason)
                 shown = search(program, (here, *suspects(proof.violation)))
                 return Judgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
         for order in islice(orders(wrong.plans, (here,)), TRIED):
@@ -109,3 +115,8 @@ class Trial:
                 proof = prove_calls(plans)
                 if proof.verdict is not Verdict.OK:
                     yield Program.of(plans), proof
+
+
+def hides_order(call: Call) -> bool:
+    """Whether right and wrong fold orders give the same bits for all inputs that executions have."""
+    return call.collective in COLLECTIVES and not oracle.reveals_order(call)
