@@ -9,7 +9,7 @@ folding. Builders for two levels, for inboxes and for products add theirs to a B
 """
 
 from collectives.builder.areas import Areas, Chunk
-from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH
+from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event
 from collectives.builder.style import AGGREGATE, ALL, HIERARCHICAL, LINE, NAIVE, STYLES, ZERO_COPY, Style
 from collectives.builder.words import Builder
 
@@ -28,5 +28,6 @@ __all__ = [
     "Areas",
     "Builder",
     "Chunk",
+    "Event",
     "Style",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectives.builder.areas import Chunk
 from collectives.builder.columns import Columns
+from collectives.builder.part import Event
 from collectives.rows import Ints, folded, operands
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp
 from cxlemu.plan.instructions import Records
@@ -28,7 +29,7 @@ class Folds(Columns):
         *,
         block: int = 0,
         republish: int | None = None,
-        after: int | None = None,
+        after: Event | None = None,
     ) -> None:
         """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block."""
         self._order(after)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collectives.builder.areas import Chunk
-from collectives.builder.part import SCRATCH
+from collectives.builder.part import SCRATCH, Event
 from collectives.builder.rounds import Rounds
 from cxlemu.checksums import CHECKSUM_BYTES
 from cxlemu.errors import ArgumentError
@@ -28,9 +28,9 @@ class Transfers(Rounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.style.checked:
-            self._reserve(CHECKSUMS_BYTES)
+            self.scratch(CHECKSUMS_BYTES)
 
-    def publish(self, chunk: Chunk, src: Operand, *, block: int = 0, overwritten: bool = False) -> int | None:
+    def publish(self, chunk: Chunk, src: Operand, *, block: int = 0, overwritten: bool = False) -> Event | None:
         """Put a chunk of one of this rank's blocks where its peers find it.
 
         ``overwritten``: in place, the result will replace ``src``; give the returned event to whatever does so.
@@ -42,7 +42,7 @@ class Transfers(Rounds):
         self._push("publish", chunk, src, block, written=False)
         return self._record() if overwritten and self.call.in_place else None
 
-    def retrieve(self, dst: Operand, chunk: Chunk, peer: int, *, block: int = 0, after: int | None = None) -> None:
+    def retrieve(self, dst: Operand, chunk: Chunk, peer: int, *, block: int = 0, after: Event | None = None) -> None:
         """Get a chunk of one of a peer's blocks."""
         self._order(after)
         if self.style.line:
