@@ -60,7 +60,7 @@ class Levels(Roles):
         return self.rounds(nbytes, spread="ranges")
 
     def _plan_areas(
-        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
     ) -> tuple[int, int, Areas]:
         layout, (inside, across) = self.layout, self._needs
         regions, piece = placed(layout, inside, across, nbytes)

@@ -64,15 +64,14 @@ class Sends(Builder):
             self._regions.append(Region(rank % layout.cards, 1, LINE_BYTES, base, 0, lanes * piece))
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
-            self._entered = ""
+            self._begin()
             yield [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
             ]
             if "down" in self._streams:
                 self._order(self._record("down"))
-            self._leave(seq)
-            self._rounds += 1
+            self._end(seq)
 
     def send(
         self,
