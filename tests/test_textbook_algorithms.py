@@ -168,6 +168,17 @@ def test_every_page_is_a_page_with_a_source_and_its_command() -> None:
         assert f"--algorithm examples/algorithms/{name}.py:{name}\n" in page
 
 
+@pytest.mark.parametrize(
+    ("shipped", "name"),
+    [("all_reduce_doubling", "recursive_doubling_all_reduce"), ("reduce_binomial", "binomial_reduce")],
+)
+def test_what_auto_may_take_is_the_page_itself(shipped: str, name: str) -> None:
+    """Word for word, but for its name."""
+    ours, page = (FOLDER.parent.parent / "collectives" / "algorithms" / f"{shipped}.py", FOLDER / f"{name}.py")
+    bodies = [file.read_text().split(") -> None:")[1] for file in (ours, page)]
+    assert bodies[0] == bodies[1]
+
+
 def test_zero_copy_says_what_it_cannot_forward() -> None:
     recipe = replace(textbook("ring_all_gather"), style=STYLES["zero_copy"])
     its = replace(call(recipe, 3, 64), heap=None)

@@ -177,6 +177,8 @@ def _blocks(case: Case) -> int:
         return case.ranks
     if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
         return case.ranks
+    if case.variant == "doubling":
+        return case.ranks.bit_length()  # a block for each step, and one that gives a result back
     results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"
     return case.ranks + 1 if results else 1
 
