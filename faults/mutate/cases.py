@@ -79,7 +79,7 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
     takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
     if takes_rounds:
         yield Case(collective, variant, ranks, rounds=2)
-    may_overwrite = collective in ("all_reduce", "all_to_all") and variant == "all"
+    may_overwrite = collective in ("all_reduce", "all_to_all") and variant in ("all", "doubling")
     may_lend = zero_copy and collective not in NEVER_LENT_IN_PLACE and collective in ("all_gather", "all_reduce")
     if may_overwrite or may_lend:
         yield Case(collective, variant, ranks, in_place=True)
