@@ -257,7 +257,9 @@ def row(
     time_ns /= 1.0 if paced is None else paced.time_scale
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     auto = call.algorithm == AUTO
-    choice = choose(call.collective, call.nbytes, call.ranks, ways=ways) if auto else Choice(call.algorithm, "")
+    choice = Choice(call.algorithm, "")
+    if auto:
+        choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
     wrong = sum(m.wrong for m in measured)
     if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
         checked &= one_clock

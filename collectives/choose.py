@@ -8,11 +8,15 @@ from collectives.builder import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from collectives.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, Ways
 from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.plan import DTYPES
 from cxlemu.units import format_bytes
 
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
+INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iu")
 ZERO_COPY_MIN_BYTES = 64 << 10
 TWO_SHOT_OF_PAIRS_MIN_BYTES = 1 << 20  # above what caches hold, where passes over memory are what a call costs
+TREE_MIN_RANKS = 4  # from which on a root that folds everything by itself is what all wait for
+DOUBLING_BYTES = range(CHUNKED_MIN_BYTES, 512 << 10)  # smaller vectors take one shot, larger ones are worth two
 
 
 class Choice(NamedTuple):
@@ -20,11 +24,14 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, ways: Ways | None = None) -> Choice:
+def choose(
+    collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, ways: Ways | None = None, dtype: str = ""
+) -> Choice:
     """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.heap made.
 
     Not for scatter, as its root alone has x: there zero copy has to be asked for. ``ways``: of ranks in clusters, which
-    take two levels where those are faster by the cost model.
+    take two levels where those are faster by the cost model. ``dtype``: integers may take a tree, as their results have
+    the same bits in whatever order they are folded; floats are folded in rank order.
     """
     if not COLLECTIVES[collective].moves_data:
         return Choice("line", "no data: doorbells only")
@@ -46,6 +53,11 @@ def choose(collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, w
                 f"{size} on clusters of {ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
                 f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures",
             )
+    if dtype in INTEGERS and ranks >= TREE_MIN_RANKS:
+        if collective == "reduce" and nbytes >= CHUNKED_MIN_BYTES:
+            return Choice("binomial", f"{size} of integers on {ranks} ranks: a tree folds them, not the root alone")
+        if collective == "all_reduce" and nbytes in DOUBLING_BYTES:
+            return Choice("doubling", f"{size} of integers on {ranks} ranks: log2(N) vectors are read, not N - 1")
     if collective == "all_reduce" and ranks > 2 and nbytes >= TWO_SHOT_MIN_BYTES:
         return Choice(
             "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"

@@ -133,9 +133,11 @@ class Communicator(Verbs, Products):
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
-        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made."""
-        return self._planner.choice(collective, nbytes, in_pool=in_pool)
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made.
+        ``dtype``: integers may be folded in another order.
+        """
+        return self._planner.choice(collective, nbytes, in_pool=in_pool, dtype=dtype)
 
     def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
         """A plan of a fused product, or what is left of one, on A, the result and B, as an operation."""

@@ -56,9 +56,11 @@ class CallPlanner:
     _permitted: dict[int, Plan] = field(default_factory=dict)
     _scratch: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
 
-    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False) -> Choice:
-        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made."""
-        return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self.ways)
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made.
+        ``dtype``: integers may be folded in another order.
+        """
+        return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self.ways, dtype=dtype)
 
     def collective(self, asked: CallArguments) -> Planned:
         """A collective that is ready to run. Raises ArgumentError for one that means nothing, AccessError for one that
@@ -104,7 +106,7 @@ class CallPlanner:
         dtype = dtype_name(array) if array is not None else "u8"
         auto = variant == "auto"
         if auto:
-            variant = self.choice(collective, nbytes).variant
+            variant = self.choice(collective, nbytes, dtype=dtype).variant
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
@@ -123,7 +125,7 @@ class CallPlanner:
         if x is not None and refusal is None:
             heap = self.heap.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
         if auto:
-            variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None).variant
+            variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None, dtype=call.dtype).variant
             better = self._recipe(call.collective, variant)
             if not better.style.heap:
                 return chosen, bound

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.catalog import build, recipe, variants
-from collectives.choose import choose
+from collectives.choose import INTEGERS, choose
 from collectives.recipes import with_checksums
 from collectives.symbolic import verify
 from cxlemu.errors import ContractError
@@ -77,7 +77,8 @@ def plan_of(
     layout: Layout, collective: str, nbytes: int, dtype: str, op: str, root: int, in_place: bool, chance: random.Random
 ) -> Plan:
     """About ``nbytes`` a block, in any variant, and in any number of chunks where the variant has them."""
-    variant = recipe(collective, chance.choice(variants(collective)))
+    recipes = [recipe(collective, variant) for variant in variants(collective)]
+    variant = chance.choice([its for its in recipes if its.fold_order == "rank" or dtype in INTEGERS])
     in_place = in_place and may_be_in_place(collective, variant.name)
     if variant.style.overlap:
         variant = replace(variant, style=replace(variant.style, chunks=chance.randint(1, 5)))
@@ -126,7 +127,7 @@ def test_all_variants_add_floats_to_the_same_bits(dtype: str, ranks: int) -> Non
     rng = np.random.default_rng(ranks)
     inputs = [rng.normal(0, 1, 300).astype(DTYPES[dtype]).view(np.uint8) for _ in range(ranks)]
     results = set()
-    for variant in variants("all_reduce"):
+    for variant in (name for name in variants("all_reduce") if recipe("all_reduce", name).fold_order == "rank"):
         call = Call("all_reduce", variant, ranks, inputs[0].nbytes, dtype, "sum")
         call = lent(call) if variant == "zero_copy" else call
         outputs = Lockstep(layout).call(build(recipe("all_reduce", variant), layout, call), inputs)
@@ -247,3 +248,24 @@ def test_a_slot_of_a_few_broken_granules_still_carries_a_broadcast() -> None:
 def test_all_reduce_folds_shares_where_vectors_are_long(ranks: int, nbytes: int, variant: str) -> None:
     chosen = choose("all_reduce", nbytes, ranks)
     assert (chosen.variant, f"on {ranks} ranks" in chosen.reason) == (variant, variant == "two_shot")
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "nbytes", "dtype", "variant"),
+    [
+        ("reduce", 4, 16 << 10, "i32", "binomial"),
+        ("reduce", 4, 64 << 20, "u8", "binomial"),
+        ("reduce", 4, (16 << 10) - 4, "i32", "aggregate"),
+        ("reduce", 3, 1 << 20, "i32", "all"),
+        ("all_reduce", 12, 16 << 10, "i64", "doubling"),
+        ("all_reduce", 4, (512 << 10) - 8, "i64", "doubling"),
+        ("all_reduce", 4, 512 << 10, "i64", "two_shot"),
+        ("all_reduce", 3, 64 << 10, "i64", "two_shot"),
+        *(("reduce", 64, 1 << 20, dtype, "all") for dtype in ("f16", "bf16", "f32", "f64")),
+        *(("all_reduce", 64, 16 << 10, dtype, "all") for dtype in ("f16", "bf16", "f32", "f64")),
+        ("all_gather", 64, 16 << 10, "i32", "all"),
+    ],
+)
+def test_integers_alone_take_trees(collective: str, ranks: int, nbytes: int, dtype: str, variant: str) -> None:
+    """Where floats would be other bits than with every other size and variant."""
+    assert choose(collective, nbytes, ranks, dtype=dtype).variant == variant

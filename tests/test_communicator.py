@@ -599,8 +599,12 @@ def test_an_algorithm_that_breaks_a_rule_is_refused_before_it_runs(tmp_path: Pat
     file = tmp_path / "mine.py"
     file.write_text(OVERSTEPPING)
     mine = load_algorithm(f"{file}:far_block")
-    with pytest.raises(PlanError, match="region"):
+    with pytest.raises(ArgumentError, match="publish of block 40, the loop has 1 a rank"):
         together(lambda comm: comm.all_reduce(of(100), variant=mine), ranks=2)
+    file.write_text(OVERSTEPPING.replace("=40", "=0").replace("b.output(chunk", "b.output(4 + chunk"))
+    far = load_algorithm(f"{file}:far_block")
+    with pytest.raises(PlanError, match="operand dst is"):
+        together(lambda comm: comm.all_reduce(of(100), variant=far), ranks=2)
 
 
 def test_an_algorithm_whose_ranks_disagree_is_refused_before_it_runs(tmp_path: Path) -> None:

@@ -2,24 +2,28 @@
 
 from collectives.algorithms.all_gather import all_gather
 from collectives.algorithms.all_reduce import all_reduce
+from collectives.algorithms.all_reduce_doubling import all_reduce_doubling
 from collectives.algorithms.all_reduce_two_shot import all_reduce_two_shot
 from collectives.algorithms.all_to_all import all_to_all
 from collectives.algorithms.barrier import barrier
 from collectives.algorithms.broadcast import broadcast
 from collectives.algorithms.gather import gather
 from collectives.algorithms.reduce import reduce
+from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_scatter import reduce_scatter
 from collectives.algorithms.scatter import scatter
 
 SHIPPED = (
     all_gather,
     all_reduce,
+    all_reduce_doubling,
     all_reduce_two_shot,
     all_to_all,
     barrier,
     broadcast,
     gather,
     reduce,
+    reduce_binomial,
     reduce_scatter,
     scatter,
 )

@@ -2,14 +2,15 @@
 
 Each module is a layer, which adds one thing to those before it:
 
-    style -> part -> areas -> rounds -> transfers -> columns -> folds -> words
+    style -> part -> areas -> rounds -> signals -> transfers -> columns -> folds -> partners -> words
 
-streams of instructions, where blocks lie, rounds and slots, publishing and retrieving, the same for many peers at once,
-folding. Builders for two levels, for inboxes and for products add theirs to a Builder's.
+streams of instructions and their events, where blocks lie, rounds and slots, doorbells alone, publishing and
+retrieving, the same for many peers at once, folding all peers' blocks, folding one peer's. `misuse` tells users what
+they got wrong. Builders for two levels, for inboxes and for products add their words to a Builder's.
 """
 
 from collectives.builder.areas import Areas, Chunk
-from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH
+from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event
 from collectives.builder.style import AGGREGATE, ALL, HIERARCHICAL, LINE, NAIVE, STYLES, ZERO_COPY, Style
 from collectives.builder.words import Builder
 
@@ -28,5 +29,6 @@ __all__ = [
     "Areas",
     "Builder",
     "Chunk",
+    "Event",
     "Style",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,10 @@ from cxlemu.rounding import round_up
 
 
 class Chunk(NamedTuple):
-    """A part of every block that is published under one doorbell (one per line in the line style)."""
+    """A part of every block that is published under one doorbell (one per line in the line style).
+
+    A round without data is one chunk of no bytes.
+    """
 
     seq: int  # the round, relative to the call's first epoch
     number: int  # in its round
@@ -30,7 +33,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Areas:
-    """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk).
+    """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk) or per (bell, chunk).
 
     In the heap, block k is bytes [k * ``nbytes``, (k + 1) * ``nbytes``) of its writer's input; one that is no part of
     the input is the writer's slice of the output or, where that is private, has a place in the slots.
@@ -43,24 +46,52 @@ class Areas:
     lent: int = 0  # so many blocks are parts of the input
     input_of: dict[int, int] = field(default_factory=dict)  # writer -> region id, in the heap
     output_of: dict[int, int] = field(default_factory=dict)
+    blocks: int = 0  # so many a writer
+    bells: int = 0  # so many a rank and chunk
+    first_bell: int = 0  # where these begin: after doorbells of the blocks, where those carry the blocks themselves
 
 
 @dataclass
 class Placed(Part):
     """Places blocks, and finds them again."""
 
-    _areas: Areas = field(init=False)
+    _areas: Areas = field(init=False, default_factory=lambda: Areas({}, 0, 0))
+
+    @property
+    def areas(self) -> Areas:
+        """Of the loop that is under way, or was the last one."""
+        return self._areas
+
+    @property
+    def grain(self) -> int:
+        """Bytes that travel as one: parts of a chunk that are published by themselves begin at multiples of it."""
+        return PAYLOAD_BYTES if self.style.line else LINE_BYTES
 
     def _plan_areas(
-        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
     ) -> tuple[int, int, Areas]:
         """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
-        doorbells = self.layout.doorbells_per_rank // blocks
+        piece, step, areas = self._placed(nbytes, writers, blocks, spread, chunk_bytes, bells)
+        first_bell = blocks if self.style.line and bells else 0
+        return piece, step, replace(areas, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
+
+    def _doorbells_of(self, count: int, what: str) -> int:
+        """How many chunks they give each of so many. Raises ArgumentError where they do not suffice."""
+        doorbells = self.layout.doorbells_per_rank // count
         if doorbells < 1:
             raise ArgumentError(
-                f"{self.call}: {blocks} blocks a rank need as many doorbells, the layout has "
+                f"{self.call}: {count} {what} a rank need as many doorbells, the layout has "
                 f"{self.layout.doorbells_per_rank} per rank"
             )
+        return doorbells
+
+    def _placed(
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int, bells: int
+    ) -> tuple[int, int, Areas]:
+        if self.style.line:
+            doorbells = self._doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
+        else:
+            doorbells = self._doorbells_of(bells or blocks, "bells" if bells else "blocks")
         if self.style.line:  # every line carries its own flag and up to 56 bytes; a round is one chunk
             piece = doorbells * PAYLOAD_BYTES
             return piece, piece, Areas({}, 0, doorbells)
@@ -127,3 +158,7 @@ class Placed(Part):
     def _doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
         index = block * self._areas.doorbells_per_block + chunk.number + line
         return self.layout.published(writer, index)
+
+    def _flag(self, chunk: Chunk, writer: int, bell: int) -> int:
+        """A doorbell that stands for no block."""
+        return self._doorbell(chunk, writer, self._areas.first_bell + bell)

@@ -31,7 +31,9 @@ class Columns(Transfers):
                 self.publish(self.part(chunk, size), self.input(start), block=block)
             return
         self._enter(chunk.seq, "publish")
-        rows = self._rows("publish", len(blocks), lambda: self._push("publish", chunk, self.input(), 0, written=False))
+        rows = self._rows(
+            "publish", len(blocks), lambda: self._push("publish", chunk, [self.input()], 0, written=False)
+        )
         write, flush, _, signal = (rows[:, column] for column in range(4))
         write["dst"]["offset"] = flush["a"]["offset"] = blocks * self._areas.block_bytes + chunk.slot_offset
         write["a"]["offset"] = at
@@ -49,7 +51,7 @@ class Columns(Transfers):
                 self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
             return
         first = int(peers[0])
-        rows = self._rows("retrieve", len(peers), lambda: self.retrieve(self.output(), chunk, first, block=block))
+        rows = self._rows("retrieve", len(peers), lambda: self._take([self.output()], chunk, first, block, None))
         wait, drop, read = (rows[:, column] for column in range(3))
         wait["arg"] += ((peers - first) * self.layout.doorbells_per_rank).astype(np.int32)
         drop["a"]["id"] = read["a"]["id"] = self._regions_of(peers)

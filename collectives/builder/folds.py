@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collectives.builder import misuse
 from collectives.builder.areas import Chunk
 from collectives.builder.columns import Columns
+from collectives.builder.part import Event
 from collectives.rows import Ints, folded, operands
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp
 from cxlemu.plan.instructions import Records
@@ -28,13 +30,27 @@ class Folds(Columns):
         *,
         block: int = 0,
         republish: int | None = None,
-        after: int | None = None,
-    ) -> None:
-        """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block."""
+        after: Event | None = None,
+    ) -> Event:
+        """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block.
+
+        ``after``: what has to happen first, as when ``dst`` is still being published. Gives the event that follows it.
+        """
+        if self.foreign:
+            misuse.check_folds(self, "fold")
+            misuse.check_place(self, "fold", chunk, self.peers[0], block, 1, None)
+            if republish is not None:
+                misuse.check_place(self, "fold", chunk, self.rank, republish, 1, None)
+            misuse.check_local(self, "fold", dst, own)
+            misuse.check_event(self, "fold", after)
         self._order(after)
         if self.ranks >= FOLDED_AT_ONCE and self._at_once:
             self._fold_at_once(dst, chunk, own, block, republish)
-            return
+        else:
+            self._fold_one_by_one(dst, chunk, own, block, republish)
+        return self._record("retrieve")
+
+    def _fold_one_by_one(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
         sources = []
         for peer in range(self.ranks):
             if peer == self.rank:
@@ -51,7 +67,7 @@ class Folds(Columns):
             self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
         self._reduce(dst, chunk, sources, block, republish)
         if republish is not None:
-            self._push("retrieve", chunk, dst, republish, written=self._reduces_into(republish))
+            self._push("retrieve", chunk, [dst], republish, written=self._reduces_into(republish))
 
     def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
         self._combine(
@@ -122,7 +138,7 @@ class Folds(Columns):
             accumulator=self._scratch(chunk.nbytes),
         )
         if republish is not None:
-            self._push("retrieve", chunk, dst, republish, written=True)
+            self._push("retrieve", chunk, [dst], republish, written=True)
 
     def _combine_rows(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from collectives import contracts
 from collectives.builder.style import Style
 from collectives.rows import Ints, concatenated
+from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import (
     DTYPE_NAMES,
@@ -36,6 +38,14 @@ INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
 
 
+class Event(NamedTuple):
+    """All that one of this rank's streams does up to a moment. Words return events, and wait for one (``after``)."""
+
+    stream: str
+    at: int  # so many entries of the stream come before
+    free: int = -1  # whoever waits for it knows that slots of rounds up to this one are free
+
+
 @dataclass
 class Part:
     """``nbytes`` is the call's block size; offsets are in bytes."""
@@ -49,10 +59,12 @@ class Part:
     _regions: list[Region] = field(init=False, default_factory=list)
     _groups: list[Group] = field(init=False)
     _rounds: int = field(init=False, default=0)
-    _events: int = field(init=False, default=0)
+    _awaited: dict[tuple[str, int], int] = field(init=False, default_factory=dict)  # moments, and their event's number
+    _follows: dict[tuple[str, str], int] = field(init=False, default_factory=dict)  # a stream, and how far of another
+    _free: dict[str, int] = field(init=False, default_factory=dict)  # up to which round a stream knows slots are free
     _kernels: dict[Kernel, int] = field(init=False, default_factory=dict)
     _scratch_bytes: int = field(init=False, default=0)
-    _reserved: int = field(init=False, default=0)  # bytes of scratch memory that folds leave alone
+    _rows_at: tuple[int, int] = field(init=False, default=(0, 0))  # what folds have of it: from where, and how much
 
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.style.overlap else ("main",)
@@ -95,9 +107,12 @@ class Part:
 
     # --- streams ----------------------------------------------------------------------------------------------
 
-    def _instructions(self, name: str) -> list[Instruction | Records]:
+    def _stream_name(self, name: str) -> str:
         """Where overlapping is not asked for, there is one."""
-        return self._streams[name if self.style.overlap else "main"]
+        return name if self.style.overlap else "main"
+
+    def _instructions(self, name: str) -> list[Instruction | Records]:
+        return self._streams[self._stream_name(name)]
 
     def _emit(
         self,
@@ -121,31 +136,52 @@ class Part:
             Instruction(op, dtype, redop, flags, arg, value, nbytes, dst, dst2, *operands)
         )
 
-    def _record(self, stream: str = "publish") -> int | None:
-        """An event that follows all of the stream so far; with one stream, program order says as much."""
-        if not self.style.overlap:
-            return None
-        self._events += 1
-        self._emit(stream, Op.RECORD, arg=self._events - 1)
-        return self._events - 1
+    def _record(self, stream: str = "publish") -> Event:
+        """An event that follows all of the stream so far. It costs nothing until somebody waits for it."""
+        name = self._stream_name(stream)
+        return Event(name, len(self._streams[name]), self._free.get(name, -1))
 
-    def _order(self, event: int | None, stream: str = "retrieve") -> None:
-        if event is not None:
-            self._emit(stream, Op.AWAIT, arg=event)
+    def _order(self, event: Event | None, stream: str = "retrieve") -> None:
+        """The stream goes on only after the event. Nothing where program order, or what it waited for, says as much."""
+        name = self._stream_name(stream)
+        if event is None or event.stream == name:
+            return
+        self._free[name] = max(self._free.get(name, -1), event.free)
+        if event.at > self._follows.get((name, event.stream), 0):
+            self._follows[name, event.stream] = event.at
+            number = self._awaited.setdefault((event.stream, event.at), len(self._awaited))
+            self._emit(stream, Op.AWAIT, arg=number)
+
+    def _with_records(self, name: str) -> list[Instruction | Records]:
+        """A stream, and in it a RECORD of every event that somebody waits for."""
+        items = self._streams[name]
+        here = sorted((at, number) for (stream, at), number in self._awaited.items() if stream == name)
+        for at, number in reversed(here):
+            items.insert(at, Instruction(Op.RECORD, arg=number))
+        return items
 
     # --- memory -----------------------------------------------------------------------------------------------
 
-    def _scratch(self, nbytes: int, row: int = 0) -> Operand:
-        stride = round_up(nbytes, LINE_BYTES)
-        self._scratch_bytes = max(self._scratch_bytes, self._reserved + (row + 1) * stride)
-        return Operand(Kind.BUFFER, SCRATCH, 0, self._reserved + row * stride)
+    def scratch(self, nbytes: int) -> Operand:
+        """Room for ``nbytes`` bytes of this rank's own, for the whole call: what lies there is nobody else's.
 
-    def _reserve(self, nbytes: int) -> Operand:
-        """Scratch memory for the whole call, before anything is folded."""
-        place = Operand(Kind.BUFFER, SCRATCH, 0, self._reserved)
-        self._reserved += round_up(nbytes, LINE_BYTES)
-        self._scratch_bytes = max(self._scratch_bytes, self._reserved)
+        Ask once, before the rounds: every call of this word takes more. Raises ArgumentError for what is no size.
+        """
+        if not isinstance(nbytes, int) or nbytes < 0:
+            raise ArgumentError(f"{self.call}: scratch takes a number of bytes, not {nbytes!r}")
+        place = Operand(Kind.BUFFER, SCRATCH, 0, self._scratch_bytes)
+        self._scratch_bytes += round_up(nbytes, LINE_BYTES)
         return place
+
+    def _scratch(self, nbytes: int, row: int = 0) -> Operand:
+        """What a word needs for itself, and the next one may use again: rows of so many bytes."""
+        stride = round_up(nbytes, LINE_BYTES)
+        at, size = self._rows_at
+        if (row + 1) * stride > size:
+            at = at if at + size == self._scratch_bytes else self._scratch_bytes  # it grows, or moves to the end
+            self._rows_at = at, (row + 1) * stride
+            self._scratch_bytes = at + (row + 1) * stride
+        return Operand(Kind.BUFFER, SCRATCH, 0, at + row * stride)
 
     @cached_property
     def _buffers(self) -> tuple[Buffer, Buffer]:
@@ -153,6 +189,8 @@ class Part:
 
     def _resolve(self, operand: Operand) -> tuple[str, int]:
         """The memory that a local operand really is, in place or not."""
+        if operand.id == SCRATCH:
+            return "scratch", operand.offset
         buffer = self._buffers[operand.id]
         return (buffer.inside, buffer.at + operand.offset) if buffer.inside else (buffer.name, operand.offset)
 
@@ -162,12 +200,12 @@ class Part:
         kernels = sorted(self._kernels)  # ranks met them in other orders
         place = {self._kernels[kernel]: number for number, kernel in enumerate(kernels)}
         streams = tuple(
-            Stream(name, concatenated(self._numbered(item, place) for item in items))
-            for name, items in self._streams.items()
+            Stream(name, concatenated(self._numbered(item, place) for item in self._with_records(name)))
+            for name in self._streams
         )
         buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
         frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups), tuple(kernels))
-        return frame, RankPart(self.rank, buffers, streams, self._events)
+        return frame, RankPart(self.rank, buffers, streams, len(self._awaited))
 
     @staticmethod
     def _numbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from collectives.builder.areas import Chunk, Placed
-from collectives.builder.part import DONE_GROUP
+from collectives.builder import misuse
+from collectives.builder.areas import Areas, Chunk, Placed
+from collectives.builder.part import DONE_GROUP, Event
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Group, Instruction, Kernel, Op
+from cxlemu.plan import Frame, Group, Instruction, Kernel, Op, RankPart
 from cxlemu.rounding import round_up
 
 ROUNDS_MAX = 1 << 16
@@ -22,6 +24,8 @@ class Rounds(Placed):
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
     _lends: bool = field(init=False, default=False)  # and nothing else tells that it was read
     _answered: bool = field(init=False, default=False)
+    _rang: bool = field(init=False, default=False)  # a doorbell for which perhaps nobody waits
+    is_open: bool = field(init=False, default=False)  # a round is under way
 
     def rounds(
         self,
@@ -32,18 +36,23 @@ class Rounds(Placed):
         spread: str,
         answered: bool = False,
         chunk_bytes: int = 0,
+        bells: int = 0,
     ) -> Iterator[list[Chunk]]:
-        """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks.
+        """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks; none where there are none.
 
         ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
         or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N). ``answered``: everyone
         who reads a rank's blocks sends it what they became, and so need not say that they were read. ``chunk_bytes``:
-        chunks of that size, or smaller ones where a slot has no room, instead of as many as the style says.
+        chunks of that size, or smaller ones where a slot has no room, instead of as many as the style says. ``bells``:
+        so many doorbells a rank and chunk, instead of one for each block. Raises ArgumentError where a slot or the
+        doorbells do not suffice.
         """
+        if self.foreign:
+            misuse.check_loop(self, nbytes, writers, blocks, bells, spread)
         if nbytes == 0:
             return
         writers = list(range(self.ranks)) if writers is None else writers
-        piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes)
+        piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes, bells)
         self._answered = answered
         if nbytes > ROUNDS_MAX * piece:
             raise ArgumentError(
@@ -53,7 +62,7 @@ class Rounds(Placed):
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
-            self._entered = ""
+            self._begin()
             chunks = [
                 Chunk(seq, number, start + at, min(step, size - at), number * round_up(step, LINE_BYTES))
                 for number, at in enumerate(range(0, size, step))
@@ -61,14 +70,42 @@ class Rounds(Placed):
             for chunk in chunks:
                 self.part(chunk, chunk.nbytes)
             yield chunks
-            self._leave(seq)
-            self._rounds += 1
+            self._end(seq)
         if self._lends:  # the user may change it as soon as the call returns
             self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
             self._lends = False
 
-    def part(self, chunk: Chunk, nbytes: int) -> Chunk:
-        """The first bytes of a chunk. All ranks ask for all ranks' parts, as the table of checksums has them all."""
+    @contextmanager
+    def bells(self, count: int) -> Iterator[Chunk]:
+        """A round in which no bytes travel: every rank has ``count`` doorbells to ``signal``, and ``wait`` for.
+
+        Raises ArgumentError where there are not so many.
+        """
+        if self.foreign:
+            misuse.check_loop(self, 0, None, count, 0, "ranges")
+        self._doorbells_of(count, "bells")
+        self._areas = Areas({}, 0, 1, bells=count)
+        self._begin()
+        yield Chunk(self._rounds, 0, 0, 0, 0)
+        self._end(self._rounds)
+
+    @property
+    def round_number(self) -> int:
+        """Of the round that is under way, or else of the next one."""
+        return self._rounds
+
+    def part(self, chunk: Chunk, nbytes: int, at: int = 0) -> Chunk:
+        """``nbytes`` bytes of a chunk, from ``at`` on, a multiple of ``grain``; what lies beyond its end is left out.
+
+        With checksums all ranks ask for all ranks' parts, as the table of checksums has them all.
+        """
+        if self.foreign:
+            misuse.check_chunk(self, "part", chunk)
+            misuse.check_part(self, nbytes, at)
+        at = min(at, chunk.nbytes)
+        nbytes = min(nbytes, chunk.nbytes - at)
+        if at:
+            chunk = chunk._replace(offset=chunk.offset + at, slot_offset=chunk.slot_offset + at)
         if self.style.checked and nbytes:
             for name in ("crc32c", "crc32c_check"):
                 self._kernels.setdefault(Kernel(name, (nbytes,)), len(self._kernels))
@@ -82,10 +119,24 @@ class Rounds(Placed):
         self._say_done(self._rounds)
         self._rounds += 1
 
-    def _enter(self, seq: int, stream: str) -> None:
-        """Before the first store of a round: everyone is done with the round that used this slot before."""
+    def _begin(self) -> None:
+        self._entered, self._rang, self.is_open = "", False, True
+
+    def _end(self, seq: int) -> None:
+        self._leave(seq)
+        self._rounds += 1
+        self.is_open = False
+
+    def _enter(self, seq: int, stream: str, after: Event | None = None) -> None:
+        """Before the first store of a round: everyone is done with the round that used this slot before.
+
+        Whoever retrieved what a peer had stored in this round, or comes after that, knows as much from that peer.
+        """
         if not self._entered:
-            self._emit(stream, Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
+            name = self._stream_name(stream)
+            if max(self._free.get(name, -1), after.free if after else -1) < seq:
+                self._emit(stream, Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
+                self._free[name] = seq
             self._entered = stream
 
     def _leave(self, seq: int) -> None:
@@ -94,9 +145,15 @@ class Rounds(Placed):
         What this rank publishes beside that need not be waited for where a peer retrieves it, before that peer's own
         "done": a slot is used again only when all are done.
         """
-        if self._entered == "publish" and self.foreign:
+        if self.foreign and (self._entered == "publish" or self._rang):
             self._order(self._record())
         self._say_done(seq)
+
+    def finish(self) -> tuple[Frame, RankPart]:
+        """Raises ArgumentError for an algorithm that left a loop before its end."""
+        if self.is_open:
+            raise ArgumentError(f"{self.call}: rank {self.rank} leaves round {self._rounds} by break: end the loop")
+        return super().finish()
 
     def _say_done(self, seq: int) -> None:
         """Where nothing was accessed since the round before, this says it for both."""

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from collectives.builder import Builder, Chunk, Style
+from collectives.builder import Builder, Chunk, Event, Style
 from collectives.fused.shapes import WEIGHTS, Shapes, buffers, shapes
 from cxlemu.plan import DTYPES, Buffer, Frame, Gemm, Kernel, Kind, Op, Operand, RankPart
 
@@ -108,9 +108,9 @@ class FusedBuilder(Builder):
         peers = [peer for peer in self.order if peer != self.rank]
         return sorted(peers, key=lambda peer: (self.first_shard(peer) - self.first_shard(self.rank)) % self.ranks)
 
-    def scratch(self, rows: int, columns: int) -> Operand:
-        """Memory for a matrix."""
-        return self._reserve(rows * columns * self.itemsize)
+    def matrix(self, rows: int, columns: int) -> Operand:
+        """Scratch memory for one."""
+        return self.scratch(rows * columns * self.itemsize)
 
     def multiply(self, dst: Operand, a: Operand, rows: int) -> None:
         """So many rows of the result from as many of A: all of this rank's columns, tile by tile."""
@@ -137,11 +137,11 @@ class FusedBuilder(Builder):
         """This rank's A, whole."""
         self._emit("retrieve", Op.COPY, dst=dst, a=self.input(), nbytes=self.nbytes)
 
-    def ready(self, stream: str) -> int | None:
+    def ready(self, stream: str) -> Event:
         """An event that follows all of the stream so far."""
         return self._record(stream)
 
-    def after(self, stream: str, event: int | None) -> None:
+    def after(self, stream: str, event: Event | None) -> None:
         """What the stream does from here on comes after the event, if there is one."""
         self._order(event, stream)
 

@@ -7,7 +7,7 @@ that its rows are made of. Epochs only rise and every line has one writer, so th
 
 from __future__ import annotations
 
-from collectives.builder import Chunk
+from collectives.builder import Chunk, Event
 from collectives.fused.builder import FusedBuilder
 from cxlemu.plan import Operand
 
@@ -18,7 +18,7 @@ def all_gather_gemm(b: FusedBuilder) -> None:
     Read per rank: (N - 1) shards of A. Written per rank: its shard, with ``push`` N - 1 times.
     """
     push = b.gemm.transport == "push"
-    gathered = b.scratch(b.gemm.m, b.gemm.k)
+    gathered = b.matrix(b.gemm.m, b.gemm.k)
     missing = {first: {shard for shard in b.shards_from(first) if shard != b.rank} for first in b.first_shards}
     if missing[b.first_shard(b.rank)] and b.shards_a_tile > 1:
         b.copy_own(gathered.at(b.rank * b.nbytes))
@@ -96,44 +96,35 @@ class Partials:
 
     def __init__(self, b: FusedBuilder) -> None:
         self._b = b
-        self._matrix = b.scratch(b.gemm.m, b.gemm.n)
+        self._matrix = b.matrix(b.gemm.m, b.gemm.n)
         self._todo = {shard: b.row_tiles() for shard in range(b.ranks)}
-        self._events: dict[int, int | None] = {}  # of groups of shards: what follows their tile
-        self._last: dict[str, int] = {"publish": -1, "retrieve": -1}  # such an event that a stream has awaited
+        self._events: dict[int, Event] = {}  # of groups of shards: what follows their tile
 
     def place(self, shard: int, offset: int) -> Operand:
         return self._matrix.at(shard * self._b.nbytes + offset)
 
-    def published(self, chunks: list[Chunk]) -> list[int | None]:
+    def published(self, chunks: list[Chunk]) -> list[Event | None]:
         """Compute and publish these parts of all shards. Gives the events that this rank's own part follows."""
         b, mine = self._b, []
         for shard in b.order:
             for chunk in chunks:
                 computed = self._computed(shard, chunk)
                 if shard == b.rank:
-                    mine.append(computed if computed is not None else self._once("retrieve", shard))
+                    mine.append(computed)
                     continue
-                b.after("publish", computed if computed is not None else self._once("publish", shard))
+                b.after("publish", computed)
                 b.publish(chunk, self.place(shard, chunk.offset), block=shard)
         return mine
 
-    def _once(self, stream: str, shard: int) -> int | None:
-        """The event that a shard's group follows, unless the stream has awaited it, or a later one."""
-        event = self._events.get(self._b.first_shard(shard))
-        if event is None or event <= self._last[stream]:
-            return None
-        self._last[stream] = event
-        return event
-
-    def _computed(self, shard: int, chunk: Chunk) -> int | None:
-        """Compute what of this chunk is not; an event after it, or None where nothing was left to compute."""
+    def _computed(self, shard: int, chunk: Chunk) -> Event | None:
+        """Compute what of this chunk is not; an event after it, or None where that was awaited for an earlier chunk."""
         b, first = self._b, self._b.first_shard(shard)
         if b.shards_a_tile > 1:  # other shards' parts follow what is computed here
             if self._todo.pop(first, None):
                 rows = b.rows_from(first)
                 b.multiply(self.place(first, 0), b.input(rows.start * b.shapes.k * b.itemsize), len(rows))
                 self._events[first] = b.ready("compute")
-            return None
+            return self._events[first]
         todo = self._todo[shard]
         missing = [tile for tile in todo if tile.start * b.row_bytes < chunk.offset + chunk.nbytes]
         for tile in missing:

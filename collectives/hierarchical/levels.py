@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives.builder import SCRATCH, Areas, Chunk
+from collectives.builder import SCRATCH, Areas, Chunk, Event
 from collectives.hierarchical.level import Level
 from collectives.hierarchical.regions import Writers, placed
 from collectives.hierarchical.roles import Roles
 from collectives.rows import Ints
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Kind, Op, Operand
+from cxlemu.plan import Kind, Operand
 from cxlemu.rounding import round_up
 
 STREAMS = ("publish", "inside", "across", "retrieve")
@@ -60,7 +60,7 @@ class Levels(Roles):
         return self.rounds(nbytes, spread="ranges")
 
     def _plan_areas(
-        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
     ) -> tuple[int, int, Areas]:
         layout, (inside, across) = self.layout, self._needs
         regions, piece = placed(layout, inside, across, nbytes)
@@ -125,20 +125,17 @@ class Levels(Roles):
         row = chunk.seq % self.layout.slots * a_round + chunk.number
         return self.room("kept", row, self.layout.slots * a_round)
 
-    def record(self, stream: str) -> int:
+    def record(self, stream: str) -> Event:
         """An event that follows all of the stream so far."""
-        self._events += 1
-        self._emit(stream, Op.RECORD, arg=self._events - 1)
-        return self._events - 1
+        return self._record(stream)
 
-    def overwritten(self, stream: str) -> int | None:
+    def overwritten(self, stream: str) -> Event | None:
         """The same where the result will replace, in place, what the stream has read so far."""
         return self.record(stream) if self.call.in_place else None
 
-    def order(self, event: int | None, stream: str) -> None:
+    def order(self, event: Event | None, stream: str) -> None:
         """The stream goes on only after the event."""
-        if event is not None:
-            self._emit(stream, Op.AWAIT, arg=event)
+        self._order(event, stream)
 
     def _leave(self, seq: int) -> None:
         """What was read in other streams, and passed on to nobody, is over as well."""

@@ -28,7 +28,7 @@ def ring_all_gather(b: Sends) -> None:
             at = (b.rank - 1 - step) % b.ranks * b.nbytes
             for chunk in chunks:
                 passes = step + 1 < b.ranks - 1
-                came = b.receive(chunk, b.output(at + chunk.offset), left, lane=step, sent_on=passes)
+                came = b.receive(chunk, b.output(at + chunk.offset), left, lane=step)
                 if passes:
                     b.send(chunk, b.output(at + chunk.offset), right, lane=step + 1, after=came)
 
@@ -43,7 +43,7 @@ def ring_reduce_scatter(b: Sends) -> None:
             last = step == b.ranks - 2
             for chunk in chunks:
                 result = b.output(chunk.offset) if last else b.partial(chunk, step)
-                came = b.combine(chunk, result, own.at(chunk.offset), left, lane=step, last=last, sent_on=not last)
+                came = b.receive_reduce(chunk, result, own.at(chunk.offset), left, lane=step, last=last)
                 if not last:
                     b.send(chunk, result, right, lane=step + 1, after=came)
 
@@ -70,10 +70,10 @@ def ring_all_reduce(b: Sends) -> None:
                 if step < steps:
                     result = b.output(at) if step == steps - 1 else b.partial(chunk, step)
                     last = step == steps - 1
-                    came = b.combine(mine, result, b.input(at), left, lane=step, last=last, sent_on=passes)
+                    came = b.receive_reduce(mine, result, b.input(at), left, lane=step, last=last)
                 else:
                     result = b.output(at)
-                    came = b.receive(mine, result, left, lane=step, sent_on=passes)
+                    came = b.receive(mine, result, left, lane=step)
                 if passes:
                     b.send(mine, result, right, lane=step + 1, after=came)
 
@@ -89,7 +89,7 @@ def chain_broadcast(b: Sends) -> None:
                 b.send(chunk, b.input(chunk.offset), right)
                 continue
             passes = right != b.root
-            came = b.receive(chunk, b.output(chunk.offset), left, sent_on=passes)
+            came = b.receive(chunk, b.output(chunk.offset), left)
             if passes:
                 b.send(chunk, b.output(chunk.offset), right, after=came)
 
@@ -103,7 +103,7 @@ def chain_reduce(b: Sends) -> None:
             if left == b.root:
                 b.send(chunk, own, right)
             elif b.is_root:
-                b.combine(chunk, b.output(chunk.offset), own, left, last=True)
+                b.receive_reduce(chunk, b.output(chunk.offset), own, left, last=True)
             else:
                 folded = b.partial(chunk)
-                b.send(chunk, folded, right, after=b.combine(chunk, folded, own, left, sent_on=True))
+                b.send(chunk, folded, right, after=b.receive_reduce(chunk, folded, own, left))

@@ -34,12 +34,11 @@ def _slice(b: Sends, chunk: Chunk, *, tree: int, rank: int, at: int, of: Callabl
     for lane, child in enumerate(children):
         last = rank == 0 and child == children[-1]
         result = b.output(at) if rank == 0 else b.partial(chunk, tree)
-        whole = child == children[-1]
-        came = b.combine(chunk, result, folded, of(child), lane=first + lane, last=last, sent_on=whole)
+        came = b.receive_reduce(chunk, result, folded, of(child), lane=first + lane, last=last)
         folded = result
     if rank > 0:
         parent = of((rank - 1) // 2)
         b.send(chunk, folded, parent, lane=first + (rank - 1) % 2, after=came)
-        came = b.receive(chunk, b.output(at), parent, lane=first + 2, sent_on=bool(children), down=True)
+        came = b.receive(chunk, b.output(at), parent, lane=first + 2, down=True)
     for child in children:
         b.send(chunk, b.output(at), of(child), lane=first + 2, after=came, down=True)

@@ -1,8 +1,8 @@
 """Words for algorithms in which ranks send to each other: every rank has an inbox, into which its peers write.
 
-    send       wait until the slot is free, WRITE into the peer's inbox, FLUSH, FENCE, SIGNAL
-    receive    WAIT, INVALIDATE, READ
-    combine    WAIT, INVALIDATE, REDUCE with what this rank has
+    send              wait until the slot is free, WRITE into the peer's inbox, FLUSH, FENCE, SIGNAL
+    receive           WAIT, INVALIDATE, READ
+    receive_reduce    WAIT, INVALIDATE, REDUCE with what this rank has
 
 On a pool an inbox is a part of a card. Where cards are the ranks' own memories it lies in its reader's, and so do the
 doorbells that tell him: an RDMA write or a store over an XLink, and then the flag. Sending and receiving are streams of
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from collectives.builder import SCRATCH, Builder, Chunk
+from collectives.builder import SCRATCH, Builder, Chunk, Event
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Flag, Kind, Op, Operand, Region
@@ -32,7 +32,7 @@ class Sends(Builder):
     _lane_bytes: int = field(init=False, default=0)
     _slices: int = field(init=False, default=0)  # of a lane
     _inbox: int = field(init=False, default=0)  # the region of rank 0's
-    _sent: dict[int, int] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
+    _sent: dict[int, Event] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
 
     def slice_bytes(self, nbytes: int, at_least: int) -> int:
         return max(min(self.style.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
@@ -64,15 +64,14 @@ class Sends(Builder):
             self._regions.append(Region(rank % layout.cards, 1, LINE_BYTES, base, 0, lanes * piece))
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
-            self._entered = ""
+            self._begin()
             yield [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
             ]
             if "down" in self._streams:
-                self._order(self._happened("down"))
-            self._leave(seq)
-            self._rounds += 1
+                self._order(self._record("down"))
+            self._end(seq)
 
     def send(
         self,
@@ -82,10 +81,10 @@ class Sends(Builder):
         *,
         lane: int = 0,
         bell: int | None = None,
-        after: int | None = None,
+        after: Event | None = None,
         overwritten: bool = False,
         down: bool = False,
-    ) -> int | None:
+    ) -> Event | None:
         """Write into a peer's inbox, once the event ``after`` has happened. Nothing for an empty chunk.
 
         ``overwritten``: in place, the result will replace ``src``; give the returned event to whatever does so.
@@ -95,8 +94,7 @@ class Sends(Builder):
         stream = self._stream("publish", down)
         if not down:  # what goes down follows what came up, and so whoever waited for the slot
             self._enter(chunk.seq, "publish")
-        if after is not None:
-            self._emit(stream, Op.AWAIT, arg=after)
+        self._order(after, stream)
         place = self._place(chunk, to, lane)
         self._emit(stream, Op.WRITE, dst=place, a=src, nbytes=chunk.nbytes)
         self._emit(stream, Op.FLUSH, a=place, nbytes=chunk.nbytes)
@@ -104,8 +102,8 @@ class Sends(Builder):
         doorbell = self._bell(chunk, self.rank, to, lane if bell is None else bell)
         self._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
         if src.id == SCRATCH:
-            self._sent[src.offset] = self._happened(stream)
-        return self._happened(stream) if overwritten and self.call.in_place else None
+            self._sent[src.offset] = self._record(stream)
+        return self._record(stream) if overwritten and self.call.in_place else None
 
     def receive(
         self,
@@ -115,24 +113,19 @@ class Sends(Builder):
         *,
         lane: int = 0,
         bell: int | None = None,
-        after: int | None = None,
-        sent_on: bool = False,
+        after: Event | None = None,
         down: bool = False,
-    ) -> int | None:
-        """Read from this rank's inbox. Nothing for an empty chunk.
-
-        ``sent_on``: this rank will send it on; give the returned event to that.
-        """
+    ) -> Event | None:
+        """Read from this rank's inbox. Gives the event for whoever sends it on; nothing for an empty chunk."""
         if not chunk.nbytes:
             return None
         stream = self._stream("retrieve", down)
-        if after is not None:
-            self._emit(stream, Op.AWAIT, arg=after)
+        self._order(after, stream)
         place = self._arrived(stream, chunk, sender, lane, bell)
         self._emit(stream, Op.READ, dst=dst, a=place, nbytes=chunk.nbytes)
-        return self._happened(stream) if sent_on else None
+        return self._record(stream)
 
-    def combine(
+    def receive_reduce(
         self,
         chunk: Chunk,
         dst: Operand,
@@ -142,8 +135,7 @@ class Sends(Builder):
         lane: int = 0,
         bell: int | None = None,
         last: bool = False,
-        sent_on: bool = False,
-    ) -> int | None:
+    ) -> Event | None:
         """As ``receive``, folded with what this rank has. ``last``: nothing else is folded in, so that avg divides."""
         if not chunk.nbytes:
             return None
@@ -151,7 +143,7 @@ class Sends(Builder):
         divide = last and self.call.redop == "avg"
         flags, divisor = (Flag.DIVIDE, self.ranks) if divide else (0, 0)
         self._emit("retrieve", Op.REDUCE, arg=divisor, flags=flags, nbytes=chunk.nbytes, dst=dst, sources=[place, own])
-        return self._happened("retrieve") if sent_on else None
+        return self._record("retrieve")
 
     def partial(self, chunk: Chunk, lane: int = 0) -> Operand:
         """Where a slice of a lane that is folded further elsewhere lies meanwhile, once it is free again."""
@@ -181,8 +173,3 @@ class Sends(Builder):
         self._streams.setdefault("down", [])
         self._streams.setdefault("send_down", [])
         return "down" if name == "retrieve" else "send_down"
-
-    def _happened(self, stream: str) -> int:
-        self._events += 1
-        self._emit(stream, Op.RECORD, arg=self._events - 1)
-        return self._events - 1

@@ -38,7 +38,7 @@ def planned(
     else:
         if call.algorithm == AUTO:
             ways = Ways.of(topology, call.ranks) if space in (None, topology.pool_space) else None
-            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways)
+            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
         recipe = catalog.recipe(call.collective, choice.variant)
     return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
 

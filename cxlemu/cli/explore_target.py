@@ -86,7 +86,8 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
 
 def _shipped(collective: str, ranks: int, calls: Calls) -> Recipe:
     if calls.variant in (None, "auto"):
-        return recipe(collective, choose(collective, _block_bytes(collective, ranks, calls), ranks).variant)
+        chosen = choose(collective, _block_bytes(collective, ranks, calls), ranks, dtype=DTYPE)
+        return recipe(collective, chosen.variant)
     return recipe(collective, str(calls.variant))
 
 

@@ -93,7 +93,7 @@ class Wanted:
         if self.variant != "auto":
             return recipe(collective, self.variant)
         ways = Ways.of(Topology.load(self.config), self.ranks)
-        return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways).variant)
+        return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways, dtype=self.dtype).variant)
 
 
 def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:

@@ -117,7 +117,7 @@ class Spec(Model):
                 continue
             shape = Case(
                 collective=collective,
-                variant=choose(collective, nbytes, ranks).variant if variant == AUTO else variant,
+                variant=choose(collective, nbytes, ranks, dtype="u8").variant if variant == AUTO else variant,
                 ranks=ranks,
                 nbytes=nbytes,
                 op="sum" if contract.reduces else "none",

@@ -79,7 +79,7 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
     takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
     if takes_rounds:
         yield Case(collective, variant, ranks, rounds=2)
-    may_overwrite = collective in ("all_reduce", "all_to_all") and variant == "all"
+    may_overwrite = collective in ("all_reduce", "all_to_all") and variant in ("all", "doubling")
     may_lend = zero_copy and collective not in NEVER_LENT_IN_PLACE and collective in ("all_gather", "all_reduce")
     if may_overwrite or may_lend:
         yield Case(collective, variant, ranks, in_place=True)
@@ -177,6 +177,8 @@ def _blocks(case: Case) -> int:
         return case.ranks
     if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
         return case.ranks
+    if case.variant == "doubling":
+        return case.ranks.bit_length()  # a block for each step, and one that gives a result back
     results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"
     return case.ranks + 1 if results else 1
 

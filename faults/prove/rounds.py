@@ -40,10 +40,11 @@ class _Counting(Builder):
         spread: str,
         answered: bool = False,
         chunk_bytes: int = 0,
+        bells: int = 0,
     ) -> Iterator[list[Chunk]]:
         if nbytes:
             writers = list(range(self.ranks)) if writers is None else writers
-            self.loops.append((nbytes, self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes)[0]))
+            self.loops.append((nbytes, self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes, bells)[0]))
         return iter(())
 
 
