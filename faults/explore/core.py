@@ -52,7 +52,7 @@ def explore(
     """As faults.explore.search. Raises ArgumentError for a program that is too large for the search."""
     program, began = machine.program, time.monotonic()
     try:
-        stopped, trouble, states, transitions, finding, moves, outcomes = _search.explore(
+        stopped, trouble, states, transitions, nbytes, rounds, finding, moves, outcomes = _search.explore(
             tuple(map(_thread, program.threads)),
             tuple((word.line, word.initial) for word in program.words),
             len(program.lines),
@@ -79,6 +79,8 @@ def explore(
         schedule=schedule,
         outcomes=_Outcomes(machine, {Outcome(*outcome): path for *outcome, path in outcomes}),
         reason=_reason(stopped, trouble, budget),
+        nbytes=nbytes,
+        rounds=rounds,
     )
 
 

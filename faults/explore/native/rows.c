@@ -15,6 +15,11 @@ void rows_end(row_set *rows) {
     free(rows->slots);
 }
 
+void rows_clear(row_set *rows) {
+    memset(rows->slots, 0, rows->slot_count * sizeof *rows->slots);
+    rows->count = 0;
+}
+
 size_t rows_bytes(const row_set *rows) {
     return (size_t)rows->capacity * rows->width * sizeof *rows->rows + (size_t)rows->slot_count * sizeof *rows->slots;
 }

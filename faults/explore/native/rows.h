@@ -18,6 +18,7 @@ typedef struct {
 
 bool rows_begin(row_set *rows, uint32_t width);
 void rows_end(row_set *rows);
+void rows_clear(row_set *rows); /* it is empty again */
 size_t rows_bytes(const row_set *rows);
 
 /* The row's number, NO_ROW without memory. */
