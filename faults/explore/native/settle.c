@@ -173,6 +173,8 @@ static bool go(search *s, int t, bool *went) {
         }
         if (info->stored_nt & host) /* they arrive after what is posted, and take what is dirty along */
             return true;
+        if ((info->posted & host) && (n->what == SIGNAL || (info->dirty & host))) /* no chain posts on and on */
+            return true;
         switch (n->what) {
         case FLUSH: /* what is dirty may be evicted before; posted first, it may arrive then */
         case FLUSH_KEEP:
