@@ -277,12 +277,13 @@ static bool begin_rows(search *s, const outside *o) {
     s->at_events = s->at_registers + o->register_count;
     uint32_t width = (uint32_t)(s->at_events + (o->event_count + 15) / 16 + 1);
     int16_t zero;
-    if (!rows_begin(&s->states, width) || !rows_begin(&s->outcomes, width) || !number_of(s, 0, &zero))
+    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0) || !number_of(s, 0, &zero))
         return PyErr_NoMemory() != NULL;
     s->current = calloc(s->states.width, sizeof *s->current);
     s->next = calloc(s->states.width, sizeof *s->next);
     s->first = calloc(s->states.width, sizeof *s->first);
-    if (s->current == NULL || s->next == NULL || s->first == NULL)
+    s->trail.to = calloc(s->states.width, sizeof *s->trail.to);
+    if (s->current == NULL || s->next == NULL || s->first == NULL || s->trail.to == NULL)
         return PyErr_NoMemory() != NULL;
     for (int k = 0; k < o->register_count; k++)
         s->current[s->at_registers + k] = (uint16_t)zero;
@@ -309,7 +310,8 @@ static PyObject *schedule_to(search *s, uint32_t state) {
 
 static PyObject *outcome_at(search *s, uint32_t number) {
     const outside *o = s->outside;
-    const uint16_t *row = rows_at(&s->outcomes, number);
+    uint16_t *row = s->current;
+    rows_get(&s->outcomes, number, row);
     PyObject *registers = PyTuple_New(o->register_count), *memory = PyTuple_New(o->word_count);
     PyObject *ends = PyTuple_New(s->thread_count);
     for (int k = 0; registers != NULL && k < o->register_count; k++)
@@ -340,8 +342,9 @@ static PyObject *found(search *s, enum stopped stopped) {
         int what = s->finding == UNEXPECTED ? STORE : 0;
         finding = Py_BuildValue("iiiii", what, s->finding_thread, s->finding_line, s->finding_age, 0);
     }
-    return Py_BuildValue("iiIKKINNN", stopped, s->trouble, s->states.count, (unsigned long long)s->transitions,
-                         (unsigned long long)s->bytes_most, s->settling.rounds, finding, schedule, outcomes);
+    return Py_BuildValue("iiIKKiINNN", stopped, s->trouble, s->states.count, (unsigned long long)s->transitions,
+                         (unsigned long long)s->bytes_most, s->reduction != NULL, s->settling.rounds, finding, schedule,
+                         outcomes);
 }
 
 /* -- the function */
@@ -368,10 +371,13 @@ static void search_end(search *s, outside *o) {
     free(s->first);
     free(s->outcome_states);
     free(s->edges);
+    free(s->first_edges);
+    free(s->trail.to);
     free(s->ends);
     free(s->current);
     free(s->next);
     reduction_end(s->reduction);
+    settle_end(s);
     free(o->word_line);
     free(o->word_slot);
 }

@@ -96,6 +96,17 @@ bool search_note(search *s, move m) {
     return true;
 }
 
+/* For one number more in *array, at `count`. */
+static bool room_for(uint32_t **array, uint32_t count, uint32_t *capacity) {
+    if (count < *capacity)
+        return true;
+    uint64_t more = (uint64_t)*capacity + *capacity / 2 + 1024;
+    if (more > UINT32_MAX || !grow(array, more, sizeof **array))
+        return false;
+    *capacity = (uint32_t)more;
+    return true;
+}
+
 static bool note_first(search *s, int what, int who, int line, int age) {
     s->trail.count = s->trail.begin;
     const line_info *info = s->lines != NULL ? s->lines[line].info : NULL;
@@ -112,8 +123,7 @@ static bool arrive(search *s, int what, int who, int line, int age, bool obliged
     if (s->settling.on && !settle(s, arrival ? line : -1))
         return false;
     if (s->trail.follows) {
-        const uint16_t *to = rows_at(&s->states, s->trail.to);
-        s->trail.found = memcmp(to, s->next, s->states.width * sizeof *to) == 0;
+        s->trail.found = memcmp(s->trail.to, s->next, s->states.width * sizeof *s->next) == 0;
         return !s->trail.found;
     }
     uint32_t number = rows_add(&s->states, s->next, &fresh);
@@ -121,22 +131,14 @@ static bool arrive(search *s, int what, int who, int line, int age, bool obliged
         return search_fail(s, NO_MEMORY);
     s->is_obliged |= obliged;
     if (fresh) {
-        if (number >= s->parent_capacity) {
-            uint32_t more = 2 * s->parent_capacity + 1024;
-            if (!grow(&s->parents, more, sizeof *s->parents))
-                return search_fail(s, NO_MEMORY);
-            s->parent_capacity = more;
-        }
+        if (!room_for(&s->parents, number, &s->parent_capacity))
+            return search_fail(s, NO_MEMORY);
         s->parents[number] = s->at;
     }
     if (s->watch_ends && obliged) {
-        if (s->edge_count == s->edge_capacity) {
-            size_t more = 2 * s->edge_capacity + 1024;
-            if (!grow(&s->edges, more, sizeof *s->edges))
-                return search_fail(s, NO_MEMORY);
-            s->edge_capacity = more;
-        }
-        s->edges[s->edge_count++] = (edge){.from = s->at, .to = number};
+        if (!room_for(&s->edges, s->edge_count, &s->edge_capacity))
+            return search_fail(s, NO_MEMORY);
+        s->edges[s->edge_count++] = number;
     }
     return true;
 }
@@ -349,7 +351,7 @@ static bool note_end(search *s) {
 
 static void stuck(search *s, enum finding finding, uint32_t state) {
     const node *n;
-    memcpy(s->current, rows_at(&s->states, state), s->states.width * sizeof *s->current);
+    rows_get(&s->states, state, s->current);
     s->finding = finding;
     s->finding_state = state;
     s->finding_age = NO_CHOICE;
@@ -382,7 +384,12 @@ static bool expand(search *s) {
 static bool look_at(search *s, uint32_t state) {
     s->at = state;
     s->is_obliged = s->is_whole = false;
-    memcpy(s->current, rows_at(&s->states, state), s->states.width * sizeof *s->current);
+    if (s->watch_ends) {
+        if (!room_for(&s->first_edges, state, &s->first_edge_capacity))
+            return search_fail(s, NO_MEMORY);
+        s->first_edges[state] = s->edge_count;
+    }
+    rows_get(&s->states, state, s->current);
     for (int t = 0; t < s->thread_count; t++)
         if (complains(s, t))
             return false;
@@ -396,47 +403,40 @@ static bool look_at(search *s, uint32_t state) {
 
 /* -- a state from which no end is reached without nature's help */
 
+/* Backwards from the last state to the first, until no more are found that reach an end: most edges lead to later ones. */
 static bool find_endless(search *s) {
-    uint32_t states = s->states.count, waiting = 0;
-    uint32_t *begins = calloc((size_t)states + 2, sizeof *begins); /* of the edges that lead to a state */
-    uint32_t *from = malloc((s->edge_count + 1) * sizeof *from), *todo = malloc(((size_t)states + 1) * sizeof *todo);
+    uint32_t states = s->states.count;
     bool *reaches = calloc(states, sizeof *reaches);
-    bool fine = begins != NULL && from != NULL && todo != NULL && reaches != NULL;
-    for (size_t e = 0; fine && e < s->edge_count; e++)
-        begins[s->edges[e].to + 2]++;
-    for (uint32_t k = 2; fine && k < states + 2; k++)
-        begins[k] += begins[k - 1];
-    for (size_t e = 0; fine && e < s->edge_count; e++)
-        from[begins[s->edges[e].to + 1]++] = s->edges[e].from;
-    for (uint32_t k = 0; fine && k < s->end_count; k++) {
+    if (reaches == NULL || !room_for(&s->first_edges, states, &s->first_edge_capacity)) {
+        free(reaches);
+        return search_fail(s, NO_MEMORY);
+    }
+    s->first_edges[states] = s->edge_count;
+    for (uint32_t k = 0; k < s->end_count; k++)
         reaches[s->ends[k]] = true;
-        todo[waiting++] = s->ends[k];
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t k = states; k-- > 0;) {
+            for (uint32_t e = s->first_edges[k]; !reaches[k] && e < s->first_edges[k + 1]; e++)
+                if (reaches[s->edges[e]])
+                    more = reaches[k] = true;
+        }
     }
-    while (fine && waiting > 0) {
-        uint32_t state = todo[--waiting];
-        for (uint32_t e = begins[state]; e < begins[state + 1]; e++)
-            if (!reaches[from[e]]) {
-                reaches[from[e]] = true;
-                todo[waiting++] = from[e];
-            }
-    }
-    for (uint32_t k = 0; fine && k < states && s->finding == NO_FINDING; k++)
+    for (uint32_t k = 0; k < states && s->finding == NO_FINDING; k++)
         if (!reaches[k])
             stuck(s, LIVELOCK, k);
-    free(begins);
-    free(from);
-    free(todo);
     free(reaches);
-    return fine || search_fail(s, NO_MEMORY);
+    return true;
 }
 
 /* -- the search */
 
 static uint64_t bytes(const search *s) {
-    uint64_t sum = rows_bytes(&s->states) + rows_bytes(&s->outcomes) + s->edge_capacity * sizeof *s->edges;
+    uint64_t sum = rows_bytes(&s->states) + rows_bytes(&s->outcomes);
+    sum += ((uint64_t)s->edge_capacity + s->first_edge_capacity + s->parent_capacity) * sizeof(uint32_t);
     for (int line = 0; line < s->line_count; line++)
         sum += table_bytes(&s->lines[line]);
-    return sum + s->parent_capacity * sizeof *s->parents;
+    return sum;
 }
 
 /* No host needs copies of lines that none of its threads touches. */
@@ -523,9 +523,9 @@ bool search_retrace(search *s, uint32_t state) {
     for (uint32_t k = 0; fine && k < length; k++) {
         s->at = k == 0 ? 0 : way[k - 1];
         t->begin = t->count;
-        t->to = way[k];
+        rows_get(&s->states, way[k], t->to);
         t->found = false;
-        memcpy(s->current, rows_at(&s->states, s->at), s->states.width * sizeof *s->current);
+        rows_get(&s->states, s->at, s->current);
         expand(s);
         fine = t->found;
     }

@@ -45,13 +45,9 @@ typedef struct {
     move *moves;
     uint32_t count, capacity;
     bool follows, found;
-    uint32_t to;    /* the state that is looked for */
+    uint16_t *to;   /* the state that is looked for */
     uint32_t begin; /* where the moves from its parent begin */
 } trail;
-
-typedef struct {
-    uint32_t from, to;
-} edge;
 
 typedef struct {
     uint64_t states_max, bytes_max;
@@ -71,6 +67,8 @@ static const chosen_move ALL_MOVES = {-1, -1, -1};
 
 typedef struct reduction reduction;
 
+enum { FORGETTING = 3 }; /* ways to forget: RETIRE, RENEW, RENEW_FRESH */
+
 /* What settle.c takes for granted until the search meets the opposite, and then begins again. */
 typedef struct {
     bool on;
@@ -78,6 +76,7 @@ typedef struct {
     uint8_t thread_of[HOSTS_MAX]; /* of hosts that are alone */
     host_set writers[LINES_MAX];  /* hosts that store to a line, as far as is known */
     host_set trusting[LINES_MAX]; /* hosts that were taken for a line's only writer */
+    int32_t (*numbers)[HOSTS_MAX][FORGETTING]; /* [line]: of actions on it, of hosts that are alone */
     bool wrong;                   /* something was taken for granted that is not so */
     uint32_t rounds;
 } settling;
@@ -103,8 +102,9 @@ struct search {
     settling settling;
     uint16_t *first; /* the state before anything has happened */
     uint32_t *outcome_states; /* where each outcome was first seen */
-    edge *edges;              /* where threads and arrivals lead, if ends are watched */
-    size_t edge_count, edge_capacity;
+    uint32_t *edges;          /* where threads and arrivals lead, state by state, if ends are watched */
+    uint32_t *first_edges;    /* of each state that was looked at */
+    uint32_t edge_count, edge_capacity, first_edge_capacity;
     uint32_t *ends;
     uint32_t end_count;
     uint64_t transitions;
@@ -136,7 +136,8 @@ bool search_change(search *s, int line, line_action a);         /* by an action 
 bool search_proceed(search *s, int t, uint16_t from, uint8_t seen, int line);
 bool search_note(search *s, move m);
 
-bool settle_begin(search *s);
+bool settle_begin(search *s); /* false without memory */
+void settle_end(search *s);
 void settle_again(search *s); /* what was learned is taken into account */
 void settle_expanded(search *s, const thread *t, const node *n);
 bool settle_begun(search *s, int t, int line); /* a thread has flushed a line, and will fence it */

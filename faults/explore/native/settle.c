@@ -94,8 +94,19 @@ bool settle_begin(search *s) {
                 settle_expanded(s, &s->threads[t], &s->threads[t].nodes[k]);
         find_live(s, &s->threads[t]);
     }
-    return true;
+    how->numbers = calloc((size_t)s->line_count + 1, sizeof *how->numbers);
+    for (int line = 0; how->numbers != NULL && line < s->line_count; line++)
+        for (uint8_t host = 0; host < s->w.hosts; host++)
+            for (int way = 0; way < FORGETTING && (how->alone >> host & 1); way++) {
+                static const uint8_t WAYS[FORGETTING] = {RETIRE, RENEW, RENEW_FRESH};
+                line_action a = {.what = WAYS[way], .host = host, .rank = s->threads[how->thread_of[host]].rank};
+                if ((how->numbers[line][host][way] = table_action(&s->lines[line], a)) < 0)
+                    return false;
+            }
+    return how->numbers != NULL;
 }
+
+void settle_end(search *s) { free(s->settling.numbers); }
 
 void settle_again(search *s) {
     settling *how = &s->settling;
@@ -126,13 +137,16 @@ static bool act(search *s, int line, int32_t number, uint8_t *seen, int8_t *age)
     return true;
 }
 
-static bool renew(search *s, int line, int t, uint8_t what) {
-    const thread *self = &s->threads[t];
-    return search_change(s, line, (line_action){.what = what, .host = self->host, .rank = self->rank});
+enum way { RETIRED, RENEWED, RENEWED_IF_FRESH };
+
+static bool forget(search *s, int line, uint8_t host, enum way way) {
+    uint8_t seen;
+    int8_t age;
+    return act(s, line, s->settling.numbers[line][host][way], &seen, &age) || search_fail(s, s->lines[line].trouble);
 }
 
 bool settle_begun(search *s, int t, int line) {
-    return !(s->settling.alone >> s->threads[t].host & 1) || renew(s, line, t, RENEW);
+    return !(s->settling.alone >> s->threads[t].host & 1) || forget(s, line, s->threads[t].host, RENEWED);
 }
 
 /* A fence changes its own host's caches only, and nothing that it waits for is left. */
@@ -224,7 +238,7 @@ static bool renew_lookers(search *s, int line) {
         if (n == NULL)
             return false;
         bool loads = n->what == LOAD, waits = n->what == WAIT && (s->next[t] & 1);
-        if ((loads || waits) && n->line == line && !renew(s, line, t, loads ? RENEW_FRESH : RENEW))
+        if ((loads || waits) && n->line == line && !forget(s, line, (uint8_t)host, loads ? RENEWED_IF_FRESH : RENEWED))
             return false;
     }
     return true;
@@ -239,7 +253,7 @@ static bool retire(search *s, int t) {
         const line_info *info = info_of(s, line);
         bool looking = n->what != 0 && ((n->live & bit(line)) || ((s->next[t] & 1) && n->line == line));
         if (!looking && !((info->away | info->dirty | info->posted | info->stored_nt) >> host & 1) &&
-            !search_change(s, line, (line_action){.what = RETIRE, .host = host}))
+            !forget(s, line, host, RETIRED))
             return false;
     }
     return true;
@@ -248,7 +262,7 @@ static bool retire(search *s, int t) {
 bool settle_first(search *s) {
     for (int t = 0; t < s->thread_count; t++)
         for (int line = 0; line < s->line_count && (s->settling.alone >> s->threads[t].host & 1); line++)
-            if (!renew(s, line, t, RENEW))
+            if (!forget(s, line, s->threads[t].host, RENEWED))
                 return false;
     return settle(s, -1);
 }
