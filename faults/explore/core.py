@@ -7,8 +7,8 @@ state. None loses an outcome or a finding (docs/explorer.md says why):
   chooses among them when it looks. So nature needs neither prefetch nor drop.
 - ``checked_reads``: a load that must see one value does not branch; that any other one could be seen is the finding.
 - ``ample``: where one move may be made first, because nothing that others can do before is lost by that, only it is
-  (native/reduce.c for threads without branches). Threads with branches, each alone on its host, make free steps at once,
-  see what is newest, and forget what they will not look at (native/settle.c).
+  (native/reduce.c, for threads without branches). Threads with branches, each alone on its host, make free steps at
+  once, see what is newest, and forget what they will not look at (native/settle.c).
 
 States are compared whole, never by a hash alone: none can be missed.
 
