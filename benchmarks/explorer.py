@@ -1,11 +1,11 @@
-"""What the explorer spends on protocols: before its reductions, with them, and SPIN beside it. A table for docs/explorer.md.
+"""What the explorer spends on protocols, before its reductions and with them, beside SPIN: the table of docs/explorer.md.
 
     python -m benchmarks.explorer                          every protocol, a minute for each search
     python -m benchmarks.explorer bakery:3 --limit-s 300   this one, of three ranks
     python -m benchmarks.explorer --before ../old          with an older checkout, built, as what was before
 
-Each search runs in a process of its own; memory is what the process grew by. "Before" is, without --before, today's
-search with ``ample`` off, which takes the same states as the search did that had no reduction for threads with branches.
+Each search runs in a process of its own; memory is what that process grew by. "Before" is, without --before, today's
+search with ``ample`` off: it takes the states that the search took which had no reduction for threads with branches.
 SPIN searches the definition itself (benchmarks/spin.py), of the lines that the protocol touches, with its own partial
 order reduction, gcc -O2 -DSAFETY -DMEMLIM. A search that does not end in its time, or in 4 GiB, says how far it came.
 """
@@ -101,7 +101,9 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=60.0)
     parser.add_argument("--before", type=Path, default=ROOT)
     chosen = parser.parse_args()
-    print("| protocol, hosts | before: states | time | memory | now: states | time | memory | SPIN: states | time | memory |")
+    print(
+        "| protocol, hosts | before: states | time | memory | now: states | time | memory | SPIN: states | time | memory |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for spec in chosen.protocols:
         before = in_a_process(spec, chosen.before != ROOT, chosen.limit_s, chosen.before.resolve())

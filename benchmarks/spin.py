@@ -101,7 +101,7 @@ def promela(program: Program) -> str:
 
 
 def of_touched_lines(program: Program) -> Program:
-    """Without those that no step names: what caches do with them would only multiply states. Lines have one word each."""
+    """Without those that no step names: what caches do with them only multiplies states. Lines have one word each."""
     assert [word.line for word in program.words] == list(range(len(program.lines)))
     each = [nodes(thread) for thread in program.threads]
     used = sorted({step.place for steps in each for step, _ in steps.values() if step.place >= 0})
