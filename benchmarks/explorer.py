@@ -1,4 +1,4 @@
-"""What the explorer spends on protocols, before its reductions and with them, beside SPIN: the table of docs/explorer.md.
+"""What the explorer spends on protocols, before its reductions and now, beside SPIN: for docs/explorer.md.
 
     python -m benchmarks.explorer                          every protocol, a minute for each search
     python -m benchmarks.explorer bakery:3 --limit-s 300   this one, of three ranks
@@ -101,9 +101,8 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=60.0)
     parser.add_argument("--before", type=Path, default=ROOT)
     chosen = parser.parse_args()
-    print(
-        "| protocol, hosts | before: states | time | memory | now: states | time | memory | SPIN: states | time | memory |"
-    )
+    columns = " | ".join(f"{who}: states | time | memory" for who in ("before", "now", "SPIN"))
+    print(f"| protocol, hosts | {columns} |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for spec in chosen.protocols:
         before = in_a_process(spec, chosen.before != ROOT, chosen.limit_s, chosen.before.resolve())
