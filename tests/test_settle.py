@@ -236,6 +236,13 @@ def test_a_store_to_part_of_a_line_that_others_write_waits_its_turn() -> None:
     assert {outcome.memory for outcome in found.outcomes} == {(0, 1), (1, 0), (1, 1)}
 
 
+def test_a_wait_that_comes_too_late_hangs() -> None:
+    """The flag rises and falls again: passing at once is one way, not the only one."""
+    flag = (store(0, 1), Step(Do.FLUSH, 0), FENCE, store(0, 0), Step(Do.FLUSH, 0), FENCE)
+    found = search_all(straight(0, *flag), straight(1, Step(Do.WAIT, 0, 1)))
+    assert found.finding is not None and found.outcomes
+
+
 def test_two_reads_see_versions_in_their_order() -> None:
     """IRIW's half: the reader of both lines sees the second old only if it comes before."""
     found = search_all(
