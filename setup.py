@@ -27,7 +27,7 @@ NATIVE_HEADERS = (
 NATIVE_HEADERS += ("through",)
 COST = ("compute", "instruction", "tables", "transfer")
 COST_HEADERS = ("cost", "tables")
-SEARCH = ("line", "module", "reduce", "rows", "search", "table")
+SEARCH = ("line", "module", "reduce", "rows", "search", "settle", "table")
 PROVER = ("bells", "clock", "kernels", "lines", "module", "pass", "rules", "touch", "values")
 
 

@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from faults.explore import core
+from faults.explore.automaton import RankThread
 from faults.explore.result import Budget
-from faults.machine.program import Do, Program, Step, Straight, Word
+from faults.machine.program import Do, Program, Step, Straight, Thread, Word
 from faults.machine.steps import Machine
 
 RUNS = 3  # of each, alternating; the fastest counts
@@ -59,6 +61,7 @@ def message_passing(chunks: int = 2) -> Program:
 
 
 def promela(program: Program) -> str:
+    program = of_touched_lines(program)
     hosts, lines = program.hosts, len(program.lines)
     cells = hosts * lines
     options = [
@@ -69,7 +72,7 @@ def promela(program: Program) -> str:
         [
             f"byte pool[{lines}], presence[{cells}], data[{cells}], posted[{cells}], first[{cells}], second[{cells}];",
             f"bool dropping[{cells}], begun[{hosts}];",
-            f"byte pc[{hosts}];",
+            f"short pc[{hosts}];",
             "inline post(c) {",
             "  if :: posted[c] == 0 -> first[c] = data[c] :: else -> assert(posted[c] == 1); second[c] = data[c] fi;",
             "  posted[c]++; presence[c] = 1",
@@ -97,11 +100,50 @@ def promela(program: Program) -> str:
     )
 
 
+def of_touched_lines(program: Program) -> Program:
+    """Without those that no step names: what caches do with them only multiplies states. Lines have one word each."""
+    assert [word.line for word in program.words] == list(range(len(program.lines)))
+    each = [nodes(thread) for thread in program.threads]
+    used = sorted({step.place for steps in each for step, _ in steps.values() if step.place >= 0})
+    threads = []
+    for thread, steps in zip(program.threads, each, strict=True):
+        moved = {
+            k: (step._replace(place=used.index(step.place)) if step.place >= 0 else step, nexts)
+            for k, (step, nexts) in steps.items()
+        }
+        threads.append(Known(thread.host, thread.rank, thread.name, thread.first, moved))
+    words = tuple(program.words[line]._replace(line=k) for k, line in enumerate(used))
+    return Program(tuple(threads), words, tuple(program.lines[line] for line in used))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A thread, as far as a model of it goes: each node's step, and by what its load sees the node that follows."""
+
+    host: int
+    rank: int
+    name: str
+    first: int
+    nodes: dict[int, tuple[Step, dict[int, int]]]
+
+    def step(self, node: int) -> Step | None:
+        return self.nodes[node][0] if node in self.nodes else None
+
+    def next(self, node: int, value: int) -> int:
+        return self.nodes[node][1][value]
+
+    def failure(self, node: int) -> str:
+        return ""
+
+
 def _threads(program: Program) -> Iterator[tuple[str, str]]:
     lines = len(program.lines)
     for h, thread in enumerate(program.threads):
-        for k, step in enumerate(thread.steps):  # type: ignore[attr-defined]
-            here, on = f"pc[{h}] == {k}", f"pc[{h}]++"
+        for k, (step, nexts) in nodes(thread).items():
+            here, on = f"pc[{h}] == {k}", f"pc[{h}] = {nexts.get(0, k)}"
+            if step.do == Do.FAIL:
+                yield here, "assert(false)"
+                continue
             line, cell = step.place, h * lines + step.place
             fenced = f"posted[{cell}] == 0 && !dropping[{cell}]"
             pending = f"(posted[{cell}] == 2 -> second[{cell}] : first[{cell}])"
@@ -118,8 +160,11 @@ def _threads(program: Program) -> Iterator[tuple[str, str]]:
                 case Do.FENCE:
                     cells = range(h * lines, (h + 1) * lines)
                     yield " && ".join([here, *(f"posted[{c}] == 0 && !dropping[{c}]" for c in cells)]), on
-                case Do.LOAD:
+                case Do.LOAD if step.expect >= 0:
                     yield here, f"assert({shows} == {step.expect}); fetch({cell}, {line}); {on}"
+                case Do.LOAD:
+                    for value, after in nexts.items():
+                        yield f"{here} && {shows} == {value}", f"fetch({cell}, {line}); pc[{h}] = {after}"
                 case Do.INVALIDATE | Do.WAIT:
                     yield f"{here} && !begun[{h}]", f"flush({cell}); begun[{h}] = 1"
                     if step.do == Do.INVALIDATE:
@@ -128,6 +173,19 @@ def _threads(program: Program) -> Iterator[tuple[str, str]]:
                     looks = f"{here} && begun[{h}] && {fenced}"
                     yield f"{looks} && {shows} >= {step.value}", f"fetch({cell}, {line}); begun[{h}] = 0; {on}"
                     yield f"{looks} && presence[{cell}] && data[{cell}] < {step.value}", f"flush({cell})"
+
+
+def nodes(thread: Thread) -> dict[int, tuple[Step, dict[int, int]]]:
+    """Each node's step, and by what its load sees the node that follows; 0 where nothing is loaded. Of a protocol those
+    that a search has reached, with every value that it saw there: all there are, if it was complete."""
+    match thread:
+        case Known():
+            return thread.nodes
+        case RankThread():
+            return thread.reached()
+        case Straight():
+            return {k: (step, {0: k + 1}) for k, step in enumerate(thread.steps)}
+    raise TypeError(thread)
 
 
 def _nature(host: int, line: int, lines: int) -> Iterator[tuple[str, str]]:

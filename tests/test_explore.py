@@ -704,7 +704,7 @@ def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pyte
 def test_exit_codes() -> None:
     target = f"{EXAMPLES / 'shared_line.py'}:fixed"
     assert cxlemu("explore", target).exit_code == 0
-    assert cxlemu("explore", target, "--budget-states", 10).exit_code == 3
+    assert cxlemu("explore", target, "--budget-states", 2).exit_code == 3
     assert cxlemu("explore", target, "--strategy", "random", "--runs", 3).exit_code == 3
 
 

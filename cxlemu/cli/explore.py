@@ -17,7 +17,7 @@ from cxlemu.cli.schedule_table import console, schedule_table
 from cxlemu.cli.targets import NEVER, check_options, target
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
-from cxlemu.units import BytesParam
+from cxlemu.units import BytesParam, format_bytes
 from faults.explore.check import ENGINES, follow, search
 from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Budget, Exploration
@@ -69,6 +69,9 @@ from faults.verdict import Verdict
 @click.option("--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True)
 @click.option("--budget-s", type=click.FloatRange(0, min_open=True), default=Budget().seconds, show_default=True)
 @click.option(
+    "--budget-bytes", type=BytesParam(), default=format_bytes(Budget().nbytes), show_default=True, help="Of exhaustive."
+)
+@click.option(
     "--replay", metavar="TOKEN|FILE", help="This execution, a token or what --json wrote, and all that can follow it."
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
@@ -93,6 +96,7 @@ def command(
     seed: int,
     budget_states: int,
     budget_s: float,
+    budget_bytes: int,
     replay: str | None,
     json_file: Path | None,
 ) -> None:
@@ -122,7 +126,7 @@ def command(
     \b
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.
     """
-    chosen, budget = parse(strategy), Budget(budget_states, budget_s)
+    chosen, budget = parse(strategy), Budget(budget_states, budget_s, budget_bytes)
     check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
     if (program is None) == (algorithm is None):
@@ -180,8 +184,11 @@ def _print(machine: Machine, result: Exploration, what: str, again: list[str], n
         out.print(f"{what}: unknown: {result.reason}", style="bold yellow", markup=False)
     else:
         out.print(f"{what}: ok, in every execution", style="bold green", markup=False)
-    speed = f"{result.states} states, {result.transitions} transitions, {result.seconds:.2f} s"
+    memory = f"{format_bytes(result.nbytes)}, " if result.nbytes else ""
+    speed = f"{result.states} states, {result.transitions} transitions, {memory}{result.seconds:.2f} s"
     out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")
+    if result.reductions:
+        out.print(f"reduced by {', '.join(result.reductions)}; states are compared whole, so none can be missed")
     if note:
         out.print(f"note: {note}")
     if result.schedule:
@@ -200,6 +207,8 @@ def _document(machine: Machine, result: Exploration, program: str, ranks: int, s
         "reason": result.reason,
         "states": result.states,
         "transitions": result.transitions,
+        "bytes": result.nbytes,
+        "reductions": list(result.reductions),
         "seconds": result.seconds,
         "finding": finding and {"kind": finding.kind.value, "rank": finding.thread, "text": finding.text},
         "schedule": to_json(result.schedule),

@@ -47,6 +47,10 @@ class RankThread:
             here.next[value] = self._node((*here.history, value), here.step)
         return here.next[value]
 
+    def reached(self) -> dict[int, tuple[Step, dict[int, int]]]:
+        """All nodes found so far that have a step, each with the nodes that follow by what was received."""
+        return {k: (node.step, dict(node.next)) for k, node in enumerate(self._nodes) if node.step is not None}
+
     def failure(self, node: int) -> str:
         """What the exception said, where the step is a FAIL."""
         return self._nodes[node].failure

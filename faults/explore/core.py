@@ -1,12 +1,16 @@
 """Every execution of a program, found by the search in C (native/), a thousand times faster than by the definition.
 
 Three reductions make the search small, and each can be switched off; without them it is the definition's, state for
-state. None loses an outcome or a finding:
+state. None loses an outcome or a finding (docs/explorer.md says why):
 
 - ``lazy``: clean copies are not followed. Of each line the versions that a copy could still be are kept, and a load
   chooses among them when it looks. So nature needs neither prefetch nor drop.
 - ``checked_reads``: a load that must see one value does not branch; that any other one could be seen is the finding.
-- ``ample``: where one move may be made first, because nothing that others can do before is lost by that, only it is.
+- ``ample``: where one move may be made first, because nothing that others can do before is lost by that, only it is
+  (native/reduce.c, for threads without branches). Threads with branches, each alone on its host, make free steps at
+  once, see what is newest, and forget what they will not look at (native/settle.c).
+
+States are compared whole, never by a hash alone: none can be missed.
 
 A finding comes with a schedule of the definition's moves, worked out from the reduced one (concrete.py).
 """
@@ -52,7 +56,7 @@ def explore(
     """As faults.explore.search. Raises ArgumentError for a program that is too large for the search."""
     program, began = machine.program, time.monotonic()
     try:
-        stopped, trouble, states, transitions, finding, moves, outcomes = _search.explore(
+        stopped, trouble, states, transitions, nbytes, reduced, rounds, finding, moves, outcomes = _search.explore(
             tuple(map(_thread, program.threads)),
             tuple((word.line, word.initial) for word in program.words),
             len(program.lines),
@@ -79,6 +83,12 @@ def explore(
         schedule=schedule,
         outcomes=_Outcomes(machine, {Outcome(*outcome): path for *outcome, path in outcomes}),
         reason=_reason(stopped, trouble, budget),
+        nbytes=nbytes,
+        rounds=max(rounds, 1),
+        reductions=(
+            *(name for name, on in (("lazy", lazy), ("checked_reads", checked_reads), ("ample", reduced)) if on),
+            *(("free_steps", "renewal", "retirement") if rounds else ()),
+        ),
     )
 
 

@@ -53,3 +53,6 @@ class Exploration:
     schedule: Schedule = ()
     outcomes: Mapping[Outcome, Schedule] = field(default_factory=dict)  # one execution that leads to each
     reason: str = ""  # of UNKNOWN: what ran out
+    nbytes: int = 0  # of memory that the search in C had at most
+    rounds: int = 1  # how often it began: once more for each thing that it had wrongly taken for granted
+    reductions: tuple[str, ...] = ()  # by their names in core.py and native/settle.c

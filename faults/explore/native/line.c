@@ -42,6 +42,8 @@ static void forget(const world *w, line_state *s) {
         cached_line *c = &s->host[h];
         if (c->presence == DIRTY || c->posted_count > 0 || (s->away >> h & 1))
             c->floor = newest(s);
+        if (s->away >> h & 1)
+            c->fresh = false;
         if (c->presence == CLEAN && (c->posted_count > 0 || (s->away >> h & 1)))
             absent(s, h);
         for (unsigned v = c->floor; v < s->versions && c->presence == CLEAN; v++)
@@ -205,12 +207,15 @@ static int on_what_it_finds(const world *w, const line_state *before, line_actio
         cached_line *c = &r->state.host[a.host];
         if (a.what == WAIT && w->values[r->seen] < w->values[a.value])
             continue;
-        if (a.what != PEEK)
+        if (a.what != PEEK) {
             hold(w, &r->state, a.host, &choices[k]);
+            c->fresh = false;
+        }
         if (a.what == STORE || a.what == SIGNAL) {
             memcpy(c->data, choices[k].data, sizeof(content));
             c->data[a.word] = a.value;
             c->presence = DIRTY;
+            r->state.away = (host_set)((s.away & ~(1u << a.host)) | s.crashed);
         }
         if (a.what == SIGNAL && !flush(w, &r->state, a))
             return TOO_MUCH;
@@ -255,6 +260,15 @@ static int on_its_own(const world *w, line_state *s, line_action a) {
         return 1;
     case RETIRE:
         s->away |= (host_set)(1u << a.host);
+        return 1;
+    case RENEW:
+    case RENEW_FRESH:
+        if (c->presence == DIRTY || c->posted_count > 0 || (a.what == RENEW_FRESH && !c->fresh))
+            return 1;
+        absent(s, a.host);
+        c->fresh = true;
+        s->rank[a.rank].flushed_at = 0;
+        s->away = (host_set)((s->away & ~(1u << a.host)) | s->crashed);
         return 1;
     case LAND:
         if (c->posted_count == 0)
@@ -329,6 +343,8 @@ int line_apply(const world *w, const line_state *s, line_action a, line_result *
 }
 
 /* -- of a state */
+
+host_set line_away(const line_state *s) { return s->away & (host_set)~s->crashed; }
 
 host_set line_dirty(const world *w, const line_state *s) {
     unsigned hosts = 0;

@@ -34,7 +34,7 @@ enum what {
     CRASH,
     FAIL,
     PEEK,   /* a LOAD of which all that it could see is looked at, and nothing changes */
-    RETIRE, /* a host will never touch the line again */
+    RETIRE, /* a host will not look at the line again before it has flushed and fenced it */
     AGAIN,
     LAND,
     LAND_NT,
@@ -43,6 +43,8 @@ enum what {
     DROP,
     PREFETCH,
     LOSE,
+    RENEW,        /* what a copy of the line could be is out of date: a host may see the newest version only */
+    RENEW_FRESH, /* the same, of a line that has not been looked at since it was renewed */
 };
 
 typedef struct {
@@ -63,6 +65,7 @@ typedef struct {
     uint8_t presence;
     content data;
     rank_set dropping; /* whose flush has still to take the copy out */
+    bool fresh;        /* lazy: renewed, and not looked at since: there is no copy unless nature fetched one */
     uint8_t floor;     /* lazy: the oldest version that a copy brought in unseen can be */
     uint8_t posted_count;
     write_back posted[POSTED_MAX]; /* oldest first */
@@ -84,7 +87,7 @@ typedef struct {
 } line_state;
 
 typedef struct {
-    uint8_t hosts, ranks, words;
+    uint8_t hosts, ranks;
     uint8_t host_of[RANKS_MAX];
     bool lazy;
     const int64_t *values; /* by number */
@@ -103,6 +106,7 @@ enum { TOO_MUCH = -1 }; /* instead of a number of results: more versions, write-
 int line_apply(const world *w, const line_state *s, line_action a, line_result *out);
 
 /* Of a state, where it matters: */
+host_set line_away(const line_state *s);
 host_set line_dirty(const world *w, const line_state *s);
 host_set line_posted(const world *w, const line_state *s);
 rank_set line_stored_nt(const world *w, const line_state *s);

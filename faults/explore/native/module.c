@@ -202,7 +202,7 @@ static bool begin_lines(search *s, const uint8_t *filled) {
                 return REFUSE("a program has at most %d different values", VALUES_MAX);
             data[k] = (uint8_t)number;
         }
-        if (!table_begin(&s->lines[line], &s->w, data))
+        if (!table_begin(&s->lines[line], &s->w, data, filled[line]))
             return PyErr_NoMemory() != NULL;
     }
     return true;
@@ -277,12 +277,13 @@ static bool begin_rows(search *s, const outside *o) {
     s->at_events = s->at_registers + o->register_count;
     uint32_t width = (uint32_t)(s->at_events + (o->event_count + 15) / 16 + 1);
     int16_t zero;
-    if (!rows_begin(&s->states, width) || !rows_begin(&s->outcomes, width) || !number_of(s, 0, &zero))
+    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0) || !number_of(s, 0, &zero))
         return PyErr_NoMemory() != NULL;
     s->current = calloc(s->states.width, sizeof *s->current);
     s->next = calloc(s->states.width, sizeof *s->next);
-    s->origin_capacity = 1024;
-    if (s->current == NULL || s->next == NULL || !grow(&s->origins, s->origin_capacity, sizeof *s->origins))
+    s->first = calloc(s->states.width, sizeof *s->first);
+    s->trail.to = calloc(s->states.width, sizeof *s->trail.to);
+    if (s->current == NULL || s->next == NULL || s->first == NULL || s->trail.to == NULL)
         return PyErr_NoMemory() != NULL;
     for (int k = 0; k < o->register_count; k++)
         s->current[s->at_registers + k] = (uint16_t)zero;
@@ -291,26 +292,26 @@ static bool begin_rows(search *s, const outside *o) {
 
 /* -- findings */
 
-static PyObject *schedule_to(const search *s, uint32_t state) {
-    PyObject *moves = PyList_New(0);
-    for (; moves != NULL && state != 0; state = s->origins[state].parent) {
-        const origin *o = &s->origins[state];
-        int line = s->at_lines + o->line;
-        const line_info *info = s->lines != NULL ? s->lines[o->line].info : NULL;
-        bool made = info[rows_at(&s->states, state)[line]].pool != info[rows_at(&s->states, o->parent)[line]].pool;
-        PyObject *move = Py_BuildValue("iiiii", o->code >> 6, o->code & 63, o->line, o->age, made);
-        if (move == NULL || PyList_Append(moves, move) < 0)
+static PyObject *schedule_to(search *s, uint32_t state) {
+    if (!search_retrace(s, state))
+        return PyErr_NoMemory();
+    const trail *t = &s->trail;
+    PyObject *moves = PyList_New(t->count);
+    for (uint32_t k = 0; moves != NULL && k < t->count; k++) {
+        const move *m = &t->moves[k];
+        PyObject *item = Py_BuildValue("iiiii", m->what, m->who, m->line, m->age, m->made);
+        if (item == NULL)
             Py_CLEAR(moves);
-        Py_XDECREF(move);
+        else
+            PyList_SET_ITEM(moves, k, item);
     }
-    if (moves != NULL && PyList_Reverse(moves) < 0)
-        Py_CLEAR(moves);
     return moves;
 }
 
-static PyObject *outcome_at(const search *s, uint32_t number) {
+static PyObject *outcome_at(search *s, uint32_t number) {
     const outside *o = s->outside;
-    const uint16_t *row = rows_at(&s->outcomes, number);
+    uint16_t *row = s->current;
+    rows_get(&s->outcomes, number, row);
     PyObject *registers = PyTuple_New(o->register_count), *memory = PyTuple_New(o->word_count);
     PyObject *ends = PyTuple_New(s->thread_count);
     for (int k = 0; registers != NULL && k < o->register_count; k++)
@@ -327,7 +328,7 @@ static PyObject *outcome_at(const search *s, uint32_t number) {
     return Py_BuildValue("NNNN", registers, memory, ends, schedule_to(s, s->outcome_states[number]));
 }
 
-static PyObject *found(const search *s, enum stopped stopped) {
+static PyObject *found(search *s, enum stopped stopped) {
     PyObject *outcomes = PyList_New(0);
     for (uint32_t k = 0; outcomes != NULL && k < s->outcomes.count; k++) {
         PyObject *outcome = outcome_at(s, k);
@@ -341,8 +342,9 @@ static PyObject *found(const search *s, enum stopped stopped) {
         int what = s->finding == UNEXPECTED ? STORE : 0;
         finding = Py_BuildValue("iiiii", what, s->finding_thread, s->finding_line, s->finding_age, 0);
     }
-    return Py_BuildValue("iiIKNNN", stopped, s->trouble, s->states.count, (unsigned long long)s->transitions, finding,
-                         schedule, outcomes);
+    return Py_BuildValue("iiIKKiINNN", stopped, s->trouble, s->states.count, (unsigned long long)s->transitions,
+                         (unsigned long long)s->bytes_most, s->reduction != NULL, s->settling.rounds, finding, schedule,
+                         outcomes);
 }
 
 /* -- the function */
@@ -364,13 +366,18 @@ static void search_end(search *s, outside *o) {
     free(s->initial);
     rows_end(&s->states);
     rows_end(&s->outcomes);
-    free(s->origins);
+    free(s->parents);
+    free(s->trail.moves);
+    free(s->first);
     free(s->outcome_states);
     free(s->edges);
+    free(s->first_edges);
+    free(s->trail.to);
     free(s->ends);
     free(s->current);
     free(s->next);
     reduction_end(s->reduction);
+    settle_end(s);
     free(o->word_line);
     free(o->word_slot);
 }
@@ -432,6 +439,8 @@ static PyObject *py_explore(PyObject *self, PyObject *args) {
         s->reduction = reduction_begin(s);
         ready = s->reduction != NULL || PyErr_NoMemory() != NULL;
     }
+    if (ready && ample && lazy && !s->straight)
+        ready = settle_begin(s) || PyErr_NoMemory() != NULL;
     if (ready) {
         o->released = PyEval_SaveThread();
         stopped = search_run(s, (budget){.states_max = states_max, .bytes_max = bytes_max, .seconds_max = seconds_max});

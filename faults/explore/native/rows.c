@@ -1,83 +1,147 @@
+#include "rows.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "rows.h"
+enum { FEW = 16 };
 
-bool rows_begin(row_set *rows, uint32_t width) {
-    *rows = (row_set){.width = (width + 3) / 4 * 4, .capacity = 1024, .slot_count = 4096};
-    rows->rows = malloc((size_t)rows->capacity * rows->width * sizeof *rows->rows);
-    rows->slots = calloc(rows->slot_count, sizeof *rows->slots);
-    return rows->rows != NULL && rows->slots != NULL;
+static bool begin(item_set *set) {
+    *set = (item_set){.capacity = FEW, .slot_count = 2 * FEW};
+    set->items = malloc(set->capacity * sizeof *set->items);
+    set->slots = calloc(set->slot_count, sizeof *set->slots);
+    return set->items != NULL && set->slots != NULL;
+}
+
+static void set_order(row_set *rows, uint32_t spread) {
+    for (uint32_t k = 0; k < rows->width; k++)
+        rows->order[k] = rows->width;
+    for (uint32_t k = 0; k < spread; k++)
+        rows->order[(size_t)k * rows->width / spread] = k;
+    for (uint32_t k = 0, next = spread; k < rows->width; k++)
+        if (rows->order[k] == rows->width)
+            rows->order[k] = next++;
+}
+
+bool rows_begin(row_set *rows, uint32_t width, uint32_t spread) {
+    uint32_t leaves = (width + IN_A_LEAF - 1) / IN_A_LEAF;
+    *rows = (row_set){.leaves = leaves, .node_count = 2 * leaves - 1, .width = leaves * IN_A_LEAF};
+    rows->nodes = calloc(rows->node_count, sizeof *rows->nodes);
+    rows->places = calloc(rows->node_count, sizeof *rows->places);
+    rows->order = calloc(rows->width, sizeof *rows->order);
+    bool fine = rows->nodes != NULL && rows->places != NULL && rows->order != NULL;
+    if (fine)
+        set_order(rows, spread);
+    for (uint32_t k = 0; fine && k < rows->node_count; k++)
+        fine = begin(&rows->nodes[k]);
+    return fine;
 }
 
 void rows_end(row_set *rows) {
-    free(rows->rows);
-    free(rows->slots);
+    for (uint32_t k = 0; rows->nodes != NULL && k < rows->node_count; k++) {
+        free(rows->nodes[k].items);
+        free(rows->nodes[k].slots);
+    }
+    free(rows->nodes);
+    free(rows->places);
+    free(rows->order);
+}
+
+void rows_clear(row_set *rows) {
+    for (uint32_t k = 0; k < rows->node_count; k++) {
+        memset(rows->nodes[k].slots, 0, rows->nodes[k].slot_count * sizeof *rows->nodes[k].slots);
+        rows->nodes[k].count = 0;
+    }
+    rows->count = 0;
 }
 
 size_t rows_bytes(const row_set *rows) {
-    return (size_t)rows->capacity * rows->width * sizeof *rows->rows + (size_t)rows->slot_count * sizeof *rows->slots;
+    size_t sum = rows->node_count * (sizeof *rows->nodes + sizeof *rows->places);
+    for (uint32_t k = 0; k < rows->node_count; k++)
+        sum += rows->nodes[k].capacity * sizeof(uint64_t) + rows->nodes[k].slot_count * sizeof(uint32_t);
+    return sum;
 }
 
-static inline uint64_t hash(const uint16_t *row, uint32_t width) {
-    uint64_t h = 0x9E3779B97F4A7C15u;
-    for (uint32_t k = 0; k < width; k += 4) {
-        uint64_t four;
-        memcpy(&four, row + k, sizeof four);
-        h = (h ^ four) * 0xFF51AFD7ED558CCDu;
-        h ^= h >> 32;
-    }
-    h *= 0xC4CEB9FE1A85EC53u;
-    return h ^ h >> 29;
+static inline uint32_t hash(uint64_t item) {
+    item = (item ^ item >> 32) * 0xFF51AFD7ED558CCDu;
+    item = (item ^ item >> 32) * 0xC4CEB9FE1A85EC53u;
+    return (uint32_t)(item >> 32);
 }
 
-static const uint64_t HIGH = 0xFFFFFFFF00000000u;
-
-static bool more_slots(row_set *rows) {
-    uint32_t slots = rows->slot_count * 2;
-    uint64_t *fresh = calloc(slots, sizeof *fresh);
-    if (fresh == NULL)
-        return false;
-    for (uint32_t k = 0; k < rows->count; k++) {
-        uint64_t h = hash(rows_at(rows, k), rows->width);
-        uint32_t at = (uint32_t)h & (slots - 1);
-        while (fresh[at] != 0)
-            at = (at + 1) & (slots - 1);
-        fresh[at] = (h & HIGH) | (k + 1);
-    }
-    free(rows->slots);
-    rows->slots = fresh;
-    rows->slot_count = slots;
-    return true;
-}
-
-static bool more_rows(row_set *rows) {
-    size_t capacity = (size_t)rows->capacity * 2;
-    uint16_t *larger = capacity > UINT32_MAX / 2 ? NULL : realloc(rows->rows, capacity * rows->width * sizeof *larger);
+static bool more_items(item_set *set) {
+    uint64_t capacity = set->capacity + set->capacity / 2;
+    uint64_t *larger = capacity >= NO_ROW ? NULL : realloc(set->items, capacity * sizeof *larger);
     if (larger == NULL)
         return false;
-    rows->rows = larger;
-    rows->capacity = (uint32_t)capacity;
+    set->items = larger;
+    set->capacity = (uint32_t)capacity;
     return true;
+}
+
+static bool more_slots(item_set *set) {
+    uint32_t mask = set->slot_count * 2 - 1, *fresh = mask == UINT32_MAX ? NULL : calloc((size_t)mask + 1, sizeof *fresh);
+    if (fresh == NULL)
+        return false;
+    for (uint32_t k = 0; k < set->count; k++) {
+        uint32_t at = hash(set->items[k]) & mask;
+        while (fresh[at] != 0)
+            at = (at + 1) & mask;
+        fresh[at] = k + 1;
+    }
+    free(set->slots);
+    set->slots = fresh;
+    set->slot_count = mask + 1;
+    return true;
+}
+
+/* The item's number, NO_ROW without memory. */
+static uint32_t add(item_set *set, uint64_t item) {
+    uint32_t mask = set->slot_count - 1, at = hash(item) & mask;
+    for (; set->slots[at] != 0; at = (at + 1) & mask)
+        if (set->items[set->slots[at] - 1] == item)
+            return set->slots[at] - 1;
+    if (set->count == set->capacity && !more_items(set))
+        return NO_ROW;
+    uint32_t number = set->count++;
+    set->items[number] = item;
+    set->slots[at] = number + 1;
+    return set->count <= set->slot_count / 4 * 3 || more_slots(set) ? number : NO_ROW;
+}
+
+static uint64_t leaf(const uint16_t *row, const uint32_t *order) {
+    uint64_t item = 0;
+    for (int k = 0; k < IN_A_LEAF; k++)
+        item |= (uint64_t)row[order[k]] << 16 * k;
+    return item;
 }
 
 uint32_t rows_add(row_set *rows, const uint16_t *row, bool *fresh) {
-    uint64_t h = hash(row, rows->width);
-    uint32_t mask = rows->slot_count - 1, at = (uint32_t)h & mask;
-    *fresh = false;
-    for (uint64_t slot; (slot = rows->slots[at]) != 0; at = (at + 1) & mask)
-        if (((slot ^ h) & HIGH) == 0) {
-            uint32_t number = (uint32_t)slot - 1;
-            if (memcmp(rows_at(rows, number), row, rows->width * sizeof *row) == 0)
-                return number;
+    uint32_t first_leaf = rows->leaves - 1;
+    for (uint32_t k = rows->node_count; k-- > 0;) {
+        uint64_t item;
+        if (k >= first_leaf)
+            item = leaf(row, rows->order + (size_t)IN_A_LEAF * (k - first_leaf));
+        else
+            item = (uint64_t)rows->places[2 * k + 1] << 32 | rows->places[2 * k + 2];
+        rows->places[k] = add(&rows->nodes[k], item);
+        if (rows->places[k] == NO_ROW)
+            return NO_ROW;
+    }
+    *fresh = rows->places[0] == rows->count;
+    rows->count = rows->nodes[0].count;
+    return rows->places[0];
+}
+
+void rows_get(const row_set *rows, uint32_t number, uint16_t *row) {
+    uint32_t first_leaf = rows->leaves - 1;
+    rows->places[0] = number;
+    for (uint32_t k = 0; k < rows->node_count; k++) {
+        uint64_t item = rows->nodes[k].items[rows->places[k]];
+        if (k >= first_leaf) {
+            for (uint32_t n = 0; n < IN_A_LEAF; n++)
+                row[rows->order[IN_A_LEAF * (k - first_leaf) + n]] = (uint16_t)(item >> 16 * n);
+        } else {
+            rows->places[2 * k + 1] = (uint32_t)(item >> 32);
+            rows->places[2 * k + 2] = (uint32_t)item;
         }
-    if (rows->count == rows->capacity && !more_rows(rows))
-        return NO_ROW;
-    uint32_t number = rows->count++;
-    memcpy(rows->rows + (size_t)number * rows->width, row, rows->width * sizeof *row);
-    rows->slots[at] = (h & HIGH) | (number + 1);
-    if (rows->count > rows->slot_count / 2 && !more_slots(rows))
-        return NO_ROW;
-    *fresh = true;
-    return number;
+    }
 }

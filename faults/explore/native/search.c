@@ -14,7 +14,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static bool fail(search *s, enum trouble trouble) {
+bool search_fail(search *s, enum trouble trouble) {
     if (s->trouble == NO_TROUBLE)
         s->trouble = trouble;
     return false;
@@ -25,7 +25,7 @@ int search_value(search *s, int64_t value) {
         if (s->values[k] == value)
             return k;
     if (s->value_count > VALUES_MAX) {
-        fail(s, TOO_MANY_VALUES);
+        search_fail(s, TOO_MANY_VALUES);
         return -1;
     }
     s->values[s->value_count] = value;
@@ -35,9 +35,13 @@ int search_value(search *s, int64_t value) {
 /* -- where a thread is */
 
 static node *at_node(search *s, thread *t, uint16_t number) {
-    if (!t->nodes[number].known && !s->expand(s, t, number)) {
-        fail(s, INTERRUPTED);
-        return NULL;
+    if (!t->nodes[number].known) {
+        if (!s->expand(s, t, number)) {
+            search_fail(s, INTERRUPTED);
+            return NULL;
+        }
+        if (s->settling.on)
+            settle_expanded(s, t, &t->nodes[number]);
     }
     return &t->nodes[number];
 }
@@ -53,13 +57,18 @@ static uint16_t after(search *s, thread *t, uint16_t number, uint8_t seen) {
         next = n->what == LOAD ? n->seen_next[seen] : n->next;
     }
     if (next == NO_NODE)
-        fail(s, INTERRUPTED);
+        search_fail(s, INTERRUPTED);
     return next;
 }
 
 static bool has_ended(search *s, const uint16_t *row, int t, const node **n) {
     *n = row[t] == CRASHED ? NULL : at_node(s, &s->threads[t], row[t] >> 1);
     return *n == NULL || (*n)->what == 0;
+}
+
+const node *search_node(search *s, const uint16_t *row, int t) {
+    static const node NOWHERE = {.known = true};
+    return row[t] == CRASHED ? &NOWHERE : at_node(s, &s->threads[t], row[t] >> 1);
 }
 
 /* The number of what a step does to its line. A stored value may come from a register. */
@@ -73,50 +82,82 @@ static int action_of(search *s, const thread *t, const node *n) {
 
 /* -- from the state that is looked at to the next ones */
 
+bool search_note(search *s, move m) {
+    trail *t = &s->trail;
+    if (!t->follows)
+        return true;
+    if (t->count == t->capacity) {
+        uint32_t more = 2 * t->capacity + 64;
+        if (!grow(&t->moves, more, sizeof *t->moves))
+            return search_fail(s, NO_MEMORY);
+        t->capacity = more;
+    }
+    t->moves[t->count++] = m;
+    return true;
+}
+
+/* For one number more in *array, at `count`. */
+static bool room_for(uint32_t **array, uint32_t count, uint32_t *capacity) {
+    if (count < *capacity)
+        return true;
+    uint64_t more = (uint64_t)*capacity + *capacity / 2 + 1024;
+    if (more > UINT32_MAX || !grow(array, more, sizeof **array))
+        return false;
+    *capacity = (uint32_t)more;
+    return true;
+}
+
+static bool note_first(search *s, int what, int who, int line, int age) {
+    s->trail.count = s->trail.begin;
+    const line_info *info = s->lines != NULL ? s->lines[line].info : NULL;
+    bool made = info[s->next[s->at_lines + line]].pool != info[s->current[s->at_lines + line]].pool;
+    return search_note(s, (move){(uint8_t)what, (uint8_t)who, made, (int8_t)age, (uint16_t)line});
+}
+
 /* A move led to s->next. `obliged`: it will happen at some time, if nothing else does. */
 static bool arrive(search *s, int what, int who, int line, int age, bool obliged) {
-    bool fresh;
+    bool fresh, arrival = what == LAND || what == LAND_NT || what == EVICT;
+    if (s->trail.follows && !note_first(s, what, who, line, age))
+        return false;
+    s->transitions += !s->trail.follows;
+    if (s->settling.on && !settle(s, arrival ? line : -1))
+        return false;
+    if (s->trail.follows) {
+        s->trail.found = memcmp(s->trail.to, s->next, s->states.width * sizeof *s->next) == 0;
+        return !s->trail.found;
+    }
     uint32_t number = rows_add(&s->states, s->next, &fresh);
     if (number == NO_ROW)
-        return fail(s, NO_MEMORY);
-    s->transitions++;
+        return search_fail(s, NO_MEMORY);
     s->is_obliged |= obliged;
     if (fresh) {
-        if (number == s->origin_capacity) {
-            if (!grow(&s->origins, 2 * (size_t)s->origin_capacity, sizeof *s->origins))
-                return fail(s, NO_MEMORY);
-            s->origin_capacity *= 2;
-        }
-        uint16_t code = (uint16_t)(what << 6 | who);
-        s->origins[number] = (origin){.parent = s->at, .code = code, .line = (uint16_t)line, .age = (int8_t)age};
+        if (!room_for(&s->parents, number, &s->parent_capacity))
+            return search_fail(s, NO_MEMORY);
+        s->parents[number] = s->at;
     }
     if (s->watch_ends && obliged) {
-        if (s->edge_count == s->edge_capacity) {
-            size_t more = 2 * s->edge_capacity + 1024;
-            if (!grow(&s->edges, more, sizeof *s->edges))
-                return fail(s, NO_MEMORY);
-            s->edge_capacity = more;
-        }
-        s->edges[s->edge_count++] = (edge){.from = s->at, .to = number};
+        if (!room_for(&s->edges, s->edge_count, &s->edge_capacity))
+            return search_fail(s, NO_MEMORY);
+        s->edges[s->edge_count++] = number;
     }
     return true;
 }
 
 /* What a line becomes by an action that has one result. */
-static bool change(search *s, int line, line_action a) {
+bool search_change(search *s, int line, line_action a) {
     uint16_t *state = &s->next[s->at_lines + line];
     int number = table_action(&s->lines[line], a), count = 0;
     if (number < 0)
-        return fail(s, NO_MEMORY);
+        return search_fail(s, NO_MEMORY);
     const successor *only = table_next(&s->lines[line], *state, (uint32_t)number, &count);
     if (count == 0)
-        return fail(s, s->lines[line].trouble);
+        return search_fail(s, s->lines[line].trouble);
     *state = only->state;
     return true;
 }
 
 /* The thread goes on in s->next. A line that no thread of its host touches any more needs no copy there. */
-static bool proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
+bool search_proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
     thread *self = &s->threads[t];
     uint16_t next = after(s, self, from, seen);
     if (next == NO_NODE)
@@ -127,7 +168,7 @@ static bool proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
     for (int u = 0; u < s->thread_count; u++)
         if (s->threads[u].host == self->host && s->next[u] >> 1 < s->threads[u].last[line])
             return true;
-    return change(s, line, (line_action){.what = RETIRE, .host = self->host});
+    return search_change(s, line, (line_action){.what = RETIRE, .host = self->host});
 }
 
 static bool fence(search *s, int t, uint16_t at) {
@@ -137,15 +178,15 @@ static bool fence(search *s, int t, uint16_t at) {
             return true; /* not yet */
     for (int line = 0; line < s->line_count; line++)
         if (s->lines[line].info[s->current[s->at_lines + line]].meets_fence >> self->rank & 1)
-            if (!change(s, line, (line_action){.what = FENCE, .host = self->host, .rank = self->rank}))
+            if (!search_change(s, line, (line_action){.what = FENCE, .host = self->host, .rank = self->rank}))
                 return false;
-    return proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+    return search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
 }
 
 static bool crash(search *s, int t) {
     uint8_t host = s->threads[t].host;
     for (int line = 0; line < s->line_count; line++)
-        if (!change(s, line, (line_action){.what = CRASH, .host = host}))
+        if (!search_change(s, line, (line_action){.what = CRASH, .host = host}))
             return false;
     for (int u = 0; u < s->thread_count; u++)
         if (s->threads[u].host == host)
@@ -159,9 +200,11 @@ static bool begin(search *s, int t, const node *n) {
     uint16_t *state = &s->next[s->at_lines + n->line];
     const successor *only = table_next(&s->lines[n->line], *state, (uint32_t)n->flush, &count);
     if (count == 0)
-        return fail(s, s->lines[n->line].trouble);
+        return search_fail(s, s->lines[n->line].trouble);
     *state = only->state;
     s->next[t] |= 1;
+    if (s->settling.on && !settle_begun(s, t, n->line))
+        return false;
     return arrive(s, STORE, t, n->line, NO_CHOICE, true);
 }
 
@@ -170,7 +213,7 @@ static bool wait_again(search *s, int t, const node *n) {
     uint16_t *state = &s->next[s->at_lines + n->line];
     const successor *only = table_next(&s->lines[n->line], *state, (uint32_t)n->again, &count);
     if (count == 0)
-        return s->lines[n->line].trouble == NO_TROUBLE || fail(s, s->lines[n->line].trouble);
+        return s->lines[n->line].trouble == NO_TROUBLE || search_fail(s, s->lines[n->line].trouble);
     *state = only->state;
     return arrive(s, AGAIN, t, n->line, NO_CHOICE, true);
 }
@@ -185,15 +228,15 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
     if (loads && n->expect >= 0 && s->w.lazy && s->checked_reads) { /* whatever it sees is right */
         if (into != NULL)
             *into = (uint16_t)n->expect;
-        return proceed(s, t, at, (uint8_t)n->expect, line) && arrive(s, STORE, t, line, NO_CHOICE, true);
+        return search_proceed(s, t, at, (uint8_t)n->expect, line) && arrive(s, STORE, t, line, NO_CHOICE, true);
     }
     int number = action_of(s, &s->threads[t], n), count = 0;
     if (number < 0)
-        return fail(s, NO_MEMORY);
+        return search_fail(s, NO_MEMORY);
     successor found[CHOICES_MAX]; /* a copy: the table's may move */
     const successor *known = table_next(&s->lines[line], s->current[s->at_lines + line], (uint32_t)number, &count);
     if (s->lines[line].trouble != NO_TROUBLE)
-        return fail(s, s->lines[line].trouble);
+        return search_fail(s, s->lines[line].trouble);
     if (count == 0)
         return !waits || wait_again(s, t, n);
     memcpy(found, known, (size_t)count * sizeof *found);
@@ -204,7 +247,7 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
         if (into != NULL)
             *into = found[k].seen;
         bool obliged = waits && s->w.lazy ? found[k].age <= 0 && found[k].age != COPY : k == obliging;
-        if (!proceed(s, t, at, found[k].seen, line) || !arrive(s, STORE, t, line, found[k].age, obliged))
+        if (!search_proceed(s, t, at, found[k].seen, line) || !arrive(s, STORE, t, line, found[k].age, obliged))
             return false;
     }
     return true;
@@ -223,10 +266,10 @@ static bool step(search *s, int t) {
     case CRASH:
         return crash(s, t);
     case AWAIT:
-        return !(*events & bit) || (proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true));
+        return !(*events & bit) || (search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true));
     case RECORD:
         *events |= bit;
-        return proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+        return search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
     default:
         return access(s, t, at, n);
     }
@@ -238,12 +281,11 @@ static bool by_nature(search *s, int line, int number) {
     int count;
     const successor *only = table_next(table, s->current[s->at_lines + line], (uint32_t)number, &count);
     if (count == 0)
-        return fail(s, table->trouble);
+        return search_fail(s, table->trouble);
+    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
     s->next[s->at_lines + line] = only->state;
     bool obliged = a.what == LAND || a.what == LAND_NT || a.what == DROPPED;
-    bool fine = arrive(s, a.what, a.what == LAND_NT ? a.rank : a.host, line, NO_CHOICE, obliged);
-    s->next[s->at_lines + line] = s->current[s->at_lines + line];
-    return fine;
+    return arrive(s, a.what, a.what == LAND_NT ? a.rank : a.host, line, NO_CHOICE, obliged);
 }
 
 /* -- what is found in a state */
@@ -296,12 +338,12 @@ static bool note_end(search *s) {
     memset(s->next + s->at_events, 0, (s->states.width - (size_t)s->at_events) * sizeof *s->next);
     uint32_t number = rows_add(&s->outcomes, s->next, &fresh);
     if (number == NO_ROW || (fresh && !grow(&s->outcome_states, number + 1, sizeof *s->outcome_states)))
-        return fail(s, NO_MEMORY);
+        return search_fail(s, NO_MEMORY);
     if (fresh)
         s->outcome_states[number] = s->at;
     if (s->watch_ends) {
         if (s->end_count % 1024 == 0 && !grow(&s->ends, s->end_count + 1024, sizeof *s->ends))
-            return fail(s, NO_MEMORY);
+            return search_fail(s, NO_MEMORY);
         s->ends[s->end_count++] = s->at;
     }
     return true;
@@ -309,7 +351,7 @@ static bool note_end(search *s) {
 
 static void stuck(search *s, enum finding finding, uint32_t state) {
     const node *n;
-    memcpy(s->current, rows_at(&s->states, state), s->states.width * sizeof *s->current);
+    rows_get(&s->states, state, s->current);
     s->finding = finding;
     s->finding_state = state;
     s->finding_age = NO_CHOICE;
@@ -318,80 +360,83 @@ static void stuck(search *s, enum finding finding, uint32_t state) {
         s->finding_thread++;
 }
 
-/* False if the search is over: something is found, or in trouble. */
-static bool look_at(search *s, uint32_t state) {
-    s->at = state;
-    s->is_obliged = false;
-    memcpy(s->current, rows_at(&s->states, state), s->states.width * sizeof *s->current);
-    for (int t = 0; t < s->thread_count; t++)
-        if (complains(s, t))
-            return false;
-    bool end = is_end(s);
-    if (end && !note_end(s))
-        return false;
+/* All moves of s->current, or those that suffice. */
+static bool expand(search *s) {
     chosen_move only = s->reduction != NULL ? reduction_choose(s) : ALL_MOVES;
     if (only.thread >= 0)
         return step(s, only.thread);
-    for (int t = 0; t < s->thread_count && only.line < 0; t++)
-        if (!step(s, t))
-            return false;
-    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
     if (only.line >= 0)
         return by_nature(s, only.line, only.nature);
+    for (int t = 0; t < s->thread_count; t++)
+        if (!step(s, t))
+            return false;
     for (int line = 0; line < s->line_count; line++) {
         uint64_t nature = s->lines[line].info[s->current[s->at_lines + line]].nature;
         for (int number = 0; nature != 0; number++, nature >>= 1)
             if ((nature & 1) && !by_nature(s, line, number))
                 return false;
     }
-    if (!end && !s->is_obliged && s->finding == NO_FINDING)
+    s->is_whole = true;
+    return true;
+}
+
+/* False if the search is over: something is found, or in trouble. */
+static bool look_at(search *s, uint32_t state) {
+    s->at = state;
+    s->is_obliged = s->is_whole = false;
+    if (s->watch_ends) {
+        if (!room_for(&s->first_edges, state, &s->first_edge_capacity))
+            return search_fail(s, NO_MEMORY);
+        s->first_edges[state] = s->edge_count;
+    }
+    rows_get(&s->states, state, s->current);
+    for (int t = 0; t < s->thread_count; t++)
+        if (complains(s, t))
+            return false;
+    bool end = is_end(s);
+    if ((end && !note_end(s)) || !expand(s))
+        return false;
+    if (s->is_whole && !end && !s->is_obliged && s->finding == NO_FINDING)
         stuck(s, DEADLOCK, state);
     return s->finding == NO_FINDING || s->past_hangs;
 }
 
 /* -- a state from which no end is reached without nature's help */
 
+/* Backwards from the last state to the first, until no more are found that reach an end: most edges lead to later ones. */
 static bool find_endless(search *s) {
-    uint32_t states = s->states.count, waiting = 0;
-    uint32_t *begins = calloc((size_t)states + 2, sizeof *begins); /* of the edges that lead to a state */
-    uint32_t *from = malloc((s->edge_count + 1) * sizeof *from), *todo = malloc(((size_t)states + 1) * sizeof *todo);
+    uint32_t states = s->states.count;
     bool *reaches = calloc(states, sizeof *reaches);
-    bool fine = begins != NULL && from != NULL && todo != NULL && reaches != NULL;
-    for (size_t e = 0; fine && e < s->edge_count; e++)
-        begins[s->edges[e].to + 2]++;
-    for (uint32_t k = 2; fine && k < states + 2; k++)
-        begins[k] += begins[k - 1];
-    for (size_t e = 0; fine && e < s->edge_count; e++)
-        from[begins[s->edges[e].to + 1]++] = s->edges[e].from;
-    for (uint32_t k = 0; fine && k < s->end_count; k++) {
+    if (reaches == NULL || !room_for(&s->first_edges, states, &s->first_edge_capacity)) {
+        free(reaches);
+        return search_fail(s, NO_MEMORY);
+    }
+    s->first_edges[states] = s->edge_count;
+    for (uint32_t k = 0; k < s->end_count; k++)
         reaches[s->ends[k]] = true;
-        todo[waiting++] = s->ends[k];
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t k = states; k-- > 0;) {
+            for (uint32_t e = s->first_edges[k]; !reaches[k] && e < s->first_edges[k + 1]; e++)
+                if (reaches[s->edges[e]])
+                    more = reaches[k] = true;
+        }
     }
-    while (fine && waiting > 0) {
-        uint32_t state = todo[--waiting];
-        for (uint32_t e = begins[state]; e < begins[state + 1]; e++)
-            if (!reaches[from[e]]) {
-                reaches[from[e]] = true;
-                todo[waiting++] = from[e];
-            }
-    }
-    for (uint32_t k = 0; fine && k < states && s->finding == NO_FINDING; k++)
+    for (uint32_t k = 0; k < states && s->finding == NO_FINDING; k++)
         if (!reaches[k])
             stuck(s, LIVELOCK, k);
-    free(begins);
-    free(from);
-    free(todo);
     free(reaches);
-    return fine || fail(s, NO_MEMORY);
+    return true;
 }
 
 /* -- the search */
 
 static uint64_t bytes(const search *s) {
-    uint64_t sum = rows_bytes(&s->states) + rows_bytes(&s->outcomes) + s->edge_capacity * sizeof *s->edges;
+    uint64_t sum = rows_bytes(&s->states) + rows_bytes(&s->outcomes);
+    sum += ((uint64_t)s->edge_capacity + s->first_edge_capacity + s->parent_capacity) * sizeof(uint32_t);
     for (int line = 0; line < s->line_count; line++)
         sum += table_bytes(&s->lines[line]);
-    return sum + s->origin_capacity * sizeof *s->origins;
+    return sum;
 }
 
 /* No host needs copies of lines that none of its threads touches. */
@@ -401,25 +446,31 @@ static bool retire_untouched(search *s) {
         for (int t = 0; t < s->thread_count; t++)
             touching |= (unsigned)(s->threads[t].last[line] > 0) << s->threads[t].host;
         for (uint8_t host = 0; host < s->w.hosts; host++)
-            if (!(touching >> host & 1) && !change(s, line, (line_action){.what = RETIRE, .host = host}))
+            if (!(touching >> host & 1) && !search_change(s, line, (line_action){.what = RETIRE, .host = host}))
                 return false;
     }
     memcpy(s->current, s->next, s->states.width * sizeof *s->current);
     return true;
 }
 
-enum stopped search_run(search *s, budget b) {
-    double began = now();
-    bool fresh;
-    memcpy(s->next, s->current, s->states.width * sizeof *s->next);
+/* From the first state to the one that is kept first. */
+static bool set_out(search *s) {
+    memcpy(s->current, s->first, s->states.width * sizeof *s->next);
+    memcpy(s->next, s->first, s->states.width * sizeof *s->next);
     if (s->w.lazy && s->reduction != NULL && !retire_untouched(s))
+        return false;
+    return !s->settling.on || settle_first(s);
+}
+
+static enum stopped run(search *s, budget b, double began) {
+    bool fresh;
+    if (!set_out(s))
         return IN_TROUBLE;
-    if (rows_add(&s->states, s->current, &fresh) == NO_ROW)
-        return fail(s, NO_MEMORY) ? EXHAUSTED : IN_TROUBLE;
-    s->origins[0] = (origin){.parent = UINT32_MAX};
+    if (rows_add(&s->states, s->next, &fresh) == NO_ROW)
+        return search_fail(s, NO_MEMORY) ? EXHAUSTED : IN_TROUBLE;
     for (uint32_t state = 0; state < s->states.count; state++) {
         if (!look_at(s, state))
-            return s->trouble == NO_TROUBLE && s->finding != NO_FINDING ? FOUND : IN_TROUBLE;
+            return s->trouble == NO_TROUBLE && !s->settling.wrong && s->finding != NO_FINDING ? FOUND : IN_TROUBLE;
         if (s->states.count > b.states_max)
             return STATES_SPENT;
         if (state % BETWEEN_LOOKS_AT_THE_CLOCK == 0) {
@@ -429,9 +480,57 @@ enum stopped search_run(search *s, budget b) {
                 return BYTES_SPENT;
         }
         if (state % BETWEEN_PAUSES == 0 && !s->pause(s))
-            return fail(s, INTERRUPTED) ? EXHAUSTED : IN_TROUBLE;
+            return search_fail(s, INTERRUPTED) ? EXHAUSTED : IN_TROUBLE;
     }
     if (s->watch_ends && s->finding == NO_FINDING && !find_endless(s))
         return IN_TROUBLE;
     return s->finding == NO_FINDING ? EXHAUSTED : FOUND;
+}
+
+enum stopped search_run(search *s, budget b) {
+    double began = now();
+    memcpy(s->first, s->current, s->states.width * sizeof *s->next);
+    for (;;) {
+        enum stopped stopped = run(s, b, began);
+        s->bytes_most = bytes(s) > s->bytes_most ? bytes(s) : s->bytes_most;
+        if (stopped != IN_TROUBLE || !s->settling.wrong || s->trouble != NO_TROUBLE)
+            return stopped;
+        rows_clear(&s->states);
+        rows_clear(&s->outcomes);
+        s->edge_count = s->end_count = 0;
+        s->finding = NO_FINDING;
+        settle_again(s);
+    }
+}
+
+bool search_retrace(search *s, uint32_t state) {
+    trail *t = &s->trail;
+    uint32_t length = 0, *way = NULL;
+    for (uint32_t at = state; at != 0; at = s->parents[at])
+        length++;
+    if (!grow(&way, (size_t)length + 1, sizeof *way))
+        return false;
+    for (uint32_t k = length, at = state; k > 0; at = s->parents[at])
+        way[--k] = at;
+    for (int line = 0; line < s->line_count; line++)
+        s->lines[line].trouble = NO_TROUBLE; /* it came later */
+    enum trouble trouble = s->trouble;
+    s->trouble = NO_TROUBLE;
+    s->settling.wrong = false;
+    t->count = 0;
+    t->follows = true;
+    bool fine = set_out(s);
+    for (uint32_t k = 0; fine && k < length; k++) {
+        s->at = k == 0 ? 0 : way[k - 1];
+        t->begin = t->count;
+        rows_get(&s->states, way[k], t->to);
+        t->found = false;
+        rows_get(&s->states, s->at, s->current);
+        expand(s);
+        fine = t->found;
+    }
+    t->follows = false;
+    s->trouble = trouble;
+    free(way);
+    return fine;
 }

@@ -73,6 +73,7 @@ static host_set hosts_of(const world *w, rank_set ranks) {
 static line_info describe(line_table *t, const line_state *s) {
     const world *w = t->w;
     line_info info = {
+        .away = line_away(s),
         .dirty = line_dirty(w, s),
         .posted = line_posted(w, s),
         .stored_nt = hosts_of(w, line_stored_nt(w, s)),
@@ -116,8 +117,8 @@ static int state_number(line_table *t, const line_state *s) {
     return (int)number;
 }
 
-bool table_begin(line_table *t, const world *w, const content initial) {
-    *t = (line_table){.w = w};
+bool table_begin(line_table *t, const world *w, const content initial, uint8_t words) {
+    *t = (line_table){.w = w, .words = words};
     uint32_t nature = (uint32_t)(OF_HOSTS_COUNT * w->hosts + w->ranks);
     t->action_capacity = nature + ENOUGH;
     t->actions = calloc(t->action_capacity, sizeof *t->actions);

@@ -13,6 +13,7 @@ enum { LINE_STATES_MAX = 0xFFFF, ACTIONS_MAX = 1 << 14 };
 enum trouble { NO_TROUBLE, NO_MEMORY, LINE_TOO_FULL, TOO_MANY_LINE_STATES, TOO_MANY_VALUES, TOO_MANY_NODES, INTERRUPTED };
 
 typedef struct {
+    host_set away; /* retired, and not crashed */
     host_set dirty, posted, stored_nt; /* the hosts of the ranks that have non-temporal stores here */
     rank_set holds_fence, meets_fence;
     uint64_t nature; /* which of nature's actions are possible, by number */
@@ -27,6 +28,7 @@ typedef struct {
 
 typedef struct {
     const world *w;
+    uint8_t words;
     line_state *states;
     line_info *info;
     uint32_t *slots, *pool_slots; /* hash tables of states and of pool contents: number + 1 */
@@ -44,7 +46,7 @@ typedef struct {
 /* Make room in *pointer for so many; false leaves it as it is. */
 bool grow(void *pointer, size_t count, size_t size);
 
-bool table_begin(line_table *t, const world *w, const content initial);
+bool table_begin(line_table *t, const world *w, const content initial, uint8_t words);
 void table_end(line_table *t);
 size_t table_bytes(const line_table *t);
 
