@@ -1,47 +1,29 @@
-"""The build of what is in C; everything else is in pyproject.toml."""
+"""The build of what is in C, each extension from a folder's *.c; and which packages there are."""
 
 import os
+from pathlib import Path
 
 import numpy
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
 FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contracting would round f32 sums differently
-
-NATIVE = ("adversary", "cache", "calls", "check", "damage", "executor", "fold", "hostlock", "lines", "lines_module")
-NATIVE += ("lock_module", "module", "operation", "pace", "pace_module", "place", "ring", "shadow", "shadow_module")
-NATIVE += ("through", "verbs")
-NATIVE_HEADERS = (
-    "adversary",
-    "cache",
-    "constants",
-    "core",
-    "damage",
-    "hostlock",
-    "lines",
-    "modules",
-    "pace",
-    "place",
-    "python",
-    "shadow",
-)
-NATIVE_HEADERS += ("through",)
-COST = ("compute", "instruction", "tables", "transfer")
-COST_HEADERS = ("cost", "tables")
-SEARCH = ("line", "module", "reduce", "rows", "search", "settle", "table")
-PROVER = ("bells", "clock", "kernels", "lines", "module", "pass", "rules", "touch", "values")
+NUMPY = ("-isystem", numpy.get_include())
+PACKAGES = ("cxlemu", "collectives", "faults", "studies")
+COST, MACHINE = "cxlemu/native/cost", "cxlemu/native"
 
 
-def paths(folder: str, names: tuple[str, ...], suffix: str) -> list[str]:
-    return [f"{folder}/{name}.{suffix}" for name in names]
+def found(folder: str, pattern: str) -> list[str]:
+    return sorted(str(path) for path in Path(folder).glob(pattern))
 
 
 def extension(
-    name: str, sources: list[str], depends: list[str], flags: tuple[str, ...] = (), include: tuple[str, ...] = ()
+    name: str, *folders: str, sources: tuple[str, ...] = (), flags: tuple[str, ...] = (), include: tuple[str, ...] = ()
 ) -> Extension:
+    """From all C of some folders, and more ``sources``; built again where any header of ours changes."""
     return Extension(
         name,
-        sources=sources,
-        depends=depends,
+        sources=[*sources, *(file for folder in folders for file in found(folder, "*.c"))],
+        depends=[file for package in PACKAGES for file in found(package, "**/*.h")],
         include_dirs=list(include),
         # CI adds warnings as errors, and the sanitizers.
         extra_compile_args=[*FLAGS, *flags, *os.environ.get("CXLEMU_CFLAGS", "").split()],
@@ -50,33 +32,18 @@ def extension(
 
 
 setup(
+    # The topologies in configs/ are installed inside the package: see package-dir in pyproject.toml.
+    packages=[*find_packages(include=[f"{name}*" for name in PACKAGES]), "cxlemu.configs"],
     ext_modules=[
-        extension(
-            "cxlemu._native",
-            paths("cxlemu/native", NATIVE, "c") + paths("cxlemu/cost", COST, "c"),
-            paths("cxlemu/native", NATIVE_HEADERS, "h") + paths("cxlemu/cost", COST_HEADERS, "h"),
-            ("-isystem", numpy.get_include()),
-        ),
-        extension(
-            "cxlemu._virtual",
-            paths("cxlemu/virtual", ("engine", "module"), "c") + paths("cxlemu/cost", COST, "c"),
-            [
-                "cxlemu/virtual/virtual.h",
-                *paths("cxlemu/native", ("constants", "core"), "h"),
-                *paths("cxlemu/cost", COST_HEADERS, "h"),
-            ],
-        ),
-        extension("collectives._limits", ["collectives/_limits.c"], []),
-        extension(
-            "faults.explore._search",
-            paths("faults/explore/native", SEARCH, "c"),
-            paths("faults/explore/native", ("line", "rows", "search", "table"), "h"),
-        ),
+        extension("cxlemu._native", MACHINE, COST, flags=NUMPY),
+        extension("cxlemu._virtual", f"{MACHINE}/virtual", COST),
+        extension("cxlemu._measure", f"{MACHINE}/measure"),
+        extension("faults.explore._search", "faults/explore/native"),
         extension(
             "faults.prove._pass",
-            paths("faults/prove/pass", PROVER, "c") + paths("cxlemu/native", ("check", "place"), "c"),
-            ["faults/prove/pass/pass.h", *paths("cxlemu/native", ("constants", "core", "place"), "h")],
-            include=("cxlemu/native",),
+            "faults/prove/native",
+            sources=(f"{MACHINE}/check.c", f"{MACHINE}/address.c"),  # the rules of plans are those of the machine
+            include=(MACHINE,),
         ),
-    ]
+    ],
 )

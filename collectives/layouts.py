@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cxlemu.clusters import memories_behind_pool
+from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
@@ -14,12 +14,10 @@ from cxlemu.pool.board import board_bytes
 from cxlemu.pool.superblock import data_offset
 from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
+from cxlemu.topology.clusters import memories_behind_pool
 
 SLOTS_MIN, SLOTS_MAX = 4, 16  # deep enough that a writer seldom waits for its slowest reader
 SLOT_BYTES_PER_RANK = 128 << 10  # what a rank at least has of a slot where there are more than SLOTS_MIN
-# All slots on all cards. More than a second-level cache and less than a last-level one: whoever writes a line should
-# neither find it in its reader's own cache, from where it comes slowly, nor have to go to memory.
-REGION_BYTES = 8 << 20
 MIN_DOORBELLS_PER_RANK = 64
 
 
@@ -114,7 +112,7 @@ def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
     return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
 
 
-def heirs_room(left_bytes: int) -> int:
+def successor_room(left_bytes: int) -> int:
     """Room for the communicator of those who survive one that has so much left: three quarters, should another be
     needed because one of them dies meanwhile. Its ring and heap get half of that (`layout_in`), so that it can shrink
     in turn."""

@@ -3,7 +3,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and cxlemu/timing say
+Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and cxlemu/cost say
 
 CONSTANTS: dict[str, int]  # as C was compiled with them
 

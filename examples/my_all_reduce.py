@@ -4,7 +4,7 @@ cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 VECTOR, RESULT = 0, 1  # every rank has room for two blocks in the pool
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from collectives.communicator import Communicator
+from collectives import Communicator
 from cxlemu.world import RankContext, launch
 
 

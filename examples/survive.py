@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 
-from collectives.communicator import Communicator
+from collectives import Communicator
 from cxlemu.errors import PeerLostError
 from cxlemu.world import RankContext, launch_survivors
 

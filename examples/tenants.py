@@ -5,7 +5,7 @@ from mmap import mmap
 
 import numpy as np
 
-from collectives import catalog
+from collectives.algorithms import catalog
 from collectives.layouts import layout_for
 from cxlemu.capacity import FabricManager, GuardedEngine
 from cxlemu.engines.streams import Binding, Running

@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from collectives.catalog import recipe
-from collectives.communicator import Communicator
-from collectives.plans import plan_of
+from collectives import Communicator
+from collectives.algorithms.catalog import recipe
+from collectives.communicator.plans import plan_of
 from cxlemu.capacity import PoolManager
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.streams import Binding, Running

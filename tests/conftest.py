@@ -8,7 +8,7 @@ To the deep tier belong
 - rows of a matrix that a function of their parameters chooses: ``@pytest.mark.deep(rows=lambda ranks: ranks > 3)``;
 - with ``@pytest.mark.each_value_once``, the rows that are not needed to have each value of each parameter in some row;
 - all property tests once more, with all their examples; the fast tier tries a fifth of them. A test that says itself
-  how many it has takes ``@examples(40)`` from tests/tiers.py, which follows the tier.
+  how many it has takes ``@examples(40)`` from tests/helpers/tiers.py, which follows the tier.
 """
 
 from __future__ import annotations

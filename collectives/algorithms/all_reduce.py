@@ -6,7 +6,7 @@ two-shot algorithm reads less.
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_reduce", variants=("naive", "aggregate", "all", "line"))

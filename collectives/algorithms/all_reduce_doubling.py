@@ -9,7 +9,7 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_reduce", name="doubling", fold_order="uniform")

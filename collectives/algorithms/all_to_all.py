@@ -5,7 +5,7 @@ Source: CCCL (arXiv 2602.22457), N-to-N placement: every rank writes to cards of
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_to_all")

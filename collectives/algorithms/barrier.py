@@ -4,7 +4,7 @@ Rounds: 1. Written and read per rank: no data, one doorbell rung, N looked at.
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("barrier", variants=("line",))

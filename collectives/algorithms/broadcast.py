@@ -5,7 +5,7 @@ Source: CCCL (arXiv 2602.22457), 1-to-N placement: round-robin over all cards.
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("broadcast")

@@ -5,7 +5,7 @@ Source: CCCL (arXiv 2602.22457), N-to-1 placement: every block round-robin over 
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("gather")

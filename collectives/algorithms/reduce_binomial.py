@@ -6,7 +6,7 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("reduce", name="binomial", fold_order="uniform")

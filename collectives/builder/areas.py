@@ -10,8 +10,8 @@ import numpy as np
 
 from collectives import contracts
 from collectives.builder.part import Part
-from collectives.placement import place
-from collectives.rows import Ints
+from collectives.builder.placement import place
+from collectives.builder.record_rows import Ints
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Kind, Operand, Region

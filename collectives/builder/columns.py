@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.builder.areas import Chunk
+from collectives.builder.record_rows import Ints, repeated
 from collectives.builder.transfers import Transfers
-from collectives.rows import Ints, repeated
 from cxlemu.plan import Instruction
 from cxlemu.plan.instructions import Records
 

@@ -11,7 +11,7 @@ from collectives.builder import misuse
 from collectives.builder.areas import Chunk
 from collectives.builder.columns import Columns
 from collectives.builder.part import Event
-from collectives.rows import Ints, folded, operands
+from collectives.builder.record_rows import Ints, folded, operands
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp
 from cxlemu.plan.instructions import Records
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives import contracts
+from collectives.builder.record_rows import Ints, concatenated
 from collectives.builder.style import Style
-from collectives.rows import Ints, concatenated
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import (

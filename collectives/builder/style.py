@@ -15,9 +15,11 @@ class Style:
     overlap: bool = False  # publishing and retrieving are streams of their own
     line: bool = False  # payload inside the doorbell's line, nothing in data slots
     heap: bool = False  # zero copy: the input is published where it lies in the heap
-    levels: bool = False  # inside clusters and across them (collectives/hierarchical)
+    levels: bool = False  # inside clusters and across them (collectives/algorithms/hierarchical)
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
-    slice_bytes: int = 0  # not 0: ranks send slices of at most so many bytes to each other (collectives/nccl/words.py)
+    slice_bytes: int = (
+        0  # not 0: ranks send slices of at most so many bytes to each other (collectives/algorithms/nccl/words.py)
+    )
 
 
 NAIVE = Style("naive", interleaved=False)

@@ -12,10 +12,10 @@ from collectives.builder import misuse
 from collectives.builder.areas import Chunk
 from collectives.builder.part import SCRATCH, Event
 from collectives.builder.signals import Signals
-from cxlemu.checksums import CHECKSUM_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Kernel, Kind, Op, Operand
+from cxlemu.plan.checksums import CHECKSUM_BYTES
 
 # Where checksums lie in scratch memory, a line each: what each stream computes last, and what came with a doorbell.
 CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}

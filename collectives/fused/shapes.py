@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError
-from cxlemu.kernels import DIMENSION_MAX, GEMM_DTYPES
 from cxlemu.plan import DTYPES, Buffer, Call
+from cxlemu.plan.kernels import DIMENSION_MAX, GEMM_DTYPES
 
 KINDS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 STYLES = ("fused", "medium", "unfused")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from cxlemu.capacity.manager import FabricManager, Grant
 from cxlemu.engines import Engine
 from cxlemu.engines.native import NativeEngine
-from cxlemu.engines.streams import NO_STOPS, Running, Stops, Watch
+from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.memory.protocol import Bytes
 
 
@@ -36,7 +36,7 @@ class GuardedEngine:
         *,
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
         """Raises AccessError for a plan that leaves the grant, or a grant that was taken away; and as Engine says."""
         binding = running.binding
@@ -50,7 +50,7 @@ class GuardedEngine:
         *,
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
         """The same without asking the manager: then the engine's own bounds say PlanError."""
         inside = replace(running.binding, base=running.binding.base - self.grant.at)

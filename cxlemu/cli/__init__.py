@@ -1,9 +1,8 @@
-"""The command line: one file a verb, loaded only when its verb is used."""
+"""The command line: packages bring their verbs by entry points, each loaded only when it is used."""
 
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
 from typing import Any
@@ -11,22 +10,11 @@ from typing import Any
 import click
 
 from cxlemu import __version__
+from cxlemu.cli.commands import LazyGroup
 from cxlemu.errors import CxlemuError
 
-# verb -> (module, one line of help). The module holds a click command named `command`.
+# verb -> (module, one line of help): the entry point of cxlemu.commands, see cxlemu/cli/commands.py
 VERBS: dict[str, tuple[str, str]] = {
-    "run": ("cxlemu.cli.run", "Run collectives on an emulated pool and check every byte."),
-    "fused": ("cxlemu.cli.fused", "Run GEMMs fused with communication, beside those that are not."),
-    "simulate": ("cxlemu.cli.simulate", "What collectives would cost on a modelled fabric."),
-    "reproduce": ("cxlemu.cli.reproduce", "Published measurements beside what the model says."),
-    "bench": ("cxlemu.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
-    "litmus": ("cxlemu.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
-    "explore": ("cxlemu.cli.explore", "Search every execution of a protocol of your own."),
-    "prove": ("cxlemu.cli.prove", "Prove plans right in every execution, or say why not."),
-    "mutate": ("cxlemu.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
-    "faults": ("cxlemu.cli.faults", "Break things on purpose, and judge what becomes of it."),
-    "replay": ("cxlemu.cli.replay", "Reproduce the failure that a token describes."),
-    "plan": ("cxlemu.cli.plan", "Show, save and check plans."),
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
     "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),
     "doctor": ("cxlemu.cli.doctor", "What this machine offers."),
@@ -36,21 +24,8 @@ VERBS: dict[str, tuple[str, str]] = {
 INTERRUPTED = 130  # as shells report SIGINT
 
 
-class Verbs(click.Group):
-    """Loads a verb on first use and turns our errors into one sentence and an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(VERBS[name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+class Verbs(LazyGroup):
+    """Turns our errors into one sentence and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -16,8 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from collectives.calibrate import LEAST_BYTES, Bandwidth, Measured, measure
-from collectives.calibrated import topology_file
+from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Measured, measure
+from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.pool.segments import SHM_DIR

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from cxlemu.cli.drawing import Box, stacked
 from cxlemu.topology import Link, Switch, Topology
-from cxlemu.topology.ends import members, named
-from cxlemu.topology.facts import Facts, facts, noun
+from cxlemu.topology.endpoints import members, named
 from cxlemu.topology.hierarchies import AnyHierarchy, Clos, Dragonfly, LeafSpine, Part, Torus
+from cxlemu.topology.metrics import Facts, facts, noun
 
 
 class LinkKind(NamedTuple):

@@ -16,13 +16,13 @@ from rich.table import Table
 from cxlemu.capacity.lease import Tenant, whole_pool
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import PoolManager
+from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
 from cxlemu.units import BytesParam, format_bytes
-from cxlemu.world.machine import DEFAULT_TOPOLOGY
-from cxlemu.world.stops import stops_exit
+from cxlemu.world.signals import stops_exit
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTACH_S = 5.0

@@ -21,9 +21,9 @@ from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology, shipped_configs
 from cxlemu.topology.document import dotted
-from cxlemu.topology.facts import facts
 from cxlemu.topology.fields import listed
-from cxlemu.topology.standing import KINDS
+from cxlemu.topology.metrics import facts
+from cxlemu.topology.provenance import KINDS
 from cxlemu.units import format_bytes
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cxlemu.cli.fabric_drawing import link_kinds, own, short
 from cxlemu.topology import Link, Switch, Topology
-from cxlemu.topology.ends import members, named
+from cxlemu.topology.endpoints import members, named
 from cxlemu.topology.hierarchies import AnyHierarchy, Dragonfly, Torus, XLink
 
 WIDTH, MARGIN, LINE = 1200.0, 40.0, 18.0

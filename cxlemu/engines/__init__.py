@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cxlemu import _native
-from cxlemu.backends import Backend
+from cxlemu.choices import ENGINES
 from cxlemu.engines.native import NativeEngine
+from cxlemu.engines.pace import Pacer
 from cxlemu.engines.reference import ReferenceEngine
-from cxlemu.engines.streams import NO_STOPS, Running, Stops, Watch
+from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.backends import Backend
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
-from cxlemu.pace import Pacer
-
-ENGINES = ("reference", "native")
 
 
 class Engine(Protocol):
@@ -28,7 +27,7 @@ class Engine(Protocol):
         *,
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
         """Run one rank's part to its end. Raises DeadlineError, MismatchError, what the watch and the stops raise, and
         the FaultError of hardware that fails.

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cxlemu import _native
-from cxlemu.backends import EVERYTHING, Step
 from cxlemu.compiled import check_compiled
-from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
+from cxlemu.engines.pace import Pacer
+from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
-from cxlemu.kernels import KERNELS, ChecksumError
+from cxlemu.memory.backends import EVERYTHING, Step
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
-from cxlemu.pace import Pacer
 from cxlemu.plan import DTYPES, Flag, Kind, Op, RankPart, RedOp
+from cxlemu.plan.kernels import KERNELS, ChecksumError
 from cxlemu.plan.layout import TAG_BITS
 from cxlemu.plan.plan import group_table, region_table
 
@@ -79,7 +79,7 @@ class NativeEngine:
         *,
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
         """Run one rank's part. Raises as Engine says.
 
@@ -106,7 +106,7 @@ class NativeEngine:
         buffers: Sequence[Bytes],
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
         """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
         before: Obstacles = []

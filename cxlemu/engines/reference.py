@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cxlemu.address import AddressMap
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Streams, Watch
+from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Streams, Watch
 from cxlemu.errors import ArgumentError
-from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
+from cxlemu.plan.address import AddressMap
+from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
-from cxlemu.reduction import fold
+from cxlemu.plan.reduction import fold
 
 
 @dataclass
@@ -194,7 +194,7 @@ class ReferenceEngine:
         *,
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
         """Run one rank's part. Raises as Engine says; DeadlineError when no stream progresses for ``deadline_s``."""
         r = running

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cxlemu.errors import DeadlineError, DeadlockError, IntegrityError, MismatchError
-from cxlemu.kernels import ChecksumError
 from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
+from cxlemu.plan.kernels import ChecksumError
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ Watch = Callable[[Running, list[Blocked], float], None]
 
 # What is done before some instructions of one call, given by (stream, at); true where the instruction is then left out.
 # A stop happens once, when its stream comes to it, whether or not the instruction can then go on.
-Stops = Mapping[tuple[int, int], Callable[[], bool]]
-NO_STOPS: Stops = {}
+Breakpoints = Mapping[tuple[int, int], Callable[[], bool]]
+NO_BREAKPOINTS: Breakpoints = {}
 
 
 @dataclass
 class Streams(Running, ABC):
     """A rank whose streams are stepped one instruction at a time."""
 
-    stops: Stops = field(default_factory=dict, kw_only=True)
+    stops: Breakpoints = field(default_factory=dict, kw_only=True)
     position: list[int] = field(init=False)
     events: set[int] = field(init=False, default_factory=set)
     _stopped: set[tuple[int, int]] = field(init=False, default_factory=set)

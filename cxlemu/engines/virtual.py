@@ -1,7 +1,7 @@
 """The virtual engine: plans as discrete events on a modelled fabric, for thousands of ranks, in virtual time.
 
-What everything costs says cxlemu/timing; events are in C (cxlemu/virtual). Time is in integer nanoseconds and events
-are in a total order: of time, then rank and stream. So the same calls give the same run, to the bit.
+What everything costs says cxlemu/cost; events are in C (cxlemu/native/virtual). Time is in integer nanoseconds and
+events are in a total order: of time, then rank and stream. So the same calls give the same run, to the bit.
 
     run = simulate(CostModel.of(topology, ranks), [VirtualCall(plan)])
 
@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 
 from cxlemu import _virtual
 from cxlemu.compiled import check_compiled
-from cxlemu.compute import kernel_costs
+from cxlemu.cost import PACE_FIELDS, CostModel, Resource
+from cxlemu.cost.compute import kernel_costs
+from cxlemu.cost.ways import HOPS_MAX
 from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, DeadlockError, PlanError
 from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import group_table, region_table
-from cxlemu.timing import PACE_FIELDS, CostModel, Resource
-from cxlemu.timing.ways import HOPS_MAX
 from cxlemu.topology.failures import cut_off
 
 check_compiled("cxlemu._virtual", _virtual.CONSTANTS, {"MAX_HOPS": HOPS_MAX})

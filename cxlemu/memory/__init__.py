@@ -8,9 +8,9 @@ from typing import Literal, get_args
 from uuid import UUID
 
 from cxlemu._native import lines_instructions
-from cxlemu.backends import BACKENDS, Backend
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.adversary import DEFAULT_RATES, Adversary, AdversaryRates
+from cxlemu.memory.backends import BACKENDS, Backend
 from cxlemu.memory.cache import HostCache, host_segment_bytes
 from cxlemu.memory.dax import DaxMemory
 from cxlemu.memory.direct import DirectMemory

@@ -1,12 +1,12 @@
-/* Executes records: those that touch the pool here, directly, or in through.c, through an emulated host's cache. Where
+/* Executes records: those that touch the pool here, directly, or in shadow_executor.c, through an emulated host's cache. Where
  * memory is coherent, stores are in the pool at once, so flushes, fences and invalidates are elided; what they order is
  * ordered by the release of a SIGNAL and the acquire of a WAIT. Where it is not, they are the machine's instructions. */
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
 #include "lines.h"
 #include "pace.h"
-#include "place.h"
-#include "through.h"
+#include "address.h"
+#include "shadow_executor.h"
 
 #include <sched.h>
 #include <stdatomic.h>

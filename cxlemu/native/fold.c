@@ -1,4 +1,4 @@
-/* Reductions: cxlemu/reduction.py is the definition. f16 and bf16 are combined in f32 and rounded after every step. */
+/* Reductions: cxlemu/plan/reduction.py is the definition. f16 and bf16 are combined in f32 and rounded after every step. */
 #include "core.h"
 
 #include <string.h>

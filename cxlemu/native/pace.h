@@ -7,9 +7,9 @@
 
 #include <stdatomic.h>
 
-#include "../cost/cost.h"
+#include "cost/cost.h"
 #include "hostlock.h"
-#include "place.h"
+#include "address.h"
 
 enum { CLOCKS_HEAD_BYTES = 4096 };
 

@@ -1,5 +1,5 @@
 /* Pacer in Python: the pace of one rank. */
-#include "../cost/tables.h"
+#include "cost/tables.h"
 #include "modules.h"
 #include "pace.h"
 

@@ -7,7 +7,7 @@
 #include "core.h"
 #include "damage.h"
 #include "hostlock.h"
-#include "place.h"
+#include "address.h"
 
 /* One host's cached lines of one card. */
 typedef struct {

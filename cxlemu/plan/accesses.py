@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cxlemu.address import Extent
+from cxlemu.plan.address import Extent
 from cxlemu.plan.instructions import Instruction, Kind, Op, Operand
 from cxlemu.plan.layout import Layout
 from cxlemu.plan.plan import Frame

@@ -1,7 +1,7 @@
 """The geometry of a communicator's part of the pool: a ring of slots that goes on across calls.
 
 Every card gives the communicator the same extent: done lines, then the doorbells of all slots, then their data, and
-last its part of the heap, in which arrays live that need no slot (collectives/heap.py).
+last its part of the heap, in which arrays live that need no slot (collectives/communicator/heap.py).
 One *round* of a collective uses one slot. Rounds are numbered by an epoch that never stops: the round with epoch e
 uses slot ``e % slots``, and its doorbells show e. That one number is address and freshness at once, so a plan only
 says how far it is from the epoch its call starts at, and the same plan serves every call.
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cxlemu.address import AddressMap, Extent, rank_cards
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.address import AddressMap, Extent, rank_cards
 from cxlemu.rounding import round_down, round_up
 
 # A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things

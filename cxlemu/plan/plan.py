@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from cxlemu.address import AddressMap
 from cxlemu.errors import PlanError
+from cxlemu.plan.address import AddressMap
 from cxlemu.plan.instructions import (
     GROUP_DTYPE,
     REGION_DTYPE,

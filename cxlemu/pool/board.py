@@ -1,7 +1,8 @@
 """A communicator's board: what its ranks tell each other when they can no longer use its collectives.
 
     line 2r        notice   written by rank r: why it gave the communicator up
-    line 2r + 1    vote     written by rank r: where it stands in agreeing on who goes on (collectives/shrink.py)
+    line 2r + 1    vote     written by rank r: where it stands in agreeing on who goes on
+    (collectives/communicator/shrink.py)
 
 Lines are sealed as those of the session area are, and carry the session's id: what an earlier run left here is no line.
 Ranks are those of the communicator.

@@ -37,7 +37,7 @@ _POLL_S = 0.002
 
 
 class NewClocks(NamedTuple):
-    """A segment of ``nbytes`` for a pace (see cxlemu/pace.py), and what makes its zeros ready for the ranks."""
+    """A segment of ``nbytes`` for a pace (see cxlemu/engines/pace.py), and what makes its zeros ready for the ranks."""
 
     nbytes: int
     make: Callable[[Bytes], None]

@@ -1,6 +1,6 @@
 """Accelerators: what a rank computes with, from a YAML file whose figures carry their standing, as a topology's do.
 
-A topology names one of those shipped, in configs/accelerators. How long a GEMM takes on one says cxlemu/gemm.py.
+A topology names one of those shipped, in configs/accelerators. How long a GEMM takes on one says cxlemu/cost/gemm.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pydantic import Field, PrivateAttr
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology.document import Document, shown
 from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, listed, validated
+from cxlemu.topology.provenance import Standings, take_standings
 from cxlemu.topology.shipped import shipped_accelerators
-from cxlemu.topology.standing import Standings, take_standings
 
 TflopPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]

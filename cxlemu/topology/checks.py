@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cxlemu.topology.document import Key, shown
-from cxlemu.topology.ends import members
+from cxlemu.topology.endpoints import members
 from cxlemu.topology.fields import Misplaced, Space, closest
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.shipped import shipped_accelerators

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.topology.ends import members
+from cxlemu.topology.endpoints import members
 from cxlemu.topology.fields import Link, Routing, Switch
 
 Numbers = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError, name_numbers
 from cxlemu.topology.document import shown
-from cxlemu.topology.ends import members
+from cxlemu.topology.endpoints import members
 from cxlemu.topology.fabric import Route
 from cxlemu.topology.fields import closest
 from cxlemu.topology.parts import Parts

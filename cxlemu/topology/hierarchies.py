@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 from pydantic import Field, model_validator
 
 from cxlemu.topology.document import Key
-from cxlemu.topology.ends import dealt, members, named
+from cxlemu.topology.endpoints import dealt, members, named
 from cxlemu.topology.fields import Carrier, GbytesPerS, Link, LinkFigures, Misplaced, Model, Nanoseconds, Switch
 
 SWITCHES_MAX, LINKS_MAX = 4096, 16384

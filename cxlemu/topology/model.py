@@ -14,8 +14,8 @@ from cxlemu.topology.document import Document, Key, shown
 from cxlemu.topology.fields import listed, validated
 from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.parts import Parts
+from cxlemu.topology.provenance import Standings, figures, take_standings, with_standings
 from cxlemu.topology.shipped import shipped_configs
-from cxlemu.topology.standing import Standings, figures, take_standings, with_standings
 
 
 class Topology(Parts):

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 from cxlemu.capacity.lease import lease_for
+from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
-from cxlemu.pace import Pace
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
 from cxlemu.world.environment import from_environment
-from cxlemu.world.machine import machine
 from cxlemu.world.outcome import Outcome
-from cxlemu.world.stops import stops_exit
+from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
+from cxlemu.world.topology_of import machine
 
 __all__ = ["RankContext", "from_environment", "launch", "launch_survivors"]
 
@@ -42,7 +42,7 @@ def launch(
     by default the worst case of a pool without coherence, in which nothing leaves a cache by itself. ``deadline_s``
     bounds every single wait of a rank, not the whole run. For processes, ``main``, its result and its messages must be
     picklable. ``on_message`` gets what ranks ``emit``, in the calling thread. ``pace``: ranks take the time that the
-    topology's cost model gives them (see cxlemu/pace.py); only for emulated pools.
+    topology's cost model gives them (see cxlemu/engines/pace.py); only for emulated pools.
 
     ``tenant``: whose world this is, in a pool whose capacity is lent: the one called ``pool_name``, or on
     ``memory.devices``. Its pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing else; it waits

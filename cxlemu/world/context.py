@@ -11,19 +11,18 @@ from functools import cached_property, partial
 from uuid import UUID
 
 from cxlemu import __version__
-from cxlemu.backends import Backend
 from cxlemu.capacity.lease import Lease, lease_for
 from cxlemu.capacity.pool_manager import table_memory
 from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.clusters import memories_behind_pool
+from cxlemu.engines.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.errors import AccessError, ArgumentError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.backends import Backend
 from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import HostMemory
-from cxlemu.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.pool import Pool
@@ -32,7 +31,8 @@ from cxlemu.pool.session import Session, Wait, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
 from cxlemu.pool.shm import NewClocks, ShmPool
 from cxlemu.topology import Topology
-from cxlemu.world.machine import machine
+from cxlemu.topology.clusters import memories_behind_pool
+from cxlemu.world.topology_of import machine
 
 OnMessage = Callable[[object], None]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cxlemu.capacity.lease import lease_for
+from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory import WORST_CASE, MemorySpec
-from cxlemu.pace import Pace
 from cxlemu.pool import segments
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
@@ -27,8 +27,8 @@ from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import SUPERBLOCK_BYTES, parse
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
-from cxlemu.world.machine import machine
-from cxlemu.world.stops import stops_exit
+from cxlemu.world.signals import stops_exit
+from cxlemu.world.topology_of import machine
 
 
 @dataclass(frozen=True)

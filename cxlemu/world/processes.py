@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -25,7 +25,7 @@ from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedEr
 from cxlemu.pool.pool import Pool
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
-from cxlemu.world.stops import STOPS
+from cxlemu.world.signals import STOPS
 
 T = TypeVar("T")
 
@@ -171,7 +171,8 @@ def _child_main(
             result = main(context)
         pipe.send((RESULT, result))
     except BaseException as error:
-        pipe.send((FAILURE, _portable(error)))
+        with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping everybody
+            pipe.send((FAILURE, _portable(error)))
 
 
 def _die_with(parent_pid: int) -> None:

@@ -9,7 +9,7 @@ cxlemu run broadcast --algorithm examples/algorithms/binomial_broadcast.py:binom
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("broadcast")

@@ -9,7 +9,7 @@ cxlemu run --algorithm examples/algorithms/binomial_gather.py:binomial_gather
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 def subtree(place: int, ranks: int) -> int:

@@ -8,7 +8,7 @@ cxlemu run --algorithm examples/algorithms/binomial_reduce.py:binomial_reduce
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("reduce", fold_order="uniform")

@@ -9,7 +9,7 @@ cxlemu run --algorithm examples/algorithms/binomial_scatter.py:binomial_scatter
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 def subtree(place: int, ranks: int) -> int:

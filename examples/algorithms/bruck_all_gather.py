@@ -9,7 +9,7 @@ cxlemu run --algorithm examples/algorithms/bruck_all_gather.py:bruck_all_gather
 """
 
 from collectives.builder import Builder, Chunk
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 from cxlemu.plan import Operand
 
 

@@ -8,7 +8,7 @@ cxlemu run --algorithm examples/algorithms/bruck_all_to_all.py:bruck_all_to_all
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_to_all")

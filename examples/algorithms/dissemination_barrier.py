@@ -8,7 +8,7 @@ cxlemu run --algorithm examples/algorithms/dissemination_barrier.py:disseminatio
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("barrier")

@@ -9,7 +9,7 @@ cxlemu run --algorithm examples/algorithms/pairwise_all_to_all.py:pairwise_all_t
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_to_all")

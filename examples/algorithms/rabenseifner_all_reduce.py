@@ -12,7 +12,7 @@ cxlemu run --algorithm examples/algorithms/rabenseifner_all_reduce.py:rabenseifn
 """
 
 from collectives.builder import Builder, Chunk
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 GIVEN, RESULT = 0, 1  # blocks: parts of the vector that peers fold, parts of the result that they get
 

@@ -11,7 +11,7 @@ cxlemu run --algorithm examples/algorithms/recursive_doubling_all_reduce.py:recu
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_reduce", fold_order="uniform")

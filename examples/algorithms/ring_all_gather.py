@@ -7,7 +7,7 @@ cxlemu run --algorithm examples/algorithms/ring_all_gather.py:ring_all_gather
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("all_gather")

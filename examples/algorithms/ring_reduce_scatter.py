@@ -8,7 +8,7 @@ cxlemu run --algorithm examples/algorithms/ring_reduce_scatter.py:ring_reduce_sc
 """
 
 from collectives.builder import Builder
-from collectives.recipes import algorithm
+from collectives.builder.recipes import algorithm
 
 
 @algorithm("reduce_scatter", fold_order="uniform")

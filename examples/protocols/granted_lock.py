@@ -2,6 +2,7 @@
 before its own store has arrived lets the next one in too early.
 
 cxlemu explore examples/protocols/granted_lock.py:broken
+cxlemu run --protocol examples/protocols/granted_lock.py:broken --adversary off
 cxlemu explore examples/protocols/granted_lock.py:fixed -n 3
 """
 

@@ -2,6 +2,7 @@
 looks anew at the index only finds the first lap's items in its cache when it comes round again.
 
 cxlemu explore examples/protocols/spsc_ring.py:broken
+cxlemu run --protocol examples/protocols/spsc_ring.py:broken --adversary off
 cxlemu explore examples/protocols/spsc_ring.py:fixed
 """
 

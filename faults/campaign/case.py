@@ -18,18 +18,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from collectives import catalog, oracle
-from collectives.recipes import Recipe
-from cxlemu.checksums import check_integrity
-from cxlemu.clusters import ranks_per_cluster
+from collectives.algorithms import catalog
+from collectives.builder.recipes import Recipe
+from collectives.checking import oracle
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call
+from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology import Topology
+from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model, Name
 from cxlemu.topology.shipped import shipped_configs
 from faults.inject.scenario import Scenario
-from faults.schedule import MOVES_MAX, Move, from_json
-from faults.script import Script
+from faults.inject.script import Script
+from faults.lockstep.schedule import MOVES_MAX, Move, from_json
 
 RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = 64, 64, 1 << 26
 

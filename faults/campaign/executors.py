@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from cxlemu.errors import ArgumentError
-from faults.workers import Workers
+from faults.campaign.workers import Workers
 
 NAMES = ("processes", "dask")
 

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from collectives.catalog import build
+from collectives.algorithms.catalog import build
 from collectives.layouts import world_layout
-from cxlemu.clusters import memories_behind_pool
 from cxlemu.plan import Layout, Plan
 from cxlemu.rounding import round_up
+from cxlemu.topology.clusters import memories_behind_pool
 from faults.campaign.case import Case
 from faults.campaign.record import Execution
 from faults.inject import Verdict, run
 from faults.inject.scenario import REGION_BYTES
-from faults.lending import lent_if_zero_copy, with_heap
+from faults.lockstep.counterexample import Counterexample, Kind, Program
+from faults.lockstep.orders import Order, in_random_nature, replay
+from faults.lockstep.places import data_lines
+from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
 from faults.mutate.mutants import Mutant, apply
-from faults.orders import Order, in_random_nature, replay
-from faults.places import data_lines
-from faults.witness import Kind, Program, Shown
 
 SLOTS = 2  # few: slots are soon reused, and lines stale
 SLOT_RANK_BYTES = 1024
@@ -94,7 +94,7 @@ def _judged_in_lockstep(case: Case) -> Judgement:
     )
 
 
-def _run_in_lockstep(case: Case) -> tuple[Shown, list[Plan], list[Plan]]:
+def _run_in_lockstep(case: Case) -> tuple[Counterexample, list[Plan], list[Plan]]:
     meant = meant_plans(case)
     plans = mutated(case, meant)
     program = Program.of(meant, case.hosts).with_plan(meant[0], plans[0])

@@ -16,9 +16,9 @@ from cxlemu.errors import CxlemuError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Instruction, Layout, Op, Plan, accesses
-from faults.lockstep import Lockstep
-from faults.orders import Order, replay
-from faults.schedule import Move, Step
+from faults.lockstep.lockstep import Lockstep
+from faults.lockstep.orders import Order, replay
+from faults.lockstep.schedule import Move, Step
 
 Program = Sequence[tuple[Plan, Sequence[Bytes]]]
 

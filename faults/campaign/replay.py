@@ -9,7 +9,7 @@ from cxlemu.errors import ArgumentError, TokenError
 from faults.campaign.case import Case, digest
 from faults.campaign.judge import Judgement, executed, judge
 from faults.campaign.tell import drawn
-from faults.replay import Replayed
+from faults.replay.replayed import Replayed
 
 
 def replay(body: Mapping[str, Any], algorithm: str | None) -> Replayed:

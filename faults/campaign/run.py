@@ -24,7 +24,7 @@ from faults.campaign.judge import Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
 from faults.campaign.shrink import Shrunk, shrink
 from faults.campaign.spec import Sweep
-from faults.token import Token
+from faults.replay.token import Token
 
 CASES_A_WORKER = 4
 TICK_S = 0.2

@@ -16,8 +16,8 @@ from cxlemu.plan import DTYPES
 from faults.campaign.case import Case
 from faults.campaign.judge import Judgement, executed, judge
 from faults.campaign.minimize import fewer, smaller
-from faults.schedule import Move, to_json
-from faults.script import Fault
+from faults.inject.script import Fault
+from faults.lockstep.schedule import Move, to_json
 
 BUDGET_S = 20.0
 SCHEDULE_MOVES_MAX = 20_000  # longer ones are left to their seed

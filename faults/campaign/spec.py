@@ -23,20 +23,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from collectives import catalog, sizes
-from collectives.choose import choose
+from collectives import sizes
+from collectives.algorithms import catalog
+from collectives.algorithms.choose import choose
 from collectives.contracts import COLLECTIVES
-from cxlemu.clusters import ranks_per_cluster
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology
+from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, validated
 from cxlemu.units import parse_bytes
 from faults.campaign.case import CALLS_MAX, RANKS_MAX, Case, Launch, digest
 from faults.campaign.judge import meant_plans, mutated
-from faults.model import FAULTS
-from faults.script import Fault, Rates, Script, When
+from faults.inject.model import FAULTS
+from faults.inject.script import Fault, Rates, Script, When
 
 CASES_MAX = 1_000_000
 # Of faults that last: in all far below any deadline.

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from cxlemu.plan.accesses import RINGS
 from faults.campaign.record import Done, Execution, Watch
-from faults.lockstep import Lockstep
-from faults.orders import replay
-from faults.schedule import Step
+from faults.lockstep.lockstep import Lockstep
+from faults.lockstep.orders import replay
+from faults.lockstep.schedule import Step
 
 
 class Stuck(NamedTuple):

@@ -11,8 +11,8 @@ from faults.campaign.story import Held, Story
 from faults.campaign.stuck import Stuck, stuck
 from faults.campaign.svg import svg
 from faults.campaign.teller import Teller
-from faults.lockstep import Lockstep
-from faults.orders import replay
+from faults.lockstep.lockstep import Lockstep
+from faults.lockstep.orders import replay
 
 
 def drawn(execution: Execution) -> str | None:

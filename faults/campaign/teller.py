@@ -11,9 +11,9 @@ from cxlemu.plan import Op, Plan
 from cxlemu.plan.text import text
 from faults.campaign.record import Done, Execution, Watch
 from faults.campaign.story import Event, Held, Signalled, Story
-from faults.lockstep import Lockstep
-from faults.orders import replay
-from faults.schedule import Step
+from faults.lockstep.lockstep import Lockstep
+from faults.lockstep.orders import replay
+from faults.lockstep.schedule import Step
 
 EVENTS_MAX = 32
 

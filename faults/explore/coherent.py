@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.symbolic import SymbolicPool, SymbolicRank, check_results
-from collectives.symbols import SymbolicBytes
+from collectives.checking.symbolic import SymbolicPool, SymbolicRank, check_results
+from collectives.checking.symbols import SymbolicBytes
 from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.errors import ContractError, DeadlineError
 from cxlemu.plan import Plan

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cxlemu.kernels import KERNELS
 from cxlemu.plan import Frame, Instruction, Kind, Layout, Op, Operand, RankPart, accesses
+from cxlemu.plan.kernels import KERNELS
 from faults.explore.places import by_line
 from faults.machine.program import Do
 

@@ -12,13 +12,13 @@ from functools import partial
 from typing import NamedTuple
 
 from cxlemu.engines import Engine
-from cxlemu.engines.streams import NO_STOPS, Blocked, Running, Stops, Watch
+from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Instruction
 from cxlemu.plan.accesses import RINGS
 from cxlemu.world import RankContext
 from faults.inject.places import Span, touched
-from faults.script import Fault, Place, Script, place
+from faults.inject.script import Fault, Place, Script, place
 
 Act = Callable[[], bool]
 """What happens before an instruction; true where it is left out."""
@@ -34,7 +34,7 @@ class Happened(NamedTuple):
 
 @dataclass
 class Injection:
-    """One rank's call, and what happens in it. Kinds of faults add their acts (faults/inject/acts.py)."""
+    """One rank's call, and what happens in it. Kinds of faults add their acts (faults/inject/effects.py)."""
 
     context: RankContext
     memory: HostMemory  # the engine's
@@ -52,7 +52,7 @@ class Injection:
         self.context.emit(Happened(number, self.context.rank, delay_s))
 
     @property
-    def stops(self) -> Stops:
+    def stops(self) -> Breakpoints:
         return {where: partial(_all, acts) for where, acts in self.acts.items()}
 
     def watching(self, watch: Watch | None) -> Watch:
@@ -117,9 +117,9 @@ class Injected:
         *,
         deadline_s: float,
         watch: Watch | None = None,
-        stops: Stops = NO_STOPS,
+        stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """As `Engine.run`. Raises what the faults do besides: see `faults.inject.acts.Killed`."""
+        """As `Engine.run`. Raises what the faults do besides: see `faults.inject.effects.Killed`."""
         if not self.armed:
             self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
             return

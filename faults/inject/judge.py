@@ -8,10 +8,10 @@ from enum import Enum
 
 from cxlemu.errors import CancelledError, PeerLostError, RankDiedError, RevokedError, RunError
 from cxlemu.world.outcome import Outcome
-from faults.inject.acts import Killed
+from faults.inject.effects import Killed
 from faults.inject.engine import Happened
-from faults.model import FAULTS, Duty
-from faults.script import Fault, Script
+from faults.inject.model import FAULTS, Requirement
+from faults.inject.script import Fault, Script
 
 
 class End(Enum):
@@ -40,7 +40,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Became:
+class RankOutcome:
     """One rank's end."""
 
     end: End
@@ -58,7 +58,7 @@ class Report:
     """``ranks``: of each world in turn (a restart makes a second one), what became of its ranks."""
 
     verdict: Verdict
-    ranks: tuple[dict[int, Became], ...]
+    ranks: tuple[dict[int, RankOutcome], ...]
     happened: tuple[Happened, ...]
     why: str = ""  # of a verdict that is not ok: whom it is about
 
@@ -67,23 +67,23 @@ class Report:
         return self.verdict.ok
 
 
-def became(outcome: Outcome[int]) -> dict[int, Became]:
+def became(outcome: Outcome[int]) -> dict[int, RankOutcome]:
     """What each rank's result or failure means."""
-    ends = {rank: Became(End.WRONG if wrong else End.RIGHT, wrong) for rank, wrong in outcome.results.items()}
+    ends = {rank: RankOutcome(End.WRONG if wrong else End.RIGHT, wrong) for rank, wrong in outcome.results.items()}
     for rank, error in outcome.failures.items():
         if isinstance(error, Killed | RankDiedError):
-            ends[rank] = Became(End.DEAD, error=error)
+            ends[rank] = RankOutcome(End.DEAD, error=error)
         elif isinstance(error, CancelledError):
-            ends[rank] = Became(End.HUNG, error=error)
+            ends[rank] = RankOutcome(End.HUNG, error=error)
         else:
-            ends[rank] = Became(End.ERROR, error=error)
+            ends[rank] = RankOutcome(End.ERROR, error=error)
     return dict(sorted(ends.items()))
 
 
 def judge(
     script: Script,
     hosts: Sequence[int],
-    ranks: Sequence[dict[int, Became]],
+    ranks: Sequence[dict[int, RankOutcome]],
     happened: Sequence[Happened],
     deadline_s: float,
     *,
@@ -95,7 +95,7 @@ def judge(
     crashed = {hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
     dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
     allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
-    silent = any(FAULTS[fault.kind].duty is Duty.CHECKSUM or fault.instructions for fault, _ in come)
+    silent = any(FAULTS[fault.kind].duty is Requirement.CHECKSUM or fault.instructions for fault, _ in come)
     found: list[tuple[Verdict, str]] = [(Verdict.SURVIVED, "")]
     for number, one in enumerate(ranks):
         for rank, end in one.items():
@@ -112,12 +112,12 @@ def judge(
 def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[type[RunError], ...]:
     """The errors that survivors may raise for it. A rank may be held up for less than peers take it for dead after."""
     kind = FAULTS[fault.kind]
-    if kind.duty is Duty.SURVIVE and happened.delay_s < deadline_s / 2:
+    if kind.duty is Requirement.SURVIVE and happened.delay_s < deadline_s / 2:
         return ()
     return kind.errors
 
 
-def _verdict(end: Became, allowed: tuple[type[RunError], ...], dead: set[int], unprotected: bool) -> Verdict:
+def _verdict(end: RankOutcome, allowed: tuple[type[RunError], ...], dead: set[int], unprotected: bool) -> Verdict:
     if end.end == End.WRONG:
         return Verdict.UNPROTECTED if unprotected else Verdict.SILENTLY_WRONG
     if end.end == End.HUNG:

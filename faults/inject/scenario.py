@@ -14,35 +14,35 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from collectives import oracle
-from collectives.bench import Case, load_algorithm
-from collectives.catalog import check, recipe, ring_of
-from collectives.communicator import Communicator
+from collectives.algorithms.catalog import check, recipe, ring_of
+from collectives.builder.recipes import Recipe, with_checksums
+from collectives.checking import oracle
+from collectives.communicator.communicator import Communicator
 from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
-from collectives.measure import arrays, lent_room, perform
-from collectives.recipes import Recipe, with_checksums
-from cxlemu.backends import BACKENDS
-from cxlemu.clusters import ranks_per_cluster
+from collectives.sweep.measure import arrays, lent_room, perform
+from collectives.sweep.sweep import Case, load_algorithm
+from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import Kind, MemorySpec
+from cxlemu.memory.backends import BACKENDS
 from cxlemu.plan import Call, Layout
 from cxlemu.pool.pool import Pool
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
+from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model
 from cxlemu.world import RankContext
 from cxlemu.world.context import World
-from cxlemu.world.machine import DEFAULT_TOPOLOGY
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.processes import run_processes
-from cxlemu.world.stops import stops_exit
+from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
 from faults.inject.engine import Happened
+from faults.inject.fault_engine import injected
 from faults.inject.judge import Report, became, judge
-from faults.inject.ordinary import injected
+from faults.inject.script import Script
 from faults.inject.turns import private_pool, run_in_turns
-from faults.script import Script
 
 CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots

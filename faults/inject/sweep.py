@@ -10,14 +10,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from collectives.bench import load_algorithm
-from collectives.catalog import build, variants
+from collectives.algorithms.catalog import build, variants
 from collectives.contracts import COLLECTIVES, contract_of
 from collectives.layouts import check_fits_world, world_layout
+from collectives.sweep.sweep import load_algorithm
 from cxlemu.plan import InHeap, rules
 from faults.inject.judge import Verdict
 from faults.inject.scenario import REGION_BYTES, Scenario, run
-from faults.script import Fault, Script, When
+from faults.inject.script import Fault, Script, When
 
 KINDS = ("crash", "poison", "lose_card", "link_down")
 

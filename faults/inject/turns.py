@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from cxlemu.clusters import memories_behind_pool
 from cxlemu.errors import CancelledError
 from cxlemu.memory import HostCache
 from cxlemu.memory.damage import Damage
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.superblock import Geometry, Superblock
+from cxlemu.topology.clusters import memories_behind_pool
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import Outcome
 
@@ -29,7 +29,7 @@ TURN_S = 0.01  # that a wait takes, at least
 PATIENCE = 100  # deadlines after which a world is taken to hang
 
 
-class Baton:
+class CooperativeScheduler:
     """The clock of such a world, and whose turn it is."""
 
     def __init__(self, ranks: int, limit_s: float) -> None:
@@ -98,7 +98,7 @@ def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_
     damage = Damage.none()
     caches = {host: HostCache.private(pool.cards, host=host, damage=damage) for host in set(world.hosts)}
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
-    baton = Baton(world.ranks, PATIENCE * world.deadline_s)
+    baton = CooperativeScheduler(world.ranks, PATIENCE * world.deadline_s)
 
     def live(rank: int) -> None:
         baton.begin(rank)

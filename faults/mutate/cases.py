@@ -11,19 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from collectives import catalog, fused
-from collectives.bench import load_algorithm
+from collectives import fused
+from collectives.algorithms import catalog
+from collectives.algorithms.catalog import recipe
+from collectives.algorithms.hierarchical.needs import needs
 from collectives.builder import HIERARCHICAL
-from collectives.catalog import recipe
+from collectives.builder.recipes import CHECKED, with_checksums
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
 from collectives.fused.plans import fused_call
-from collectives.hierarchical.needs import needs
-from collectives.recipes import CHECKED, with_checksums
-from cxlemu.clusters import cluster_sizes
+from collectives.sweep.sweep import load_algorithm
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
-from faults.lending import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
+from cxlemu.topology.clusters import cluster_sizes
+from faults.lockstep.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 from faults.mutate.own import smallest
 
 LINES_MAX = 1024

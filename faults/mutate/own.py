@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collectives.catalog import build
+from collectives.algorithms.catalog import build
+from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
-from collectives.recipes import Recipe
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Call, Layout, Plan, rules
-from faults.lending import lent, with_heap
+from faults.lockstep.zero_copy_calls import lent, with_heap
 
 CARDS = 2
 LINES_MAX = 1024  # of a slot on a card

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cxlemu.plan import Op, Plan
+from faults.lockstep.counterexample import Suspect
+from faults.lockstep.places import Line, epochs, instruction_lines
 from faults.mutate.mutants import Mutant
 from faults.mutate.operators import WAITS
-from faults.places import Line, epochs, instruction_lines
-from faults.witness import Suspect
 
 
 def suspect(plans: Sequence[Plan], plan: Plan, mutant: Mutant) -> Suspect:

@@ -18,16 +18,16 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
-from collectives import oracle
+from collectives.checking import oracle
 from collectives.contracts import COLLECTIVES
 from cxlemu.plan import Call, Plan
 from cxlemu.plan.rules import findings
+from faults.lockstep.counterexample import Counterexample, Kind, Program, orders, search, suspects
 from faults.mutate.cases import Case, mixtures, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.suspects import suspect
 from faults.prove import Proof, prove_calls
 from faults.verdict import Verdict
-from faults.witness import Kind, Program, Shown, orders, search, suspects
 
 TRIED = 1  # orders in which what is proved right is executed all the same
 
@@ -54,7 +54,7 @@ class Judgement(NamedTuple):
     fate: Fate
     instruction: str
     reason: str = ""
-    shown: Shown | None = None
+    shown: Counterexample | None = None
 
 
 @dataclass

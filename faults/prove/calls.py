@@ -8,16 +8,16 @@ from itertools import chain
 
 import numpy as np
 
+from collectives.checking.symbolic import verify
 from collectives.contracts import COLLECTIVES, postcondition
 from collectives.fused import products
 from collectives.fused.shapes import WEIGHTS
-from collectives.symbolic import verify
 from cxlemu.compiled import check_compiled
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
-from cxlemu.kernels import KERNELS, Touched
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
+from cxlemu.plan.kernels import KERNELS, Touched
 from cxlemu.plan.plan import group_table, region_table
-from cxlemu.reduction import commutes
+from cxlemu.plan.reduction import commutes
 from faults import dead
 from faults.prove import _pass
 from faults.prove.proof import DEADLOCK, FOLD_ORDER, RULES, Place, Proof, Violation, mask_of

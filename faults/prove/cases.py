@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collectives.catalog import build
-from collectives.recipes import Recipe
+from collectives.algorithms.catalog import build
+from collectives.builder.recipes import Recipe
 from cxlemu.plan import Call, Layout, Plan
-from faults.lending import in_heap
+from faults.lockstep.zero_copy_calls import in_heap
 from faults.prove.proof import Proof
 from faults.prove.rounds import shortened
 from faults.prove.sequences import Progress, prove

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from collectives.builder.recipes import CHECKED
 from collectives.contracts import COLLECTIVES
-from collectives.recipes import CHECKED
 from cxlemu.plan import DTYPES, Call
 from faults.prove.sequences import ALL_ROOTS_RANKS
 

@@ -14,19 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
-from collectives.catalog import build
+from collectives.algorithms.catalog import build
+from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
-from collectives.layouts import REGION_BYTES, world_layout
-from collectives.recipes import Recipe
+from collectives.layouts import world_layout
 from collectives.sizes import block_bytes, size_bytes
-from cxlemu.clusters import cluster_sizes
+from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.errors import ArgumentError, CxlemuError, PlanError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
+from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import format_bytes
-from faults.lending import in_heap
+from faults.lockstep.zero_copy_calls import in_heap
 from faults.prove.proof import Proof
 from faults.prove.sequences import Progress, prove, some_roots
 from faults.verdict import Verdict

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from collectives.algorithms.catalog import build
 from collectives.builder import Builder, Chunk
-from collectives.catalog import build
-from collectives.recipes import Recipe
+from collectives.builder.recipes import Recipe
 from cxlemu.plan import Call, Kind, Layout, Op, Plan
 from cxlemu.plan.instructions import OPERAND_FIELDS, Records
 

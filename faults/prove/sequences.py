@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import lcm
 
-from collectives.catalog import build, recipe
+from collectives.algorithms.catalog import build, recipe
 from collectives.contracts import COLLECTIVES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.plan import Call, Layout, Plan

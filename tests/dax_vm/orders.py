@@ -13,8 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-import cxlemu.cli.pool
-import cxlemu.cli.run  # noqa: F401 - the verbs are imported by name when they are called
+import collectives.cli.run  # noqa: F401 - the verbs are imported by name when they are called
 from cxlemu.cli import main
 
 

@@ -14,8 +14,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.address import Extent
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.address import Extent
 from cxlemu.plan.instructions import Kind, Op
 from cxlemu.plan.rules.program import Defect, Numbers, Program
 

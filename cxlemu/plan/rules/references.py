@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cxlemu.kernels import KERNELS
 from cxlemu.plan.instructions import OPERAND_FIELDS, SIGNATURES, Kind, Op
+from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.rules.program import Defect, Mask, Numbers, Program
 
 SIGNALS = (Op.SIGNAL, Op.SIGNAL_DATA)

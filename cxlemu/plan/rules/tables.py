@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cxlemu.errors import ArgumentError
-from cxlemu.kernels import KERNELS
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import Layout
 from cxlemu.plan.plan import Region
 from cxlemu.plan.rules.program import Defect, Program

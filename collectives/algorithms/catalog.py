@@ -1,0 +1,202 @@
+"""Which algorithms there are, and how a call becomes a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from collectives.algorithms import SHIPPED
+from collectives.algorithms.hierarchical import HIERARCHICAL
+from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.nccl import RECIPES as NCCL
+from collectives.algorithms.nccl import Sends
+from collectives.builder import ALL, Builder
+from collectives.builder.recipes import Recipe, recipes_of
+from collectives.contracts import buffers, contract_of
+from cxlemu import userfile
+from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
+from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
+from cxlemu.plan import file as plan_file
+
+PLAN_SUFFIX = ".plan"
+BLOCK_BYTES_MAX = 1 << 40
+
+# Ours, and NCCL's, which no choice of ours takes.
+_RECIPES = {
+    (recipe.collective, recipe.name): recipe
+    for function in (*SHIPPED, *HIERARCHICAL)
+    for recipe in recipes_of(function)
+}
+SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *NCCL)) | {"auto", "every"}
+
+
+def variants(collective: str, *, clusters: bool = False) -> list[str]:
+    """The variants that a collective can be run in; some take ranks that come in ``clusters``."""
+    return [name for (c, name), its in _RECIPES.items() if c == collective and (clusters or not its.style.levels)]
+
+
+def recipe(collective: str, variant: str) -> Recipe:
+    """Raises ArgumentError naming what there is."""
+    contract_of(collective)
+    found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant))
+    if found is None:
+        names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
+        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
+    return found
+
+
+def is_plan(spec: str) -> bool:
+    """Whether it names a plan file, and not a collective or ``FILE.py:function``."""
+    return spec.endswith(PLAN_SUFFIX)
+
+
+def load_plan(file: str) -> Plan:
+    """A plan that ``cxlemu plan save`` wrote, which obeys all rules and whose call means something. It is data: nothing
+    is executed. Raises PlanFileError."""
+    plan = plan_file.load(file)
+    try:
+        check(plan.call)
+    except ArgumentError as error:
+        raise PlanFileError(f"{file}: {error}") from error
+    for part in plan.parts:
+        found, right = part.buffers[:2], buffers(plan.call, part.rank)
+        if found != right:
+            raise PlanFileError(f"{file}: rank {part.rank} has {_named(found)}; its call takes {_named(right)}")
+    return plan
+
+
+def _named(found: Sequence[Buffer]) -> str:
+    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in found)
+    return ", ".join(texts) or "no buffers"
+
+
+def load_algorithm(spec: str) -> Recipe:
+    """What a user brings: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
+
+    A Python file is executed; its function runs in its own name's style, or chunked and overlapped. Raises
+    ArgumentError when the file, the function or the decorator is missing, the file fails, or the name that
+    ``@algorithm`` gives it is a shipped variant's, and PlanFileError.
+    """
+    if is_plan(spec):
+        plan = load_plan(spec)
+        call = plan.call
+        style = replace(ALL, name=call.algorithm, heap=call.heap is not None, levels=call.cluster > 1)
+        order = call.fold_order
+        return Recipe(call.collective, call.algorithm, _cannot_build, style, order, source=spec, plan=plan)
+    function, file, name = userfile.load(spec, "--algorithm")
+    found = own_recipe(function, name, spec)
+    if found is None:
+        raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
+    return found
+
+
+def _cannot_build(builder: Builder) -> None:
+    raise AssertionError("a saved plan is not built again")
+
+
+def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
+    """That of a user's own algorithm, loaded from ``spec``; None for what is not decorated with ``@algorithm``."""
+    found = recipes_of(function)
+    if not found:
+        return None
+    style = found[0].style if len(found) == 1 else ALL
+    name = _own_name(found[0], name, spec)
+    return replace(found[0], name=name, style=replace(style, name=name), source=spec)
+
+
+def _own_name(its: Recipe, function: str, spec: str) -> str:
+    """What a user's algorithm is called in tables and plans: never as one that is shipped."""
+    if its.named:
+        if its.name in SHIPPED_NAMES:
+            raise ArgumentError(f"{spec}: name={its.name!r} names a shipped variant: choose another name in @algorithm")
+        return its.name
+    file = re.sub(r"[^\w.-]", "_", Path(spec.rpartition(":")[0]).stem)[:50]
+    return f"{file}.{function}" if function in SHIPPED_NAMES else function
+
+
+def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
+    """The plan of a call. Pure: the same arguments give an equal plan. Raises ArgumentError for an impossible call."""
+    check(call)
+    if recipe.plan is not None:
+        return _saved(recipe.source, recipe.plan, layout, call)
+    call = replace(call, fold_order=recipe.fold_order)
+    if layout.ranks != call.ranks:
+        raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
+    if recipe.style.heap and call.heap is None:
+        raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.heap.empty")
+
+    if recipe.style.levels and not 1 < call.cluster < call.ranks:
+        raise ArgumentError(
+            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
+            f"each of two or more hosts"
+        )
+
+    def build_part(rank: int) -> tuple[Frame, RankPart]:
+        kind = Levels if recipe.style.levels else Sends if recipe.style.slice_bytes else Builder
+        builder = kind(call, layout, recipe.style, rank, foreign=bool(recipe.source))
+        if call.ranks == 1:  # every collective of one rank is a copy
+            builder.copy(builder.output(), builder.input(), call.nbytes)
+        elif recipe.source:
+            _run_foreign(recipe, builder)
+        else:
+            recipe.algorithm(builder)
+        return builder.finish()
+
+    return Plan(call, layout, build_part)
+
+
+def ring_of(plan: Plan) -> Layout:
+    """The ring that a saved plan needs: that of the communicator it was built for, with a heap where it uses one."""
+    return plan.layout if plan.call.heap is not None else replace(plan.layout, heap_card_bytes=0)
+
+
+def _saved(source: str, plan: Plan, layout: Layout, call: Call) -> Plan:
+    """A call is in place on those ranks only that have both arrays, and one that moves nothing has any dtype."""
+    dtype = call.dtype if contract_of(call.collective).moves_data else plan.call.dtype
+    asked = replace(call, in_place=plan.call.in_place, dtype=dtype, fold_order=plan.call.fold_order)
+    if asked != plan.call:
+        raise ArgumentError(f"{source} is the plan of [{plan.call}] with {plan.ranks} ranks, not of [{call}]")
+    if replace(layout, heap_card_bytes=ring_of(plan).heap_card_bytes) != ring_of(plan):
+        raise ArgumentError(
+            f"{source} is for a ring of {_ring(plan.layout)}, here it is one of {_ring(layout)}: save the plan for "
+            f"this topology"
+        )
+    return plan
+
+
+def _ring(layout: Layout) -> str:
+    slots = f"{layout.slots} slots of {layout.slot_card_bytes} bytes on each of {layout.cards_text}"
+    return f"{slots}, {layout.doorbells_per_rank} doorbells a rank, interleaved by {layout.interleave_bytes} bytes"
+
+
+def _run_foreign(recipe: Recipe, builder: Builder) -> None:
+    """A user's mistake is bad input, not a traceback of ours."""
+    try:
+        recipe.algorithm(builder)
+    except CxlemuError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"--algorithm {recipe.source} fails for rank {builder.rank} with {what}") from error
+
+
+def check(call: Call) -> None:
+    """Raises ArgumentError for a call that means nothing."""
+    contract = contract_of(call.collective)
+    if call.ranks < 1:
+        raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")
+    if not 0 <= call.root < call.ranks:
+        raise ArgumentError(f"root {call.root} is not one of the ranks 0..{call.ranks - 1}")
+    if call.cluster < 1 or call.ranks % call.cluster:
+        raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
+    if call.dtype not in DTYPES:
+        raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
+    operations = ("sum", "prod", "min", "max", "avg") if contract.reduces else ("none",)
+    if call.redop not in operations:
+        raise ArgumentError(f"{call.collective} takes op {', '.join(operations)}, not {call.redop!r}")
+    if call.nbytes > BLOCK_BYTES_MAX:
+        raise ArgumentError(f"a block of {call.nbytes} bytes is too large: {BLOCK_BYTES_MAX} are the most")
+    if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:
+        raise ArgumentError(f"{call.nbytes} bytes are no whole number of {call.dtype} elements")

@@ -1,0 +1,69 @@
+"""``auto``: which variant a call takes, and why. The choice depends on nothing that could differ between ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, Ways
+from collectives.builder import HIERARCHICAL
+from collectives.contracts import COLLECTIVES
+from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.plan import DTYPES
+from cxlemu.units import format_bytes
+
+LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
+INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iu")
+ZERO_COPY_MIN_BYTES = 64 << 10
+TWO_SHOT_OF_PAIRS_MIN_BYTES = 1 << 20  # above what caches hold, where passes over memory are what a call costs
+TREE_MIN_RANKS = 4  # from which on a root that folds everything by itself is what all wait for
+DOUBLING_BYTES = range(CHUNKED_MIN_BYTES, 512 << 10)  # smaller vectors take one shot, larger ones are worth two
+
+
+class Choice(NamedTuple):
+    variant: str
+    reason: str
+
+
+def choose(
+    collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, ways: Ways | None = None, dtype: str = ""
+) -> Choice:
+    """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.heap made.
+
+    Not for scatter, as its root alone has x: there zero copy has to be asked for. ``ways``: of ranks in clusters, which
+    take two levels where those are faster by the cost model. ``dtype``: integers may take a tree, as their results have
+    the same bits in whatever order they are folded; floats are folded in rank order.
+    """
+    if not COLLECTIVES[collective].moves_data:
+        return Choice("line", "no data: doorbells only")
+    if nbytes == 0:
+        return Choice("line", "nothing to move")
+    size = format_bytes(nbytes)
+    if in_pool and nbytes >= ZERO_COPY_MIN_BYTES and collective != "scatter":
+        return Choice(
+            "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
+        )
+    lines = -(-nbytes // PAYLOAD_BYTES)
+    if nbytes <= LINE_MAX_BYTES:
+        return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")
+    if ways is not None:
+        levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
+        if levels_ns < flat_ns:
+            return Choice(
+                HIERARCHICAL.name,
+                f"{size} on clusters of {ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
+                f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures",
+            )
+    if dtype in INTEGERS and ranks >= TREE_MIN_RANKS:
+        if collective == "reduce" and nbytes >= CHUNKED_MIN_BYTES:
+            return Choice("binomial", f"{size} of integers on {ranks} ranks: a tree folds them, not the root alone")
+        if collective == "all_reduce" and nbytes in DOUBLING_BYTES:
+            return Choice("doubling", f"{size} of integers on {ranks} ranks: log2(N) vectors are read, not N - 1")
+    if collective == "all_reduce" and ranks > 2 and nbytes >= TWO_SHOT_MIN_BYTES:
+        return Choice(
+            "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"
+        )
+    if collective == "all_reduce" and ranks == 2 and nbytes >= TWO_SHOT_OF_PAIRS_MIN_BYTES:
+        return Choice("two_shot", f"{size} on 2 ranks: each folds one half, so that a vector is read once, not twice")
+    if nbytes >= CHUNKED_MIN_BYTES:
+        return Choice("all", f"{size} are worth chunks: peers retrieve while the rest is published")
+    return Choice("aggregate", f"{size} are too small for chunks")

@@ -1,0 +1,145 @@
+"""Words for algorithms on two levels: inside a cluster of consecutive ranks, and across clusters.
+
+Rank ``cluster * size + position`` exchanges inside with the ranks of its cluster and across with those that have its
+position in the other clusters. Each level has blocks of its own in every round's slot: those across lie in the pool,
+those inside in the memory of the rank that writes them where the layout has such memories, and else in the pool, too.
+Besides publish, retrieve and fold there are words for what passes from one level to the other:
+
+    retrieve(to=block)   WAIT, INVALIDATE, READ: to a buffer and to a block of one's own as well
+    send                 FLUSH, FENCE, SIGNAL: that block is whole now
+
+``publish_each`` and ``retrieve_each`` are the same for many at once, made as columns.
+
+Stages of an algorithm are streams, so that while a chunk is under way on one level, the next one is on the other.
+Whatever is stored to a slot but in the stream "publish" was retrieved from peers of the same round first, who had
+waited until the slot was free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collectives.algorithms.hierarchical.level import Level
+from collectives.algorithms.hierarchical.regions import Writers, placed
+from collectives.algorithms.hierarchical.roles import Roles
+from collectives.builder import SCRATCH, Areas, Chunk, Event
+from collectives.builder.record_rows import Ints
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Kind, Operand
+from cxlemu.rounding import round_up
+
+STREAMS = ("publish", "inside", "across", "retrieve")
+
+
+@dataclass
+class Levels(Roles):
+    """Builds one rank's part of a plan on two levels."""
+
+    inside: Level = field(init=False)
+    across: Level = field(init=False)
+    _needs: tuple[tuple[Writers, ...], tuple[Writers, ...]] = field(init=False)
+    _chunk_bytes: int = field(init=False, default=0)
+    _rooms: dict[str, int] = field(init=False, default_factory=dict)
+    _loose: set[str] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._streams = {name: [] for name in STREAMS}
+        self.inside = Level(self, "inside", [self.at(self.home, position) for position in range(self.size)])
+        self.across = Level(self, "across", [self.at(cluster, self.position) for cluster in range(self.clusters)])
+
+    # --- rounds and parts of them -----------------------------------------------------------------------------
+
+    def levels(self, nbytes: int, *, inside: Sequence[Writers], across: Sequence[Writers]) -> Iterator[list[Chunk]]:
+        """Rounds, as ``rounds`` makes them, in which these ranks write so many blocks on each level."""
+        self._needs = (tuple(inside), tuple(across))
+        return self.rounds(nbytes, spread="ranges")
+
+    def _plan_areas(
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
+    ) -> tuple[int, int, Areas]:
+        layout, (inside, across) = self.layout, self._needs
+        regions, piece = placed(layout, inside, across, nbytes)
+        first = len(self._regions)
+        for level, needs in ((self.inside, inside), (self.across, across)):
+            level.block_bytes = piece
+            for group in needs:
+                level.region_of |= dict(zip(group.ranks, range(first, first + len(group.ranks)), strict=True))
+                first += len(group.ranks)
+        self._regions.extend(regions)
+        chunks = min(self.style.chunks, self._share_doorbells(*(max(w.blocks for w in needs) for needs in self._needs)))
+        self._chunk_bytes = round_up(-(-min(piece, nbytes) // chunks), LINE_BYTES)
+        return piece, 0, Areas({}, piece, chunks)
+
+    def _share_doorbells(self, inside: int, across: int) -> int:
+        """How many a block has, of so many blocks. Those inside are the last ones: they may lie in ranks' memories."""
+        layout = self.layout
+        own = layout.own_doorbells or layout.doorbells_per_rank * inside // (inside + across)
+        a_block = min(own // inside, (layout.doorbells_per_rank - own) // across)
+        if a_block < 1:
+            raise ArgumentError(
+                f"{self.call}: {inside} blocks a rank inside and {across} across need as many doorbells, the layout "
+                f"has {own} and {layout.doorbells_per_rank - own} per rank"
+            )
+        self.inside.first_doorbell = layout.doorbells_per_rank - own
+        return a_block
+
+    @property
+    def stride(self) -> int:
+        """Bytes of each position's slice of a block, but for the last ones, which may be short or empty."""
+        return -(-self.nbytes // (self.size * LINE_BYTES)) * LINE_BYTES
+
+    def slice_of(self, position: int, chunk: Chunk) -> Chunk:
+        """What of this chunk of a slice there is in that position's."""
+        left = min(self.stride * (position + 1), self.nbytes) - (self.stride * position + chunk.offset)
+        return chunk._replace(nbytes=min(max(left, 0), chunk.nbytes))
+
+    def sizes_of(self, positions: Ints, chunk: Chunk) -> Ints:
+        """Bytes of ``slice_of`` for each of these."""
+        left = np.minimum(self.stride * (positions + 1), self.nbytes) - (self.stride * positions + chunk.offset)
+        return np.clip(left, 0, chunk.nbytes)
+
+    def share_of(self, cluster: int, chunk: Chunk) -> Chunk:
+        """The part of a chunk that one cluster takes care of; the last ones may have none."""
+        step = round_up(-(-chunk.nbytes // self.clusters), LINE_BYTES)
+        at = min(step * cluster, chunk.nbytes)
+        size = min(step, chunk.nbytes - at)
+        return chunk._replace(offset=chunk.offset + at, nbytes=size, slot_offset=chunk.slot_offset + at)
+
+    # --- words ------------------------------------------------------------------------------------------------
+
+    def room(self, name: str, row: int = 0, rows: int = 1) -> Operand:
+        """Scratch memory for a chunk, under a name: one of ``rows``."""
+        if name not in self._rooms:
+            self._rooms[name] = self._scratch_bytes
+            self._scratch_bytes += rows * self._chunk_bytes
+        return Operand(Kind.BUFFER, SCRATCH, 0, self._rooms[name] + row * self._chunk_bytes)
+
+    def kept(self, chunk: Chunk) -> Operand:
+        """Scratch memory for this chunk for as long as its slot is its own."""
+        a_round = self._areas.doorbells_per_block
+        row = chunk.seq % self.layout.slots * a_round + chunk.number
+        return self.room("kept", row, self.layout.slots * a_round)
+
+    def record(self, stream: str) -> Event:
+        """An event that follows all of the stream so far."""
+        return self._record(stream)
+
+    def overwritten(self, stream: str) -> Event | None:
+        """The same where the result will replace, in place, what the stream has read so far."""
+        return self.record(stream) if self.call.in_place else None
+
+    def order(self, event: Event | None, stream: str) -> None:
+        """The stream goes on only after the event."""
+        self._order(event, stream)
+
+    def _leave(self, seq: int) -> None:
+        """What was read in other streams, and passed on to nobody, is over as well."""
+        for stream in sorted(self._loose):
+            self.order(self.record(stream), "retrieve")
+        self._loose.clear()
+        self._say_done(seq)

@@ -1,0 +1,79 @@
+"""Who is where on two levels: rank ``cluster * size + position`` is the one with that position in that cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectives.algorithms.hierarchical.regions import Writers
+from collectives.builder import Builder
+from collectives.builder.record_rows import Ints
+
+
+@dataclass
+class Roles(Builder):
+    """What a rank knows of itself and of the others."""
+
+    @property
+    def size(self) -> int:
+        """Ranks in a cluster."""
+        return self.call.cluster
+
+    @property
+    def clusters(self) -> int:
+        return self.ranks // self.size
+
+    @property
+    def home(self) -> int:
+        """This rank's cluster."""
+        return self.rank // self.size
+
+    @property
+    def position(self) -> int:
+        """This rank's place in its cluster."""
+        return self.rank % self.size
+
+    @property
+    def away(self) -> list[int]:
+        """The other clusters, the next one first."""
+        return [(self.home + step) % self.clusters for step in range(1, self.clusters)]
+
+    @property
+    def at_roots(self) -> bool:
+        """Whether this rank's cluster is the root's."""
+        return self.home == self.root // self.size
+
+    @property
+    def column_root(self) -> int:
+        """The rank of the root's cluster that has this rank's position."""
+        return self.at(self.root // self.size, self.position)
+
+    def at(self, cluster: int, position: int) -> int:
+        return cluster * self.size + position
+
+    def all(self, blocks: int) -> Writers:
+        return Writers(self.everyone, blocks)
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        return tuple(range(self.ranks))
+
+    @property
+    def at_home(self) -> tuple[int, ...]:
+        """The ranks of the root's cluster."""
+        first = self.root // self.size * self.size
+        return self.everyone[first : first + self.size]
+
+    @property
+    def elsewhere(self) -> tuple[int, ...]:
+        """The ranks of all other clusters."""
+        first = self.root // self.size * self.size
+        return self.everyone[:first] + self.everyone[first + self.size :]
+
+    def targets(self, clusters: Sequence[int], peers: Ints) -> tuple[Ints, Ints, Ints]:
+        """For each cluster, for each of these neighbours: the rank there that has its position, the neighbour, and the
+        cluster."""
+        each, where = np.tile(peers, len(clusters)), np.repeat(np.array(clusters, np.int64), len(peers))
+        return where * self.size + each % self.size, each, where

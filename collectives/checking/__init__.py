@@ -1,0 +1,1 @@
+"""What is right: oracles in NumPy, and what a plan computes, in symbols."""

@@ -1,0 +1,264 @@
+"""Contracts, checked on symbols: what every byte of a result is made of, whatever the data.
+
+A plan is executed on a coherent pool whose bytes are not numbers but the contributions they were folded from, each a
+(rank, offset in that rank's input). At the end every rank's output must be what its contract promises. One execution
+suffices for *what* is computed; that it is computed in every interleaving is for the prover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from collectives.checking.dots import WEIGHTS_SHIFT, Dots
+from collectives.checking.symbols import Fold, Symbol, SymbolicBytes, Term, aligned, flat, folded, same_bits, text
+from collectives.contracts import Piece, postcondition
+from collectives.fused.shapes import WEIGHTS
+from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
+from cxlemu.errors import ContractError
+from cxlemu.plan import (
+    DTYPE_NAMES,
+    DTYPES,
+    UNIFORM_ORDER,
+    Call,
+    Flag,
+    Instruction,
+    Kind,
+    Op,
+    Operand,
+    Plan,
+    RedOp,
+    accesses,
+)
+from cxlemu.plan.kernels import KERNELS
+from cxlemu.plan.reduction import commutes
+
+
+@dataclass
+class SymbolicPool:
+    """A coherent pool: one array of symbols a card, and the doorbells with their payloads."""
+
+    cards: list[SymbolicBytes]
+    doorbells: dict[tuple[int, int], tuple[int, list[Symbol]]] = field(default_factory=dict)
+    dots: Dots = field(default_factory=Dots)  # names of all ranks' elements of products
+
+    def doorbell(self, at: tuple[int, int]) -> tuple[int, list[Symbol]]:
+        return self.doorbells.get(at, (0, []))
+
+
+@dataclass
+class SymbolicRank(Streams):
+    """Executes one rank's part on symbols."""
+
+    pool: SymbolicPool = field(kw_only=True)
+    memory: list[SymbolicBytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.memory = [SymbolicBytes(buffer.nbytes) for buffer in self.part.buffers]
+
+    def begin(self, shift: int = 0) -> None:
+        """The inputs, whose offsets count from ``shift`` on."""
+        inputs = {0: shift} | ({} if self.call.gemm is None else {WEIGHTS: shift + WEIGHTS_SHIFT})
+        for buffer, at in inputs.items():
+            if size := self.part.buffers[buffer].nbytes:
+                self.put(Operand(Kind.BUFFER, buffer), [Symbol(size, Fold(((self.part.rank, at),)))])
+
+    def promised(self, shift: int = 0) -> Iterator[Piece]:
+        """What the output must be."""
+        if self.call.gemm is not None:
+            yield from self.pool.dots.postcondition(self.call, self.part.rank, shift)
+            return
+        for piece in postcondition(self.call, self.part.rank):
+            yield piece._replace(contributions=tuple((rank, at + shift) for rank, at in piece.contributions))
+
+    def local(self, operand: Operand) -> tuple[SymbolicBytes, int]:
+        """The memory that an operand really is: a buffer may lie inside another."""
+        buffer, at, index = self.part.buffers[operand.id], operand.offset, operand.id
+        if buffer.inside:
+            index = [b.name for b in self.part.buffers].index(buffer.inside)
+            at += buffer.at
+        return self.memory[index], at
+
+    def fetch(self, operand: Operand, nbytes: int) -> list[Symbol]:
+        if operand.kind == Kind.BUFFER:
+            memory, at = self.local(operand)
+            return memory.read(at, nbytes)
+        symbols: dict[int, list[Symbol]] = {}
+        for local, size, card, offset in self._pieces(operand, nbytes):
+            symbols[local] = self.pool.cards[card].read(offset, size)
+        return [symbol for local in sorted(symbols) for symbol in symbols[local]]
+
+    def put(self, operand: Operand, symbols: list[Symbol]) -> None:
+        if operand.kind == Kind.BUFFER:
+            memory, at = self.local(operand)
+            memory.write(at, symbols)
+            return
+        whole = SymbolicBytes(nbytes := sum(s.nbytes for s in symbols))
+        whole.write(0, symbols)
+        for local, size, card, offset in self._pieces(operand, nbytes):
+            self.pool.cards[card].write(offset, whole.read(local, size))
+
+    def _pieces(self, operand: Operand, nbytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """(offset in the operand, bytes, card, offset on the card) of every granule."""
+        base = accesses.region_base(self.frame, self.binding.layout, self.binding.epoch, operand)
+        for run in self.frame.regions[operand.id].map.runs(operand.offset, nbytes):
+            for block in range(run.blocks):
+                at = base + run.card_offset + block * run.block_bytes
+                yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, at
+
+    def execute(self, instruction: Instruction) -> Blocked | None:
+        i, layout, epoch = instruction, self.binding.layout, self.binding.epoch + instruction.value
+        match i.op:
+            case Op.WRITE | Op.WRITE_NT | Op.COPY:
+                self.put(i.dst, self.fetch(i.a, i.nbytes))
+            case Op.READ | Op.REDUCE | Op.REDUCE_LOCAL:
+                result = self._folded(i)
+                for target in (i.dst, i.dst2):
+                    if target.kind:
+                        self.put(target, result)
+            case Op.SIGNAL | Op.SIGNAL_DATA:
+                payload = self.fetch(i.a, i.nbytes) if i.op == Op.SIGNAL_DATA else []
+                self.pool.doorbells[layout.doorbell_address(i.arg, epoch)] = (epoch, payload)
+            case Op.WAIT | Op.WAIT_DATA | Op.WAIT_ALL:
+                for doorbell in accesses.doorbells(self.frame, i):
+                    shows, payload = self.pool.doorbell(layout.doorbell_address(doorbell, epoch))
+                    if shows < epoch:
+                        return Blocked("", 0, i, doorbell, layout.owner(doorbell), epoch, shows)
+                    if i.op == Op.WAIT_DATA:
+                        self.put(i.dst, payload)
+            case Op.RECORD:
+                self.events.add(i.arg)
+            case Op.AWAIT:
+                return None if i.arg in self.events else Blocked("", 0, i)
+            case Op.COMPUTE if KERNELS[self.frame.kernels[i.arg].name].checks:
+                self.put(i.dst, [Symbol(i.nbytes, None)])
+            case Op.COMPUTE:
+                self._multiply(i)
+            case Op.FLUSH | Op.FENCE | Op.INVALIDATE:
+                pass  # the symbolic pool is coherent
+        return None
+
+    def _multiply(self, i: Instruction) -> None:
+        kernel = self.frame.kernels[i.arg]
+        kind = KERNELS[kernel.name]
+        if not kind.product:
+            raise ContractError(f"[{self.call}] computes: its result is no fold of contributions")
+        size, (c, a, b) = DTYPES[kind.product].itemsize, kind.touches(kernel.parameters)
+        columns = [
+            [symbol for k in range(b.rows) for symbol in self.fetch(i.b.at(k * b.stride_bytes + at), size)]
+            for at in range(0, b.row_bytes, size)
+        ]
+        for r in range(c.rows):
+            row = self.fetch(i.a.at(r * a.stride_bytes), a.row_bytes)
+            made = [self.pool.dots.element(kind.product, row, column) for column in columns]
+            self.put(i.dst.at(r * c.stride_bytes), made)
+
+    def _folded(self, i: Instruction) -> list[Symbol]:
+        sources = [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
+        if i.op in (Op.REDUCE, Op.REDUCE_LOCAL) and self.call.redop != "none":
+            self._check_elements(i, sources)
+        divisor = i.arg if i.flags & Flag.DIVIDE else 1
+        return [Symbol(size, folded(folds, divisor)) for size, folds in aligned(sources)]
+
+    def _check_elements(self, i: Instruction, sources: list[list[Symbol]]) -> None:
+        """Raises ContractError for a fold of other elements than the call's, or with another operation."""
+        dtype, redop = DTYPE_NAMES[i.dtype], RedOp(i.redop).name.lower()
+        if (dtype, redop) != (self.call.dtype, self.call.redop):
+            raise ContractError(f"[{self.call}] rank {self.part.rank} folds {dtype} with {redop}")
+        for symbols in sources:
+            at = 0
+            for symbol in symbols:
+                if symbol.fold is not None and (begin := _begin(symbol.fold) - at) % DTYPES[dtype].itemsize:
+                    raise ContractError(
+                        f"[{self.call}] rank {self.part.rank} folds parts of two elements as one: its first byte is "
+                        f"byte {begin} of a contribution, and an element has {DTYPES[dtype].itemsize}"
+                    )
+                at += symbol.nbytes
+
+
+def verify(plan: Plan) -> None:
+    """Raises ContractError naming rank, bytes and what they are made of, when a plan breaks its contract.
+
+    Reductions must fold in the order that the call declares: then all ranks get the same bits. Which operand comes
+    first is no matter where a op b has the bits of b op a. DeadlineError for a plan that blocks.
+    """
+    call, layout = plan.call, plan.layout
+    pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
+    binding = Binding(layout, base=0, epoch=layout.slots + 1, tag=plan.call.tag())
+    for peer in range(plan.ranks):  # as a call in the middle of a run finds them
+        pool.doorbells[layout.doorbell_address(layout.done(peer), 0)] = (layout.slots, [])
+    ranks = [SymbolicRank(call, plan.frame, part, binding, pool=pool) for part in plan.parts]
+    for rank in ranks:
+        rank.begin()
+    run_in_turn(ranks)
+    check_results(ranks)
+
+
+class _Held(NamedTuple):
+    """A piece of a result, as its first holder has it."""
+
+    rank: int
+    at: int
+    symbols: list[Symbol]
+
+
+def check_results(ranks: Sequence[SymbolicRank], shift: int = 0) -> None:
+    """Raises ContractError where a rank's output is not what it must be: see `verify`.
+
+    ``shift``: where the offsets of this call's inputs began.
+    """
+    held: dict[tuple[tuple[int, int], ...], _Held] = {}
+    for rank in ranks:
+        for piece in rank.promised(shift):
+            symbols = rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes)
+            its = _Held(rank.part.rank, piece.at, symbols)
+            _compare(rank.call, its, piece)
+            if rank.call.fold_order == UNIFORM_ORDER:
+                _compare_holders(rank.call, held.setdefault(piece.contributions, its), its)
+
+
+def _compare(call: Call, its: _Held, piece: Piece) -> None:
+    at = 0
+    for symbol in its.symbols:
+        expected, got = _promised(piece, at), symbol.fold
+        is_whole = got is not None and flat(got) == flat(expected)
+        is_right = same_bits(got, expected, commutes=commutes(call.dtype, call.redop))
+        if not is_right and not (is_whole and call.fold_order == UNIFORM_ORDER):
+            raise ContractError(
+                f"[{call}] {_bytes(its, at, symbol.nbytes)} are {text(got)}, the contract says {text(expected)}"
+                + (": folded in another order" if is_whole else "")
+            )
+        at += symbol.nbytes
+
+
+def _compare_holders(call: Call, first: _Held, its: _Held) -> None:
+    """Ranks that hold the same result have folded it alike."""
+    at = 0
+    for nbytes, (one, other) in aligned([first.symbols, its.symbols]):
+        if not same_bits(one, other, commutes=commutes(call.dtype, call.redop)):
+            raise ContractError(
+                f"[{call}] {_bytes(its, at, nbytes)} are {text(other)}, "
+                f"but rank {first.rank} has folded them as {text(one)}"
+            )
+        at += nbytes
+
+
+def _bytes(its: _Held, at: int, nbytes: int) -> str:
+    return f"bytes {its.at + at}..{its.at + at + nbytes - 1} of rank {its.rank}'s output"
+
+
+def _begin(fold: Fold) -> int:
+    """Where in its contribution the first term of a fold begins."""
+    first = fold.terms[0]
+    return _begin(first) if isinstance(first, Fold) else first[1]
+
+
+def _promised(piece: Piece, at: int) -> Fold:
+    """The fold of byte ``at`` of a piece. With the first group of those folded apart the fold from the left begins."""
+    terms: tuple[Term, ...] = tuple((source, offset + at) for source, offset in piece.contributions)
+    if piece.apart > 1:
+        groups = [Fold(terms[k : k + piece.apart]) for k in range(0, len(terms), piece.apart)]
+        terms = (*groups[0].terms, *groups[1:])
+    return Fold(terms, piece.divisor)

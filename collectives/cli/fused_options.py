@@ -1,0 +1,28 @@
+"""What `cxlemu fused` is given, whichever engine it runs on."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+RANKS_MAX = 64
+
+
+class Dimensions(click.ParamType[tuple[int, ...]]):
+    """``MxNxK`` or ``ROWSxCOLS``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        numbers = str(value).split("x")
+        if len(numbers) != self.name.count("x") + 1 or not all(
+            re.fullmatch("[0-9]{1,9}", n, re.ASCII) for n in numbers
+        ):
+            self.fail(
+                f"{value!r} is not {self.name}, such as {'x'.join(['256'] * (self.name.count('x') + 1))}.", param, ctx
+            )
+        return tuple(map(int, numbers))

@@ -1,0 +1,61 @@
+"""``cxlemu fused --tune`` on this machine: the search, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from collectives.cli.fused_report import Setup
+from collectives.fused.choice import Choice
+from collectives.sweep.fused.halving import candidates, halve
+from collectives.sweep.fused.measure import Job
+from collectives.sweep.fused.race import Heat, race
+from collectives.sweep.fused.tuned import Machine, TunedFile, this_one
+from collectives.sweep.fused.tuner import Tuned
+from cxlemu.cli.output import writing
+from cxlemu.errors import ArgumentError
+from cxlemu.world import RankContext
+
+Run = Callable[[Callable[[RankContext], list[list[int]]]], list[list[list[int]]]]  # what every rank returns
+
+
+class Search(NamedTuple):
+    """Of a job's operator, by so many ranks; ``file``: what was found before, and what is found now."""
+
+    job: Job
+    ranks: int
+    file: TunedFile | None
+    budget_s: float
+
+
+def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned, str]:
+    """What is known or found, and in words how."""
+    operator, file = search.job.operator, search.file
+    if file is not None and (known := file.get(operator)) is not None:
+        return known, f"the fastest of {known.tried} tried, from {file.path}"
+    job = replace(search.job, check=False, traced=False)
+
+    def heat(choices: tuple[Choice, ...], rounds: int, limit_s: float) -> list[list[int]]:
+        return run(partial(race, heat=Heat(job, choices, rounds, limit_s)))[0]  # all ranks say the same
+
+    found = halve(candidates(operator, search.ranks), heat, search.budget_s, seen)
+    if file is None:
+        return found, f"the fastest of {found.tried} tried"
+    with writing("--tuned", file.path):
+        file.put(operator, found)
+    return found, f"the fastest of {found.tried} tried, kept in {file.path}"
+
+
+def refuse_given(tunes: bool, given: Mapping[str, object]) -> None:
+    """Raises ArgumentError for what a tuner is to choose."""
+    if tunes and any(given.values()):
+        named = next(flag for flag, value in given.items() if value)
+        raise ArgumentError(f"{named} does not go with --tune, which chooses it")
+
+
+def machine_of(setup: Setup, pace: str) -> Machine:
+    """What a choice holds for. ``pace``: what its time scale is chosen by, as the scale itself differs each time."""
+    memory, ring = setup.memory.describe(), str(setup.job.region_bytes)
+    return this_one(setup.topology, {"memory": memory, "ring": ring, "threads": setup.blas_threads, "pace": pace})

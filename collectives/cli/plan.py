@@ -1,0 +1,286 @@
+"""``cxlemu plan``: show, save, check and list plans."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from collectives.algorithms.catalog import build, load_plan, recipe, variants
+from collectives.algorithms.choose import choose
+from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.builder.recipes import Recipe
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import world_layout
+from collectives.sizes import block_bytes
+from collectives.sweep.defaults import REGION_BYTES
+from collectives.sweep.sweep import load_algorithm
+from cxlemu.chakra import export as chakra_export
+from cxlemu.chakra import files as chakra_files
+from cxlemu.cli.output import writing
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
+from cxlemu.plan import file as plan_file
+from cxlemu.plan.rules import check as check_rules
+from cxlemu.plan.text import counts, render, text
+from cxlemu.topology import Topology
+from cxlemu.topology.clusters import ranks_per_cluster
+from cxlemu.units import BytesParam, format_bytes
+
+UNBOUNDED_CHARS = 1 << 20  # a pipe is as wide as what it is given
+
+
+@click.group()
+def command() -> None:
+    """Show, save and check plans.
+
+    \b
+    Examples:
+      cxlemu plan list
+      cxlemu plan show all_gather -n 4 -b 1M
+      cxlemu plan save all_reduce -n 4 -b 1M -O all_reduce.plan
+      cxlemu plan check all_reduce.plan
+      cxlemu plan traffic all_reduce -n 4 -b 1M -O all_reduce
+    """
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options of ``show`` and ``save`` ask for."""
+
+    collective: str | None
+    algorithm: str | None
+    ranks: int
+    total_bytes: int
+    config: str
+    variant: str
+    dtype: str
+    op: str | None
+    root: int
+    in_place: bool
+    region_bytes: int
+
+    def plan(self) -> Plan:
+        if (self.collective is None) == (self.algorithm is None):
+            raise click.UsageError("give a COLLECTIVE, or --algorithm FILE.py:function.")
+        if self.algorithm is not None and self.variant != "auto":
+            raise click.UsageError("--variant does not go with --algorithm: your own algorithm has none.")
+        own = load_algorithm(self.algorithm) if self.algorithm is not None else None
+        collective = own.collective if own else str(self.collective)
+        if collective not in COLLECTIVES:
+            there = ", ".join(COLLECTIVES)
+            raise ArgumentError(f"there is no collective {collective!r}: it is one of {there}")
+        nbytes = block_bytes(collective, self.total_bytes, self.ranks, DTYPES[self.dtype].itemsize)
+        chosen = own or self._recipe(collective, nbytes)
+        op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
+        heap = InHeap(0, output=0 if self.in_place else None) if chosen.style.heap else None  # at its begin
+        call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
+        topology = Topology.load(self.config)
+        if chosen.style.levels:
+            call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
+        return build(chosen, world_layout(topology, self.ranks, region_bytes=self.region_bytes), call)
+
+    def _recipe(self, collective: str, nbytes: int) -> Recipe:
+        if self.variant != "auto":
+            return recipe(collective, self.variant)
+        ways = Ways.of(Topology.load(self.config), self.ranks)
+        return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways, dtype=self.dtype).variant)
+
+
+def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the argument and the options that make a Wanted, and passes it as the first argument."""
+
+    @wraps(function)
+    def collected(**given: Any) -> None:
+        function(Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)}), **given)
+
+    for add in reversed(
+        (
+            click.argument("collective", required=False),
+            click.option(
+                "--algorithm",
+                metavar="FILE.py:FUNCTION",
+                help="Your own algorithm instead. The file is executed.",
+            ),
+            click.option("-n", "--ranks", type=click.IntRange(1, 4096), default=4, show_default=True),
+            click.option(
+                "-b",
+                "--bytes",
+                "total_bytes",
+                type=BytesParam(),
+                default="1M",
+                show_default=True,
+                help="Total size as in nccl-tests: of all ranks' blocks together where each has one.",
+            ),
+            click.option("-c", "--config", default="six-cards", show_default=True, help="A topology: file or name."),
+            click.option("--variant", default="auto", show_default=True, help="One that `cxlemu plan list` prints."),
+            click.option("-d", "--dtype", type=click.Choice(list(DTYPES)), default="f32", show_default=True),
+            click.option("-o", "--op", help="sum, prod, min, max or avg.  [default: sum, where there is a reduction]"),
+            click.option("-r", "--root", type=int, default=0, show_default=True),
+            click.option("--in-place", is_flag=True, help="Input and output are the same memory, as NCCL has it."),
+            click.option(
+                "--region-bytes",
+                type=BytesParam(),
+                default=format_bytes(REGION_BYTES).replace(" ", ""),
+                show_default=True,
+                help="The communicator's ring in the pool.",
+            ),
+        )
+    ):
+        collected = add(collected)
+    return collected
+
+
+@command.command()
+@_asks_for_a_plan
+@click.option("--file", "saved", type=click.Path(path_type=Path), help="A plan that `cxlemu plan save` wrote.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows of any one table.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of the plan as JSON.")
+def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
+    """Print a plan: for every stream a table with a column per rank.
+
+    r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is not written), h1 a region in the heap, e the epoch
+    at which the call starts, e+2 that of round 2; in, out and scratch are the rank's buffers.
+
+    \b
+    Examples:
+      cxlemu plan show all_gather -n 4 -b 1M
+      cxlemu plan show all_reduce --variant two_shot -n 3 -b 64K --limit 20
+      cxlemu plan show --file all_reduce.plan --json
+    """
+    if saved is not None:
+        _refuse_others("saved", "limit", "as_json")
+        plan = plan_file.load(saved)
+    else:
+        plan = wanted.plan()
+    if as_json:
+        click.echo(json.dumps(_as_dict(plan), indent=1))
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=UNBOUNDED_CHARS)
+        console.print(render(plan, limit=limit))
+    check_rules(plan)
+
+
+def _refuse_others(*allowed: str) -> None:
+    """A plan from a file is what it is: options that would build another one are mistakes."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name not in allowed and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[-1]} does not go with --file: the file says it all.")
+
+
+def _as_dict(plan: Plan) -> dict[str, Any]:
+    return {
+        "call": asdict(plan.call),
+        "layout": asdict(plan.layout),
+        **asdict(plan.frame),
+        "digest": plan.digest,
+        "ranks": [_part_as_dict(plan, part) for part in plan.parts],
+    }
+
+
+def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
+    c = counts(part)
+    return {
+        "rank": part.rank,
+        "instructions": {op.name: count for op, count in c.instructions.items()},
+        "written_bytes": c.written_bytes,
+        "read_bytes": c.read_bytes,
+        "buffers": [asdict(buffer) for buffer in part.buffers],
+        "events": part.events,
+        "streams": {s.name: [text(i, plan, part.rank) for i in s.instructions] for s in part.streams},
+    }
+
+
+@command.command()
+@_asks_for_a_plan
+@click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="The file to write.")
+def save(wanted: Wanted, output: Path) -> None:
+    """Build a plan, check its rules and write it to a file.
+
+    \b
+    Examples:
+      cxlemu plan save all_reduce -n 4 -b 1M -O all_reduce.plan
+      cxlemu plan save --algorithm mine.py:ring -n 4 -b 1M -O ring.plan
+    """
+    plan = wanted.plan()
+    check_rules(plan)
+    plan_file.save(plan, output)
+    click.echo(f"{output}: {_summary(plan)}")
+
+
+@command.command()
+@_asks_for_a_plan
+@click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="Files are OUTPUT.0.et and so on.")
+def traffic(wanted: Wanted, output: Path) -> None:
+    """Write what a plan moves as Chakra execution traces, one for each rank and then for each card.
+
+    ASTRA-sim and other simulators read them: ranks and cards are endpoints that send each other messages. Needs
+    protobuf.
+
+    \b
+    Examples:
+      cxlemu plan traffic all_gather -n 4 -b 1M -O all_gather
+    """
+    plan = wanted.plan()
+    check_rules(plan)
+    endpoints = chakra_export.traffic(plan)
+    with writing("--output", output):
+        chakra_files.write(output, endpoints)
+    last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
+    click.echo(
+        f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "
+        f"endpoint {plan.ranks} on, {len(endpoints) - plan.ranks} cards"
+    )
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Check a plan file: exit code 0 if it obeys every rule and its call means something, 2 if not.
+
+    \b
+    Examples:
+      cxlemu plan check all_reduce.plan
+    """
+    click.echo(f"{file}: ok, {_summary(load_plan(str(file)))}")
+
+
+def _summary(plan: Plan) -> str:
+    instructions = sum(part.instruction_count for part in plan.parts)
+    return f"{plan.call}, {plan.ranks} ranks, {plan.rounds} rounds, {instructions} instructions"
+
+
+@command.command("list")
+def list_() -> None:
+    """Name the collectives and their variants.
+
+    \b
+    Examples:
+      cxlemu plan list
+    """
+    table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for collective in COLLECTIVES:
+        by_algorithm: dict[str, list[str]] = {}
+        for variant in variants(collective, clusters=True):
+            by_algorithm.setdefault(_first_line(recipe(collective, variant)), []).append(variant)
+        for line, names in by_algorithm.items():
+            table.add_row(collective, " ".join(names), line)
+    console = Console() if sys.stdout.isatty() else Console(width=UNBOUNDED_CHARS)
+    console.print(table)
+
+
+def _first_line(recipe: Recipe) -> str:
+    """Of the docstring of the page that the algorithm is on."""
+    return (sys.modules[recipe.algorithm.__module__].__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,54 @@
+"""``cxlemu run --pace``: which time scale, and what each row should have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collectives.sweep.sweep import Case, Paced, Row, Sweep
+from collectives.sweep.virtual.plans import planned
+from cxlemu.choices import TIME_SCALE_MAX
+from cxlemu.cost import CostModel
+from cxlemu.engines.pace import TimeScale, suitable_time_scale
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.backends import BACKENDS
+from cxlemu.plan import Layout
+from cxlemu.topology import Topology
+
+LATE = 1.1  # of what the model says
+
+
+def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: str) -> None:
+    """Raises ArgumentError for flags that do not go with each other."""
+    if time_scale is not None and not pace:
+        raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    if not pace:
+        return
+    if sweep.engine != "native":
+        raise ArgumentError(f"--pace needs the native engine: {sweep.engine} takes its own time")
+    if BACKENDS[backend].on_devices:
+        raise ArgumentError("--pace is for emulated pools: real cards take the time that they take")
+    if sweep.integrity is not None:
+        raise ArgumentError("--pace does not go with --integrity: the model does not know what checksums cost")
+
+
+def lateness(scale: TimeScale, rows: Sequence[Row]) -> str:
+    """What to say where this machine did not keep up."""
+    late = [row for row in rows if row.model_us is not None and row.time_us > LATE * row.model_us]
+    if not late:
+        return ""
+    longer = min(4 * scale.value, TIME_SCALE_MAX)
+    return (
+        f"{len(late)} of {len(rows)} took more than {LATE - 1:.0%} longer than the model says: ranks came late, on "
+        f"busy cores or with too little time; --time-scale {longer:g} gives them more"
+    )
+
+
+def time_scale_of(given: float | None, topology: Topology, ranks: int, backend: str) -> TimeScale:
+    return suitable_time_scale(topology, ranks, backend) if given is None else TimeScale(given, "given")
+
+
+def paced(scale: TimeScale, topology: Topology, layout: Layout, case: Case, sweep: Sweep) -> Paced:
+    """What the virtual engine says of the plan that the ranks executed, on their ring."""
+    plan, _ = planned(topology, case, sweep.algorithm, layout=layout)
+    return Paced(scale.value, simulate(CostModel.of(topology, case.call.ranks), [VirtualCall(plan)], warm=True).time_ns)

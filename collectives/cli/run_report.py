@@ -1,0 +1,273 @@
+"""What ``cxlemu run`` shows while messages come in: header, rows, a progress bar; at the end a sum, and JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.cli.run_pace import lateness, paced
+from collectives.sweep.measure import Finished, Opened
+from collectives.sweep.sweep import Case, Measured, Paced, Row, Sweep, row
+from cxlemu import __version__
+from cxlemu.cli.output import write_json
+from cxlemu.engines.pace import TimeScale
+from cxlemu.memory import MemorySpec
+from cxlemu.plan import Layout
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+
+COLUMNS = "{:>10} {:>9} {:>4} {:>5} {:>4} {:>8} {:>7} {:>7} {:>6}  {}"
+HEADS = (
+    ("#     size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "variant"),
+    ("#      (B)", "(elem)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", ""),
+)
+PACED_COLUMNS = "{:>8} {:>7}  "  # before the variant
+PACED_HEADS = (("model", "time /"), ("(us)", "model"))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The world of a run."""
+
+    topology: Topology
+    ranks: int
+    memory: MemorySpec
+    launch: str
+    engine: str
+    cards: str = ""  # what real ones are, or a tenant's
+    pace: TimeScale | None = None
+    tenant: str | None = None
+    pool_name: str | None = None  # of a tenant's pool in shared memory
+
+
+class Report:
+    """Call it with the messages of `collectives.sweep.measure`; as a context it surrounds the run.
+
+    Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
+    ``silent`` is for the processes of one launcher that are not rank 0: they print nothing and write nothing.
+    Raises ArgumentError where the JSON file cannot be written; `output.check_json_file` finds that before a run.
+    """
+
+    def __init__(self, setup: Setup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
+        self._setup = setup
+        self._sweep = sweep
+        self._cases: list[Case] = sweep.cases(setup.ranks)
+        two_levels = not setup.memory.backend.on_devices and sweep.integrity is None
+        self._ways = Ways.of(setup.topology, setup.ranks) if two_levels else None
+        self._json_file = None if silent else json_file
+        self._verbose = verbose
+        self._seen: list[dict[int, Measured]] = [{} for _ in self._cases]
+        self._rows: list[Row] = []
+        self._layout: Layout | None = None  # of the ring, from the first message on
+        self._began = time.monotonic()
+        # mpirun gives its ranks a terminal as stdout, wherever that goes in the end, but not as stderr.
+        terminal = None if sys.stderr.isatty() else False
+        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._out,  # one console for both keeps the bar below the rows
+            transient=True,
+            disable=silent or not self._out.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=len(self._cases))
+
+    @property
+    def wrong(self) -> int:
+        return sum(row.wrong or 0 for row in self._rows)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        for key, value in self._header():
+            self._print(f"# {key:<8} {value}")
+        return self
+
+    def __call__(self, message: object) -> None:
+        if isinstance(message, Opened):
+            self._layout = message.layout
+            self._print(f"# {'ring':<8} {_ring(message.layout)}")
+            if self._verbose:
+                self._print_placement(message.layout)
+        elif isinstance(message, Finished):
+            seen = self._seen[message.case]
+            seen[message.measured.rank] = message.measured
+            if len(seen) == self._setup.ranks:
+                case, checked = self._cases[message.case], self._sweep.check
+                self._add(
+                    row(
+                        case, seen, checked=checked, one_clock=self._one_clock, paced=self._paced(case), ways=self._ways
+                    )
+                )
+
+    def _paced(self, case: Case) -> Paced | None:
+        setup = self._setup
+        if setup.pace is None or self._layout is None:
+            return None
+        return paced(setup.pace, setup.topology, self._layout, case, self._sweep)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None or len(self._rows) < len(self._cases):
+            self._conclude(error)
+
+    def _conclude(self, error: BaseException | None) -> None:
+        """With the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong."""
+        self._progress.stop()
+        seconds = time.monotonic() - self._began
+        missing = len(self._cases) - len(self._rows)
+        counts = [f"{len(self._rows)} result{'s' * (len(self._rows) != 1)}"]
+        counts += [f"{missing} more not finished"] if missing else []
+        counts += [f"{self.wrong} wrong" if self._sweep.check else "not checked", f"{seconds:.1f} s"]
+        bad = self.wrong or missing
+        try:
+            self._print("#")
+            if self._setup.pace is not None and (advice := lateness(self._setup.pace, self._rows)):
+                self._print(f"# {'pace':<8} {advice}", "yellow")
+            self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
+        finally:  # also where stdout is what failed
+            if self._json_file is not None:
+                write_json(self._json_file, self._document(seconds, error))
+
+    def _header(self) -> list[tuple[str, str]]:
+        setup, sweep = self._setup, self._sweep
+        checked = "every result checked bit by bit" if sweep.check else "not checked"
+        checked += f", {sweep.integrity} with every doorbell" if sweep.integrity else ""
+        return [
+            ("cxlemu", f"{__version__}, engine {setup.engine}"),
+            ("config", f"{setup.topology.name}: {setup.topology.description}"),
+            ("ranks", f"{self._placement()}, launch: {setup.launch}"),
+            ("memory", setup.memory.describe() + self._numa_node()),
+            *([("backend", f"{setup.memory.kind}: {setup.memory.backend.describe()}")] if self._verbose else []),
+            *([("cards", setup.cards)] if setup.cards else []),
+            *([("pace", _pace(setup.pace))] if setup.pace is not None else []),
+            ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
+        ]
+
+    @property
+    def _one_clock(self) -> bool:
+        """Whether all ranks are certainly on one machine."""
+        return not self._setup.memory.backend.on_devices or self._setup.launch in ("threads", "processes")
+
+    @property
+    def _hosts(self) -> list[int] | None:
+        """Of each rank, where there are emulated ones."""
+        setup = self._setup
+        return None if setup.memory.backend.on_devices else list(setup.topology.place(setup.ranks))
+
+    def _placement(self) -> str:
+        setup = self._setup
+        if self._hosts is None:
+            return f"{setup.ranks} rank{'s' * (setup.ranks != 1)}"
+        return setup.topology.describe_placement(setup.ranks)
+
+    def _numa_node(self) -> str:
+        node = self._setup.topology.pool_numa_node
+        return "" if node is None or self._setup.memory.backend.on_devices else f", on NUMA node {node}"
+
+    def _print_placement(self, layout: Layout) -> None:
+        extent, data = layout.extent_bytes, layout.data_offset
+        self._print(
+            f"# {'layout':<8} {format_bytes(extent)} of every card, data from {format_bytes(data)} on, "
+            f"granule {format_bytes(layout.interleave_bytes)}"
+        )
+        hosts = self._hosts or []
+        for host in sorted(set(hosts)):
+            ranks = ", ".join(str(rank) for rank, its_host in enumerate(hosts) if its_host == host)
+            self._print(f"# {f'host {host}':<8} rank {ranks}")
+
+    def _add(self, row: Row) -> None:
+        if not self._rows or self._rows[-1].collective != row.collective:
+            self._print("#")
+            self._print(f"# {row.collective}", "bold")
+            for head, more in zip(HEADS, PACED_HEADS, strict=True):
+                self._print(_columns(head, more if self._setup.pace is not None else ()))
+        self._rows.append(row)
+        self._print(_line(row), "bold red" if row.wrong else "")
+        if row.first_wrong:
+            self._print(f"#   first wrong: {row.first_wrong}", "red")
+        if self._verbose and row.reason:
+            self._print(f"#   {row.variant}: {row.reason}", "dim")
+        self._progress.update(self._task, description=row.collective, completed=len(self._rows))
+        if len(self._rows) == len(self._cases):
+            self._conclude(None)
+
+    def _document(self, seconds: float, error: BaseException | None) -> dict[str, Any]:
+        document = {
+            "version": __version__,
+            "config": self._setup.topology.name,
+            "ranks": self._setup.ranks,
+            "hosts": self._hosts,
+            "backend": self._setup.memory.kind,
+            "memory": self._setup.memory.describe(),
+            "seed": self._sweep.seed,
+            "launch": self._setup.launch,
+            "engine": self._setup.engine,
+            "integrity": self._sweep.integrity,
+            "time_scale": None if self._setup.pace is None else self._setup.pace.value,
+            "rows": [asdict(row) for row in self._rows],
+            "wrong": self.wrong if self._sweep.check else None,
+            "seconds": seconds,
+        }
+        if error is not None:
+            document["error"] = _told(error)
+        return document
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(Text(line, style))
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+    return str(error) or type(error).__name__
+
+
+def _ring(layout: Layout) -> str:
+    return (
+        f"{layout.slots} slots of {format_bytes(layout.slot_card_bytes)} on each of {layout.cards_text}, "
+        f"{layout.doorbells_per_rank} doorbells a rank and slot"
+    )
+
+
+def _pace(scale: TimeScale) -> str:
+    return f"times are the model's: {scale.value:g} ns here are one ({scale.reason})"
+
+
+def _columns(values: Sequence[object], paced: Sequence[object]) -> str:
+    line = COLUMNS.format(*values[:-1], (PACED_COLUMNS.format(*paced) if paced else "") + str(values[-1]))
+    return line.rstrip()
+
+
+def _line(row: Row) -> str:
+    paced = () if row.model_us is None else (f"{row.model_us:.1f}", f"{row.time_us / row.model_us:.2f}")
+    values = (
+        row.size_bytes,
+        row.count,
+        row.dtype,
+        row.redop,
+        row.root,
+        f"{row.time_us:.1f}",
+        _speed(row.algbw_gbytes_per_s),
+        _speed(row.busbw_gbytes_per_s),
+        "N/A" if row.wrong is None else row.wrong,
+        row.variant,
+    )
+    return _columns(values, paced)
+
+
+def _speed(gbytes_per_s: float) -> str:
+    """More digits than nccl-tests, which would print 0.00: this is an emulation."""
+    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.5f}"

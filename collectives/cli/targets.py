@@ -1,0 +1,86 @@
+"""What a command is to work on: collectives by name, an algorithm of one's own, or a plan that was saved.
+
+An algorithm says which collective it is. A plan file says more: of how many ranks, of which size, dtype, operation and
+root, and on which ring. A flag that says otherwise is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+from click.core import ParameterSource
+
+from collectives import sizes
+from collectives.algorithms.catalog import is_plan
+from collectives.builder.recipes import Recipe
+from collectives.sweep.sweep import load_algorithm
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import Plan
+
+NO_VARIANT = "--variant does not go with --algorithm: your own algorithm has none"
+NEVER = object()  # for `check_options`: whatever the flag says, the plan says otherwise
+
+
+@dataclass(frozen=True)
+class Target:
+    """``collectives``: () where the command's default is asked for. ``source``: FILE.py:function or FILE.plan."""
+
+    collectives: tuple[str, ...]
+    source: str | None = None
+    own: Recipe | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        return None if self.own is None else self.own.plan
+
+    @property
+    def size_bytes(self) -> int:
+        """Of a plan's call, as nccl-tests counts."""
+        assert self.plan is not None
+        call = self.plan.call
+        return sizes.size_bytes(call.collective, call.nbytes, call.ranks)
+
+    def refuse(self, flag: str) -> NoReturn:
+        """Raises ArgumentError for a flag that does not go with the plan file."""
+        assert self.plan is not None
+        call = self.plan.call
+        raise ArgumentError(f"{self.source} is the plan of [{call}] with {call.ranks} ranks: leave out {flag}")
+
+
+def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False) -> Target:
+    """``named``: what stands without a flag, collectives or one plan file; ``algorithm``: of ``--algorithm``;
+    ``variant``: whether one was asked for.
+
+    Raises ArgumentError where they contradict each other, and as `collectives.algorithms.catalog.load_algorithm`.
+    """
+    files = [name for name in named if is_plan(name)]
+    if files and (len(named) > 1 or algorithm is not None):
+        other = next((name for name in named if name != files[0]), "--algorithm")
+        raise ArgumentError(
+            f"a plan file goes alone, as it says which collective it is: leave out {files[0]} or {other}"
+        )
+    source = files[0] if files else algorithm
+    if source is None:
+        return Target(tuple(named))
+    own = load_algorithm(source)
+    if variant:
+        raise ArgumentError(f"--variant does not go with {source}, which is one plan" if own.plan else NO_VARIANT)
+    for name in named:
+        if not files and name != own.collective:
+            raise ArgumentError(f"{source} is an algorithm for {own.collective}, not {name}")
+    return Target((own.collective,), source, own)
+
+
+def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) -> None:
+    """``fixed``: of the command's parameters, by name, what the plan file says. Raises ArgumentError for one that was
+    given and is something else."""
+    if its.plan is None:
+        return
+    for param in ctx.command.params:
+        name = param.name or ""
+        given = name in fixed and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and (fixed[name] is NEVER or ctx.params[name] != fixed[name]):
+            its.refuse(max(param.opts, key=len))

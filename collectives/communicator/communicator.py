@@ -1,0 +1,367 @@
+"""What a user calls: collectives on NumPy arrays, over a ring of slots in the pool.
+
+    with Communicator.world(context) as comm:
+        comm.all_reduce(x)                          # in place
+        y = comm.all_gather(x)                      # a new array of shape (ranks, *x.shape)
+        handle = comm.all_reduce(x, async_op=True)
+        handle.wait()
+        half = comm.split(color=comm.rank % 2)
+        op = comm.persistent.all_reduce(x)          # planned once; op() runs it
+    z = comm.heap.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
+
+Names and meanings are those of torch.distributed and mpi4py: arrays are C-contiguous, blocks are in rank order, every
+rank calls the same collectives in the same order. Reductions fold in rank order, so results are the same bits on every
+rank and in every run; ``avg`` is the sum divided by the number of ranks (integers truncate toward zero).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from collectives.algorithms.choose import Choice
+from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.builder.recipes import Recipe
+from collectives.communicator import groups, revocation
+from collectives.communicator.arrays import Array
+from collectives.communicator.heap import SymmetricHeap, lines
+from collectives.communicator.operations import Operation, Outcome
+from collectives.communicator.persistent import Persistent
+from collectives.communicator.planner import CallArguments, CallPlanner
+from collectives.communicator.products import Matrix, Products
+from collectives.communicator.progress import Handle, Lane
+from collectives.communicator.runner import CallRunner
+from collectives.communicator.shrink import Agreement, Roster
+from collectives.communicator.verbs import Verbs
+from collectives.layouts import check_fits, child_room, layout_in, successor_room, world_share
+from collectives.sweep.defaults import REGION_BYTES
+from cxlemu import _native
+from cxlemu.engines import Engine, engine_for
+from cxlemu.engines.cores import cores_here, have_a_core_each
+from cxlemu.engines.native import SPINS, NativeEngine
+from cxlemu.errors import PeerLostError, RevokedError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.plan import Layout, Plan
+from cxlemu.plan.checksums import check_integrity
+from cxlemu.pool.arena import Arena
+from cxlemu.pool.board import board_bytes
+from cxlemu.topology.clusters import memories_behind_pool, ranks_per_cluster
+from cxlemu.world import RankContext
+
+
+class Communicator(Verbs, Products):
+    """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
+
+    Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a
+    Recipe, which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run
+    in the order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError
+    when ranks call different things, at the latest in the next call in which one waits for the other; PeerLostError or
+    DeadlineError when a peer does not come; a FaultError when the pool's hardware fails.
+
+    After any of these but the first the communicator is revoked: every later call raises RevokedError at once. The
+    other ranks are told, and raise the same error as soon as they wait in a call of it, be it a later one: its
+    ``reported_by`` is the rank that found out, and its ``ranks``, ``card`` and so on say what that one saw. Then
+    `shrink` makes a communicator of the survivors.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        *,
+        members: tuple[int, ...],
+        layout: Layout,
+        arena: Arena,
+        engine: Engine,
+        lane: Lane,
+        deadline_s: float,
+        integrity: str | None,
+    ) -> None:
+        self.members = members  # world ranks, in this communicator's order
+        self.rank = members.index(context.rank)
+        self.size = len(members)
+        self.layout = layout
+        board_room = arena.take(board_bytes(self.size))
+        ring = arena.take(self.layout.extent_bytes)
+        if context.tenancy is not None:
+            context.tenancy.require_room(self.layout.cards, board_room.at, ring.end)
+        self._board = context.session.board(board_room.at, self.size)
+        self._base = ring.at
+        self._arena = arena
+        self._context = context
+        self._runner = CallRunner(
+            context,
+            members=members,
+            layout=layout,
+            base=ring.at,
+            board=self._board,
+            engine=engine,
+            lane=lane,
+            deadline_s=deadline_s,
+        )
+        self._agreement = Agreement(
+            context.session,
+            self._board,
+            self.rank,
+            members,
+            arena,
+            room_bytes=successor_room,
+            deadline_s=deadline_s,
+        )
+        self._clear_doorbells()
+        self.heap = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
+        two_levels = layout.owned and integrity is None  # else never faster, or not possible
+        self._planner = CallPlanner(
+            rank=self.rank,
+            size=self.size,
+            cluster=ranks_per_cluster(context.topology, context.ranks, members),
+            layout=layout,
+            base=ring.at,
+            heap=self.heap,
+            ways=Ways.of(context.topology, self.size) if two_levels else None,
+            integrity=integrity,
+            tenancy=context.tenancy,
+        )
+        self.persistent = Persistent(self.rank, self.size, self._prepare, self._prepare_product)
+        self._remembered = self._calls = _native.Calls(self._call, self.heap.memory)
+        self._install_fast_path(self._remembered)
+        if context.tenancy is not None:
+            context.tenancy.on_loss(self._runner.close_ring)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made.
+        ``dtype``: integers may be folded in another order.
+        """
+        return self._planner.choice(collective, nbytes, in_pool=in_pool, dtype=dtype)
+
+    def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
+        """A plan of a fused product, or what is left of one, on A, the result and B, as an operation."""
+        self._runner.check_usable()
+        return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
+
+    def _call(
+        self,
+        collective: str,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        root: int,
+        variant: str | Recipe,
+        async_op: bool,
+    ) -> Outcome:
+        """An ordinary call that is not remembered."""
+        operation = self._prepare(CallArguments(collective, x, out, op, root, variant))
+        # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
+        if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
+            self._remembered.remember(operation, collective, x, out, op, root, variant)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _prepare(self, asked: CallArguments) -> Operation:
+        self._runner.check_usable()
+        return self._runner.operation(self._planner.collective(asked), asked.out)
+
+    def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
+        return self._prepare_product(kind, a, b, out, style, **cut)()
+
+    def _prepare_product(
+        self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
+    ) -> Operation:
+        self._runner.check_usable()
+        planned, result = self._planner.product(kind, a, b, out, style, **cut)
+        return self._runner.operation(planned, result)
+
+    @property
+    def cluster(self) -> int:
+        """How many consecutive ranks share a host; 1: there are no clusters."""
+        return self._planner.cluster
+
+    @property
+    def pool(self) -> SymmetricHeap:
+        """The old name of `heap`."""
+        warnings.warn("comm.pool is called comm.heap now", DeprecationWarning, stacklevel=2)
+        return self.heap
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The old names of persistent operations, such as ``all_reduce_init``."""
+            verb = name.removesuffix("_init")
+            if verb != name and hasattr(Persistent, verb):
+                warnings.warn(f"comm.{name} is called comm.persistent.{verb} now", DeprecationWarning, stacklevel=2)
+                return getattr(self.persistent, verb)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    # --- making and ending ------------------------------------------------------------------------------------
+
+    def _heap_memory(self) -> tuple[Bytes, bool]:
+        """This rank's strip of the heap, and whether it is a part of a card.
+
+        NumPy cannot store through an emulated cache; everywhere else its stores are this host's.
+        """
+        if isinstance(self._context.memory, ShadowMemory):
+            return lines(self.layout.heap_strip(self.rank).nbytes), False
+        strip, offset = self.layout.heap_strip(self.rank), self._base + self.layout.heap_offset
+        return self._context.pool.cards[strip.card][offset + strip.offset :][: strip.nbytes], True
+
+    @classmethod
+    def world(
+        cls,
+        context: RankContext,
+        *,
+        region_bytes: int = REGION_BYTES,
+        heap_bytes: int | None = None,
+        deadline_s: float | None = None,
+        engine: str | Engine = "native",
+        integrity: str | None = None,
+        paced: bool = True,
+        layout: Layout | None = None,
+    ) -> Self:
+        """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
+        ``heap_bytes`` is each rank's part of `heap` (default: as much as leaves room for children).
+
+        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours.
+        ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
+        doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
+        doorbell is a deadline.
+
+        ``paced=False`` is for calls that take no modelled time in a world that has a pace.
+
+        ``layout``: this ring and heap, such as a saved plan's, whatever ``region_bytes`` and ``heap_bytes`` say. Raises
+        ArgumentError where it does not fit.
+
+        A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
+        Collective: every rank makes the same communicators in the same order.
+        """
+        check_integrity(integrity)
+        deadline_s = context.deadline_s if deadline_s is None else deadline_s
+        pool, arena = context.pool, world_share(context.arena)
+        cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
+        memories = memories_behind_pool(context.topology, context.ranks)
+        owned = 0 < memories == len(pool.cards) - cards
+        if layout is None:
+            layout = layout_in(
+                arena.nbytes,
+                context.ranks,
+                cards,
+                interleave,
+                region_bytes=region_bytes,
+                heap_bytes=heap_bytes,
+                owned=owned,
+            )
+        else:
+            check_fits(layout, arena.nbytes, context.ranks, cards, interleave, owned=owned)
+        if isinstance(engine, str):
+            pacer = context.pacer if paced else None
+            engine = engine_for(engine, context.backend, context.memory, pool.cards, pacer)
+        comm = cls(
+            context,
+            members=tuple(range(context.ranks)),
+            layout=layout,
+            arena=arena,
+            engine=engine,
+            lane=Lane(),
+            deadline_s=deadline_s,
+            integrity=integrity,
+        )
+        context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
+        if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(engine, NativeEngine):
+            comm._runner.ring.spins = engine.spins = SPINS
+        return comm
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """Communicators of the ranks with equal ``color``, ordered by ``key`` (default: rank), as MPI_Comm_split.
+
+        ``color=None`` takes no part and gets None. Collective over this communicator. Raises ArgumentError when the
+        pool has no room left.
+        """
+        mine = groups.word(color, self.rank if key is None else key)
+        its = groups.groups_of(self.all_gather(mine).tolist())
+        # Every rank takes every group's room, and finds that it is too small where it is, so that all agree.
+        room = child_room(self._arena.nbytes, len(its), self.layout)
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        layouts = {
+            its_color: layout_in(room, len(group), cards, interleave_bytes, region_bytes=region_bytes)
+            for its_color, group in its.items()
+        }
+        child = None
+        for its_color in its:
+            arena = self._arena.take(room)
+            if color == its_color:
+                child = self._child(its[its_color], layouts[its_color], arena)
+        self.barrier()  # nobody rings before all doorbells are cleared
+        return child
+
+    def revoke(self) -> None:
+        """Give this communicator up: no rank can call anything of it any more, as MPIX_Comm_revoke.
+
+        Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective.
+        """
+        if self._runner.revoked is None:
+            self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
+
+    def shrink(self) -> Communicator:
+        """A communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink; this one is revoked.
+
+        Collective over the survivors: whoever does not come within a deadline is taken for dead. It has room of its
+        own, where no late write of a dead rank lands. Calls under way are waited for, and their errors dropped. Raises
+        ExcludedError when the others took this rank for dead, DeadlineError when they are not to be had, and
+        ArgumentError when the pool has no room left.
+        """
+        self.revoke()
+        self._runner.lane.abandon()
+        revoked = self._runner.revoked
+        lost = revoked.ranks if isinstance(revoked, PeerLostError) else ()
+        return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
+
+    def _renewed(self, roster: Roster) -> Communicator:
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        ranks, room = roster.ranks, roster.room
+        layout = layout_in(room.nbytes // 2, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
+        return self._child(ranks, layout, room)
+
+    def _child(self, ranks: Sequence[int], layout: Layout, arena: Arena) -> Communicator:
+        """Of these ranks of this one."""
+        return Communicator(
+            self._context,
+            members=tuple(self.members[rank] for rank in ranks),
+            layout=layout,
+            arena=arena,
+            engine=self._runner.engine,
+            lane=self._runner.lane,
+            deadline_s=self._runner.deadline_s,
+            integrity=self._planner.integrity,
+        )
+
+    def _clear_doorbells(self) -> None:
+        """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
+        memory = self._context.memory
+        for card, offset, nbytes in self.layout.doorbells_of(self.rank):
+            memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
+            memory.flush(card, self._base + offset, nbytes)
+            self._context.session.beat()  # peers may be waiting for this rank to be done
+        memory.fence()
+
+    def close(self) -> None:
+        """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
+        self._runner.lane.drain()
+        self.heap.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+
+__all__ = ["Communicator", "Handle", "Operation", "Outcome"]

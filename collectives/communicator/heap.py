@@ -1,0 +1,258 @@
+"""The symmetric heap: arrays that live in the pool, which collectives publish where they lie instead of copying them.
+
+    x = comm.heap.empty(1 << 22, np.float32)  # every rank makes the same arrays in the same order
+    x[:] = ...
+    comm.all_reduce(x)
+
+Every array has the same place in each rank's own strip of the heap, and each strip lies on one card, as an array must.
+An array is freed when it and all views of it were garbage collected. As that happens at other times on other ranks, its
+place is used again when all ranks have let it go, which they tell each other whenever they make an array.
+
+In a call all ranks pass the same array of their communicator's pool, or none does: ranks that differ get a
+MismatchError, as for any other argument. To another communicator, a split one too, an array of the pool is like any
+other.
+
+Where NumPy's stores are this host's stores to the pool (shm, dax) the arrays are views of a card. Behind the emulated
+cache NumPy's stores would go past the cache: there an array is private memory, and the call itself stores it to its
+place in the heap, in full. Results are the same, and so is the plan; only the copy is not saved.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import operator
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from collectives.communicator.arrays import Array
+from collectives.contracts import COLLECTIVES, buffers
+from cxlemu.capacity.first_fit import FirstFit
+from cxlemu.errors import ArgumentError, MismatchError
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.plan import Call, InHeap
+from cxlemu.rounding import round_up
+from cxlemu.units import format_bytes
+
+NAMED_LEAKS = 5
+MOST_ELEMENTS = 1 << 48
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """An array that is still held. ``freed_by``: ranks that are known to have let it go."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    where: str  # the line that made it
+    freed_by: tuple[int, ...]
+
+    def __str__(self) -> str:
+        freed = f", freed by {len(self.freed_by)} other ranks" if self.freed_by else ""
+        return f"{self.dtype} {self.shape} of {format_bytes(self.nbytes)} made at {self.where}{freed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the heap gave for one array: the same on every rank but for ``where``."""
+
+    number: int
+    at: int
+    room: int  # in whole lines
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    where: str
+    freed_by: set[int] = field(default_factory=set)
+
+
+def lines(nbytes: int) -> Bytes:
+    """Private memory that begins at a whole line; the kernel backs it as it is touched."""
+    memory = np.empty(nbytes + LINE_BYTES, np.uint8)
+    begin = -memory.ctypes.data % LINE_BYTES
+    return memory[begin : begin + nbytes]
+
+
+class SymmetricHeap:
+    """A communicator's arrays in the pool, of which it is `comm.heap`. Everything that makes arrays is collective.
+
+    ``memory``: this rank's part of a card, or private memory where it is not ``mapped``. ``all_gather`` tells all
+    ranks.
+    """
+
+    def __init__(
+        self, memory: Bytes, mapped: bool, rank: int, ranks: int, all_gather: Callable[[Array], Array]
+    ) -> None:
+        self.memory = memory
+        self.nbytes = memory.nbytes  # per rank
+        self._mapped, self._rank, self._ranks, self._all_gather = mapped, rank, ranks, all_gather
+        self._room = FirstFit(memory.nbytes)
+        self._made = 0
+        self._blocks: dict[int, Block] = {}  # by number, until all ranks have freed it
+        # Shared with finalizers, which run at any moment: each does one atomic step on either.
+        self._live: dict[int, Block] = {}  # by address
+        self._dropped: deque[int] = deque()  # numbers that no other rank knows of yet
+
+    # --- making arrays ----------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
+        """An array in the pool, as np.empty. Collective: every rank asks for as many bytes.
+
+        Raises ArgumentError when the heap has no room, or for a dtype that holds Python objects; MismatchError when
+        ranks ask for different sizes.
+        """
+        shape, of = _shape(shape), np.dtype(dtype)
+        if of.hasobject:
+            raise ArgumentError(f"arrays of {of} hold Python objects, which other hosts cannot read")
+        block = self._agree(shape, of)
+        memory = (ctypes.c_ubyte * block.room).from_buffer(self.memory, block.at)  # type: ignore[arg-type]
+        array: Array = np.ndarray(shape, of, buffer=memoryview(memory))
+        address = ctypes.addressof(memory)
+        self._live[address] = block
+        # On the memory, not on the array: its views keep the memory, not the array.
+        weakref.finalize(memory, _drop, self._live, self._dropped, address).atexit = False
+        return array
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
+        """As `empty`, filled with zeros."""
+        return self.full(shape, 0, dtype)
+
+    def full(self, shape: int | tuple[int, ...], value: Any, dtype: DTypeLike = np.float64) -> Array:
+        """As `empty`, filled with ``value``."""
+        array = self.empty(shape, dtype)
+        array.fill(value)
+        return array
+
+    def _agree(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Block:
+        nbytes = prod(shape) * dtype.itemsize
+        room = round_up(max(nbytes, 1), LINE_BYTES)
+        self._exchange(nbytes)
+        at = self._room.take(room)
+        for _ in range(2):  # a thread's collection does nothing while another's runs, and that one may end later
+            if at is None:  # so on every rank: they all know the same
+                gc.collect()
+                self._exchange(nbytes)
+                at = self._room.take(room)
+        if at is None:
+            raise ArgumentError(self._exhausted(nbytes))
+        block = Block(self._made, at, room, shape, str(dtype), nbytes, _caller())
+        self._made += 1
+        self._blocks[block.number] = block
+        return block
+
+    def _exchange(self, nbytes: int) -> None:
+        """Tell everyone what this rank freed, hear what they did, and reuse what everyone has freed."""
+        mine = [self._dropped.popleft() for _ in range(len(self._dropped))]
+        asked = self._all_gather(np.array([nbytes, len(mine)], np.int64))
+        if longest := int(asked[:, 1].max()):
+            told = self._all_gather(np.array(mine + [-1] * (longest - len(mine)), np.int64))
+            for rank, number in zip(*np.nonzero(told >= 0), strict=True):
+                self._blocks[int(told[rank, number])].freed_by.add(int(rank))
+        for block in [block for block in self._blocks.values() if len(block.freed_by) == self._ranks]:
+            self._room.give_back(block.at, block.room)
+            del self._blocks[block.number]
+        sizes = asked[:, 0].tolist()
+        if (other := next((r for r, size in enumerate(sizes) if size != sizes[0]), None)) is not None:
+            raise MismatchError(
+                f"rank 0 asks the pool for an array of {sizes[0]} bytes, rank {other} for {sizes[other]}: every rank "
+                f"makes the same arrays in the same order"
+            )
+
+    def _exhausted(self, nbytes: int) -> str:
+        held = sorted(self._blocks.values(), key=lambda block: -block.nbytes)
+        largest = f", the largest {held[0].dtype} {held[0].shape}" if held else ""
+        return (
+            f"the heap has no room for {nbytes} bytes: of {self.nbytes} bytes a rank {self._room.free_bytes} are free, "
+            f"{self._room.largest_bytes} in a row, and {len(held)} arrays are held{largest}; free some, or make the "
+            f"communicator with a larger heap_bytes"
+        )
+
+    # --- what is held -----------------------------------------------------------------------------------------
+
+    def leaks(self) -> list[Leak]:
+        """The arrays that this rank still holds, oldest first."""
+        held = sorted(self._live.values(), key=lambda block: block.number)
+        return [Leak(b.shape, b.dtype, b.nbytes, b.where, tuple(sorted(b.freed_by))) for b in held]
+
+    def close(self) -> None:
+        """A ResourceWarning names the arrays that outlive their communicator."""
+        if leaks := self.leaks():
+            named = "; ".join(map(str, leaks[:NAMED_LEAKS])) + "; ..." * (len(leaks) > NAMED_LEAKS)
+            held = f"{len(leaks)} array{'s' * (len(leaks) > 1)} in the pool"
+            text = f"rank {self._rank} still holds {held} when the communicator closes: {named}"
+            warnings.warn(text, ResourceWarning, stacklevel=3)
+
+    def __repr__(self) -> str:
+        where = "private memory behind an emulated cache" if not self._mapped else "views of a card"
+        free, all_of_it = format_bytes(self._room.free_bytes), format_bytes(self.nbytes)
+        return f"<SymmetricHeap of rank {self._rank}: {len(self._live)} arrays, {where}; {free} of {all_of_it} free>"
+
+    # --- what a call may lend ---------------------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self._live)
+
+    def lend(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> InHeap | None:
+        """Where a call's arrays lie in the heap, or None when its input may not be published from there.
+
+        Ranks must agree on it. A whole array lies at the same place on every rank, part of one need not (``x[rank]``):
+        without ``any_part`` only whole arrays count.
+        """
+        if not call.nbytes:
+            return InHeap(0)
+        mine = buffers(call, rank)[0]
+        outer = target if mine.inside or COLLECTIVES[call.collective].one_buffer else source
+        at = self._find(outer, any_part)
+        if at is None:
+            return None
+        output = None
+        if COLLECTIVES[call.collective].shared_result:
+            output = at if call.in_place else self._find(target, any_part)
+        return InHeap(at, call.nbytes if mine.inside and mine.nbytes < outer.nbytes else 0, output)
+
+    def _find(self, array: Bytes, any_part: bool) -> int | None:
+        if not array.nbytes:
+            return None
+        address = array.ctypes.data
+        block = self._live.get(address)
+        if block is not None and block.nbytes == array.nbytes:
+            return block.at
+        if any_part:
+            for begin, block in list(self._live.items()):
+                if begin <= address and address + array.nbytes <= begin + block.nbytes:
+                    return block.at + address - begin
+        return None
+
+
+def _drop(live: dict[int, Block], dropped: deque[int], address: int) -> None:
+    dropped.append(live.pop(address).number)
+
+
+def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Raises ArgumentError for what is no shape."""
+    try:
+        numbers = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        numbers = (-1,)
+    if min(numbers, default=0) < 0 or prod(numbers) >= MOST_ELEMENTS:
+        raise ArgumentError(f"{shape!r} is no shape of an array: give whole numbers, 0 or more")
+    return numbers
+
+
+def _caller() -> str:
+    """The line outside this file that makes an array."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,157 @@
+"""From the arguments of a call to a planned one: checked, an algorithm chosen, permitted, bound. Nothing runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives.algorithms.catalog import check, recipe
+from collectives.algorithms.choose import Choice, choose
+from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.builder import SCRATCH
+from collectives.builder.recipes import Recipe, with_checksums
+from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
+from collectives.communicator.heap import SymmetricHeap
+from collectives.communicator.operations import Planned
+from collectives.communicator.plans import PLANS_KEPT, plan_of, product_plan_of
+from collectives.communicator.products import Matrix
+from collectives.communicator.products import bind as bind_product
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from cxlemu.capacity.tenancy import Tenancy
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart
+
+
+class CallArguments(NamedTuple):
+    """What a verb asks for, its defaults filled in."""
+
+    collective: str
+    x: Array | None
+    out: Array | None
+    op: str
+    root: int
+    variant: str | Recipe
+
+
+@dataclass
+class CallPlanner:
+    """Plans the calls of one rank of a communicator.
+
+    ``base`` is where the communicator's extent begins on every card, ``cluster`` how many consecutive ranks share a
+    host (1: there are no clusters), ``ways`` the costs of two levels where those may pay.
+    """
+
+    rank: int
+    size: int
+    cluster: int
+    layout: Layout
+    base: int
+    heap: SymmetricHeap
+    ways: Ways | None
+    integrity: str | None
+    tenancy: Tenancy | None
+    _permitted: dict[int, Plan] = field(default_factory=dict)
+    _scratch: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made.
+        ``dtype``: integers may be folded in another order.
+        """
+        return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self.ways, dtype=dtype)
+
+    def collective(self, asked: CallArguments) -> Planned:
+        """A collective that is ready to run. Raises ArgumentError for one that means nothing, AccessError for one that
+        this tenant may not make.
+        """
+        chosen, bound = self._chosen(asked)
+        plan, digest = plan_of(chosen, self.layout, bound.call, self.rank)
+        self._permit(plan)
+        part = plan.part(self.rank)
+        buffers = (bound.input, bound.output, self._scratch_for(part))
+        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers, plan)
+
+    def product(
+        self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
+    ) -> tuple[Planned, Matrix]:
+        """A fused product that is ready to run, and the matrix that it fills. Raises ArgumentError."""
+        bound = bind_product(kind, self.size, a, b, out, style, **cut)
+        plan, digest = product_plan_of(self.layout, bound.call, self.rank)
+        return self.product_of(plan, digest, (bound.a, bound.c, bound.b)), bound.out
+
+    def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes]) -> Planned:
+        """The plan of a fused product, or what is left of one, on A, the result and B."""
+        if self.integrity is not None:
+            raise ArgumentError(
+                f"{plan.call.collective}: doorbells of products carry no checksums: leave out integrity"
+            )
+        self._permit(plan)
+        part, (a, c, b) = plan.part(self.rank), matrices
+        buffers = (a, c, self._scratch_for(part), b)
+        return Planned(plan.call, plan.frame, part, plan.rounds, digest, buffers, plan)
+
+    # --- choosing ---------------------------------------------------------------------------------------------
+
+    def _chosen(self, asked: CallArguments) -> tuple[Recipe, Bound]:
+        collective, x, out, op, root, variant = asked
+        lent, its = x, COLLECTIVES[collective]
+        if its.rooted_input and not its.one_buffer and self.rank != root:
+            x = None
+        if not 0 <= root < self.size:
+            raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
+        nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, x, out)
+        array = x if x is not None else out
+        dtype = dtype_name(array) if array is not None else "u8"
+        auto = variant == "auto"
+        if auto:
+            variant = self.choice(collective, nbytes, dtype=dtype).variant
+        chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
+        if chosen.collective != collective:
+            raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
+        cluster = self.cluster if chosen.style.levels else 1
+        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster)
+        check(call)
+        bound = bind(call, self.rank, x, out)
+        if chosen.style.heap or (auto and self.heap.in_use):
+            return self._lending(chosen, bound, lent, auto)
+        return chosen, bound
+
+    def _lending(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
+        """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
+        call, heap = bound.call, None
+        refusal = NEVER_LENT_IN_PLACE.get(call.collective) if call.in_place else None
+        if x is not None and refusal is None:
+            heap = self.heap.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
+        if auto:
+            variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None, dtype=call.dtype).variant
+            better = self._recipe(call.collective, variant)
+            if not better.style.heap:
+                return chosen, bound
+            chosen = better
+        elif heap is None or heap.input % DTYPES[call.dtype].itemsize:
+            why = refusal or "x must be an array that comm.heap made, or whole elements of one"
+            raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")
+        return chosen, bound._replace(call=replace(call, algorithm=chosen.name, heap=heap))
+
+    def _recipe(self, collective: str, variant: str) -> Recipe:
+        return self._checked(recipe(collective, variant))
+
+    def _checked(self, chosen: Recipe) -> Recipe:
+        return chosen if self.integrity is None else with_checksums(chosen)
+
+    # --- room and rights --------------------------------------------------------------------------------------
+
+    def _scratch_for(self, part: RankPart) -> Bytes:
+        if self._scratch.nbytes < (need := part.buffers[SCRATCH].nbytes):
+            self._scratch = np.empty(need, np.uint8)  # operations made before keep the one they have
+        return self._scratch
+
+    def _permit(self, plan: Plan) -> None:
+        """Raises AccessError for a plan that could touch what this tenant was not lent; once for each plan."""
+        if self.tenancy is not None and self._permitted.get(id(plan)) is not plan:
+            self.tenancy.require(plan.call, self.layout, plan.frame, self.base)
+            self._permitted[id(plan)] = plan  # which keeps its id its own
+            if len(self._permitted) > PLANS_KEPT:
+                del self._permitted[next(iter(self._permitted))]

@@ -1,0 +1,169 @@
+"""The collectives as a user calls them: what each does to which array. How a call runs is Communicator's matter."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from collectives.builder.recipes import Recipe
+from collectives.communicator.arrays import Array
+from collectives.communicator.operations import Outcome
+from collectives.contracts import COLLECTIVES
+from cxlemu import _native
+from cxlemu.errors import ArgumentError
+
+# Where each parameter of a collective stands among the arguments of Verbs._calls.
+_PLACES = {"x": 1, "out": 2, "op": 3, "root": 4, "variant": 5, "async_op": 6}
+
+
+class Verbs:
+    """Every collective, as a method with its arguments.
+
+    What a call gives is `_calls`' matter: its result at once, or an operation for later (persistent.py).
+    """
+
+    rank: int
+    size: int
+    # (collective, x, out, op, root, variant, async_op) as every method below fills them in
+    _calls: Callable[..., Outcome]
+
+    def all_reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks. The result replaces ``x``, or goes to ``out`` of the same shape."""
+        return self._calls("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
+
+    def reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks at ``root``: there it replaces ``x`` or goes to ``out``. Others get None."""
+        return self._calls("reduce", x, self._at(root, x if out is None else out), op, root, variant, async_op)
+
+    def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+        """``x`` of ``root`` replaces ``x`` of all other ranks."""
+        return self._calls("broadcast", x, x, "none", root, variant, async_op)
+
+    def all_gather(
+        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+    ) -> Outcome:
+        """``x`` of all ranks, in rank order: ``out`` has ``size`` times the elements (default: (size, *x.shape)).
+
+        In place: ``x`` is this rank's block of ``out``.
+        """
+        return self._calls("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op)
+
+    def gather(
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """As all_gather, at ``root`` alone. Others get None."""
+        if self.rank == root and out is None:
+            out = self._blocks_of(x)
+        return self._calls("gather", x, self._at(root, out), "none", root, variant, async_op)
+
+    def scatter(
+        self,
+        x: Array | None,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``.
+
+        With ``variant="zero_copy"`` all pass ``x``, an array of the communicator's pool, so that they know where the
+        root's lies.
+        """
+        if out is None and self.rank == root and x is not None:
+            out = self._block_of(x, "scatter")
+        return self._calls("scatter", x, out, "none", root, variant, async_op)
+
+    def reduce_scatter(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine block k of ``x`` of all ranks at rank k. Blocks divide ``x`` along its first axis by default."""
+        target = self._block_of(x, "reduce_scatter") if out is None else out
+        return self._calls("reduce_scatter", x, target, op, 0, variant, async_op)
+
+    def all_to_all(
+        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+    ) -> Outcome:
+        """Block k of ``x`` goes to rank k, where it becomes block ``rank`` of ``out`` (default: a new array like x)."""
+        return self._calls("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
+
+    def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+        """Return when all ranks have called it."""
+        return self._calls("barrier", None, None, "none", 0, variant, async_op)
+
+    def _install_fast_path(self, calls: _native.Calls) -> None:
+        """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
+        for name, its in COLLECTIVES.items():
+            method = getattr(self, name)
+            parameters = inspect.signature(method).parameters
+            places = tuple(_PLACES[parameter] for parameter in parameters)
+            defaults: list[Any] = [name, None, None, "none", 0, ..., ...]
+            for place, parameter in zip(places, parameters.values(), strict=True):
+                defaults[place] = ... if parameter.default is parameter.empty else parameter.default
+            verb = _native.Verb(
+                calls,
+                method,
+                tuple(map(sys.intern, parameters)),
+                sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values()),
+                places,
+                tuple(defaults),
+                rank=self.rank,
+                replaces=its.replaces,
+                only_at_root=its.rooted_output,
+            )
+            setattr(self, name, verb)
+
+    # --- arrays that a call needs and was not given ----------------------------------------------------------
+
+    def _at(self, root: int, array: Array | None) -> Array | None:
+        return array if self.rank == root else None
+
+    def _blocks_of(self, x: Array) -> Array:
+        return _like(x, (self.size, *np.shape(x)))
+
+    def _block_of(self, x: Array, collective: str) -> Array:
+        if not isinstance(x, np.ndarray) or x.ndim == 0 or x.shape[0] % self.size:
+            shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
+            raise ArgumentError(
+                f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
+            )
+        return _like(x, (x.shape[0] // self.size, *x.shape[1:]))
+
+
+def _like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    if not isinstance(x, np.ndarray):
+        raise ArgumentError(f"x is a {type(x).__name__}: a NumPy array is needed")
+    return np.empty(x.shape if shape is None else shape, x.dtype)

@@ -1,0 +1,1 @@
+"""Sweeps and searches over fused products: measured natively or in virtual time."""

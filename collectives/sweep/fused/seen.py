@@ -1,0 +1,96 @@
+"""What all ranks measured of a fused operator, together: metrics, whether they may be called overlap, and events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from collectives.fused.choice import call_of
+from collectives.fused.plans import build
+from collectives.fused.shapes import STYLES
+from collectives.sweep.fused.measure import Job, Seen, cut
+from collectives.sweep.fused.metrics import Metrics, Wait
+from cxlemu.engines.trace import Event
+from cxlemu.plan import Op, Plan
+
+KEEPS_UP = 1.5  # communication alone, against what its model says: beyond, the machine is measured and not the model
+
+
+def times_ns(seen: Sequence[Seen], name: str) -> list[int]:
+    """Of every timed call, from its first rank's begin to its last rank's end."""
+    entered, left = ([getattr(one, which)[name] for one in seen] for which in ("entered_ns", "left_ns"))
+    return [
+        max(ends) - min(begins)
+        for begins, ends in zip(zip(*entered, strict=True), zip(*left, strict=True), strict=True)
+    ]
+
+
+def median_ns(seen: Sequence[Seen], name: str) -> float:
+    return statistics.median(times_ns(seen, name))
+
+
+def metrics(seen: Sequence[Seen], job: Job) -> Metrics | None:
+    """Medians of all timed calls; None unless all styles were run."""
+    if set(job.styles) != set(STYLES):
+        return None
+    names = ("gemm", "tiled", "comm", "unfused", "medium", "fused")
+    return Metrics(**{f"{name}_ns": median_ns(seen, name) for name in names}, wait_ns=_wait_ns(seen, job))
+
+
+def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
+    """Why nothing can be said about overlap, or nothing. ``comm_ns``: of the collective as modelled, None unpaced."""
+    if comm_ns is None:
+        return "a rank copies and computes on one core, one after the other: with --pace its copies take modelled time"
+    if not all(one.a_core_each for one in seen):
+        cores = f"{seen[0].cores} core{'s' * (seen[0].cores > 1)}"
+        return f"{len(seen)} ranks share {cores}: their products wait for each other"
+    slower = median_ns(seen, "comm") / comm_ns
+    if slower > KEEPS_UP:
+        return f"this machine does not keep up: communication takes {slower:.1f} times as long as modelled"
+    return ""
+
+
+def plan_of(seen: Seen, job: Job, style: str) -> Plan:
+    return build(seen.layout, call_of(job.operator, style, seen.layout.ranks, cut(job, style)))
+
+
+def waits(seen: Sequence[Seen], job: Job) -> list[Wait]:
+    """Of the fused call that was traced, of all ranks."""
+    plan, found = plan_of(seen[0], job, "fused"), []
+    for one in seen:
+        for step in one.steps.get("fused", ()):
+            instruction = plan.part(one.rank).streams[step.stream].instructions[step.at]
+            if instruction.op == Op.WAIT:
+                found.append(Wait(one.rank, instruction.arg, step.end_ns - step.begin_ns))
+    return found
+
+
+def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
+    """Of a doorbell in the fused call, in the mean over all ranks."""
+    found = waits(seen, job)
+    return statistics.mean(wait.ns for wait in found) if found else 0.0
+
+
+def events(seen: Sequence[Seen], job: Job) -> Iterator[Event]:
+    """The traced calls, one style after another, for `cxlemu.engines.trace.perfetto`."""
+    start_ns = 0
+    for style in job.styles:
+        plan = plan_of(seen[0], job, style)
+        steps = [step for one in seen for step in one.steps[style]]
+        if not steps:
+            continue
+        begin_ns = min(step.begin_ns for step in steps)
+        for one in seen:
+            for step in one.steps[style]:
+                stream = plan.part(one.rank).streams[step.stream]
+                instruction = stream.instructions[step.at]
+                kernel = f" {plan.frame.kernels[instruction.arg]}" if instruction.op == Op.COMPUTE else ""
+                yield Event(
+                    "ranks",
+                    f"rank{one.rank} {stream.name}",
+                    instruction.op.name + kernel,
+                    start_ns + step.begin_ns - begin_ns,
+                    start_ns + step.end_ns - begin_ns,
+                    {"style": style, "at": step.at, "bytes": instruction.nbytes},
+                )
+        start_ns += max(step.end_ns for step in steps) - begin_ns

@@ -1,0 +1,146 @@
+"""A file of what was tuned, for each machine it was tuned on: never taken for another one.
+
+A machine is its name, and a digest of all that is said of it (figures, standings, accelerator) and of our version; of
+this one, also of its processor and of how calls are run here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from collectives.fused.choice import Choice, Operator
+from collectives.sweep.fused.tuner import Tuned
+from cxlemu import __version__
+from cxlemu.errors import ArgumentError
+from cxlemu.files import write_atomically
+from cxlemu.plan.kernels import DIMENSION_MAX
+from cxlemu.topology import Accelerator, Topology
+
+FILE_BYTES_MAX = 1 << 22
+FILES_ARE = "a file that --tuned wrote"
+
+Dimension = Annotated[int, Field(ge=1, le=DIMENSION_MAX)]
+WORD_MAX = 100
+Word = Annotated[str, Field(max_length=WORD_MAX)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Entry(_Model):
+    machine: Word
+    digest: Word
+    ranks: Dimension
+    kind: Word
+    m: Dimension
+    n: Dimension
+    k: Dimension
+    dtype: Word
+    comm_tile_rows: Dimension
+    compute_tile: tuple[Dimension, Dimension] = Field(strict=False)
+    order: Word
+    transport: Word
+    fused_ns: Annotated[int, Field(ge=0, le=1 << 60)]
+    tried: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class _File(_Model):
+    format: Literal[1]
+    entries: Annotated[list[_Entry], Field(max_length=10_000)]
+
+
+class Machine(NamedTuple):
+    name: str
+    digest: str
+
+
+def modelled(topology: Topology) -> Machine:
+    """One in virtual time."""
+    return Machine(topology.name, _digest(topology))
+
+
+def this_one(topology: Topology, run: dict[str, str]) -> Machine:
+    """The one that we run on, with the topology that it emulates. ``run``: how calls are run, so far as it matters."""
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    processor = match.group(1) if match else platform.machine()
+    name = f"{len(os.sched_getaffinity(0))} cores of {processor}"
+    return Machine(f"{topology.name} on {name}"[:WORD_MAX], _digest(topology, {"on": name} | run))
+
+
+def _digest(topology: Topology, more: dict[str, str] | None = None) -> str:
+    said = topology.document() | {"cxlemu": __version__} | (more or {})
+    if topology.accelerator is not None:
+        said["accelerator"] = Accelerator.load(topology.accelerator).model_dump()
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class TunedFile:
+    """``path`` need not be there yet. Raises ArgumentError for one that is something else, or cannot be read."""
+
+    def __init__(self, path: Path, machine: Machine, ranks: int) -> None:
+        self.path, self._machine, self._digest, self._ranks = path, machine.name, machine.digest, ranks
+        self._entries: list[_Entry] = _read(path) if path.exists() else []
+
+    def get(self, operator: Operator) -> Tuned | None:
+        """What was found for this machine, if anything was."""
+        for entry in self._entries:
+            if self._is_of(entry, operator):
+                choice = Choice(entry.comm_tile_rows, entry.compute_tile, entry.order, entry.transport)
+                return Tuned(choice, entry.fused_ns, entry.tried)
+        return None
+
+    def put(self, operator: Operator, tuned: Tuned) -> None:
+        """Instead of what the machine had for this operator. Raises OSError where the file cannot be written."""
+        choice = tuned.choice
+        assert choice.comm_tile_rows and choice.compute_tile and choice.transport  # the tuner leaves nothing open
+        entry = _Entry(
+            machine=self._machine,
+            digest=self._digest,
+            ranks=self._ranks,
+            kind=operator.kind,
+            m=operator.m,
+            n=operator.n,
+            k=operator.k,
+            dtype=operator.dtype,
+            comm_tile_rows=choice.comm_tile_rows,
+            compute_tile=choice.compute_tile,
+            order=choice.order,
+            transport=choice.transport,
+            fused_ns=tuned.fused_ns,
+            tried=tuned.tried,
+        )
+        kept = [old for old in self._entries if not self._is_of(old, operator)]
+        self._entries = [*kept, entry]
+        document = {"format": 1, "entries": [its.model_dump() for its in self._entries]}
+        write_atomically(self.path, (json.dumps(document, indent=1) + "\n").encode())
+
+    def _is_of(self, entry: _Entry, operator: Operator) -> bool:
+        its = Operator(entry.kind, entry.m, entry.n, entry.k, entry.dtype)
+        return (entry.machine, entry.digest, entry.ranks, its) == (self._machine, self._digest, self._ranks, operator)
+
+
+def _read(path: Path) -> list[_Entry]:
+    try:
+        if not path.is_file():
+            raise ArgumentError(f"--tuned {path}: not a regular file; give {FILES_ARE}, or one that is not there yet")
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ArgumentError(f"--tuned {path} cannot be read: {error.strerror}") from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise ArgumentError(f"--tuned {path}: larger than {FILE_BYTES_MAX} bytes, which no such file is")
+    try:
+        return _File.model_validate_json(raw).entries
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ArgumentError(f"--tuned {path}: {where}: {first['msg']}; give {FILES_ARE}") from None

@@ -1,0 +1,70 @@
+"""Which tiles, order and transport a fused operator runs fastest with, found by running it.
+
+One dimension after another, the one that matters most first; each keeps the best so far of those before. What was found
+is kept in a file, with the machine it was found on: for another machine it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from collectives.fused.choice import Choice, Operator
+from collectives.fused.plans import COMM_TILE_ROWS, TILE_COLS, TILE_ROWS
+from collectives.fused.shapes import ORDERS, TRANSPORTS
+from cxlemu.cost.gemm import TILES
+
+ROWS_TRIED = (2048, 1024, 512, 256, 128, 64, 32, 16)
+TILES_A_SHARD_MAX = 32  # of a shard: more cost more than they hide
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best of ``tried`` choices, and its time."""
+
+    choice: Choice
+    fused_ns: int
+    tried: int
+
+
+def tune(
+    operator: Operator,
+    ranks: int,
+    measure: Callable[[Choice], int],
+    least_ns: Callable[[Choice], float] = lambda choice: 0,
+) -> Tuned:
+    """``measure`` gives the time of a choice in ns; what is hopeless, by what ``least_ns`` says, is not measured.
+
+    Raises ArgumentError where no choice is possible.
+    """
+    seen: dict[Choice, int] = {}
+
+    def ns(choice: Choice) -> int:
+        if choice not in seen:
+            seen[choice] = measure(choice)
+        return seen[choice]
+
+    rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
+    default = min(rows, TILE_ROWS), min(columns, TILE_COLS)
+    best = Choice(min(rows, COMM_TILE_ROWS), default, transport=TRANSPORTS[operator.kind][0])
+    for candidates in _dimensions(operator, ranks):
+        for choice in candidates(best):
+            if least_ns(choice) < ns(best) and ns(choice) < ns(best):
+                best = choice
+    return Tuned(best, ns(best), len(seen))
+
+
+def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Choice], list[Choice]]]:
+    rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
+    comm = [its for its in ROWS_TRIED if its < rows and rows <= its * TILES_A_SHARD_MAX]
+    # parts of a shard, and where shards are small, several of them
+    tiles = dict.fromkeys((min(its[0], most), min(its[1], columns)) for its in TILES for most in (rows, operator.m))
+    yield lambda best: [replace(best, comm_tile_rows=its) for its in (rows, *comm)]
+    yield lambda best: [replace(best, compute_tile=tile) for tile in tiles]
+    yield lambda best: [replace(best, transport=its) for its in TRANSPORTS[operator.kind]]
+    yield lambda best: [replace(best, order=its) for its in ORDERS]
+
+
+def _columns(operator: Operator, ranks: int) -> int:
+    """Of a rank's product."""
+    return operator.n // ranks if operator.kind == "all_gather_gemm" else operator.n

@@ -1,0 +1,205 @@
+"""What one rank does for a sweep: it prepares, times and checks every call.
+
+Warm-up calls follow each other as closely as checking allows, so that fast ranks run ahead; before each timed
+call the ranks meet in a barrier, on a communicator of its own. Every call is checked, outside of its time;
+before it no byte of the output was right, except where the output is the input itself.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from collectives import contracts
+from collectives.algorithms import catalog
+from collectives.builder.recipes import Recipe
+from collectives.checking import oracle
+from collectives.checking.oracle import Array
+from collectives.communicator.communicator import Communicator
+from collectives.contracts import COLLECTIVES
+from collectives.sweep.defaults import AUTO
+from collectives.sweep.sweep import Case, Measured, Sweep, WrongElement, load_algorithm
+from cxlemu.engines import Engine
+from cxlemu.plan import DTYPES, Call, Layout
+from cxlemu.world import RankContext
+
+CONTROL_BYTES_PER_RANK = 32 << 10
+EngineMaker = Callable[[RankContext, str], Engine]  # from the name of an engine
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first message, from rank 0: how the ring lies in the pool."""
+
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One rank's message about one case."""
+
+    case: int
+    measured: Measured
+
+
+def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = None) -> int:
+    """All cases, on one rank: emits Opened, then Finished for each; returns how many elements were wrong.
+
+    Under a launcher, where only rank 0 is heard, it speaks for all. ``engine`` makes another one than `sweep.engine`.
+    """
+    made = sweep.engine if engine is None else engine(context, sweep.engine)
+    layout = None if sweep.plan is None else catalog.ring_of(sweep.plan)
+    with (
+        Communicator.world(
+            context, region_bytes=sweep.region_bytes, engine=made, integrity=sweep.integrity, layout=layout
+        ) as comm,
+        Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK, paced=False) as control,
+    ):
+        if context.rank == 0:
+            context.emit(Opened(comm.layout))
+        wrong = 0
+        for index, case in enumerate(sweep.cases(context.ranks)):
+            measured = _measure(comm, control, sweep, index, case)
+            wrong += measured.wrong
+            for each in _reported(context, control, measured):
+                context.emit(Finished(index, each))
+        return wrong
+
+
+def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> Measured:
+    entered, left = (
+        array("q", bytes(8 * sweep.iterations)) for _ in range(2)
+    )  # a million calls are no million objects
+    wrong = 0
+    first_wrong: WrongElement | None = None
+    calls = sweep.warmup + sweep.iterations
+    lent, call = lent_room(comm, case, sweep.algorithm), _declared(comm, case, sweep.algorithm)
+    for number in range(calls):
+        serial = index * calls + number
+        x = oracle.inputs(call, comm.rank, sweep.seed, serial)
+        right = oracle.expected(call, comm.rank, sweep.seed, serial) if sweep.check else None
+        x, out = arrays(case, comm.rank, x, right, lent)
+        if number >= sweep.warmup:
+            control.barrier()
+        before_ns = time.monotonic_ns()
+        perform(comm, case, x, out, sweep.algorithm)
+        after_ns = time.monotonic_ns()
+        if number >= sweep.warmup:
+            entered[number - sweep.warmup], left[number - sweep.warmup] = before_ns, after_ns
+        if right is not None and out is not None:
+            slack = oracle.slack(call, comm.rank, sweep.seed, serial)
+            held = None if slack is None else _held_by_first(control, call, out)
+            places = oracle.wrong_elements(out, right, slack, held)
+            wrong += places.size
+            if places.size and first_wrong is None:
+                at = int(places[0])
+                first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
+    return Measured(comm.rank, entered, left, wrong, first_wrong)
+
+
+def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
+    """The call, with the order in which the variant that it takes folds."""
+    call = case.call
+    if algorithm is not None:
+        return replace(call, fold_order=load_algorithm(algorithm).fold_order)
+    variant = comm.choice(call.collective, call.nbytes).variant if call.algorithm == AUTO else call.algorithm
+    chosen = catalog.recipe(call.collective, variant)
+    return replace(call, cluster=comm.cluster if chosen.style.levels else 1, fold_order=chosen.fold_order)
+
+
+def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | None:
+    """What rank 0 got, where all ranks get the same."""
+    if not oracle.held_by_all(call):
+        return None
+    held = out.copy()
+    control.broadcast(held)
+    return held
+
+
+def lent_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:
+    """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
+    if algorithm is None and case.call.algorithm == AUTO:
+        return None
+    its = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
+    if not its.style.heap:
+        return None
+    source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
+    return comm.heap.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
+
+
+def arrays(
+    case: Case, rank: int, x: Array | None, right: Array | None, lent: Array | None
+) -> tuple[Array | None, Array | None]:
+    """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
+    call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
+    source, target = contracts.buffers(call, rank)
+    flat = None if x is None else x.reshape(-1).view(np.uint8)
+    if lent is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
+        if flat is not None:
+            lent[:] = flat
+        flat = lent  # of a scatter all ranks pass it
+    if not oracle.gives_output(call, rank):
+        return None if flat is None else flat.view(dtype), None
+    in_pool = lent is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)
+    out = lent if in_pool and lent is not None else np.empty(target.nbytes, np.uint8)
+    if right is not None:
+        np.invert(right.reshape(-1).view(np.uint8), out=out)
+    if flat is None:
+        return None, out.view(dtype)
+    if target.inside:
+        out = flat[target.at : target.at + target.nbytes]
+    elif source.inside:
+        block = out[source.at : source.at + source.nbytes]
+        block[:] = flat
+        flat = block
+    return flat.view(dtype), out.view(dtype)
+
+
+def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
+    """Make the call on arrays that `arrays` gave."""
+    call, contract = case.call, COLLECTIVES[case.call.collective]
+    variant: str | Recipe = call.algorithm if algorithm is None else load_algorithm(algorithm)
+    if not contract.moves_data:
+        comm.barrier(variant=variant)
+        return
+    arguments: dict[str, Any] = {"variant": variant}
+    if contract.reduces:
+        arguments["op"] = call.redop
+    if contract.rooted:
+        arguments["root"] = call.root
+    if contract.one_buffer:
+        assert out is not None
+        comm.broadcast(out, **arguments)
+    else:
+        getattr(comm, call.collective)(x, out=out, **arguments)
+
+
+def _bits(array: Array, at: int) -> int:
+    return int(array.reshape(-1).view(f"u{array.dtype.itemsize}")[at])
+
+
+def _reported(context: RankContext, control: Communicator, measured: Measured) -> list[Measured]:
+    """What this rank has to say: about itself, or, where only rank 0 is heard, there about all."""
+    if context.launch in ("threads", "processes"):
+        return [measured]
+    everyone = control.gather(_as_numbers(measured))
+    return [] if everyone is None else [_from_numbers(rank, row) for rank, row in enumerate(everyone)]
+
+
+def _as_numbers(measured: Measured) -> Array:
+    first = measured.first_wrong
+    place = [0, 0, 0, 0] if first is None else [first.call, first.element, first.got, first.right]
+    numbers = [measured.wrong, *place, *measured.entered_ns, *measured.left_ns]
+    return np.array(numbers, np.uint64).view(np.int64)  # a dtype that a collective can carry
+
+
+def _from_numbers(rank: int, row: Array) -> Measured:
+    numbers = row.view(np.uint64).tolist()
+    wrong, place, times = numbers[0], numbers[1:5], array("q", numbers[5:])
+    half = len(times) // 2
+    return Measured(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)

@@ -1,0 +1,290 @@
+"""Sweeps over calls in the terms of nccl-tests: what to run, what ranks measure, and the table's rows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives import sizes
+from collectives.algorithms import catalog
+from collectives.algorithms.choose import Choice, choose
+from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.builder import ZERO_COPY
+from collectives.builder.recipes import Recipe, with_checksums
+from collectives.checking import oracle
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES, Call, Plan
+
+MOST_ROWS = 10_000
+MOST_BYTES = 1 << 40  # of one size
+
+
+def size_steps(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
+    """nccl-tests' sizes from ``first`` to ``last`` bytes, times ``factor`` or plus ``step`` each; None: default.
+
+    Raises ArgumentError for sizes above 1 TiB, or that do not go from small to large in a bearable number of steps.
+    """
+    first = MIN_BYTES if first is None else first
+    last = max(first, MAX_BYTES) if last is None else last
+    if factor is not None and step is not None:
+        raise ArgumentError("--stepfactor and --stepbytes exclude each other: give one of them")
+    if max(first, last) > MOST_BYTES:
+        raise ArgumentError(f"a size of {max(first, last)} bytes is too large: {MOST_BYTES} (1 TiB) are the most")
+    if first > last:
+        raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
+    if step == 0 or (step is None and first == 0 and last > 0):
+        raise ArgumentError("sizes do not grow: give a positive --stepbytes, or a positive --minbytes")
+    if step is not None:
+        if (last - first) // step >= MOST_ROWS:
+            raise ArgumentError(f"--stepbytes {step} gives more than {MOST_ROWS} sizes: make it larger")
+        return list(range(first, last + 1, step))
+    chosen = [first]
+    while 0 < chosen[-1] * (factor or STEP_FACTOR) <= last:
+        chosen.append(chosen[-1] * (factor or STEP_FACTOR))
+    return chosen
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What `run` was asked for. Every collective runs in every combination of the rest that means something.
+
+    ``roots`` None stands for all ranks. ``variant`` is "auto", "every" or a name; ``algorithm`` is a user's
+    own, ``FILE.py:function``, which runs instead, or ``FILE.plan``, a saved plan, which says all the rest.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: Sequence[int]
+    dtypes: tuple[str, ...] = ("f32",)
+    redops: tuple[str, ...] = ("sum",)
+    roots: tuple[int, ...] | None = (0,)
+    variant: str = AUTO
+    algorithm: str | None = None
+    iterations: int = 5
+    warmup: int = 1
+    in_place: bool = False
+    check: bool = True
+    seed: int = DEFAULT_SEED
+    region_bytes: int = REGION_BYTES
+    engine: str = "native"
+    integrity: str | None = None
+    cluster: int = 1  # ranks in a cluster, where the topology has clusters
+
+    def cases(self, ranks: int) -> list[Case]:
+        """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
+        if (plan := self.plan) is not None:
+            return [self._case_of(plan, ranks)]
+        cases: list[Case] = []
+        for collective in self.collectives:
+            for case in self._cases_of(collective, ranks):
+                if len(cases) == MOST_ROWS:
+                    raise ArgumentError(f"this sweep has more than {MOST_ROWS} rows: make its steps larger")
+                cases.append(case)
+        return cases
+
+    @property
+    def plan(self) -> Plan | None:
+        """The saved one."""
+        return None if self.algorithm is None else load_algorithm(self.algorithm).plan
+
+    def _case_of(self, plan: Plan, ranks: int) -> Case:
+        if plan.ranks != ranks:
+            raise ArgumentError(f"{self.algorithm} is a plan of {plan.ranks} ranks, here are {ranks}")
+        if self.check:
+            oracle.check_exact(plan.call)
+        return Case(plan.call, in_place=plan.call.in_place or COLLECTIVES[plan.call.collective].one_buffer)
+
+    def _cases_of(self, collective: str, ranks: int) -> Iterator[Case]:
+        if collective not in COLLECTIVES:
+            raise ArgumentError(f"there is no collective {collective!r}: it is one of {', '.join(COLLECTIVES)}")
+        contract = COLLECTIVES[collective]
+        moves = contract.moves_data
+        roots = self.roots if self.roots is not None else tuple(range(ranks))
+        for dtype, redop, root, nbytes, variant in product(
+            self.dtypes if moves else ("u8",),
+            self.redops if contract.reduces else ("none",),
+            roots if contract.rooted else (0,),
+            self.sizes if moves else (0,),
+            self._variants_of(collective),
+        ):
+            if dtype not in DTYPES:
+                raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
+            block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
+            call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
+            if self._takes_levels(collective, variant):
+                call = replace(call, cluster=self.cluster)
+            catalog.check(call)
+            if self.check:
+                oracle.check_exact(call)
+            yield Case(call, in_place=self.in_place or contract.one_buffer)
+
+    def _takes_levels(self, collective: str, variant: str) -> bool:
+        """As the algorithm declares. What `auto` takes is told when it is chosen."""
+        if self.algorithm is None and variant == AUTO:
+            return False
+        its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
+        return its.style.levels
+
+    def _variants_of(self, collective: str) -> list[str]:
+        if self.algorithm is not None:
+            own = load_algorithm(self.algorithm)
+            if own.collective != collective:
+                raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
+            return [own.name]
+        lends = not self.in_place or collective not in NEVER_LENT_IN_PLACE
+        if self.variant == EVERY:
+            there = catalog.variants(collective, clusters=self.cluster > 1 and self.integrity is None)
+            return [v for v in there if lends or not catalog.recipe(collective, v).style.heap]
+        if self.variant == ZERO_COPY.name and not lends:
+            raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
+        if self.variant != AUTO:
+            levels = catalog.recipe(collective, self.variant).style.levels
+            if levels and self.cluster == 1:
+                raise ArgumentError(
+                    f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
+                    f"choose -n and a topology's ranks_per_host so"
+                )
+            if levels and self.integrity is not None:
+                with_checksums(catalog.recipe(collective, self.variant))  # says why not
+        return [self.variant]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a call, whose ``algorithm`` is a variant's name or "auto"."""
+
+    call: Call
+    in_place: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sizes.size_bytes(self.call.collective, self.call.nbytes, self.call.ranks)
+
+    @property
+    def count(self) -> int:
+        """Elements of one block, as nccl-tests counts them."""
+        return self.call.nbytes // DTYPES[self.call.dtype].itemsize
+
+    @property
+    def root(self) -> int:
+        """-1 where there is none, as nccl-tests prints it."""
+        return self.call.root if COLLECTIVES[self.call.collective].rooted else -1
+
+
+@dataclass(frozen=True, slots=True)
+class WrongElement:
+    """The first one a rank saw: in which call and element, and its bits as they were and should have been."""
+
+    call: int
+    element: int
+    got: int
+    right: int
+
+    def describe(self, dtype: str) -> str:
+        values = np.array([self.got, self.right], np.uint64).view(np.uint8).reshape(2, 8)
+        got, right = (bits[: DTYPES[dtype].itemsize].view(DTYPES[dtype])[0] for bits in values)
+        return f"call {self.call}, element {self.element}: {got} instead of {right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one rank saw of one case: when it entered and left each timed call, and what was wrong in any.
+
+    Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+    """
+
+    rank: int
+    entered_ns: Sequence[int]
+    left_ns: Sequence[int]
+    wrong: int
+    first_wrong: WrongElement | None
+
+
+class Paced(NamedTuple):
+    """How a case ran in a world with a pace, and what it should have taken."""
+
+    time_scale: float
+    model_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``time_us``: the slowest rank's, median over the timed calls. ``wrong``: of all calls on all ranks."""
+
+    collective: str
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    time_us: float
+    algbw_gbytes_per_s: float
+    busbw_gbytes_per_s: float
+    wrong: int | None  # None where nothing was checked
+    first_wrong: str | None
+    variant: str
+    chosen_by: str  # "auto" or "user"
+    reason: str
+    in_place: bool
+    iterations: int
+    model_us: float | None  # in a world with a pace: what the virtual engine says, by which time_us is to be judged
+
+
+def row(
+    case: Case,
+    seen: Mapping[int, Measured],
+    *,
+    checked: bool,
+    one_clock: bool = True,
+    paced: Paced | None = None,
+    ways: Ways | None = None,
+) -> Row:
+    """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
+    are ``paced``, times are the model's. ``ways``: by which the ranks chose.
+    """
+    call, measured = case.call, [seen[rank] for rank in sorted(seen)]
+    entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
+    time_ns = statistics.median((left - entered).max(axis=0).tolist())
+    time_ns /= 1.0 if paced is None else paced.time_scale
+    algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
+    auto = call.algorithm == AUTO
+    choice = Choice(call.algorithm, "")
+    if auto:
+        choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
+    wrong = sum(m.wrong for m in measured)
+    if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
+        checked &= one_clock
+        wrong += int((left < entered.max(axis=0)).sum())
+    firsts = (f"rank {m.rank}, {m.first_wrong.describe(call.dtype)}" for m in measured if m.first_wrong)
+    return Row(
+        collective=call.collective,
+        size_bytes=case.size_bytes,
+        count=case.count,
+        dtype=call.dtype,
+        redop=call.redop,
+        root=case.root,
+        time_us=time_ns / 1e3,
+        algbw_gbytes_per_s=algbw,
+        busbw_gbytes_per_s=sizes.busbw_gbytes_per_s(call.collective, call.ranks, algbw),
+        wrong=wrong if checked else None,
+        first_wrong=next(firsts, None),
+        variant=choice.variant,
+        chosen_by="auto" if auto else "user",
+        reason=choice.reason,
+        in_place=case.in_place,
+        iterations=entered.shape[1],
+        model_us=None if paced is None else paced.model_ns / 1e3,
+    )
+
+
+@lru_cache
+def load_algorithm(spec: str) -> Recipe:
+    """`catalog.load_algorithm`, once a process: threads must not execute the file side by side."""
+    return catalog.load_algorithm(spec)

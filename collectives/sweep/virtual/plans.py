@@ -1,0 +1,94 @@
+"""Which plan a call on a modelled fabric takes, and which machine it takes it on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from collectives.algorithms import catalog
+from collectives.algorithms.choose import Choice, choose
+from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.nccl import RECIPES
+from collectives.algorithms.nccl.protocols import take
+from collectives.algorithms.nccl.room import room
+from collectives.builder.recipes import Recipe
+from collectives.layouts import check_fits
+from collectives.sweep.defaults import AUTO
+from collectives.sweep.sweep import Case, load_algorithm
+from collectives.sweep.virtual.rings import on_cards, virtual_layout
+from cxlemu.cost import CostModel
+from cxlemu.plan import Call, InHeap, Layout, Plan, rules
+from cxlemu.topology import Space, Topology
+from cxlemu.topology.clusters import cluster_memory, ranks_per_cluster
+
+
+def planned(
+    topology: Topology,
+    case: Case,
+    algorithm: str | None = None,
+    space: Space | None = None,
+    layout: Layout | None = None,
+) -> tuple[Plan, Choice]:
+    """The plan of a case, and why this variant; on a ring of its own, or on one that is there.
+
+    Raises ArgumentError for a case that is not possible.
+    """
+    call = replace(case.call, in_place=case.in_place)
+    choice = Choice(call.algorithm, "")
+    if algorithm is not None:
+        recipe = load_algorithm(algorithm)
+    else:
+        if call.algorithm == AUTO:
+            ways = Ways.of(topology, call.ranks) if space in (None, topology.pool_space) else None
+            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
+        recipe = catalog.recipe(call.collective, choice.variant)
+    return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
+
+
+def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
+    """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it, PlanError for one
+    of a user's algorithm that breaks a rule."""
+    if recipe.plan is not None:
+        return _saved(topology, recipe.plan, space)
+    cluster = ranks_per_cluster(topology, call.ranks) if recipe.style.levels else 1
+    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
+    if layout is None and recipe.style.slice_bytes:
+        cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
+        layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
+    plan = catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
+    if recipe.source:
+        rules.check(plan)
+    return plan
+
+
+def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
+    """As it is, on the ring that it was saved with."""
+    cards, card_bytes, granule_bytes = on_cards(topology, space, plan.ranks)
+    owned = plan.layout.owned and cluster_memory(topology, plan.ranks) is not None
+    check_fits(catalog.ring_of(plan), card_bytes, plan.ranks, cards, granule_bytes, owned=owned)
+    return plan
+
+
+def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:
+    """A case on a space, and the machine that speaks a protocol of it: the one that NCCL takes, else the first."""
+    if space.protocols is None:
+        return topology, *planned(topology, case, algorithm, space)
+    if algorithm is not None or not _sends(case.call):
+        plan, choice = planned(topology, case, algorithm, space)
+        first = space.protocols[0]
+        reason = f"{choice.reason}; with {first.name}" if choice.reason else f"with {first.name}"
+        return topology.speaking(space, first), plan, choice._replace(reason=reason)
+    call = replace(case.call, in_place=case.in_place)
+    spoken, recipe, _, reason = take(topology, space, call)
+    its = next(its for its in spoken.spaces if its.name == space.name)
+    return spoken, plan_of(spoken, recipe, call, its), Choice(recipe.name, reason)
+
+
+def model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
+    """Which of the model's cards those of a plan's layout on this space are."""
+    memory = cluster_memory(model.topology, plan.ranks) if plan.layout.owned else None
+    return model.cards_of(space) + (model.cards_of(memory) if memory is not None else ())
+
+
+def _sends(call: Call) -> bool:
+    """Whether it is, or may be, one of the algorithms in which ranks send to each other."""
+    return any(its == call.collective and call.algorithm in (AUTO, name) for its, name in RECIPES)

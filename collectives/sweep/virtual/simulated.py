@@ -1,0 +1,161 @@
+"""Rows of ``cxlemu simulate``: a call's time, speeds as nccl-tests has them, and what was busiest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from collectives import sizes
+from collectives.algorithms.choose import Choice
+from collectives.sweep.defaults import AUTO
+from collectives.sweep.sweep import Case
+from collectives.sweep.virtual.checked import check_size, execute
+from collectives.sweep.virtual.plans import model_cards, spoken
+from collectives.sweep.virtual.split import SPLIT, divisor, split_calls
+from cxlemu.cost import CostModel
+from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, simulate
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import Plan
+from cxlemu.plan.instructions import RECORD_DTYPE
+from cxlemu.topology import Topology
+from cxlemu.topology.failures import Failure
+from cxlemu.units import format_bytes
+
+RECORDS_BYTES_MAX = 6 << 30  # of one simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One row. ``wrong``: elements on all ranks, None where no data was moved. Utilization is of the whole time."""
+
+    collective: str
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    time_us: float
+    algbw_gbytes_per_s: float
+    busbw_gbytes_per_s: float
+    busiest_card: str
+    busiest_card_utilization: float
+    busiest_link: str
+    busiest_link_utilization: float
+    busiest_engine: str
+    busiest_engine_utilization: float
+    exposed_wait_us: float  # of the rank that waits longest, a call
+    queue_us: float  # how much longer than alone transfers took, in the mean
+    wrong: int | None
+    first_wrong: str | None
+    variant: str
+    chosen_by: str  # "auto" or "user"
+    reason: str
+    instructions: int
+    rounds: int
+
+
+def simulate_case(
+    topology: Topology,
+    case: Case,
+    *,
+    algorithm: str | None = None,
+    space: str | None = None,
+    split: int | None = None,
+    failures: Sequence[Failure] = (),
+    calls: int = 1,
+    check: bool = False,
+    seed: int = 1,
+    log_max: int = 0,
+) -> tuple[Simulated, VirtualRun]:
+    """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
+
+    ``space``: on which of the topology's (default: the pool). ``split``: in groups of so many ranks, see
+    ``split_calls``. ``failures``: of links and switches, at their times after the first call began. ``check``: the same
+    run moves real bytes through caches that nothing keeps coherent, and every result is compared with NumPy's.
+    ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that is too large
+    for memory, either, and as ``planned``; CutOffError where failures leave no way that is needed.
+    """
+    where = topology.pool_space if space is None else topology.space(space)
+    if split is None:
+        machine, plan, choice = spoken(topology, case, algorithm, where)
+        model = model_of(machine, case.call.ranks, tuple(failures))
+        program = [VirtualCall(plan, cards=model_cards(model, plan, where))]
+    elif space is not None or where.owned:
+        raise ArgumentError("--split is for a pool: its calls do not lie on memory of hosts or ranks, nor on --space")
+    else:
+        model = model_of(topology, case.call.ranks, tuple(failures))
+        program = split_calls(topology, case, split)
+        plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
+    check_memory(program)
+    if check:
+        if split is not None:
+            raise ArgumentError("--check does not go with --split: its calls are of communicators split off")
+        check_size(plan)
+    program *= calls
+    if log_max and (instructions := sum(_instructions(call.plan) for call in program)) > log_max:
+        raise ArgumentError(
+            f"[{case.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
+        )
+    run = simulate(model, program, log=bool(log_max) or check)
+    wrong, first_wrong = execute(case, plan, run, seed) if check else (None, None)
+    time_ns = max(run.time_ns, 1) / calls
+    algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
+    used = {kind: _used(run, kind) for kind in ("card", "link", "engine")}
+    copies = sum(use.uses for use in run.uses if use.resource.kind == "engine")
+    queue_ns = sum(total.queue_ns for total in run.ops.values())
+    row = Simulated(
+        collective=case.call.collective,
+        size_bytes=case.size_bytes,
+        count=case.count,
+        dtype=case.call.dtype,
+        redop=case.call.redop,
+        root=case.root,
+        time_us=time_ns / 1e3,
+        algbw_gbytes_per_s=algbw,
+        busbw_gbytes_per_s=sizes.busbw_gbytes_per_s(case.call.collective, case.call.ranks, algbw),
+        busiest_card=used["card"][0],
+        busiest_card_utilization=used["card"][1],
+        busiest_link=used["link"][0],
+        busiest_link_utilization=used["link"][1],
+        busiest_engine=used["engine"][0],
+        busiest_engine_utilization=used["engine"][1],
+        exposed_wait_us=int(run.exposed_wait_ns.max()) / calls / 1e3,
+        queue_us=queue_ns / copies / 1e3 if copies else 0.0,
+        wrong=wrong,
+        first_wrong=first_wrong,
+        variant=choice.variant,
+        chosen_by="auto" if case.call.algorithm == AUTO else "user",
+        reason=choice.reason,
+        instructions=run.instructions,
+        rounds=sum(its.rounds for its in dict.fromkeys(call.plan for call in program)),
+    )
+    return row, run
+
+
+@lru_cache(8)  # a sweep asks for the same ones again and again, and large fabrics have many routes
+def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ()) -> CostModel:
+    return CostModel.of(topology, ranks, failures)
+
+
+def _used(run: VirtualRun, kind: str) -> tuple[str, float]:
+    use: Use | None = run.busiest(kind)
+    return ("", 0.0) if use is None else (use.resource.name, use.busy_ns / max(run.time_ns, 1))
+
+
+def _instructions(plan: Plan) -> int:
+    return sum(part.instruction_count for part in plan.parts)
+
+
+def check_memory(program: Sequence[VirtualCall]) -> None:
+    """Raises ArgumentError for plans too large to be held: the root's instructions and those of one other rank tell."""
+    for call in program:
+        plan, ranks = call.plan, call.plan.ranks
+        root, other = (plan.part(rank % ranks).instruction_count for rank in (plan.call.root, plan.call.root + 1))
+        nbytes = (root + (ranks - 1) * other) * RECORD_DTYPE.itemsize
+        if nbytes > RECORDS_BYTES_MAX:
+            raise ArgumentError(
+                f"[{call.plan.call}]: instructions of {call.plan.ranks} ranks take some {format_bytes(nbytes)}, "
+                f"{format_bytes(RECORDS_BYTES_MAX)} are the most: take fewer ranks or, for an all_reduce, --split "
+                f"{divisor(call.plan.ranks)}"
+            )

@@ -1,0 +1,50 @@
+"""An all_reduce of thousands of ranks in two levels, as three calls of groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from collectives.sweep.defaults import AUTO
+from collectives.sweep.sweep import Case
+from collectives.sweep.virtual.plans import planned
+from cxlemu.engines.virtual import VirtualCall
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES
+from cxlemu.topology import Topology
+
+SPLIT = "split"  # its name
+
+
+def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
+    """An all-reduce in two levels: reduce-scatter in groups of consecutive ranks, all-reduce of each slice across the
+    groups, all-gather in the groups; what ``comm.split`` and three calls do.
+
+    Plans are the same for all groups and made once, so that memory grows with ranks, not with their square. Raises
+    ArgumentError for anything but an all_reduce of ranks that come in such groups.
+    """
+    call, ranks = case.call, case.call.ranks
+    if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):
+        raise ArgumentError(f"--split is for all_reduce without a variant, not for {call.collective} {call.algorithm}")
+    if group < 2 or ranks % group or ranks // group < 2:
+        raise ArgumentError(f"{ranks} ranks do not come in groups of {group}: give a divisor, such as {divisor(ranks)}")
+    itemsize = DTYPES[call.dtype].itemsize
+    slice_bytes = -(-call.nbytes // (group * itemsize)) * itemsize
+    steps = {
+        "reduce_scatter": replace(call, collective="reduce_scatter", ranks=group, nbytes=slice_bytes, algorithm=AUTO),
+        "all_reduce": replace(call, ranks=ranks // group, nbytes=slice_bytes, algorithm=AUTO),
+        "all_gather": replace(
+            call, collective="all_gather", ranks=group, nbytes=slice_bytes, redop="none", algorithm=AUTO
+        ),
+    }
+    inside = [tuple(range(first, first + group)) for first in range(0, ranks, group)]
+    across = [tuple(range(member, ranks, group)) for member in range(group)]
+    found = []
+    for name, step in steps.items():
+        plan, _ = planned(topology, Case(step, in_place=False))
+        found += [VirtualCall(plan, members) for members in (across if name == "all_reduce" else inside)]
+    return found
+
+
+def divisor(ranks: int) -> int:
+    """Of those that are groups, the one nearest to a square."""
+    return min((d for d in range(2, ranks) if ranks % d == 0), key=lambda d: abs(d - ranks // d), default=ranks)

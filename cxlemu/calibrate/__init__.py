@@ -1,0 +1,1 @@
+"""This machine's latencies and bandwidths, measured and written as a topology."""

@@ -1,0 +1,260 @@
+"""What this machine's memory does, measured: latencies, bandwidths, and what its cache-line instructions take.
+
+The memory that stands for cards is shared memory, on the farthest NUMA node where there are several. Each figure is the
+best of some short rounds, as what else runs on the machine only adds to it; bandwidths of all cores are measured in
+threads that begin together.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu import _measure, _native
+from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.pool import numa
+
+SMALL_BYTES = 1 << 18  # stays in a core's own cache
+ROUND_BYTES = 1 << 22  # what a core moves in one go: sooner done than others get its core
+LEAST_BYTES = 1 << 25
+ROUNDS = 5
+_ROUND = ROUND_BYTES // 4  # in f32
+_CHASED_LINES = 4_000
+_LINES = 4096  # written, flushed and dropped in one measurement
+_ROUND_TRIPS, _TRIPS = 50_000, 500  # altogether, and in a round
+_PING_PONG_S = 20.0
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """In GB/s. ``copy`` counts what is copied once, though it is read and written."""
+
+    read: float
+    write: float
+    copy: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Latencies in ns, bandwidths in GB/s. ``far``: of the memory that stands for cards, on NUMA node ``node``."""
+
+    cores: int
+    node: int | None  # None: this kernel has one node, or no NUMA
+    local_latency_ns: float
+    far_latency_ns: float
+    one_core: Bandwidth
+    one_core_far: Bandwidth
+    all_cores_far: Bandwidth
+    reduce_gbytes_per_s: float  # bytes of both operands, one core
+    flush_line_ns: float | None  # None: the machine's cache-line instructions are not known
+    invalidate_line_ns: float | None
+    fence_ns: float | None
+    ring_ns: float | None  # until a line that was stored is in memory
+    round_trip_ns: float | None  # a line from core to core and back; None on one core
+
+
+Step = Callable[[], object]
+
+
+def steps(nbytes: int) -> dict[str, Step]:
+    """What is measured, by name, in this order; ``nbytes``: of each array that no cache should hold."""
+    node = far_node()
+    cores = len(os.sched_getaffinity(0))
+    known = bool(_native.lines_instructions())
+    return {
+        "local_latency_ns": lambda: load_latency_ns(memory(nbytes, None)),
+        "far_latency_ns": lambda: load_latency_ns(memory(nbytes, node)),
+        "one_core": lambda: bandwidth(1, nbytes, None),
+        "one_core_far": lambda: bandwidth(1, nbytes, node),
+        "all_cores_far": lambda: bandwidth(cores, nbytes, node),
+        "reduce_gbytes_per_s": lambda: reduce_gbytes_per_s(nbytes),
+        **{name: partial(step, node) if known else _unknown for name, step in _LINE_STEPS.items()},
+        "round_trip_ns": lambda: round_trip_ns() if cores > 1 else None,
+    }
+
+
+def _unknown() -> None:
+    return None
+
+
+def measure(nbytes: int, on_step: Callable[[str], None]) -> Measured:
+    """All of it, in some seconds; ``on_step`` is told what comes next. ``nbytes``: a power of two, at least LEAST_BYTES
+    for each core. Raises PoolError where memory cannot be bound.
+    """
+    found = {}
+    for name, step in steps(nbytes).items():
+        on_step(name)
+        found[name] = step()
+    return Measured(cores=len(os.sched_getaffinity(0)), node=far_node(), **found)  # type: ignore[arg-type]
+
+
+def far_node() -> int | None:
+    """The NUMA node for cards: the last one without this process's cores, where there are several."""
+    nodes = numa.nodes_with_memory()
+    if len(nodes) < 2:
+        return None
+    here = numa.node_of(memory(mmap.PAGESIZE, None))
+    return [node for node in nodes if node != here][-1]
+
+
+def memory(nbytes: int, node: int | None) -> Bytes:
+    """Pages that are there, shared as a card's are, on a node or where this thread runs."""
+    pages = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+    if node is not None:
+        numa.bind(pages, node)
+    pages[:] = 1
+    return pages
+
+
+def load_latency_ns(pages: Bytes) -> float:
+    """Of a load that needs the one before, anywhere in these pages: what TLBs miss is part of it."""
+    lines = pages.view(np.uint64).reshape(-1, LINE_BYTES // 8)
+    order = np.random.default_rng(1).permutation(len(lines)).astype(np.uint64)
+    lines[order, 0] = np.roll(order, -1)  # one cycle through all
+    loads, at, best = min(_CHASED_LINES, len(lines)), 0, float("inf")
+    for _ in range(20 * ROUNDS):
+        seconds, at = _measure.chase(pages, at, loads)
+        best = min(best, seconds / loads * 1e9)
+    return best
+
+
+def bandwidth(cores: int, nbytes: int, node: int | None) -> Bandwidth:
+    """Of so many cores at once; each reads its memory into a small array, writes it from one, and copies to it."""
+    pages, own = ([_floats(nbytes // cores, its) for _ in range(cores)] for its in (node, None))
+    small = [_floats(SMALL_BYTES, None) for _ in range(cores)]
+    rounds = range(nbytes // cores // ROUND_BYTES)
+
+    def work(kind: str, core: int, number: int) -> tuple[_measure.Move, ...]:
+        page, local = (array[number * _ROUND : (number + 1) * _ROUND] for array in (pages[core], own[core]))
+        pieces, s = np.split(page, ROUND_BYTES // SMALL_BYTES), small[core]
+        if kind == "copy":
+            return ((page, (local,)),)
+        return tuple((s, (piece,)) if kind == "read" else (piece, (s,)) for piece in pieces)
+
+    def best(kind: str) -> float:
+        return together([[work(kind, core, number) for core in range(cores)] for number in rounds], cores * ROUND_BYTES)
+
+    return Bandwidth(best("read"), best("write"), best("copy"))
+
+
+def reduce_gbytes_per_s(nbytes: int) -> float:
+    """One core sums two arrays of f32: the bytes of both, by the time."""
+    out, a, b = (np.split(_floats(nbytes, None), nbytes // ROUND_BYTES) for _ in range(3))
+    return together([[((o, (x, y)),)] for o, x, y in zip(out, a, b, strict=True)], 2 * ROUND_BYTES)
+
+
+def together(rounds: list[list[tuple[_measure.Move, ...]]], nbytes: int) -> float:
+    """GB/s in the best round, in each of which every core makes its moves; ``nbytes``: of all cores in one."""
+    gate = threading.Barrier(len(rounds[0]))
+
+    def run(core: int) -> list[tuple[int, int]]:
+        times = []
+        for each in rounds:
+            gate.wait()
+            begin = time.perf_counter_ns()
+            _measure.move(each[core], None, 1)
+            times.append((begin, time.perf_counter_ns()))
+        return times
+
+    with ThreadPoolExecutor(gate.parties) as threads:
+        seen = list(threads.map(run, range(gate.parties)))
+    took: Iterator[int] = (
+        max(end for _, end in each) - min(begin for begin, _ in each) for each in zip(*seen, strict=True)
+    )
+    return nbytes / min(took)
+
+
+def _floats(nbytes: int, node: int | None) -> NDArray[np.float32]:
+    return memory(nbytes, node).view(np.float32)
+
+
+# --- one core's cache-line instructions -----------------------------------------------------------------------------
+
+
+def _dirty(node: int | None) -> Bytes:
+    return memory(_LINES * LINE_BYTES, node)
+
+
+def _best_ns(prepare: Step, timed: Step) -> float:
+    times = []
+    for _ in range(4 * ROUNDS):
+        prepare()
+        begin = time.perf_counter_ns()
+        timed()
+        times.append(time.perf_counter_ns() - begin)
+    return float(min(times))
+
+
+def flush_line_ns(node: int | None) -> float:
+    pages = _dirty(node)
+
+    def flush() -> None:
+        _native.flush(pages, 0, pages.nbytes, False)
+        _native.fence()
+
+    return _best_ns(lambda: pages.fill(2), flush) / _LINES
+
+
+def invalidate_line_ns(node: int | None) -> float:
+    """Of lines that are there and clean."""
+    pages = _dirty(node)
+
+    def fetch() -> None:
+        _native.flush(pages, 0, pages.nbytes, False)
+        _native.fence()
+        pages.sum()
+
+    return _best_ns(fetch, lambda: _native.invalidate(pages, 0, pages.nbytes)) / _LINES
+
+
+def fence_ns(node: int | None) -> float:
+    """With nothing to wait for."""
+    return _push_ns(node, stores=False)
+
+
+def ring_ns(node: int | None) -> float:
+    """From the store of a word until its line, which is in the cache, is in memory."""
+    return _push_ns(node, stores=True)
+
+
+def _push_ns(node: int | None, *, stores: bool) -> float:
+    pages = _dirty(node)
+    times = []
+    for _ in range(4 * ROUNDS):
+        pages.fill(2)
+        times.append(_native.pushes_s(pages, stores) / _LINES * 1e9)
+    return min(times)
+
+
+_LINE_STEPS: dict[str, Callable[[int | None], float]] = {
+    "flush_line_ns": flush_line_ns,
+    "invalidate_line_ns": invalidate_line_ns,
+    "fence_ns": fence_ns,
+    "ring_ns": ring_ns,
+}
+
+
+def round_trip_ns() -> float:
+    """Of a cache line between two cores, in caches that the machine keeps coherent."""
+    lines = memory(mmap.PAGESIZE, None)
+    lines[:] = 0
+
+    def play(rank: int) -> float:
+        best = float("inf")
+        for first in range(1, _ROUND_TRIPS, _TRIPS):
+            begin = time.perf_counter_ns()
+            _measure.ping_pong(lines, rank, first, _TRIPS, False, _PING_PONG_S)
+            best = min(best, (time.perf_counter_ns() - begin) / _TRIPS)
+        return best
+
+    with ThreadPoolExecutor(2) as threads:
+        return max(threads.map(play, range(2)))

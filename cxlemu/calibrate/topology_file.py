@@ -1,0 +1,110 @@
+"""What was measured of this machine as a topology file: its cores are hosts, and its shared memory is the pool's card.
+
+Every figure says where and when it was measured, or why it is assumed. A rank is one thread on one core, so what it
+reads from the pool and what it writes to it share that core, which is what `both_gbytes_per_s` is for.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+from typing import Any
+
+import yaml
+
+from cxlemu.calibrate.measure import Measured
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+
+CARD_BYTES = 32 << 20  # of the emulation
+INTERLEAVE_BYTES = 64 << 10
+
+
+def topology_file(measured: Measured, *, capacity_bytes: int, load: float) -> bytes:
+    """A file that `Topology.parse` accepts. ``load``: the machine's load average, which tells how busy it was."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:40] or "this machine"
+    when = f"measured on {host}, {datetime.date.today().isoformat()}"
+    with_load = f"{when}, load {load:.1f}"
+    m, far, one = measured, measured.all_cores_far, measured.one_core_far
+    most_read, most_written = (max(a, b, far.copy) for a, b in ((far.read, one.read), (far.write, one.write)))
+    both = min(max(2 * far.copy, most_read, most_written), most_read + most_written)
+
+    def seen(value: Any, how: str) -> dict[str, Any]:
+        return {"value": value, "source": f"{with_load}: {how}"}
+
+    def assumed(value: Any, why: str) -> dict[str, Any]:
+        return {"value": value, "assumed": why}
+
+    def ns(value: float, how: str) -> dict[str, Any]:
+        return seen(round(value), how)
+
+    def rate(value: float, how: str) -> dict[str, Any]:
+        return seen(float(f"{value:.3g}"), how)
+
+    def line(value: float | None, how: str) -> dict[str, Any]:
+        return assumed(0, "this machine's cache-line instructions are not known") if value is None else ns(value, how)
+
+    where = "" if m.node is None else f", of NUMA node {m.node}"
+    costs = {
+        "to_pool_gbytes_per_s": rate(one.copy, f"one core copies to shared memory{where}"),
+        "from_pool_gbytes_per_s": rate(one.copy, "as to the pool"),
+        "both_gbytes_per_s": rate(one.copy, "the same core does both"),
+        "flush_line_ns": line(m.flush_line_ns, "dirty lines written back, and a fence"),
+        "invalidate_line_ns": line(m.invalidate_line_ns, "clean lines dropped"),
+        "fence_ns": line(m.fence_ns, "with nothing to wait for"),
+        "doorbell_ring_ns": line(m.ring_ns, "from a store until its line is in memory"),
+        "local_copy_gbytes_per_s": rate(m.one_core.copy, "one core"),
+        "reduce_gbytes_per_s": rate(m.reduce_gbytes_per_s, "one core sums two arrays of f32"),
+    }
+    if m.round_trip_ns is not None:
+        observe = max(m.round_trip_ns / 2 - m.far_latency_ns, 0.0)
+        how = f"what half of a line's round trip of {m.round_trip_ns:.0f} ns takes longer than a load"
+        costs["doorbell_observe_ns"] = ns(observe, how)
+    emulation: dict[str, Any] = {"card_bytes": CARD_BYTES}
+    if m.node is not None:
+        emulation["numa_node"] = m.node
+    data = {
+        "name": f"measured-{host}"[:60],
+        "description": f"{m.cores} cores around shared memory{where}, {when}",
+        "hosts": {
+            "count": seen(m.cores, "cores that this process may use"),
+            "ranks_per_host": assumed(1, "every rank on a core of its own"),
+            "memory": {
+                "latency_ns": ns(m.local_latency_ns, "loads that need each other, in memory near the core"),
+                "read_gbytes_per_s": rate(m.one_core.read, "one core"),
+                "write_gbytes_per_s": rate(m.one_core.write, "one core"),
+            },
+        },
+        "cards": {
+            "count": assumed(1, "shared memory is in one place"),
+            "capacity_bytes": assumed(capacity_bytes, f"{format_bytes(capacity_bytes)} of what /dev/shm has"),
+            "latency_ns": ns(m.far_latency_ns, f"loads that need each other, in shared memory{where}"),
+            "read_gbytes_per_s": rate(most_read, f"{m.cores} cores"),
+            "write_gbytes_per_s": rate(most_written, f"{m.cores} cores"),
+            "total_gbytes_per_s": rate(both, f"{m.cores} cores copy, each byte read and written"),
+        },
+        "costs": costs,
+        "links": [
+            {
+                "name": "memory-bus",
+                "ends": ["hosts", "cards"],
+                "gbytes_per_s": rate(max(one.read, one.write), "one core's reads or writes"),
+                "latency_ns": assumed(0, "in the card's"),
+            }
+        ],
+        "spaces": [
+            {
+                "name": "pool",
+                "kind": "cxl_pool",
+                "coherent": assumed(False, "used as if nothing kept caches coherent, though this machine does"),
+                "interleave_bytes": assumed(INTERLEAVE_BYTES, "as the shipped topologies"),
+            }
+        ],
+        "emulation": emulation,
+    }
+    text = "# Written by `cxlemu doctor --calibrate`.\n" + yaml.dump(
+        data, sort_keys=False, default_flow_style=None, width=200, allow_unicode=True
+    )
+    Topology.parse(text.encode(), "what was measured")
+    return text.encode()

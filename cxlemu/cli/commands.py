@@ -1,0 +1,103 @@
+"""Commands that packages bring: an entry point's value is a table, verb -> (module, one line of help).
+
+    [project.entry-points."cxlemu.commands"]
+    mine = "my_package.cli:VERBS"
+
+The module holds a click command named ``command``, and is imported when its verb is used. A command may be extended the
+same way: ``cxlemu simulate NAME`` asks the entry points of ``cxlemu.simulate``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import click
+
+from cxlemu.errors import ArgumentError
+
+Table = Mapping[str, tuple[str, str]]
+
+
+@cache
+def commands(group: str) -> dict[str, tuple[str, str]]:
+    """What all packages bring to an entry point's group, in alphabetical order of the entry points' names.
+
+    A table that cannot be loaded is left out with a sentence on stderr. Raises ArgumentError where two packages bring
+    the same verb, and where none brings any.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    origin: dict[str, str] = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
+        for verb, told in _table(entry):
+            if origin.setdefault(verb, entry.value) != entry.value:
+                raise ArgumentError(
+                    f"{origin[verb]} and {entry.value} both bring a command {verb!r}: uninstall one of them"
+                )
+            found[verb] = told
+    if not found:
+        again = "delete *.egg-info of an old checkout and install cxlemu again"
+        raise ArgumentError(f"no installed package brings commands ({group}): {again}")
+    return found
+
+
+def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
+    try:
+        table: Table = entry.load()
+        for verb, (module, text) in table.items():
+            yield str(verb), (str(module), str(text))
+    except Exception as error:  # a package of somebody else's: it must not take all other commands with it
+        click.echo(f"cxlemu: the commands of {entry.value} cannot be loaded: {error!r}", err=True)
+
+
+def load(group: str, verb: str) -> click.Command | None:
+    """The command of that name; None if there is none."""
+    table = commands(group)
+    if verb not in table:
+        return None
+    command: click.Command = importlib.import_module(table[verb][0]).command
+    return command
+
+
+class LazyGroup(click.Group):
+    """A group whose commands come from an entry point's group, each imported when it is used."""
+
+    entry_group = "cxlemu.commands"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(commands(self.entry_group))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return load(self.entry_group, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in commands(self.entry_group).items()])
+
+
+def group_of(entry_group: str) -> type[LazyGroup]:
+    """The class of a group whose commands come from there."""
+    return type("EntryGroup", (LazyGroup,), {"entry_group": entry_group})
+
+
+def with_forms(entry_group: str) -> type[click.Command]:
+    """The class of a command whose first word may ask for another form of it, with options of its own."""
+
+    class Forms(click.Command):
+        def make_context(
+            self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        ) -> click.Context:
+            form = load(entry_group, args[0]) if args else None
+            if form is not None:
+                return form.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+            return super().make_context(info_name, args, parent, **extra)
+
+        def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            super().format_options(ctx, formatter)
+            with formatter.section("Forms, with options of their own"):
+                formatter.write_dl([(verb, text) for verb, (_, text) in commands(entry_group).items()])
+
+    return Forms

@@ -1,0 +1,35 @@
+"""The cost model: what moving bytes takes on a topology, in integer nanoseconds.
+
+A transfer between a rank and a memory uses, in the direction of its data:
+
+    to the pool      copy engine -> host's link -> ... -> card's link -> card's writes -> card (both directions)
+    from the pool    card (both directions) -> card's reads -> card's link -> ... -> host's link -> copy engine
+
+Each is a resource: a rate, and one transfer at a time in the order of requests. A transfer begins at a resource when
+it has begun at the one before and the resource is free, keeps it for bytes / rate, and is over when the slowest is. A
+link carries whole flits, of which payload is a part, and is kept for `message_ns` more; so the links of InfiniBand,
+NVLink and UALink are links like others. The copy engine is held until the transfer is over; all others only for their
+own time, as queues before links and cards take in what comes. Bytes that are spread over several cards move at once:
+what their ways share carries their sum.
+
+Memory that a host or a rank owns is a card, too. Its owner takes no link to it; others take their own links and then
+the owner's, against the direction in which the owner takes them. Each space has costs and engines of its own where its
+file says so. On a coherent one flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
+wrote before, as on one RDMA connection or XLink; each access but the owner's pays for coherence what the space says.
+
+Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
+there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
+block. Who waits for a doorbell sees it a look (a load, and the cost of observing) after it came, or after he turned
+to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
+each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
+doorbells' bytes.
+
+What COMPUTE costs says cxlemu/cost/compute.py.
+
+Here a topology becomes the tables with which cxlemu/native/cost computes, in C.
+"""
+
+from cxlemu.cost.model import CostModel
+from cxlemu.cost.resources import PACE_FIELDS, Resource, bytes_per_ms, duration_ns
+
+__all__ = ["PACE_FIELDS", "CostModel", "Resource", "bytes_per_ms", "duration_ns"]

@@ -1,0 +1,124 @@
+"""A topology as the tables of resources, costs, cards and routes that C takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.cost.costs import costs_of
+from cxlemu.cost.resources import PACE_DTYPE, Resource, bytes_per_ms
+from cxlemu.cost.routes import routes_of
+from cxlemu.cost.ways import Ways
+from cxlemu.errors import ArgumentError
+from cxlemu.plan.instructions import Records
+from cxlemu.topology import Accelerator, Space, Topology
+from cxlemu.topology.failures import Change, Failure
+
+CARD_DTYPE = np.dtype(
+    [("latency_ns", "<i8"), ("costs", "<i4"), ("owner_host", "<i4"), ("owner_rank", "<i4"), ("pad", "<i4")]
+)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A topology as resources and ways between them, for ranks on its hosts."""
+
+    topology: Topology
+    hosts: tuple[int, ...]  # of each rank
+    cards: tuple[int, ...]  # as the topology numbers them; memories of ranks that there are not are left out
+    resources: tuple[Resource, ...]
+    first: dict[str, int]  # "read", "write", "total": of the first card
+    costs: Records  # a row of COSTS_DTYPE: the general ones, then those of spaces that differ
+    card_rows: Records  # of CARD_DTYPE
+    routes: Records
+    route_of: NDArray[np.int32]  # [change][host][card]; -1: no way
+    changes: tuple[Change, ...] = ()  # each begins the next table
+
+    @classmethod
+    def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
+        """``failures``: what is asked of the fabric from their times on takes the routes that are left.
+
+        Raises ArgumentError for routes of too many links, and for ranks that are none.
+        """
+        hosts = topology.place(ranks)
+        placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
+        cards = tuple(
+            n
+            for numbers, group in topology.card_groups()
+            for n in numbers[: placed if group.owner == "ranks" else None]
+        )
+        resources: list[Resource] = []
+        costs, of_card = costs_of(topology, cards, ranks, resources)
+        first = {}
+        for which, words in (("read", "reads"), ("write", "writes"), ("total", "both ways")):
+            first[which] = len(resources)
+            for card in cards:
+                rate = getattr(topology.card(card), f"{which}_gbytes_per_s")
+                resources.append(Resource(f"{topology.card_name(card)} {words}", "card", rate))
+        rows = np.zeros(len(cards), CARD_DTYPE)
+        for row, card, kind in zip(rows, cards, of_card, strict=True):
+            host, group = topology.owner_host(card), topology.card(card)
+            row["latency_ns"], row["costs"] = group.latency_ns, kind
+            row["owner_host"] = -1 if host is None else host
+            row["owner_rank"] = -1
+        for numbers, group in topology.card_groups():
+            if group.owner == "ranks":
+                its = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
+                rows["owner_rank"][its] = np.arange(placed)
+        ways = Ways(topology, cards, ranks, rows, resources)
+        found, route_of, changes = routes_of(topology, cards, failures)
+        table = ways.table(found)
+        return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
+
+    def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
+        """The model's cards, by index, of a space: all of a pool, of owned memory that of each member's own, in order.
+
+        Raises ArgumentError where a member has none.
+        """
+        numbers = self.topology.cards_of(space)
+        if not space.owned:
+            return tuple(range(numbers[0], numbers[-1] + 1))
+        by_rank = self.topology.card(numbers[0]).owner == "ranks"
+        found = []
+        for rank in range(len(self.hosts)) if members is None else members:
+            card = numbers[0] + (rank if by_rank else self.hosts[rank])
+            if card not in self._index or card > numbers[-1]:
+                raise ArgumentError(
+                    f"rank {rank} has no memory in space {space.name} of {self.topology.name}: take fewer ranks"
+                )
+            found.append(self._index[card])
+        return tuple(found)
+
+    @cached_property
+    def _index(self) -> dict[int, int]:
+        return {card: index for index, card in enumerate(self.cards)}
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """What every rank computes with: see cxlemu/cost/compute.py."""
+        name = self.topology.accelerator
+        return None if name is None else Accelerator.load(name)
+
+    def tables(self) -> dict[str, Any]:
+        """What C takes of it: see cost/tables.h."""
+        return {
+            "paces": self.paces(),
+            "routes": self.routes,
+            "route_of": self.route_of,
+            "changes_ns": np.array([change.at_ns for change in self.changes], np.int64),
+            "cards": self.card_rows,
+            "host_of": np.array(self.hosts, np.int32),
+            "costs": self.costs,
+            **{f"first_{which}": first for which, first in self.first.items()},
+            "multiprocessors": self.accelerator.multiprocessors if self.accelerator else 0,
+        }
+
+    def paces(self) -> Records:
+        """A row of PACE_DTYPE for each resource."""
+        rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
+        return np.array(rows, PACE_DTYPE)

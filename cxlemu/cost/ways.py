@@ -1,0 +1,114 @@
+"""Links as resources, and routes as hops from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from cxlemu.cost.resources import Resource
+from cxlemu.errors import ArgumentError
+from cxlemu.plan.instructions import Records
+from cxlemu.topology import Link, Route, Topology
+from cxlemu.topology.endpoints import members
+
+HOPS_MAX = 32  # MAX_HOPS in cost/cost.h
+HOP_FIELDS = ("first", "by_host", "by_rank", "by_card", "by_owner")
+HOP_DTYPE = np.dtype([(name, "<i4") for name in HOP_FIELDS])
+ROUTE_DTYPE = np.dtype(
+    [("to_pool", HOP_DTYPE, HOPS_MAX), ("from_pool", HOP_DTYPE, HOPS_MAX), ("hops", "<i8"), ("latency_ns", "<i8")]
+)
+
+
+class Ways:
+    """Links as resources, two each: there and back. Routes as hops.
+
+    A link to some hosts, ranks or cards is one for each of them. A switch that every host has of its own has a link of
+    its own, too, to whatever it joins.
+    """
+
+    def __init__(
+        self, topology: Topology, cards: Sequence[int], ranks: int, card_rows: Records, resources: list[Resource]
+    ) -> None:
+        self._resources = resources
+        pooled = sum(topology.owner_host(card) is None for card in cards)
+        self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
+        self._first_of_ranks = next((at for at, row in enumerate(card_rows) if row["owner_rank"] == 0), 0)
+        self._level = {switch.name: switch.level for switch in topology.expanded.switches}
+        self._own = {switch.name for switch in topology.expanded.switches if switch.per_host}
+        self._hops = {link.name: self._add(link) for link in topology.expanded.links}
+
+    def _add(self, link: Link) -> tuple[int, int, int, int]:
+        """The link's first resource, as if its hosts, ranks and cards began at 0, and how many lie between those of two
+        hosts, two ranks and two cards.
+        """
+        hosts, ranks, cards = (self._numbers(link, kind) for kind in ("host", "rank", "card"))
+        if hosts is None and ranks is None and not self._own.isdisjoint(link.ends):
+            hosts = range(self._counts["host"])
+        first, pace = len(self._resources), (link.gbytes_per_s, link.message_ns or 0)
+        flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
+        for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
+            words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
+            for way in ("to the pool", "from the pool"):
+                self._resources.append(Resource(" ".join([link.name, *words, way]), "link", *pace, flit, payload))
+        each = 2 * len(cards or [0])
+        by_host, by_rank, by_card = each * bool(hosts), each * bool(ranks), 2 * bool(cards)
+        return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
+
+    def _numbers(self, link: Link, kind: str) -> range | None:
+        """Which hosts, ranks or cards the link has an end at; None where that is none, or one that needs no word."""
+        for end in link.ends:
+            some = members(end)
+            if some is not None and some.kind == kind and (some.all_of_them or len(some.numbers) > 1):
+                return some.among(self._counts[kind])
+        return None
+
+    def table(self, routes: Sequence[Route]) -> Records:
+        """Raises ArgumentError for a route of too many links."""
+        longest = max((len(route.links) for route in routes), default=0)
+        if longest > HOPS_MAX:
+            raise ArgumentError(f"a route of {longest} links is too long to be modelled: {HOPS_MAX} are the most")
+        hops: dict[tuple[int, ...], int] = {(0,) * len(HOP_FIELDS): 0}  # the first one fills up what is shorter
+        both: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        there, back = np.zeros((2, len(routes), HOPS_MAX), np.int64)
+        for number, route in enumerate(routes):
+            ways, came_from = [], ""
+            for at, link in enumerate(route.links):
+                owners = bool(route.owner) and at == len(route.links) - 1
+                key = link.name, came_from, owners
+                if key not in both:
+                    to, fro = (hops.setdefault(hop, len(hops)) for hop in self._hop(link, came_from, owners))
+                    both[key] = to, fro
+                ways.append(both[key])
+                came_from = route.switches[at].name if at < len(route.switches) else ""
+            there[number, : len(ways)] = [way for way, _ in ways]
+            back[number, : len(ways)] = [way for _, way in reversed(ways)]
+        table, rows = np.zeros(len(routes), ROUTE_DTYPE), np.array(list(hops), HOP_DTYPE)
+        table["to_pool"], table["from_pool"] = rows[there], rows[back]
+        table["hops"] = [len(route.links) for route in routes]
+        table["latency_ns"] = [route.latency_ns for route in routes]
+        return table
+
+    def _hop(self, link: Link, came_from: str, owners: bool) -> list[tuple[int, ...]]:
+        """A link on the way to a memory, and on the way back. ``owners``: it is that of the memory's owner."""
+        first, by_host, by_rank, by_card = self._hops[link.name]
+        if owners:
+            where = (0, 0, by_rank, by_host)
+            first -= by_rank * self._first_of_ranks
+        else:
+            where = (by_host, by_rank, by_card, 0)
+        towards = self._is_towards(link, came_from)
+        return [(first + (not towards), *where), (first + towards, *where)]
+
+    def _is_towards(self, link: Link, came_from: str) -> bool:
+        """Whether a link is taken in the direction that is called "to the pool": away from hosts and ranks, to cards,
+        and from lower switches to higher ones.
+        """
+        start, end = link.ends
+        if not came_from:
+            return True
+        if start in self._level and end in self._level:
+            return came_from == (start if self._level[start] <= self._level[end] else end)
+        some = members(start) or members(end)
+        return some is not None and some.kind == "card"

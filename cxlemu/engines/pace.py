@@ -1,0 +1,164 @@
+"""A world with a pace: on this machine's clock, ranks take the time that the cost model gives them, times a scale.
+
+    launch(main, ranks=4, topology="six-cards", pace=Pace())                # as slow as this machine needs it
+    launch(main, ranks=4, topology="six-cards", pace=Pace(time_scale=100))  # 100 ns here are one of the model
+
+The native engine moves bytes for real and then holds every instruction until its modelled end (native/pace.h), so that
+copies of several streams overlap as they would, and what a rank computes meanwhile is hidden as it would be. What one
+rank does not share with others is in its Pacer; when engines, links and cards are free lies in the pool's clocks, a
+segment that all ranks map. Both ask the C that the virtual engine asks (cost/), so modelled times are the same. COMPUTE
+takes what the topology's accelerator would; where it has none, what it takes here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu import _native
+from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
+from cxlemu.cost import CostModel
+from cxlemu.cost.compute import kernel_costs
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import Frame, RankPart
+from cxlemu.plan.instructions import Records
+from cxlemu.plan.kernels import KERNELS
+from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.clusters import cluster_memory, memories_behind_pool
+
+# An emulated host's cache copies what is written twice, and what is read; other memory is written and read once.
+PASSES = {"emulated": 4, "shm": 2}
+# How late a rank comes that slept: on a core that nobody else wants, and on one that others compute on.
+WAKING_NS, WAITING_NS = 100_000, 1_000_000
+STEP_NS = 5_000  # of the order of what a collective's instructions take on modelled hardware
+_MEASURED_BYTES = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """``time_scale``: nanoseconds of this machine for one of the model; None: one with which it keeps up."""
+
+    time_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_scale is not None and not TIME_SCALE_MIN <= self.time_scale <= TIME_SCALE_MAX:
+            raise ArgumentError(
+                f"a time scale is a number from {TIME_SCALE_MIN:g} to {TIME_SCALE_MAX:g}, not {self.time_scale:g}"
+            )
+
+
+@dataclass(frozen=True)
+class Pacer:
+    """What makes the instructions of one rank take their time."""
+
+    native: _native.Pacer
+    accelerator: Accelerator | None
+
+    @property
+    def time_scale(self) -> float:
+        return self.native.time_scale
+
+    def kernels(self, frame: Frame, part: RankPart) -> Records | None:
+        """What the kernels of a plan cost. None: the time that they take here, as nobody models them."""
+        modelled = all(KERNELS[kernel.name].product for kernel in frame.kernels)
+        return kernel_costs(self.accelerator, frame, part) if self.accelerator is not None and modelled else None
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What all ranks of a world share: how it lies in a segment of the pool."""
+
+    model: CostModel
+    card_bytes: int
+
+    @classmethod
+    def of(cls, topology: Topology, ranks: int) -> Clocks:
+        """Raises ArgumentError as CostModel.of does, and for a topology without a pool of cards."""
+        if topology.pool_space.owned:
+            raise ArgumentError(f"a pace needs a pool of cards, but {topology.name} has only memory that ranks own")
+        return cls(CostModel.of(topology, ranks), topology.card_bytes)
+
+    @cached_property
+    def cards(self) -> NDArray[np.int32]:
+        """Of the cards of this machine, which of the model's each is: the pool's, and memories of ranks behind them."""
+        topology, ranks = self.model.topology, len(self.model.hosts)
+        cards = self.model.cards_of(topology.pool_space)
+        if memories_behind_pool(topology, ranks):
+            memory = cluster_memory(topology, ranks)
+            assert memory is not None
+            cards += self.model.cards_of(memory)
+        return np.array(cards, np.int32)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Of the segment, which stays sparse."""
+        return _native.clocks_bytes(len(self.model.resources), len(self.cards), self.card_bytes)
+
+    def make(self, memory: Bytes, time_scale: float) -> None:
+        """In a new segment, before any rank has it."""
+        _native.clocks_make(memory, len(self.model.resources), time_scale)
+
+    def pacer(self, memory: Bytes, rank: int, test_ns: NDArray[np.int64] | None = None) -> Pacer:
+        """``test_ns``: a clock of one number, instead of this machine's."""
+        native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
+        return Pacer(native, self.model.accelerator)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    """One that was chosen. ``reason``: for people."""
+
+    value: float
+    reason: str
+
+
+def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeScale:
+    """The power of two with which this machine's copies and delays are half as long as what they stand for.
+
+    ``ranks``: of this machine. Measures how fast one core copies, for some milliseconds.
+    """
+    cores = min(ranks, len(os.sched_getaffinity(0)))
+    copied = _copied_gbytes_per_s()
+    modelled = _modelled_gbytes_per_s(topology, ranks)
+    slower = modelled * PASSES.get(backend, 2) / (copied * cores)
+    busy = os.getloadavg()[0] + cores > len(os.sched_getaffinity(0))
+    later = (WAITING_NS if busy else WAKING_NS) / STEP_NS * ranks / cores
+    value = 1.0
+    while value < 2 * max(slower, later):
+        value *= 2
+    reason = (
+        f"chosen: the model moves {modelled:.0f} GB/s, {cores} core{'s' * (cores > 1)} of this machine copy "
+        f"{copied * cores:.0f} GB/s for {ranks} rank{'s' * (ranks > 1)}" + ", and others use them" * busy
+    )
+    return TimeScale(value, reason)
+
+
+def _modelled_gbytes_per_s(topology: Topology, ranks: int) -> float:
+    """The most that all ranks together read and write."""
+    cost = topology.costs
+    cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
+    reads, writes = (sum(getattr(card, f"{which}_gbytes_per_s") for card in cards) for which in ("read", "write"))
+    of_ranks: float = ranks * (
+        min(cost.to_pool_gbytes_per_s or writes, writes) + min(cost.from_pool_gbytes_per_s or reads, reads)
+    )
+    of_cards: float = sum(card.total_gbytes_per_s for card in cards)
+    return min(of_ranks, of_cards)
+
+
+def _copied_gbytes_per_s() -> float:
+    """One core's memcpy of what no cache holds."""
+    source, target = (np.ones(_MEASURED_BYTES, np.uint8) for _ in range(2))
+    best_ns = min(_timed_copy_ns(source, target) for _ in range(4))
+    return _MEASURED_BYTES / best_ns
+
+
+def _timed_copy_ns(source: Bytes, target: Bytes) -> int:
+    begin = time.perf_counter_ns()
+    target[:] = source
+    return time.perf_counter_ns() - begin

@@ -1,0 +1,193 @@
+/* What moving bytes costs on a modelled fabric, in integer nanoseconds: cxlemu/cost says the whole model. The virtual engine
+ * asks it in virtual time, the native engine's pace in this machine's: it is one piece of C for both. */
+#ifndef CXLEMU_COST_H
+#define CXLEMU_COST_H
+
+#include "../core.h"
+
+#define LONGEST_NS (1LL << 60)
+#define LARGEST_BYTES (1LL << 41) /* of one instruction */
+#define MOST_TILES (1LL << 20) /* of one COMPUTE */
+#define LONGEST_TILE_NS (1LL << 40)
+enum { MAX_HOPS = 32, MAX_MULTIPROCESSORS = 1024 };
+
+/* Of a resource: bytes in a millisecond, 0 where it is never in the way; how much longer it is kept for each transfer; and
+ * how many bytes it carries for so many of payload, in whole flits. */
+typedef struct {
+    int64_t rate, message_ns, flit_bytes, payload_bytes;
+} pace;
+
+/* Something that one transfer at a time uses, in the order of requests. */
+typedef struct {
+    pace pace;
+    int64_t free_ns;
+    int64_t uses, bytes, busy_ns, queue_ns; /* statistics; queue_ns: how long transfers stood before it */
+    int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
+} resource;
+
+/* On the way between a rank and a card: resource `first`, and so many further for its host, the rank, the card and the
+ * host that owns that. */
+typedef struct {
+    int32_t first, by_host, by_rank, by_card, by_owner;
+} hop;
+
+typedef struct {
+    hop to_pool[MAX_HOPS], from_pool[MAX_HOPS]; /* each in the direction of the data, without engines and cards */
+    int64_t hops, latency_ns; /* one way */
+} route;
+
+typedef struct {
+    int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
+    int64_t local_copy_rate, reduce_rate; /* bytes in a millisecond; 0: no time */
+    int64_t coherent, coherence_ns; /* coherence_ns: of each access but the owner's */
+    int64_t first_to, first_from, first_both, first_fold; /* + rank: engines */
+} costs; /* of the memory that is used; what uses none costs what the first row says */
+
+typedef struct {
+    int64_t latency_ns;
+    int32_t costs, owner_host, owner_rank, pad; /* costs: which row; -1: nobody's, or no rank's */
+} card_row;
+
+/* What a COMPUTE of a kernel costs: so many tiles, each so long on one multiprocessor. */
+typedef struct {
+    int64_t tiles, tile_ns;
+} kernel_cost;
+
+static inline bool kernel_cost_fits(const kernel_cost *cost) {
+    return cost->tiles >= 1 && cost->tiles <= MOST_TILES && cost->tile_ns >= 0 && cost->tile_ns <= LONGEST_TILE_NS;
+}
+
+_Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE");
+_Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
+_Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
+_Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
+_Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
+
+/* A reservation that was made: called while it is placed. */
+typedef void reservation_seen(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes);
+
+typedef struct {
+    resource *resources;
+    const route *routes;
+    const int32_t *route_of; /* [host][card], of now; -1: no way */
+    const int64_t *changes_ns; /* from each on, the next such table */
+    int64_t change_count, changed; /* changed: how many of them are over */
+    int32_t no_way_to; /* a card that was needed and that no way leads to, or -1 */
+    const card_row *card;
+    const costs *costs;
+    const int32_t *host_of; /* [rank] */
+    int32_t resource_count, route_count, cost_rows, hosts, cards, rank_count;
+    int32_t multiprocessors; /* of each rank */
+    int32_t first_read, first_write, first_total; /* + card: resources */
+    int64_t transfers; /* so far, beginning at what no other user of these resources counts to */
+    reservation_seen *seen; /* NULL: nobody looks */
+    void *watcher;
+} model;
+
+/* The regions of a call's plan. */
+typedef struct {
+    const region *all;
+    int32_t count;
+    const int32_t *card_of; /* of its layout's cards, which of the model's */
+} region_table;
+
+enum way { TO_POOL, FROM_POOL, FOLD }; /* FOLD: from the pool, by a kernel that folds */
+
+/* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
+ * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there, or
+ * that no way leads to. */
+int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
+                 int64_t *alone_ns, int64_t *way_ns);
+
+/* How far a stream is. phase: which part of its instruction comes next, 0 before the first. */
+typedef struct {
+    int64_t now, queue_ns;
+    int64_t computed_ns; /* when all that it computes is there; it may have gone on before */
+    int32_t phase;
+    bool stored, stored_coherent; /* since its last FENCE: where nothing keeps caches coherent, and elsewhere */
+} progress;
+
+/* Its next instruction may begin at `now`. */
+static inline void next_instruction(progress *p, int64_t now) { p->now = now, p->queue_ns = 0, p->phase = 0; }
+
+enum part { NOT_THERE = -1, MORE, LAST };
+
+/* The next part of an instruction that moves, orders or combines bytes: p->now moves to its end. A part is one request to
+ * the pool, so that those of other ranks come in between. *landed_ns: when all that the rank wrote is in the pool.
+ * LAST: it is over then. NOT_THERE for an instruction that names what is not there, or that this model does not know. */
+enum part instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p);
+
+/* A COMPUTE: each tile goes to the multiprocessor that is free first, which free_ns says of all. *last: when the last tile
+ * begins, from when on the stream goes on. Returns when all are over, *first: when the first one begins. */
+int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first, int64_t *last);
+
+/* Whether an instruction waits for what its stream computes; NULL: the stream's end. */
+bool needs_result(const record *i);
+
+/* Rounded up; what is too long for a run is not too long for the type. */
+static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
+    if (!rate) return 0;
+    if (nbytes < INT64_MAX / 1000000 - rate) return (nbytes * 1000000 + rate - 1) / rate;
+    const __int128 ns = ((__int128)nbytes * 1000000 + rate - 1) / rate;
+    return ns > 2 * LONGEST_NS ? 2 * LONGEST_NS : (int64_t)ns;
+}
+
+/* How long a transfer keeps a resource. */
+static inline int64_t kept_ns(int64_t nbytes, const pace *p) {
+    const int64_t flits = p->payload_bytes == 1 ? nbytes : (nbytes + p->payload_bytes - 1) / p->payload_bytes;
+    return p->message_ns + bytes_ns(flits * p->flit_bytes, p->rate);
+}
+
+static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static const route NO_WAY_TO_GO = {.hops = 0};
+
+/* NULL where there is none. */
+static inline const route *route_to(const model *m, int32_t rank, int32_t card) {
+    const int32_t number = m->route_of[(int64_t)m->host_of[rank] * m->cards + card];
+    if (m->card[card].owner_rank == rank) return &NO_WAY_TO_GO;
+    return number < 0 ? NULL : &m->routes[number];
+}
+
+static inline bool reaches(model *m, int32_t rank, int32_t card) {
+    if (!route_to(m, rank, card)) m->no_way_to = card;
+    return m->no_way_to < 0;
+}
+
+/* From `now` on. */
+static inline void change_ways(model *m, int64_t now) {
+    for (; m->changed < m->change_count && now >= m->changes_ns[m->changed]; m->changed++)
+        m->route_of += (int64_t)m->hosts * m->cards;
+}
+
+static inline const costs *costs_at(const model *m, int32_t card) { return &m->costs[m->card[card].costs]; }
+
+/* What coherence adds to an access. Whose own memory it is does not wait for its directory. */
+static inline int64_t coherence_ns(const model *m, int32_t rank, int32_t card) {
+    const route *way = route_to(m, rank, card);
+    return way && way->hops ? costs_at(m, card)->coherence_ns : 0;
+}
+
+/* A request's way and its answer's; a load waits for the card, too. */
+static inline int64_t round_trip_ns(const model *m, int32_t rank, int32_t card, bool is_write) {
+    return 2 * route_to(m, rank, card)->latency_ns + (is_write ? 0 : m->card[card].latency_ns);
+}
+
+/* When a rank that rings a doorbell on a card from `now` on goes on. */
+static inline int64_t rung_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
+    return now + costs_at(m, card)->ring_ns + coherence_ns(m, rank, card);
+}
+
+/* When it comes to show that, where there is a way to it. */
+static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
+    return rung_ns(m, rank, card, now) + route_to(m, rank, card)->latency_ns;
+}
+
+/* A look at `count` doorbells, the first of which lies on this card. */
+static inline int64_t look_ns(const model *m, int32_t rank, int32_t card, int32_t count) {
+    const costs *cost = costs_at(m, card);
+    return cost->observe_ns + coherence_ns(m, rank, card) + round_trip_ns(m, rank, card, false) + cost->scan_ns * (count - 1);
+}
+
+#endif

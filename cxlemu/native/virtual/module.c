@@ -1,0 +1,297 @@
+/* The binding: tables come as buffers that stay as they are, statistics leave as bytes. See engines/virtual.py. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "../cost/tables.h"
+#include "../constants.h"
+#include "virtual.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    PyObject_HEAD
+    simulation v;
+    PyObject *kept; /* a list of all objects whose buffers are in use */
+    bool ran;
+} Simulation;
+
+static void *zeros(int64_t count, size_t size) {
+    void *found = calloc((size_t)(count > 0 ? count : 1), size);
+    if (!found) PyErr_NoMemory();
+    return found;
+}
+
+static int refuse(const char *what) {
+    PyErr_SetString(PyExc_ValueError, what);
+    return -1;
+}
+
+static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"model", NULL};
+    PyObject *tables;
+    simulation *v = &self->v;
+    model *m = &v->model;
+    if (self->kept) return refuse("a Simulation is made once");
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyDict_Type, &tables)) return -1;
+    if (!(self->kept = PyList_New(0))) return -1;
+    const pace *paces = model_take(m, tables, self->kept);
+    if (!paces) return -1;
+    m->resources = zeros(m->resource_count, sizeof(resource));
+    v->ranks = zeros(m->rank_count, sizeof(rank_state));
+    v->streams = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(stream));
+    v->free_ns = zeros((int64_t)m->rank_count * m->multiprocessors, sizeof(int64_t));
+    v->heap = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(due));
+    v->woken = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(int32_t));
+    if (!m->resources || !v->ranks || !v->streams || !v->free_ns || !v->heap || !v->woken) return -1;
+    for (int32_t k = 0; k < m->resource_count; k++) m->resources[k].pace = paces[k];
+    return 0;
+}
+
+static void Simulation_dealloc(Simulation *self) {
+    simulation *v = &self->v;
+    for (int64_t k = 0; k < v->comm_count; k++) {
+        free(v->comms[k].published), free(v->comms[k].done), free(v->comms[k].done_shows), free(v->comms[k].done_waiters);
+    }
+    for (int64_t k = 0; k < v->call_count; k++) {
+        free((void *)v->calls[k].streams), free((void *)v->calls[k].events), free(v->calls[k].begin_ns), free(v->calls[k].end_ns);
+    }
+    for (int32_t k = 0; v->ranks && k < v->model.rank_count; k++) free(v->ranks[k].events);
+    free(v->comms), free(v->calls), free(v->gates), free(v->model.resources), free(v->ranks), free(v->streams), free(v->heap);
+    free(v->free_ns), free(v->woken), free(v->log), free(v->log_reserved);
+    Py_XDECREF(self->kept);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
+    communicator made = {0};
+    long long epochs, used;
+    int64_t cards;
+    simulation *v = &self->v;
+    PyObject *table;
+    if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells, &made.pool_cards,
+                          &table, &epochs, &used))
+        return NULL;
+    if (!(made.card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return NULL;
+    made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
+    bool there = made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
+    there = there && made.pool_cards <= made.cards && (!made.own_doorbells || made.ranks <= made.cards - made.pool_cards);
+    for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
+    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 || epochs < used ||
+        (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
+        refuse("a communicator of this layout is not possible on these cards");
+        return NULL;
+    }
+    communicator *all = realloc(v->comms, (size_t)(v->comm_count + 1) * sizeof *all);
+    if (!all) return PyErr_NoMemory();
+    v->comms = all;
+    const int64_t bells = (int64_t)made.ranks * made.doorbells_per_rank * made.slots;
+    made.published = zeros(bells, sizeof(bell)), made.done = zeros(made.ranks * epochs, sizeof(int64_t));
+    made.done_shows = zeros(made.ranks, sizeof(int64_t)), made.done_waiters = zeros(made.ranks, sizeof(int32_t));
+    all[v->comm_count++] = made;
+    if (!made.published || !made.done || !made.done_shows || !made.done_waiters) return NULL;
+    for (int32_t k = 0; k < made.ranks; k++) made.done_shows[k] = used; /* from the beginning on */
+    return PyLong_FromLongLong(v->comm_count - 1);
+}
+
+static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
+
+static bool tables_fit(const simulation *v, const virtual_call *c, const communicator *m) {
+    for (int32_t k = 0; k < c->kernel_count; k++)
+        if (!kernel_cost_fits(&c->kernels[k])) return false;
+    if (c->kernel_count && !v->model.multiprocessors) return false;
+    for (int32_t k = 0; k < c->regions.count; k++) {
+        const region *r = &c->regions.all[k];
+        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
+            r->start > LARGEST_BYTES)
+            return false;
+    }
+    for (int32_t k = 0; k < c->group_count; k++) {
+        const group *g = &c->groups[k];
+        const int64_t last = g->first + (int64_t)(g->count - 1) * g->stride;
+        if (g->count < 1 || g->first < 0 || g->stride < 0 || last >= (int64_t)m->ranks * (m->doorbells_per_rank + 1)) return false;
+    }
+    return true;
+}
+
+/* call(comm, epoch, rounds, regions, groups, kernels, streams of each member, events of each member) */
+static PyObject *Simulation_call(Simulation *self, PyObject *args) {
+    simulation *v = &self->v;
+    virtual_call made = {0};
+    long long epoch, rounds;
+    int64_t groups, region_count, kernels;
+    PyObject *region_rows, *group_rows, *kernel_rows, *members, *events;
+    if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows, &PyList_Type, &members,
+                          &PyList_Type, &events))
+        return NULL;
+    made.epoch = epoch, made.rounds = rounds, made.members = (int32_t)PyList_GET_SIZE(members);
+    if (made.comm < 0 || made.comm >= v->comm_count || made.members != v->comms[made.comm].ranks ||
+        PyList_GET_SIZE(events) != made.members || epoch < 1 || rounds < 0 || epoch - 1 + rounds > v->comms[made.comm].epochs) {
+        refuse("the call does not fit its communicator");
+        return NULL;
+    }
+    made.regions.all = keep(self->kept, region_rows, sizeof(region), &region_count);
+    made.groups = made.regions.all ? keep(self->kept, group_rows, sizeof(group), &groups) : NULL;
+    made.kernels = made.groups ? keep(self->kept, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
+    if (!made.kernels) return NULL;
+    made.regions.count = (int32_t)region_count, made.regions.card_of = v->comms[made.comm].card_of;
+    made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
+    if (!tables_fit(v, &made, &v->comms[made.comm])) {
+        refuse("a region, a group or a kernel names what is not there");
+        return NULL;
+    }
+    virtual_call *all = realloc(v->calls, (size_t)(v->call_count + 1) * sizeof *all);
+    if (!all) return PyErr_NoMemory();
+    v->calls = all;
+    program_stream *streams = zeros((int64_t)made.members * MAX_STREAMS, sizeof *streams);
+    int32_t *counts = zeros(made.members, sizeof *counts);
+    made.streams = streams, made.events = counts;
+    made.begin_ns = zeros(made.members, sizeof(int64_t)), made.end_ns = zeros(made.members, sizeof(int64_t));
+    made.first_gate = v->gate_count;
+    const int64_t more = groups * (rounds + v->comms[made.comm].slots);
+    all[v->call_count++] = made;
+    gate *gates = made.begin_ns && made.end_ns && streams && counts && v->gate_count + more < INT32_MAX
+                      ? realloc(v->gates, (size_t)(v->gate_count + more + 1) * sizeof *gates)
+                      : NULL;
+    if (!gates) return PyErr_NoMemory();
+    v->gates = gates;
+    for (int64_t k = 0; k < more; k++) gates[v->gate_count++].group = -1;
+    for (Py_ssize_t m = 0; m < made.members; m++) {
+        counts[m] = (int32_t)PyLong_AsLong(PyList_GET_ITEM(events, m));
+        PyObject *one = PySequence_Fast(PyList_GET_ITEM(members, m), "a member's streams are a sequence");
+        if (!one || PyErr_Occurred()) return NULL;
+        const Py_ssize_t length = PySequence_Fast_GET_SIZE(one);
+        bool right = length <= MAX_STREAMS && counts[m] >= 0;
+        for (Py_ssize_t k = 0; right && k < length; k++) {
+            program_stream *its = &streams[m * MAX_STREAMS + k];
+            right = (its->records = keep(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record), &its->length)) != NULL;
+        }
+        Py_DECREF(one);
+        if (!right) {
+            if (!PyErr_Occurred()) refuse("a member has too many streams");
+            return NULL;
+        }
+    }
+    return PyLong_FromLongLong(v->call_count - 1);
+}
+
+/* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card that no way leads to) */
+static PyObject *Simulation_run(Simulation *self, PyObject *args) {
+    simulation *v = &self->v;
+    PyObject *turns, *firsts;
+    int64_t turn_count, first_count, where;
+    int logs;
+    if (!PyArg_ParseTuple(args, "OOp", &turns, &firsts, &logs)) return NULL;
+    if (self->ran) {
+        refuse("a Simulation runs once");
+        return NULL;
+    }
+    v->turns = keep(self->kept, turns, 2 * sizeof(int32_t), &turn_count);
+    v->first_turn = v->turns ? keep(self->kept, firsts, sizeof(int32_t), &first_count) : NULL;
+    if (!v->first_turn) return NULL;
+    bool right = first_count == v->model.rank_count + 1 && v->first_turn[0] == 0 && v->first_turn[v->model.rank_count] == turn_count;
+    for (int64_t k = 0; right && k < v->model.rank_count; k++) right = v->first_turn[k] <= v->first_turn[k + 1];
+    for (int64_t k = 0; right && k < turn_count; k++)
+        right = v->turns[2 * k] >= 0 && v->turns[2 * k] < v->call_count && v->turns[2 * k + 1] >= 0 &&
+                v->turns[2 * k + 1] < v->calls[v->turns[2 * k]].members;
+    if (!right) {
+        refuse("the turns name calls that are not there");
+        return NULL;
+    }
+    v->logs = logs;
+    if (logs) v->model.seen = log_reservation, v->model.watcher = v;
+    self->ran = true;
+    enum outcome outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = simulation_run(v, &where);
+    Py_END_ALLOW_THREADS
+    if (outcome == NO_MEMORY) return PyErr_NoMemory();
+    const long long at = where < 0 ? -1 : v->streams[where].at;
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at, v->model.no_way_to);
+}
+
+static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
+    return PyBytes_FromStringAndSize(rows, (Py_ssize_t)(count * (int64_t)size));
+}
+
+/* blocked() -> [(rank, stream, record, doorbell or -1)]: who had to wait when nothing went on any more */
+static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
+    const simulation *v = &self->v;
+    PyObject *found = PyList_New(0);
+    (void)unused;
+    for (int64_t id = 0; found && id < (int64_t)v->model.rank_count * MAX_STREAMS; id++) {
+        const stream *s = &v->streams[id];
+        if (s->at == s->length) continue;
+        PyObject *row = Py_BuildValue("iiLi", s->rank, (int)(id % MAX_STREAMS), (long long)s->at, s->doorbell);
+        if (!row || PyList_Append(found, row) < 0) Py_CLEAR(found);
+        Py_XDECREF(row);
+    }
+    return found;
+}
+
+/* seen() -> what happened, each a table as bytes: see engines/virtual.py */
+static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
+    const simulation *v = &self->v;
+    (void)unused;
+    PyObject *calls = PyList_New(0), *exposed = bytes_of(NULL, v->model.rank_count, sizeof(int64_t)),
+             *tiles = bytes_of(NULL, v->model.rank_count, sizeof(int64_t));
+    for (int64_t k = 0; calls && k < v->call_count; k++) {
+        const virtual_call *c = &v->calls[k];
+        PyObject *row = Py_BuildValue("NN", bytes_of(c->begin_ns, c->members, sizeof(int64_t)), bytes_of(c->end_ns, c->members, sizeof(int64_t)));
+        if (!row || PyList_Append(calls, row) < 0) Py_CLEAR(calls);
+        Py_XDECREF(row);
+    }
+    for (int32_t k = 0; exposed && tiles && k < v->model.rank_count; k++) {
+        memcpy(PyBytes_AS_STRING(exposed) + (size_t)k * sizeof(int64_t), &v->ranks[k].exposed_ns, sizeof(int64_t));
+        memcpy(PyBytes_AS_STRING(tiles) + (size_t)k * sizeof(int64_t), &v->ranks[k].tiles_ns, sizeof(int64_t));
+    }
+    if (!calls || !exposed || !tiles) {
+        Py_XDECREF(calls), Py_XDECREF(exposed), Py_XDECREF(tiles);
+        return NULL;
+    }
+    return Py_BuildValue("{sN sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "tiles", tiles, "resources",
+                         bytes_of(v->model.resources, v->model.resource_count, sizeof(resource)), "ops", bytes_of(v->ops, OP_END, sizeof(op_total)),
+                         "log", bytes_of(v->log, v->log_length, sizeof(executed)), "reserved",
+                         bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
+}
+
+static PyMethodDef simulation_methods[] = {
+    {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
+     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs, used) -> its number; cards: which of "
+     "the model's, of each; of the epochs, so many are over"},
+    {"call", (PyCFunction)Simulation_call, METH_VARARGS,
+     "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
+    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
+    {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
+    {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject SimulationType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "cxlemu._virtual.Simulation",
+    .tp_doc = "Calls of plans on a modelled fabric.",
+    .tp_basicsize = sizeof(Simulation),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Simulation_init,
+    .tp_dealloc = (destructor)Simulation_dealloc,
+    .tp_methods = simulation_methods,
+};
+
+static struct PyModuleDef virtual_module = {
+    PyModuleDef_HEAD_INIT, .m_name = "cxlemu._virtual", .m_doc = "The virtual engine's core.", .m_size = -1,
+};
+
+static const constant constants[] = {
+    CONSTANT(OVER), CONSTANT(DEADLOCK), CONSTANT(BAD_RECORD), CONSTANT(TOO_LONG), CONSTANT(NO_WAY), CONSTANT(MAX_HOPS),
+};
+
+PyMODINIT_FUNC PyInit__virtual(void) {
+    PyObject *module = PyModule_Create(&virtual_module);
+    if (module && (PyType_Ready(&SimulationType) < 0 ||
+                   PyModule_AddObjectRef(module, "Simulation", (PyObject *)&SimulationType) < 0 ||
+                   add_constants(module, constants, sizeof constants / sizeof *constants) < 0))
+        Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,127 @@
+/* The virtual engine: plans as discrete events in integer nanoseconds. What a resource is and what each instruction
+ * costs, cxlemu/cost says; this file says how the events lie in memory. Records are read in place. */
+#ifndef CXLEMU_VIRTUAL_H
+#define CXLEMU_VIRTUAL_H
+
+#include "../cost/cost.h"
+
+#define NEVER INT64_MAX
+enum { NOBODY = 0 };
+
+/* Waiters are lists linked through `link`. */
+static inline int32_t stream_waits(int64_t id) { return (int32_t)id + 1; }
+static inline int32_t gate_waits(int32_t number) { return -number - 1; }
+
+typedef struct {
+    int64_t ns, epoch;
+    int32_t waiters, pad;
+} bell; /* a published doorbell in one slot: when which epoch came to be seen there */
+
+typedef struct {
+    int64_t ns; /* the latest of the doorbells looked at so far */
+    int32_t group, next, waiters, link;
+    int64_t epoch;
+    bool open;
+    int32_t call;
+} gate; /* what WAIT_ALL waits for: one for each group and epoch, shared by all who wait */
+
+typedef struct {
+    int32_t ranks, slots, doorbells_per_rank, own_doorbells, cards, pool_cards; /* own: the last ones, in the rank's memory */
+    const int32_t *card_of; /* of its layout's cards, which of the model's */
+    int64_t epochs; /* all that its calls take */
+    bell *published; /* [slot][doorbell] */
+    int64_t *done; /* [rank][epoch]: when the done doorbell came to show it */
+    int64_t *done_shows;
+    int32_t *done_waiters;
+} communicator;
+
+typedef struct {
+    const record *records;
+    int64_t length;
+} program_stream;
+
+typedef struct {
+    int32_t comm, members, group_count, kernel_count;
+    int64_t epoch, rounds;
+    region_table regions;
+    const group *groups;
+    const kernel_cost *kernels;
+    int64_t first_gate;
+    const program_stream *streams; /* [member][MAX_STREAMS] */
+    const int32_t *events; /* how many each member has */
+    int64_t *begin_ns, *end_ns; /* of each member */
+} virtual_call;
+
+typedef struct {
+    const record *records;
+    int64_t length, at, began, wanted;
+    progress progress; /* its time, and what it did of its next instruction */
+    int32_t link, rank, doorbell;
+} stream;
+
+typedef struct {
+    int64_t ns;
+    int32_t waiters;
+} event;
+
+typedef struct {
+    int32_t call, member, turn, live; /* turn: of its calls, which; live: streams that have not ended */
+    int32_t event_room;
+    event *events;
+    int64_t landed_ns, covered_ns, busy_ns, exposed_ns;
+    int64_t tiles_ns; /* of all multiprocessors together */
+} rank_state;
+
+typedef struct {
+    int64_t ns;
+    int64_t id;
+} due;
+
+typedef struct {
+    int64_t begin_ns, end_ns, queue_ns;
+    int32_t rank, call, stream, at;
+} executed; /* an instruction, in the order of execution */
+
+typedef struct {
+    int64_t begin_ns, end_ns, bytes;
+    int32_t resource, rank;
+} reserved;
+
+typedef struct {
+    int64_t count, ns, queue_ns;
+} op_total;
+
+typedef struct {
+    model model;
+    /* the program */
+    communicator *comms;
+    virtual_call *calls;
+    gate *gates;
+    int64_t comm_count, call_count, gate_count;
+    const int32_t *turns, *first_turn; /* of each rank: (call, member) from first_turn[rank] on */
+    /* the state */
+    rank_state *ranks;
+    stream *streams; /* [rank][MAX_STREAMS] */
+    int64_t *free_ns; /* [rank][multiprocessor] */
+    due *heap;
+    int32_t *woken; /* by the instruction that is being executed: they are put on the heap after it */
+    int64_t heap_length, woken_length, steps;
+    /* what was seen */
+    op_total ops[OP_END];
+    executed *log;
+    reserved *log_reserved;
+    int64_t log_room, log_length, reserved_room, reserved_length;
+    bool logs, out_of_memory;
+    int64_t stranded; /* who waited for a doorbell that it has no way to any more, or -1 */
+} simulation;
+
+enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY };
+
+/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there; NO_WAY: that of the rank
+ * that has no way to the model's `no_way_to`. */
+enum outcome simulation_run(simulation *v, int64_t *where);
+
+/* A reservation_seen: into the log of the simulation that is its watcher. */
+void log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes);
+
+#endif

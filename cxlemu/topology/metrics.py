@@ -1,0 +1,151 @@
+"""What a generated fabric offers: its parts, how many switches lie between hosts, how much passes its middle."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from cxlemu.topology.endpoints import members
+from cxlemu.topology.fields import Link
+from cxlemu.topology.hierarchies import AnyHierarchy
+from cxlemu.topology.parts import Parts
+
+Capacities = dict[str, dict[str, int]]  # of each direction, in MB/s
+
+
+class Facts(NamedTuple):
+    """Of one fabric; where it is several domains, hops, bisection and oversubscription are those of the first.
+
+    ``bisection_gbytes_per_s``: how much the lower half of the hosts can send to the upper half at once, over all ways
+    together. ``oversubscription``: what that half's links could send, by that. None where there is but one host.
+    """
+
+    name: str
+    kind: str
+    switches: dict[str, int]  # by what they are: "leaf", "spine"
+    links: dict[str, int]  # "host", "card", "trunk"
+    hosts: int
+    cards: int
+    switches_between_hosts_min: int | None
+    switches_between_hosts_mean: float | None
+    switches_between_hosts_max: int | None
+    bisection_gbytes_per_s: float | None
+    oversubscription: float | None
+
+
+def facts(topology: Parts, fabric: AnyHierarchy) -> Facts:
+    prefix = f"{fabric.name}-"
+    switches = [its for its in topology.expanded.switches if its.name.startswith(prefix)]
+    links = [its for its in topology.expanded.links if its.name.startswith(prefix)]
+    ports = {"host": dict[int, tuple[str, int]](), "card": dict[int, tuple[str, int]]()}
+    trunks: Capacities = {switch.name: {} for switch in switches}
+    kinds: Counter[str] = Counter()
+    for link in links:
+        some = members(link.ends[0])
+        if some is None:
+            kinds["trunk"] += 1
+            for one, other in (link.ends, link.ends[::-1]):
+                trunks[one][other] = trunks[one].get(other, 0) + _mbytes(link)
+        else:
+            kinds[some.kind] += len(some.numbers)
+            ports[some.kind].update(dict.fromkeys(some.numbers, (link.ends[1], _mbytes(link))))
+    hosts = dict(sorted(ports["host"].items()))
+    first = _reached(trunks, next(iter(hosts.values()))[0])
+    near = [port for port in hosts.values() if port[0] in first]
+    half = len(near) // 2
+    apart = _between(trunks, Counter(switch for switch, _ in near))
+    middle = _most(trunks, near[:half], near[half:]) if half else 0
+    count = sum(apart.values())
+    return Facts(
+        fabric.name,
+        fabric.kind,
+        dict(Counter(noun(fabric, switch.name) for switch in switches)),
+        dict(kinds),
+        len(hosts),
+        len(ports["card"]),
+        min(apart, default=None),
+        sum(switches * pairs for switches, pairs in apart.items()) / count if count else None,
+        max(apart, default=None),
+        middle / 1000 if half else None,
+        sum(mbytes for _, mbytes in near[:half]) / middle if middle else None,
+    )
+
+
+def noun(fabric: AnyHierarchy, switch: str) -> str:
+    """What a switch is: its name without fabric and number."""
+    return {"torus": "switch", "dragonfly": "router", "xlink": "domain"}.get(
+        fabric.kind, switch.removeprefix(f"{fabric.name}-").rstrip("0123456789").rstrip(".")
+    )
+
+
+def _mbytes(link: Link) -> int:
+    return round(link.gbytes_per_s * 1000)
+
+
+def _reached(trunks: Capacities, start: str) -> dict[str, int]:
+    """Every switch from ``start`` on, and how many links away. Breadth first."""
+    found, waiting = {start: 0}, deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in trunks[here]:
+            if there not in found:
+                found[there] = found[here] + 1
+                waiting.append(there)
+    return found
+
+
+def _between(trunks: Capacities, edges: Mapping[str, int]) -> Counter[int]:
+    """How many pairs of hosts have so many switches between them."""
+    found: Counter[int] = Counter()
+    for switch, hosts in edges.items():
+        for other, links in _reached(trunks, switch).items():
+            others = edges.get(other, 0)
+            found[links + 1] += hosts * (others - 1) if other == switch else hosts * others
+    return +found
+
+
+def _most(trunks: Capacities, senders: list[tuple[str, int]], receivers: list[tuple[str, int]]) -> int:
+    """The maximum flow, in MB/s (Dinic): as much as can be sent at once, in whatever parts over whatever ways."""
+    left: Capacities = {name: dict(to) for name, to in trunks.items()}
+    source, sink = "", " "
+    left[source], left[sink] = {}, {}
+    for switch, mbytes in senders:
+        left[source][switch] = left[source].get(switch, 0) + mbytes
+        left[switch].setdefault(source, 0)
+    for switch, mbytes in receivers:
+        left[switch][sink] = left[switch].get(sink, 0) + mbytes
+        left[sink].setdefault(switch, 0)
+    flow = 0
+    while True:
+        distance = {source: 0}
+        waiting = deque([source])
+        while waiting:
+            here = waiting.popleft()
+            for there, room in left[here].items():
+                if room and there not in distance:
+                    distance[there] = distance[here] + 1
+                    waiting.append(there)
+        if sink not in distance:
+            return flow
+        ways = {name: iter(list(to)) for name, to in left.items()}  # each way on is tried once a phase
+        path = [source]
+        while path:
+            here = path[-1]
+            if here == sink:
+                steps = list(pairwise(path))
+                sent = min(left[one][other] for one, other in steps)
+                for one, other in steps:
+                    left[one][other] -= sent
+                    left[other][one] += sent
+                flow += sent
+                path = [source]
+                ways[source] = iter(list(left[source]))
+                continue
+            for there in ways[here]:
+                if left[here][there] and distance.get(there) == distance[here] + 1:
+                    path.append(there)
+                    break
+            else:
+                path.pop()

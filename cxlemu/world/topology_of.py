@@ -1,0 +1,48 @@
+"""Which machine a world runs on: a topology, whose cards are the devices where these are real."""
+
+from __future__ import annotations
+
+from cxlemu.capacity.lease import Lease
+from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.pool.dax import DaxPool
+from cxlemu.topology import Topology
+
+
+def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | None = None) -> Topology:
+    """The topology itself, loaded if need be; None is six-cards.
+
+    On real cards their number, size and interleaving are the pool's, for a tenant those of its grant, and None has as
+    many cards as the pool. Raises ArgumentError for a topology with another number of cards, and what DaxPool.attach
+    raises.
+    """
+    loaded = topology if isinstance(topology, Topology) else Topology.load(topology or DEFAULT_TOPOLOGY)
+    chosen = topology is not None
+    if lease is not None:
+        cards = (lease.cards, lease.grant.nbytes, lease.interleave_bytes)
+        return _with_cards(loaded, *cards, name=f"pool {lease.pool}", chosen=chosen)
+    if not memory.backend.on_devices:
+        return loaded
+    with DaxPool.attach(memory.devices, memory.pool) as pool:
+        cards = (len(pool.cards), pool.card_bytes, pool.interleave_bytes)
+        return _with_cards(loaded, *cards, name=f"pool {pool.uuid}", chosen=chosen)
+
+
+def _with_cards(
+    topology: Topology, count: int, card_bytes: int, interleave_bytes: int, *, name: str, chosen: bool
+) -> Topology:
+    if chosen and topology.card_count != count:
+        raise ArgumentError(
+            f"{topology.name} has {topology.card_count} cards, but {name} has {count}: "
+            "leave the config out, or give one with as many"
+        )
+    space = topology.pool_space.model_copy(update={"interleave_bytes": interleave_bytes})
+    changes = {
+        "emulation": topology.emulation.model_copy(update={"card_bytes": card_bytes}),
+        "spaces": tuple(space if other is topology.pool_space else other for other in topology.spaces),
+    }
+    if not chosen:
+        cards = topology.cards[0].model_copy(update={"count": count, "capacity_bytes": card_bytes})
+        changes |= {"name": "devices", "description": name, "cards": (cards,)}
+    return topology.model_copy(update=changes)

@@ -1,0 +1,165 @@
+"""``cxlemu faults campaign``: sweeps faults over everything, and makes what it finds small."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from cxlemu.cli import INTERRUPTED
+from cxlemu.cli.output import check_output, write_output
+from cxlemu.errors import ArgumentError
+from cxlemu.plan.checksums import INTEGRITIES
+from cxlemu.units import BytesParam
+from cxlemu.world.signals import stops_exit
+from faults.campaign.document import as_json, as_junit
+from faults.campaign.executors import NAMES, cores, executor_for
+from faults.campaign.journal import Journal
+from faults.campaign.page import page
+from faults.campaign.run import Result, Runner
+from faults.campaign.spec import Spec
+from faults.cli.campaign_report import Screen
+
+SEEDS, BUDGET = 1, "5m"
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not (match := re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)([smh]?)", str(value), re.ASCII)):
+            self.fail(f"{str(value)[:40]!r} is not a time: write 60s, 10m or 2h.", param, ctx)
+        return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Words(click.ParamType):  # type: ignore[type-arg]
+    """A comma list; what may be in it, the campaign says."""
+
+    name = "a,b"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+class Numbers(Words):
+    name = "n,n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        words = super().convert(value, param, ctx)
+        if not all(re.fullmatch("[0-9]{1,6}", word, re.ASCII) for word in words):
+            self.fail(f"{str(value)[:40]!r} is not a comma list of numbers.", param, ctx)
+        return tuple(map(int, words))
+
+
+@click.command()
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.option("-c", "--config", help="A campaign's file; or a topology, a file or a name, for the default campaign.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 1_000_000), default=SEEDS, show_default=True, help="Of each combination."
+)
+@click.option(
+    "--budget",
+    type=Seconds(),
+    default=BUDGET,
+    show_default=True,
+    help="60s, 10m, 2h: then no case begins, and findings stay as large as they are.",
+)
+@click.option("-n", "--ranks", type=Numbers(), help="A comma list.  [default: 2,3, or all of a topology's clusters]")
+@click.option(
+    "--cluster", type=click.IntRange(1, 64), help="Ranks on each host: clusters.  [default: the config's, or 1]"
+)
+@click.option("-b", "--size", type=BytesParam(), multiple=True, help="As of `cxlemu run`; may be repeated.")
+@click.option("--variant", "variants", type=Words(), help="Names, every or auto.  [default: every]")
+@click.option(
+    "--algorithm", "algorithms", multiple=True, metavar="FILE.py:FUNCTION", help="Your own; executes the file."
+)
+@click.option(
+    "--launch", "launches", type=Words(), help="lockstep, turns, threads, processes.  [default: lockstep,turns]"
+)
+@click.option("--engine", "engines", type=Words(), help="native, reference; of threads and processes.")
+@click.option("--script", "scripts", multiple=True, metavar="FILE", help="A fault script; may be repeated.")
+@click.option("--kinds", type=Words(), help="Faults that each seed places, one at a time; nature is none.")
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Checksums, with which flipped bits are noticed.")
+@click.option("--mutant", help="A mistake in every plan, RANK.STREAM.AT:KIND: whether the campaign finds it.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Workers.  [default: this machine's cores]")
+@click.option("--executor", type=click.Choice(NAMES), default="processes", show_default=True)
+@click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster; without it, one on this machine.")
+@click.option("--resume", type=click.Path(path_type=Path), help="A journal: what it has is not run again.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@click.option("--junit", type=click.Path(path_type=Path), help="JUnit XML, for continuous integration.")
+@click.option("--html", type=click.Path(path_type=Path), help="A page with a picture of each finding.")
+def command(
+    collectives: tuple[str, ...],
+    config: str | None,
+    seeds: int,
+    budget: float,
+    jobs: int | None,
+    executor: str,
+    scheduler: str | None,
+    resume: Path | None,
+    json_file: Path | None,
+    junit: Path | None,
+    html: Path | None,
+    **flags: Any,
+) -> None:
+    """Sweep faults over collectives, ranks, sizes and engines; shrink what is found, and give each finding a token.
+
+    Without arguments: nature, and every kind of fault at a place that the seed draws, on every variant of every
+    collective with 2 and 3 ranks. The exit code is 0 when every case was judged and none failed, 1 when one failed, 3
+    when the budget ended first.
+
+    \b
+    Examples:
+      cxlemu faults campaign --seeds 100 --budget 5m
+      cxlemu faults campaign all_reduce -n 3 --kinds crash,poison,link_down --html report.html
+      cxlemu faults campaign -c campaign.yaml --resume night.jsonl --budget 8h --junit report.xml
+      cxlemu faults campaign all_gather -c two-clusters --variant hierarchical
+      cxlemu faults campaign --cluster 2 -n 4 --variant hierarchical --mutant 0.0.3:delete
+      cxlemu faults campaign --algorithm my_all_reduce.py:my_all_reduce --seeds 1000
+    """
+    outputs = {"--json": json_file, "--junit": junit, "--html": html}
+    for flag, path in outputs.items():
+        if path is not None:
+            check_output(flag, path)
+    asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
+    spec = _with_flags(Spec.load(config) if config else Spec(), asked)
+    sweep = spec.sweep(seeds)
+    campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
+    workers = jobs or cores()
+    make = executor_for(executor, workers, scheduler)
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(resume, campaign)) if resume else None
+        screen = stack.enter_context(Screen(len(sweep), workers, executor))
+        stack.enter_context(stops_exit())
+        result = Runner(sweep, make, workers, budget, journal, screen.tell).run()
+    screen.print(result)
+    _write(result, campaign, outputs)
+    click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
+
+
+def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
+    """Flags go before the file. Raises ArgumentError for what no campaign can be."""
+    given = {name: value for name, value in asked.items() if value}
+    try:
+        return Spec.model_validate(spec.model_dump() | given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def _write(result: Result, campaign: dict[str, Any], outputs: dict[str, Path | None]) -> None:
+    contents = {
+        "--json": lambda: json.dumps(as_json(result, campaign), indent=2).encode() + b"\n",
+        "--junit": lambda: as_junit(result),
+        "--html": lambda: page(result, "Fault campaign").encode(),
+    }
+    for flag, path in outputs.items():
+        if path is not None:
+            write_output(flag, path, contents[flag]())

@@ -1,0 +1,187 @@
+"""What ``cxlemu explore`` is given to search: a protocol or an algorithm in a user's file, a plan, or a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from collectives.algorithms.catalog import build, check, is_plan, load_algorithm, own_recipe, recipe
+from collectives.algorithms.choose import choose
+from collectives.algorithms.hierarchical.needs import needs
+from collectives.builder.recipes import Recipe
+from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.sizes import block_bytes
+from cxlemu import userfile
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import DTYPES, Call, Plan
+from cxlemu.units import format_bytes
+from faults.explore.check import judge_ends
+from faults.explore.plans import compile_plans, located, tiny_layout
+from faults.explore.programs import RANKS_MAX, Protocol
+from faults.explore.result import Exploration
+from faults.lockstep.zero_copy_calls import in_heap
+from faults.machine.steps import Machine
+from faults.prove.sequences import among_others, filling
+from faults.verdict import Verdict
+
+DTYPE = "f32"
+STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffers are not modelled"
+BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
+LINES_MAX = 100_000  # that all calls touch, each as often as it does
+BLOCKS_MAX = 8  # times as many as shipped algorithms publish, a user's may
+
+
+@dataclass(frozen=True)
+class Searchable:
+    name: str
+    ranks: int
+    machine: Machine
+    judge: Callable[[Exploration], Exploration]  # what a search found, and what is found beyond that
+    known: Exploration | None = None  # no search is needed
+    note: str = ""  # beside the verdict
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Of a collective, one after the other; None where the command line does not say. ``among``: others before, between
+    and after them."""
+
+    total_bytes: int | None = None
+    variant: str | None = None
+    number: int | None = None
+    cluster: int | None = None  # ranks on each host
+    dtype: str | None = None
+    op: str | None = None
+    root: int | None = None
+    in_place: bool = False
+    among: bool = False
+
+
+def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
+    """Raises ArgumentError where there is no such program or no such call, PlanError for one that breaks a rule."""
+    if calls.among and calls.number is not None:
+        raise ArgumentError("--among says how many calls there are, so that the ring wraps: leave out --calls")
+    if spec in COLLECTIVES:
+        return _plans(_built(_shipped(spec, ranks, calls), ranks, calls), calls)
+    if is_plan(spec):
+        return _saved(spec, calls)
+    found, file, name = userfile.load(spec, "explore")
+    if isinstance(found, Protocol):
+        if calls != Calls():
+            raise ArgumentError(
+                "--bytes, --variant, --calls, --cluster, --among, -d, -o, -r and --in-place go with a collective, not "
+                "with a protocol of your own"
+            )
+        machine = Machine(found.program(ranks))
+        note = STORE_BUFFERS if len(set(found.hosts(ranks))) < ranks else ""
+        return Searchable(name, ranks, machine, lambda explored: judge_ends(found, machine, explored), note=note)
+    own = own_recipe(found, name, spec)
+    if own is None:
+        raise ArgumentError(f"explore {spec}: {file} has no {name!r} decorated with @protocol or @algorithm")
+    if calls.variant is not None:
+        raise ArgumentError("--variant does not go with an algorithm of your own: it has none")
+    return _plans(_built(own, ranks, calls), calls)
+
+
+def _shipped(collective: str, ranks: int, calls: Calls) -> Recipe:
+    if calls.variant in (None, "auto"):
+        chosen = choose(collective, _block_bytes(collective, ranks, calls), ranks, dtype=DTYPE)
+        return recipe(collective, chosen.variant)
+    return recipe(collective, str(calls.variant))
+
+
+def _block_bytes(collective: str, ranks: int, calls: Calls) -> int:
+    itemsize = DTYPES[calls.dtype or DTYPE].itemsize
+    size = LINE_BYTES * ranks if calls.total_bytes is None else calls.total_bytes
+    return block_bytes(collective, size, ranks, itemsize)
+
+
+def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
+    """On a ring with room for few lines."""
+    collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
+    number = calls.number or 1
+    if nbytes * ranks * number > BYTES_MAX:
+        raise ArgumentError(f"{number} x {nbytes} bytes of {ranks} ranks are too many to search: {BYTES_MAX} at most")
+    op = calls.op or ("sum" if COLLECTIVES[collective].reduces else "none")
+    _check_hosts(ranks, calls.cluster or 1)
+    if chosen.style.heap and calls.in_place and collective in NEVER_LENT_IN_PLACE:
+        raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
+    call = Call(collective, chosen.name, ranks, nbytes, calls.dtype or DTYPE, op, calls.root or 0, calls.in_place)
+    lines = ranks + 1
+    if chosen.style.levels:
+        call = replace(call, cluster=calls.cluster or 1)
+        inside, across, _ = needs(call)
+        lines = inside + across
+    check(call)
+    for more in range(1, BLOCKS_MAX + 1) if chosen.source else (1,):
+        asked, layout = call, tiny_layout(ranks, lines=more * lines)
+        if chosen.style.heap:
+            asked, layout = in_heap(call, layout)
+        try:
+            plan = build(chosen, layout, asked)
+            _ = plan.parts
+            return plan
+        except ArgumentError:
+            if more == BLOCKS_MAX or not chosen.source:
+                raise
+    raise AssertionError("the last one returns or raises")
+
+
+def _saved(file: str, calls: Calls) -> Searchable:
+    """As it is: on its own ring, however large that is."""
+    plan = load_algorithm(file).plan
+    assert plan is not None
+    call = plan.call
+    if call.ranks > RANKS_MAX:
+        raise ArgumentError(f"{file} is of {call.ranks} ranks, too many to search: {RANKS_MAX} at most")
+    if call.cluster > 1 and calls.cluster not in (None, call.cluster):
+        raise ArgumentError(f"{file} is of clusters of {call.cluster}: leave out --cluster")
+    cluster = calls.cluster or call.cluster
+    _check_hosts(call.ranks, cluster)
+    return _plans(plan, replace(calls, cluster=cluster))
+
+
+def _check_hosts(ranks: int, cluster: int) -> None:
+    if ranks % cluster:
+        raise ArgumentError(f"--cluster: {ranks} ranks are not on hosts of {cluster} each")
+
+
+def _among(plan: Plan) -> list[Plan]:
+    """As the prover has it; and broadcasts of every other root after a call, since any writer may come too early."""
+    others = (filling(plan.layout, "naive", root) for root in range(plan.ranks - 1))
+    return among_others(plan) + [call for other in others for call in [plan, *[other] * plan.layout.slots]]
+
+
+def _lines(plan: Plan) -> int:
+    """How many lines a call touches, each as often as it is touched."""
+    its = (stream.records["nbytes"] for part in plan.parts for stream in part.streams)
+    return sum(len(nbytes) + int(nbytes.sum()) // LINE_BYTES for nbytes in its)
+
+
+def _plans(plan: Plan, calls: Calls) -> Searchable:
+    call, cluster, number = plan.call, calls.cluster or 1, calls.number or 1
+    sequence = _among(plan) if calls.among else [plan] * number
+    if (lines := sum(map(_lines, sequence))) > LINES_MAX:
+        of = f"calls on a ring of {plan.layout.slots} slots of {format_bytes(plan.layout.slot_bytes)}"
+        raise ArgumentError(
+            f"{len(sequence)} {of} touch {lines} lines, too many to search: {LINES_MAX} at most. Save the plan with a "
+            f"smaller --region-bytes, or search fewer bytes or calls"
+        )
+    compiled = compile_plans(sequence, [rank // cluster for rank in range(plan.ranks)])
+    machine = Machine(compiled.program)
+
+    def judge(explored: Exploration) -> Exploration:
+        finding = explored.finding and located(compiled, explored.finding, explored.schedule)
+        return replace(explored, finding=finding)
+
+    known = None
+    if compiled.trouble is not None:
+        finding, schedule = compiled.trouble.shown(machine, compiled.origins)
+        known = Exploration(Verdict.VIOLATION, 0, 0, 0.0, finding, schedule)
+    name = f"{call.collective} {call.algorithm} of {format_bytes(call.nbytes)}"
+    name += f", {cluster} ranks a host" if cluster > 1 else ""
+    name += ", in place" if call.in_place else ""
+    name += f", {number} calls" if number > 1 else ""
+    name += f", {len(sequence)} calls with broadcasts among them" if calls.among else ""
+    return Searchable(name, plan.ranks, machine, judge, known)

@@ -1,0 +1,17 @@
+"""``cxlemu faults``: break things on purpose, and see what becomes of collectives."""
+
+from __future__ import annotations
+
+import click
+
+from faults.cli.campaign import command as campaign_command
+from faults.cli.faults_sweep import sweep_command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Break caches, doorbells, ranks, cards and links on purpose, and judge what becomes of collectives."""
+
+
+command.add_command(sweep_command)
+command.add_command(campaign_command, "campaign")

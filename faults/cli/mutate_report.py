@@ -1,0 +1,163 @@
+"""What ``cxlemu mutate`` shows: a line a plan, a line an operator, what survived, what is needless; and JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from cxlemu import __version__
+from cxlemu.cli.output import write_json
+from faults.campaign.calls_token import token_of
+from faults.lockstep.schedule import to_json
+from faults.mutate.cases import Case
+from faults.mutate.operators import FAR, OPERATORS
+from faults.mutate.sweep import Row, equivalent, killed, survived
+from faults.mutate.trial import Fate, Judgement, Trial
+from faults.replay.token import Token
+
+COLUMNS = ("mutants", "killed", "confirmed", "equivalent", "survived")
+SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has all
+
+
+class MutateReport:
+    """Lines are printed as plans are done; the rest, and the JSON file, when all are or something failed."""
+
+    def __init__(self, cases: Sequence[Case], json_file: Path | None) -> None:
+        self._cases = cases
+        self._json_file = json_file
+        self._rows: dict[Case, Row] = {}
+        self._began = time.monotonic()
+        self._out = Console(highlight=False, soft_wrap=True)
+        self._progress = Progress(
+            *(TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn()),
+            *(TimeElapsedColumn(), TimeRemainingColumn()),
+            console=self._out,
+            transient=True,
+            disable=not self._out.is_terminal,
+        )
+        self._task = self._progress.add_task("mutants", total=None)
+
+    @property
+    def bad(self) -> bool:
+        """Something survived, or a plan of ours has an instruction too many: in a user's the builder may put one."""
+        return any(row.survivors or (row.needless and not row.case.algorithm) for row in self._rows.values())
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._print(f"{'':<44}" + "".join(f"{name:>12}" for name in (*COLUMNS, "seconds")))
+        return self
+
+    def update(self, row: Row) -> None:
+        self._rows[row.case] = row
+        rows = self._rows.values()
+        self._progress.update(self._task, completed=sum(r.judged for r in rows), total=sum(r.mutants for r in rows))
+        if row.judged == row.mutants:
+            self._print(_line(str(row.case), [getattr(row, name) for name in COLUMNS], row.seconds))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        rows = [self._rows[case] for case in self._cases if case in self._rows]
+        seconds = time.monotonic() - self._began
+        totals = {name: sum(getattr(row, name) for row in rows) for name in COLUMNS}
+        operators = {
+            one.name: sum((row.operators.get(one.name, Counter()) for row in rows), Counter()) for one in OPERATORS
+        }
+        if kind is None:
+            self._print(_line("all", list(totals.values()), seconds))
+            self._print_operators(operators, sum(row.pairs for row in rows))
+            self._list("survived", [(row, judgement) for row in rows for judgement in row.survivors])
+            self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
+        document = {
+            "cxlemu": __version__,
+            "complete": kind is None,
+            "seconds": seconds,
+            "summary": {**totals, "needless": sum(len(row.needless) for row in rows)},
+            "operators": {name: _counts(fates) for name, fates in operators.items()},
+            "far_pairs": sum(row.pairs for row in rows),
+            "rows": [_as_dict(row) for row in rows],
+        }
+        write_json(self._json_file, document)
+
+    def _print_operators(self, operators: dict[str, Counter[Fate]], pairs: int) -> None:
+        """What became of the mutants of each, and how many pairs the one among them has left out that takes some."""
+        self._print("")
+        for name, fates in operators.items():
+            if fates:
+                told = f"  {fates.total()} of {pairs:,} pairs" if name == FAR else ""
+                self._print(_line(f"  {name}", list(_counts(fates).values())) + told)
+
+    def _list(self, what: str, found: Sequence[tuple[Row, Judgement]]) -> None:
+        for row, judgement in found[:SHOWN_MAX]:
+            reason = f": {judgement.reason}" if judgement.reason else ""
+            fate = f" ({judgement.fate.value})" if judgement.fate.survived else ""
+            self._print(f"{what}{fate}: [{row.case}] {judgement.mutant} {judgement.instruction}{reason}")
+        if len(found) > SHOWN_MAX:
+            self._print(f"... and {len(found) - SHOWN_MAX} more")
+
+    def _print(self, line: str) -> None:
+        self._out.print(line, markup=False)
+
+
+def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str:
+    told = "" if seconds is None else f"{seconds:>12.1f}"
+    return f"{name:<44}" + "".join(f"{count:>12}" for count in counts) + told
+
+
+def _counts(fates: Counter[Fate]) -> dict[str, int]:
+    """By COLUMNS."""
+    counts = fates.total(), killed(fates), fates[Fate.CONFIRMED], equivalent(fates), survived(fates)
+    return dict(zip(COLUMNS, counts, strict=True))
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    return {
+        "name": str(row.case),
+        **row.case._asdict(),
+        **{name: getattr(row, name) for name in COLUMNS},
+        **{fate.value: row.fates[fate] for fate in Fate},
+        "operators": {name: _counts(fates) for name, fates in row.operators.items()},
+        "far_pairs": row.pairs,
+        "seconds": round(row.seconds, 3),
+        "survivors": [_judgement(judgement) for judgement in row.survivors],
+        "needless": [_judgement(judgement) for judgement in row.needless],
+    }
+
+
+def _judgement(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "mutant": str(judgement.mutant),
+        "fate": judgement.fate.value,
+        "instruction": judgement.instruction,
+        "reason": judgement.reason,
+        "schedule": to_json(judgement.shown.schedule) if judgement.shown else None,
+    }
+
+
+def _token(case: Case, judgement: Judgement) -> Token:
+    assert judgement.shown is not None
+    trial, mutant = Trial(case), judgement.mutant
+    plans, own = trial.program(mutant.rank).plans, case.algorithm or None
+    return token_of(plans, judgement.shown, mutated=trial.plan, mutant=str(mutant), algorithm=own)
+
+
+def print_one(case: Case, judgement: Judgement) -> None:
+    """All that is known of one mutant."""
+    out = Console(highlight=False, soft_wrap=True)
+    lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
+    lines += [judgement.reason] if judgement.reason else []
+    if judgement.shown is not None:
+        lines += [f"{judgement.shown.kind.value}: {judgement.shown.detail}"]
+        lines += [f"again: {_token(case, judgement).command(case.algorithm or None)}"]
+        lines += [f"schedule: {json.dumps(to_json(judgement.shown.schedule), separators=(',', ':'))}"]
+    for line in lines:
+        out.print(line, markup=False)

@@ -1,0 +1,270 @@
+"""What ``cxlemu prove --algorithm`` shows: a line for each number of ranks, every kind of mistake once, coverage."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.markup import escape
+
+from collectives.contracts import COLLECTIVES
+from collectives.sweep.defaults import REGION_BYTES
+from cxlemu import __version__
+from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.cli.output import write_json
+from cxlemu.units import format_bytes
+from faults.cli.prove_report import again_with, bar_on, out_for, shown_of, violation_as_dict
+from faults.lockstep.counterexample import Counterexample
+from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered, numbers
+from faults.prove.matrix import Judged, Matrix, Question
+from faults.verdict import Verdict
+
+FATES = (*(verdict.value for verdict in Verdict), "refused")
+# The worst decides; where an algorithm refuses everything, nothing was proved, and it was bad input.
+EXIT_CODES = {"violation": 1, "unknown": 3, "ok": 0, "refused": 2}
+COLORS = {"violation": "bold red", "unknown": "bold yellow", "ok": "green", "refused": "yellow"}
+COLUMNS = "{:>5} {:>6} {:>6} {:>9} {:>7} {:>7} {:>12} {:>8}"
+KINDS_TOLD = 5  # of mistakes, and of refusals
+
+
+class MatrixReport:
+    """Numbers of ranks are printed as they are done; mistakes, coverage and the JSON file when all are."""
+
+    def __init__(self, matrix: Matrix, algorithm: str, config: str, integrity: str | None, json_file: Path | None):
+        """``algorithm``: FILE.py:function. The others are those that the command line had."""
+        self._matrix, self._algorithm, self._json_file = matrix, algorithm, json_file
+        self._again = ["cxlemu", "prove", "--algorithm", algorithm]
+        self._again += ["-c", config] if config != DEFAULT_TOPOLOGY else []
+        self._again += ["--integrity", integrity] if integrity else []
+        self._config, self._integrity = config, integrity
+        self._rows: list[tuple[Judged, float]] = []
+        self._shown: dict[int, Counterexample | None] = {}  # by the row's number
+        self._out = out_for(json_file)
+        self._bar = bar_on(self._out)
+        self._questions: list[Question] = []
+
+    @property
+    def verdict(self) -> str:
+        """The worst fate of all calls, or "refused" where none was proved."""
+        fates = {judged.fate for judged, _ in self._rows}
+        return next((fate for fate in EXIT_CODES if fate in fates), "refused")
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        self._bar.start()
+        recipe = self._matrix.recipe
+        self._print(f"{recipe.collective} {self._algorithm}")
+        self._print(COLUMNS.format("ranks", "calls", "ok", "violation", "unknown", "refused", "instructions", "s"))
+        return self
+
+    def prove(self, questions: Sequence[Question], judge: Callable[[Question], Judged]) -> None:
+        """Ask them all, in this order."""
+        self._questions = list(questions)
+        task = self._bar.add_task("calls", total=len(questions))
+        for number, question in enumerate(questions):
+            call = question.call
+            self._bar.update(task, description=f"{call.ranks} ranks, {question.size.text}, {call.dtype}")
+            began = time.monotonic()
+            self._rows.append((judge(question), time.monotonic() - began))
+            self._bar.advance(task)
+            after = questions[number + 1] if number + 1 < len(questions) else None
+            if after is None or after.call.ranks != call.ranks:
+                self._tell_ranks(call.ranks)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            for fate in FATES[1:]:
+                self._tell_kinds(fate)
+        self._bar.stop()
+        coverage = self._coverage()
+        counts = Counter(judged.fate for judged, _ in self._rows)
+        seconds = time.monotonic() - self._began
+        told = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
+        style = COLORS[self.verdict]
+        self._print(f"{len(self._rows)} of {len(self._questions)} calls: {told}; {seconds:.1f} s", style)
+        self._print(self._last_line(coverage), style)
+        document = {
+            "cxlemu": __version__,
+            "complete": kind is None,
+            "verdict": self.verdict,
+            "algorithm": self._algorithm,
+            "integrity": self._integrity,
+            "seconds": seconds,
+            "coverage": coverage.as_dict() | {"refused": [self._kind_as_dict(its) for its in self._kinds("refused")]},
+            "by_ranks": [self._ranks_as_dict(ranks) for ranks in self._ranks],
+            "rows": [self._row_as_dict(number) for number in range(len(self._rows))],
+        }
+        write_json(self._json_file, document)
+
+    # --- in words ---------------------------------------------------------------------------------------------
+
+    def _tell_ranks(self, ranks: int) -> None:
+        its = self._ranks_as_dict(ranks)
+        fates = [its[fate] for fate in FATES]
+        columns = (ranks, its["calls"], *fates, f"{its['instructions']:,}", f"{its['seconds']:.2f}")
+        self._print(COLUMNS.format(*columns), COLORS[next(fate for fate in EXIT_CODES if its[fate])])
+
+    def _tell_kinds(self, fate: str) -> None:
+        """The first of each kind whole, with the command that shows it; of the others what they have in common."""
+        kinds, style = self._kinds(fate), COLORS[fate]
+        for its in kinds[:KINDS_TOLD]:
+            first = its[0]
+            judged, _ = self._rows[first]
+            rule = f" ({judged.rule})" if judged.rule else ""
+            self._print(f"{fate}{rule}: {_named(judged)}", style)
+            self._print(f"  {judged.why}", style)
+            if judged.proof is not None and judged.proof.violation is not None:
+                shown = self._shown[first] = shown_of(judged.proof)
+                if shown is not None:
+                    self._print(f"  executed: {shown.kind.value}: {shown.detail}", style)
+                    if again := again_with(judged.proof, shown, self._algorithm):
+                        self._print(f"  again: {again}", style)
+            if judged.proof is not None:
+                self._print(f"  this call alone: {self._command(judged)}", style)
+            if len(its) > 1:
+                common = self._common(its)
+                self._print(f"  and {len(its) - 1} more" + (f": {common}" if common else ""), style)
+        if len(kinds) > KINDS_TOLD:
+            self._print(f"{fate}: {len(kinds) - KINDS_TOLD} more kinds, which --json lists")
+
+    def _last_line(self, coverage: Coverage) -> str:
+        words = [f"covered: {coverage.covered()}"]
+        for its in self._kinds("refused")[:KINDS_TOLD]:
+            common = self._common(its)
+            words.append(f"refused: {len(its)} calls{': ' + common if common else ''} ({self._rows[its[0]][0].why})")
+        roots = {root for judged, _ in self._rows for root in judged.refused_roots}
+        if roots:
+            why = next(judged.refusal for judged, _ in self._rows if judged.refused_roots)
+            words.append(f"refused: roots {numbers(sorted(roots))} ({why})")
+        return ". ".join([*words, f"not covered: {coverage.not_covered()}"])
+
+    def _command(self, judged: Judged) -> str:
+        question, call = judged.question, judged.question.call
+        contract = COLLECTIVES[call.collective]
+        words = [*self._again, "-n", str(call.ranks)]
+        if contract.moves_data:
+            words += ["-b", str(question.size_bytes), "-d", call.dtype]
+            words += ["-o", call.redop] if contract.reduces else []
+            words += ["-r", str(judged.root)] if contract.rooted and judged.root is not None else []
+            words.append("--in-place" if call.in_place else "--out-of-place")
+        if question.size.region_bytes != REGION_BYTES:
+            words += ["--region-bytes", str(question.size.region_bytes)]
+        return shlex.join(words)
+
+    def _common(self, rows: Sequence[int]) -> str:
+        """What these calls have in common that not all calls have."""
+        words = []
+        asked = [judged.question for judged, _ in self._rows]
+        chosen = [asked[number] for number in rows]
+        for name, of in _DIMENSIONS.items():
+            here = {of(question) for question in chosen}
+            there = list(dict.fromkeys(map(of, asked)))
+            others = [value for value in there if value not in here]
+            but = 0 < len(others) < len(here)
+            told = others if but else [value for value in there if value in here]
+            text = f"n = {numbers(told)}" if name == "ranks" else ", ".join(map(str, told))
+            words += [f"all but {text}" if but else text] if others else []
+            asked = [question for question in asked if of(question) in here]
+        return "; ".join(words)
+
+    # --- kinds ------------------------------------------------------------------------------------------------
+
+    def _kinds(self, fate: str) -> list[list[int]]:
+        """Rows of a fate, those of one rule, or with the same words but for numbers, together."""
+        kinds: dict[str, list[int]] = {}
+        for number, (judged, _) in enumerate(self._rows):
+            if judged.fate == fate:
+                words = re.sub(r"\d+", "#", judged.why.replace(str(judged.question.call), ""))
+                kinds.setdefault(judged.rule or words, []).append(number)
+        return list(kinds.values())
+
+    @property
+    def _ranks(self) -> list[int]:
+        return sorted({judged.question.call.ranks for judged, _ in self._rows})
+
+    def _coverage(self) -> Coverage:
+        right = [judged for judged, _ in self._rows if judged.fate == Verdict.OK.value]
+        rings = [judged.question.size.region_bytes for judged in right]
+        sizes = " to ".join(dict.fromkeys(format_bytes(ring) for ring in (min(rings), max(rings)))) if rings else ""
+        calls = [Covered(judged.question.call, judged.question.size.text, judged.roots) for judged in right]
+        combined = IN_TURNS if self._matrix.in_turns else COMBINED
+        combined += ", but for the calls above" if len(right) < len(self._rows) else ""
+        return Coverage.of(calls, machine=f"{self._config}, of {sizes}", combined=combined)
+
+    # --- as data ----------------------------------------------------------------------------------------------
+
+    def _ranks_as_dict(self, ranks: int) -> dict[str, Any]:
+        rows = [(judged, s) for judged, s in self._rows if judged.question.call.ranks == ranks]
+        fates = Counter(judged.fate for judged, _ in rows)
+        instructions = sum(judged.proof.instructions for judged, _ in rows if judged.proof)
+        found = {"ranks": ranks, "calls": len(rows)} | {fate: fates[fate] for fate in FATES}
+        return found | {"instructions": instructions, "seconds": sum(s for _, s in rows)}
+
+    def _kind_as_dict(self, rows: Sequence[int]) -> dict[str, Any]:
+        return {"calls": len(rows), "why": self._rows[rows[0]][0].why, "common": self._common(rows)}
+
+    def _row_as_dict(self, number: int) -> dict[str, Any]:
+        judged, seconds = self._rows[number]
+        question, call, proof = judged.question, judged.question.call, judged.proof
+        described: dict[str, Any] = {
+            "collective": call.collective,
+            "variant": call.algorithm,
+            "ranks": call.ranks,
+            "size": question.size.text,
+            "bytes": question.size_bytes,
+            "dtype": call.dtype,
+            "op": call.redop,
+            "roots": list(question.all_roots if judged.roots is None else judged.roots),
+            "in_place": call.in_place,
+            "cluster": call.cluster,
+            "region_bytes": question.size.region_bytes,
+            "verdict": judged.fate,
+            "instructions": proof.instructions if proof else 0,
+            "seconds": seconds,
+            "reason": judged.why,
+        }
+        if proof is not None and judged.fate != Verdict.OK.value:
+            described |= {"rule": judged.rule, "root": judged.root, "command": self._command(judged)}
+        if proof is not None and proof.violation is not None:
+            described |= violation_as_dict(proof.violation, self._shown.get(number))
+        return described
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(escape(line), style=style)
+
+
+def _named(judged: Judged) -> str:
+    """The call in words: ``3 ranks, 1 element of f64 (8 B), avg, in place``."""
+    question, call = judged.question, judged.question.call
+    contract = COLLECTIVES[call.collective]
+    words = [f"{call.ranks} ranks" + (f" in clusters of {call.cluster}" if call.cluster > 1 else "")]
+    if contract.moves_data:
+        size = f"blocks of {format_bytes(call.nbytes)}"
+        words += [f"{question.size.text} of {call.dtype}" + (f" ({size})" if call.nbytes else "")]
+        words += [call.redop] if contract.reduces else []
+        words += [f"root {judged.root}"] if contract.rooted and judged.root is not None else []
+        words += ["in place" if call.in_place else "out of place"]
+        words += [f"a ring of {format_bytes(question.size.region_bytes)}"]
+    return ", ".join(words)
+
+
+_DIMENSIONS: dict[str, Callable[[Question], Any]] = {
+    "ranks": lambda question: question.call.ranks,
+    "size": lambda question: question.size.text,
+    "cluster": lambda question: f"clusters of {question.call.cluster}",
+    "dtype": lambda question: question.call.dtype,
+    "op": lambda question: question.call.redop,
+    "place": lambda question: "in place" if question.call.in_place else "out of place",
+}

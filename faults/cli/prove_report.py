@@ -1,0 +1,225 @@
+"""What ``cxlemu prove`` shows: a line a proof, violations told and shown, time against ranks; and JSON."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from collectives.checking.oracle import check_exact
+from collectives.sweep.sweep import Case as CollectiveCase
+from cxlemu import __version__
+from cxlemu.cli.console import console
+from cxlemu.cli.output import STDOUT, write_json
+from cxlemu.errors import ArgumentError, TokenError
+from cxlemu.units import format_bytes
+from faults.campaign.calls_token import POOL_BYTES_MAX, token_of
+from faults.lockstep.counterexample import Counterexample, witness
+from faults.lockstep.schedule import to_json
+from faults.prove.coverage import Coverage, Covered
+from faults.prove.products import ProductCase
+from faults.prove.proof import FOLD_ORDER, Proof, Violation
+from faults.verdict import Verdict
+
+Case = CollectiveCase | ProductCase
+
+COLUMNS = "{:<19} {:<10} {:>5} {:>9}  {:<9} {:>12} {:>8}"
+STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
+WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
+
+
+class Row(NamedTuple):
+    case: Case
+    proof: Proof
+    seconds: float
+    shown: Counterexample | None
+    file: str = ""  # that the plan is from
+
+
+class ProveReport:
+    """Lines are printed as proofs are done; the rest, and the JSON file, when all are or something failed."""
+
+    def __init__(
+        self,
+        proofs: int,
+        json_file: Path | None,
+        integrity: str | None = None,
+        *,
+        machine: str,
+        roots: tuple[int, ...] | None = None,
+    ) -> None:
+        """``integrity``: what plans carry. ``machine``: whose rings they were proved on. ``roots``: which were asked
+        for; None: all that `prove` chooses.
+        """
+        self._proofs, self._json_file, self._integrity = proofs, json_file, integrity
+        self._machine, self._roots = machine, roots
+        self._rows: list[Row] = []
+        self._began = self._row_began = time.monotonic()
+        self._out = out_for(json_file)
+        self._bar = bar_on(self._out)
+        self._task = self._bar.add_task("proofs", total=proofs)
+        self._name = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of all proofs: a violation weighs more than what is not known."""
+        found = {row.proof.verdict for row in self._rows}
+        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        self._print(COLUMNS.format("collective", "variant", "ranks", "bytes", "verdict", "instructions", "seconds"))
+        return self
+
+    def begin(self, case: Case) -> None:
+        self._row_began = time.monotonic()
+        self._name = f"{case.call.collective} {case.call.algorithm} {case.call.ranks} ranks"
+        self._bar.update(self._task, description=self._name)
+
+    def progress(self, done: int, of: int) -> None:
+        self._bar.update(self._task, description=f"{self._name}, {done} of {of} sequences")
+
+    def add(self, case: Case, proof: Proof, *, file: str = "") -> None:
+        seconds = time.monotonic() - self._row_began
+        row = Row(case, proof, seconds, shown_of(proof), file)
+        self._rows.append(row)
+        self._bar.advance(self._task)
+        call, style = case.call, STYLES[proof.verdict]
+        columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
+        alike = f"  and {proof.rounds_alike} rounds alike" if proof.rounds_alike else ""
+        alike += f"  clusters of {call.cluster}" if call.cluster > 1 else ""
+        alike += f"  {file}" if file else ""
+        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}") + alike, style)
+        if proof.reason:
+            self._print(f"  {proof.reason}", style)
+        if row.shown is not None:
+            self._print(f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
+            if not file and (again := again_with(proof, row.shown)):
+                self._print(f"  again: {again}", style)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        seconds = time.monotonic() - self._began
+        count = {verdict: sum(row.proof.verdict is verdict for row in self._rows) for verdict in Verdict}
+        if len(by_ranks := self._by_ranks()) > 1:
+            self._print("")
+            self._print(f"{'ranks':>5} {'proofs':>7} {'instructions':>13} {'seconds':>8}")
+            for r in by_ranks:
+                self._print(f"{r['ranks']:>5} {r['proofs']:>7} {r['instructions']:>13,} {r['seconds']:>8.2f}")
+        told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
+        self._print(f"{len(self._rows)} of {self._proofs} proofs: {told}; {seconds:.1f} s", STYLES[self.verdict])
+        coverage = self._coverage()
+        self._print(f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}", STYLES[self.verdict])
+        document = {
+            "cxlemu": __version__,
+            "complete": kind is None,
+            "verdict": self.verdict.value,
+            "integrity": self._integrity,
+            "seconds": seconds,
+            "coverage": coverage.as_dict(),
+            "by_ranks": by_ranks,
+            "rows": [_as_dict(row) for row in self._rows],
+        }
+        write_json(self._json_file, document)
+
+    def _coverage(self) -> Coverage:
+        right = [row for row in self._rows if row.proof.verdict is Verdict.OK]
+        calls = [replace(row.case.call, in_place=row.case.in_place) for row in right]
+        texts = [format_bytes(row.case.size_bytes) for row in right]
+        roots = [(row.case.call.root,) if row.file else self._roots for row in right]
+        covered = [Covered(*its) for its in zip(calls, texts, roots, strict=True)]
+        return Coverage.of(covered, machine=self._machine)
+
+    def _by_ranks(self) -> list[dict[str, Any]]:
+        """Time against ranks."""
+        found = []
+        for ranks in sorted({row.case.call.ranks for row in self._rows}):
+            rows = [row for row in self._rows if row.case.call.ranks == ranks]
+            instructions, seconds = sum(r.proof.instructions for r in rows), sum(r.seconds for r in rows)
+            found.append({"ranks": ranks, "proofs": len(rows), "instructions": instructions, "seconds": seconds})
+        return found
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(escape(line), style=style)
+
+
+def out_for(json_file: Path | None) -> Console:
+    """Where people read: standard error where standard output is for JSON."""
+    return Console(highlight=False, soft_wrap=True, stderr=True) if json_file == STDOUT else console()
+
+
+def bar_on(out: Console) -> Progress:
+    """A bar on a terminal that goes away in the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
+
+
+def shown_of(proof: Proof) -> Counterexample | None:
+    """An execution that goes wrong, if one is found that can be checked bit by bit. Behind emulated caches arrays of
+    the heap are copied: there is none to map. None is looked for where every execution folds in the wrong order: the
+    reason says in which, and which was promised.
+    """
+    violation = proof.violation
+    if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS or violation.rule == FOLD_ORDER:
+        return None
+    layout = proof.calls[0].layout
+    if layout.extent_bytes * layout.cards > POOL_BYTES_MAX:
+        return None
+    try:
+        for plan in proof.calls:
+            if plan.call.gemm is None:
+                check_exact(plan.call)
+    except ArgumentError:
+        return None
+    return witness(proof.calls, violation, budget_s=WITNESS_BUDGET_S)
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    call, proof, violation = row.case.call, row.proof, row.proof.violation
+    described: dict[str, Any] = {
+        "collective": call.collective,
+        "variant": call.algorithm,
+        "ranks": call.ranks,
+        "bytes": row.case.size_bytes,
+        "in_place": row.case.in_place,
+        "dtype": call.dtype,
+        "op": call.redop,
+        "cluster": call.cluster,
+        "verdict": proof.verdict.value,
+        "instructions": proof.instructions,
+        "rounds_alike": proof.rounds_alike,
+        "seconds": row.seconds,
+        "reason": proof.reason,
+    }
+    described |= {"file": row.file} if row.file else {}
+    return described if violation is None else described | violation_as_dict(violation, row.shown)
+
+
+def again_with(proof: Proof, shown: Counterexample, algorithm: str | None = None) -> str:
+    """The command that shows it again; nothing where the schedule is too long for a token."""
+    try:
+        return token_of(proof.calls, shown, algorithm=algorithm).command(algorithm)
+    except TokenError:
+        return ""
+
+
+def violation_as_dict(violation: Violation, shown: Counterexample | None) -> dict[str, Any]:
+    return {
+        "rule": violation.rule,
+        "call": violation.call,
+        "rank": violation.rank,
+        "stream": violation.stream,
+        "instruction": violation.at,
+        "card": violation.card,
+        "line": violation.line,
+        "shown": shown.detail if shown else None,
+        "schedule": to_json(shown.schedule) if shown else None,
+    }

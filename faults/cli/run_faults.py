@@ -1,0 +1,56 @@
+"""``cxlemu run --faults``: the faults of a script happen to an ordinary run, each told when it comes.
+
+The entry point of cxlemu.faults: see collectives/cli/fault_scripts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
+from collectives.sweep.measure import EngineMaker
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from faults.inject.engine import Happened
+from faults.inject.fault_engine import armed
+from faults.inject.script import Script
+
+
+@dataclass(frozen=True)
+class FaultScript:
+    script: Script
+
+    @classmethod
+    def load(cls, file: Path, *, how: str, adversary: str | None) -> FaultScript:
+        """Raises ConfigError for the file, ArgumentError for flags that do not go with it."""
+        script = Script.load(file)
+        if how == "env":
+            raise ArgumentError("--faults does not go with --launch env: faults are told where ranks are launched")
+        if script.adversary is not None and adversary is not None:
+            raise ArgumentError(f"--adversary does not go with {file}, which has an adversary of its own")
+        return cls(script)
+
+    def memory(self, otherwise: MemorySpec) -> MemorySpec:
+        """The script's adversary, if it has one."""
+        return otherwise if self.script.adversary is None else self.script.memory()
+
+    def check(self, *, ranks: int, backend: str) -> None:
+        """Raises ConfigError for what cannot happen there."""
+        self.script.check(ranks=ranks, backend=backend)
+
+    @property
+    def engine(self) -> EngineMaker:
+        return partial(armed, script=self.script)
+
+    def listening(self, report: Callable[[object], None]) -> Callable[[object], None]:
+        def on_message(message: object) -> None:
+            if isinstance(message, Happened):
+                click.echo(f"fault: {self.script.faults[message.fault]}", err=True)
+            else:
+                report(message)
+
+        return on_message

@@ -1,0 +1,30 @@
+"""An execution as a table: a column for each thread and one for nature, a row for each move."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from faults.machine.schedule import Schedule
+from faults.machine.steps import Machine
+from faults.machine.text import rows
+
+
+def schedule_table(machine: Machine, schedule: Schedule) -> Table:
+    names = [thread.name for thread in machine.program.threads]
+    hosts = _hosts(machine)
+    table = Table("", *names, "nature", box=box.SIMPLE_HEAD)
+    for number, row in enumerate(rows(machine, schedule), 1):
+        cells = [""] * (len(names) + 1)
+        cells[row.thread] = row.text if row.thread >= 0 else f"{hosts[row.host]}: {row.text}"
+        table.add_row(str(number), *map(Text, cells))
+    return table
+
+
+def _hosts(machine: Machine) -> dict[int, str]:
+    """Named as the one rank on it, or as a litmus test names it."""
+    ranks: dict[int, set[str]] = {}
+    for thread in machine.program.threads:
+        ranks.setdefault(thread.host, set()).add(thread.name.split(".")[0])
+    return {host: names.pop() if len(names) == 1 else f"host {host}" for host, names in ranks.items()}

@@ -1,0 +1,277 @@
+"""Shows a mistake: finds a schedule with which the reference engine gives wrong bytes, deadlocks or leaves too early.
+
+    shown = witness(plans, prove_calls(plans).violation)
+    shown.kind, shown.detail, shown.schedule
+    execute(plans, shown.schedule) == shown        # the same again, wherever it is done
+
+A search, not a proof: that it shows nothing means nothing. It begins with the orders that expose most mistakes near
+the suspect: peers that are eager or late, a rank in a hurry, each on a cache that never evicts; then nature fetches
+the lines under suspicion as early as it can, or evicts them; then orders and nature are random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+from itertools import count
+from time import thread_time
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.checking import fused_oracle as products
+from collectives.checking import oracle
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
+from cxlemu.memory.adversary import Action
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import Op, Plan
+from faults.lockstep.lockstep import Lockstep
+from faults.lockstep.orders import (
+    PUBLISH,
+    RETRIEVE,
+    Order,
+    after_each_step,
+    by,
+    hasty,
+    in_random_nature,
+    lagging,
+    replay,
+    slow,
+)
+from faults.lockstep.places import Line, data_lines
+from faults.lockstep.schedule import Move, Step
+from faults.prove.proof import Violation
+
+SEED = 1  # of the inputs
+BUDGET_S = 60.0
+RANDOM_ORDERS = 60
+BETWEEN_LOOKS = 256  # steps of an execution, from one look at the clock to the next
+
+
+class Kind(Enum):
+    """What an execution showed."""
+
+    NOTHING = "nothing"
+    WRONG = "wrong bytes"
+    DEADLOCK = "deadlock"
+    TOO_EARLY = "a barrier left too early"
+    MISMATCH = "a mismatch that is none"
+    DAMAGED = "damage that is none"
+
+
+class Counterexample(NamedTuple):
+    """What one execution came to, and the schedule that repeats it."""
+
+    kind: Kind
+    detail: str
+    schedule: tuple[Move, ...]
+
+
+class Suspect(NamedTuple):
+    """Where a mistake may be: the stream of a rank that makes it, who it waits for, lines that may be stale."""
+
+    rank: int
+    stream: int = 0
+    owner: int | None = None  # of the doorbell
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Calls one after another, with inputs that no two calls share, and what must come out of them."""
+
+    plans: Sequence[Plan]
+    inputs: list[list[Bytes]] = field(repr=False)
+    outputs: list[list[_Right | None]] = field(repr=False)
+    hosts: Sequence[int] | None = None  # of each rank; None: each has its own
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> Program:
+        """All plans are for one layout and so for the same ranks."""
+        given: list[list[Bytes]] = []
+        wanted: list[list[_Right | None]] = []
+        for serial, plan in enumerate(plans):
+            ranks = range(plan.ranks)
+            if plan.call.gemm is not None:
+                given.append([products.as_bytes(plan.call, rank, SEED, serial) for rank in ranks])
+                wanted.append([_Right(products.expected(plan.call, rank, SEED, serial)) for rank in ranks])
+                continue
+            given.append([_bytes(oracle.inputs(plan.call, rank, SEED, serial), plan, rank) for rank in ranks])
+            wanted.append([_right(plan, rank, serial) for rank in ranks])
+        return cls(plans, given, wanted, hosts)
+
+    def with_plan(self, plan: Plan, instead: Plan) -> Program:
+        """The program in which ``instead`` is executed wherever ``plan`` was; the same bytes must come out."""
+        return replace(self, plans=[instead if p is plan else p for p in self.plans])
+
+    def run(self, order: Order, *, quick: bool = False) -> Counterexample:
+        """Execute in this order, to the first thing that is wrong. ``quick`` as for Lockstep."""
+        world = Lockstep(self.plans[0].layout, hosts=self.hosts, order=order, quick=quick)
+        try:
+            world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=partial(self._check, {}))
+        except _Wrong as wrong:
+            return Counterexample(Kind.WRONG, str(wrong), tuple(world.moves))
+        except DeadlineError as deadlock:
+            return Counterexample(Kind.DEADLOCK, str(deadlock), tuple(world.moves))
+        except MismatchError as mismatch:
+            return Counterexample(Kind.MISMATCH, str(mismatch), tuple(world.moves))
+        except IntegrityError as damaged:
+            return Counterexample(Kind.DAMAGED, str(damaged), tuple(world.moves))
+        for number, (plan, steps) in enumerate(zip(self.plans, world.steps, strict=True)):
+            if plan.call.collective == "barrier" and min(rank[-1] for rank in steps) < max(rank[0] for rank in steps):
+                detail = f"call {number} ({plan.call}): a rank has left it before another one came"
+                return Counterexample(Kind.TOO_EARLY, detail, tuple(world.moves))
+        return Counterexample(Kind.NOTHING, "", tuple(world.moves))
+
+    def _check(self, held: dict[int, Bytes], number: int, rank: int, got: Bytes) -> None:
+        """``held``: what the first rank got, of each call of which all must get the same."""
+        right = self.outputs[number][rank]
+        if right is None:
+            return
+        values = got.view(right.values.dtype)
+        first = held.setdefault(number, got.copy()) if right.alike else None
+        elements = oracle.wrong_elements(values, right.values, right.slack, first)
+        if not elements.size:
+            return
+        is_far = first is None or oracle.wrong_elements(values, right.values, right.slack).size
+        bits = _flat(right.values) if is_far or first is None else first
+        wrong = np.flatnonzero((got != bits) & np.isin(np.arange(got.size) // values.itemsize, elements))
+        raise _Wrong(
+            f"call {number} ({self.plans[number].call}): {wrong.size} of rank {rank}'s {got.size} bytes are wrong, "
+            f"the first of them byte {wrong[0]}: {got[wrong[0]]}, not {bits[wrong[0]]}"
+            + ("" if is_far else ", which another rank has")
+        )
+
+
+class _Wrong(Exception):
+    pass
+
+
+class _Right(NamedTuple):
+    """What a rank must get. ``alike``: no more than its error is known, but all ranks must get the same."""
+
+    values: oracle.Array
+    slack: oracle.Array | None = None
+    alike: bool = False
+
+
+def _right(plan: Plan, rank: int, serial: int) -> _Right | None:
+    values = oracle.expected(plan.call, rank, SEED, serial)
+    if values is None:
+        return None
+    slack = oracle.slack(plan.call, rank, SEED, serial)
+    return _Right(values, slack, slack is not None and oracle.held_by_all(plan.call))
+
+
+def _bytes(given: oracle.Array | None, plan: Plan, rank: int) -> Bytes:
+    if given is None:
+        return np.zeros(plan.part(rank).buffers[0].nbytes, np.uint8)
+    return _flat(given)
+
+
+def _flat(array: oracle.Array) -> Bytes:
+    return array.reshape(-1).view(np.uint8)
+
+
+def execute(plans: Sequence[Plan], schedule: Sequence[Move]) -> Counterexample:
+    """What the schedule comes to. The same arguments give the same result; its schedule is this one without the steps
+    that could not be made, and with those that were left to make."""
+    return Program.of(plans).run(replay(schedule))
+
+
+def witness(
+    plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S
+) -> Counterexample | None:
+    """An execution in which these calls go wrong, as the prover says, or None when the search has found none."""
+    return search(Program.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
+
+
+def search(program: Program, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Counterexample | None:
+    """As `witness`. Only a search that is cut off at the budget, of processor time, depends on time."""
+    end = thread_time() + budget_s
+    quick = not any(_posts_nt(plan) for plan in program.plans)
+    try:
+        for order in orders(program.plans, near):
+            shown = program.run(_until(end, order), quick=quick)
+            if shown.kind is not Kind.NOTHING:
+                return shown
+    except _SpentError:
+        pass
+    return None
+
+
+class _SpentError(Exception):
+    pass
+
+
+def _until(end: float, order: Order) -> Order:
+    """The order, which looks at the clock now and then: a single execution may take long."""
+    steps = count()
+
+    def choose(choices: Sequence[Step]) -> Move:
+        if next(steps) % BETWEEN_LOOKS == 0 and thread_time() > end:
+            raise _SpentError
+        return order(choices)
+
+    return choose
+
+
+def _posts_nt(plan: Plan) -> bool:
+    return any((stream.records["op"] == Op.WRITE_NT).any() for part in plan.parts for stream in part.streams)
+
+
+def suspects(violation: Violation) -> tuple[Suspect, ...]:
+    """Who finds a violation, and who else is involved."""
+    lines = ((violation.card, violation.line),) if violation.card >= 0 else ()
+    by = violation.by
+    found = Suspect(max(violation.rank, 0), max(violation.stream, 0), by.rank if by else None, lines)
+    return (found,) if by is None else (found, Suspect(by.rank, by.stream, found.rank, lines))
+
+
+def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
+    """From the likeliest to show something to the least."""
+    for suspect in near[:1]:
+        yield _near(suspect)[0]()
+        yield from _with_nature(suspect, _near(suspect)[:1])
+    streams = max(len(plan.part(0).streams) for plan in plans)
+    staged = [suspect for suspect in near if suspect.owner is not None and streams > RETRIEVE + 1]
+    for suspect in staged:
+        yield from (order() for order in _stages(suspect, streams))
+    for suspect in near:
+        yield from (order() for order in _near(suspect))
+        yield from _with_nature(suspect, _near(suspect))
+    for suspect in staged:
+        yield from _with_nature(suspect, _stages(suspect, streams))
+    ranks = range(plans[0].ranks)
+    for rank in ranks:
+        yield from (order() for order in _near(Suspect(rank, PUBLISH, rank)))
+    lines = tuple({line: None for suspect in near for line in suspect.lines}) or data_lines(plans)
+    for seed in range(RANDOM_ORDERS):
+        yield in_random_nature(seed, ranks, lines, rate=(0.0, 0.2, 0.5)[seed % 3])
+
+
+def _near(suspect: Suspect) -> list[Callable[[], Order]]:
+    rank, owner = suspect.rank, suspect.owner
+    found: list[Callable[[], Order]] = []
+    if owner is not None:  # who should be waited for comes last
+        found += [lambda: slow(owner, RETRIEVE), lambda: slow(owner, PUBLISH)]
+    found.append(lambda: slow(rank, suspect.stream))  # peers look at once at whatever its stream has just done
+    found.append(lambda: hasty(rank))  # it goes on before its peers have done anything
+    found.append(lambda: by(lambda step: step == (rank, PUBLISH)))  # it retrieves and overwrites before it publishes
+    return found
+
+
+def _stages(suspect: Suspect, streams: int) -> list[Callable[[], Order]]:
+    """Who should be waited for does each of its stages last, while the others go on by themselves."""
+    owner = suspect.owner
+    return [] if owner is None else [partial(lagging, owner, stream) for stream in range(streams)]
+
+
+def _with_nature(suspect: Suspect, near: Sequence[Callable[[], Order]]) -> Iterator[Order]:
+    """The same orders, but nature does what it can to the lines as soon as it can."""
+    lines = [(suspect.rank, *line) for line in suspect.lines]
+    for action in Action if lines else ():
+        for order in near:
+            yield after_each_step(order(), action, lines)

@@ -1,0 +1,219 @@
+"""A deterministic world in one thread: real bytes, real caches, and every interleaving is an order's choice.
+
+    world = Lockstep(layout, order=in_random_order(7))
+    outputs = world.call(plan, inputs)                          # one call, to its end on every rank
+    outputs, ... = world.calls([(plan, inputs), (plan2, inputs2)])  # ranks may be calls apart, as in life
+    world.moves                                                 # the schedule that was followed, as data
+    Lockstep(layout, order=replay(world.moves))                 # ... and again, move by move
+
+Ring, caches and epoch live on from call to call. Outputs and scratch begin as poison, so that bytes nobody wrote
+are wrong bytes. An order chooses steps of ranks and, between two of them, moves of nature
+(faults/lockstep/schedule.py); the memory's own adversary, if it has one, moves inside a step and is not recorded: a
+seed replays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeAlias
+
+import numpy as np
+
+from cxlemu.engines.reference import Runner
+from cxlemu.engines.streams import RELEASES, Binding, Blocked, deadlock
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.adversary import Move as LineMoves
+from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
+from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.plan import Layout, Plan, RankPart
+from cxlemu.rounding import round_up
+from faults.lockstep.orders import Order, round_robin
+from faults.lockstep.schedule import Move, Nature, Step
+
+POISON = 0xA5
+
+Ended: TypeAlias = Callable[[int, int, Bytes], None]
+
+
+@dataclass
+class Queued(Runner):
+    """A rank's call that begins when the rank's call before it has ended."""
+
+    given: Bytes | None = field(kw_only=True)  # the input, where the array is only there in its turn
+    steps: list[int] = field(init=False, default_factory=list)  # when each was done
+    output: Bytes = field(init=False)
+
+    def begin(self) -> None:
+        if self.given is not None:
+            if not self.part.buffers[0].inside:
+                self.buffers[1][:] = POISON
+            fill_inputs(self.buffers, self.given)
+
+    def end(self) -> Bytes:
+        self.output = self.buffers[1].copy()
+        return self.output
+
+
+class Lockstep:
+    """Ranks on hosts (default: each on its own) around one communicator's part of the cards.
+
+    ``steps[call][rank]``, of the last calls: when, on a clock of all ranks, each instruction was done. ``moves``: all
+    that was done since the world began.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        hosts: Sequence[int] | None = None,
+        memory: MemorySpec | None = None,
+        order: Order | None = None,
+        base: int = 4096,
+        mapped: bool = False,
+        quick: bool = False,
+    ) -> None:
+        """``mapped``: what lies in the heap lies on the cards themselves, as NumPy's arrays of a coherent pool.
+
+        ``quick``: ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
+        stores, which are on their way in that twin.
+        """
+        self.mapped = mapped
+        memory = memory or MemorySpec()
+        self.layout, self.base, self.epoch = layout, base, 1
+        self.hosts = list(hosts or range(layout.ranks))
+        self.order = order or round_robin()
+        self.cards = [np.zeros(base + round_up(layout.extent_bytes, 64), np.uint8) for _ in range(layout.cards)]
+        self.caches = {host: HostCache.private(self.cards) for host in self.hosts}
+        self.memories: list[HostMemory] = [
+            memory.open(self.cards, host_cache=self.caches[host], host=host, rank=rank)
+            for rank, host in enumerate(self.hosts)
+        ]
+        self._reached = [m.native if quick and isinstance(m, ShadowMemory) else m for m in self.memories]
+        self.steps: list[list[list[int]]] = []
+        self.moves: list[Move] = []
+
+    def call(self, plan: Plan, inputs: Sequence[Bytes]) -> list[Bytes]:
+        """Every rank's output."""
+        return self.calls([(plan, inputs)])[0]
+
+    def calls(
+        self, program: Sequence[tuple[Plan, Sequence[Bytes]]], *, ended: Ended | None = None
+    ) -> list[list[Bytes]]:
+        """Every rank's output of every call. Raises what the ranks and ``ended`` raise, DeadlineError for a deadlock.
+
+        ``ended`` is told of every rank that ends a call: the call's number, the rank and its output.
+        """
+        calls: list[list[Queued]] = []
+        for plan, inputs in program:
+            binding = Binding(self.layout, self.base, self.epoch, plan.call.tag())
+            self.epoch += plan.rounds
+            calls.append([self._queued(plan, rank, binding, inputs[rank]) for rank in range(plan.ranks)])
+        self.steps = [[runner.steps for runner in call] for call in calls]
+        self._run(calls, ended or (lambda number, rank, output: None))
+        return [[runner.output for runner in call] for call in calls]
+
+    def _queued(self, plan: Plan, rank: int, binding: Binding, given: Bytes) -> Queued:
+        arrays = self._arrays(plan, rank, given)
+        memory, later = self._reached[rank], given if self.mapped else None
+        return Queued(plan.call, plan.frame, plan.part(rank), binding, memory=memory, buffers=arrays, given=later)
+
+    def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:
+        buffers = fresh_buffers(plan.part(rank), given)
+        heap, inner = plan.call.heap, plan.part(rank).buffers[0]
+        if not self.mapped or heap is None:
+            return buffers
+        source, target, scratch = buffers
+        strip = self.layout.heap_strip(rank)
+        mine = self.cards[strip.card][self.base + self.layout.heap_offset + strip.offset :][: strip.nbytes]
+        at = heap.input + rank * heap.step
+        source = mine[at : at + source.nbytes]
+        if inner.inside:
+            target = mine[at - inner.at :][: target.nbytes]
+        elif heap.output is not None:
+            target = mine[heap.output : heap.output + target.nbytes]
+        if plan.part(rank).buffers[1].inside:
+            target = source[plan.part(rank).buffers[1].at :][: target.nbytes]
+        return [source, target, scratch]
+
+    def _run(self, calls: list[list[Queued]], ended: Ended) -> None:
+        turn = [-1] * self.layout.ranks  # of each rank, its call
+        now: dict[int, Queued] = {}  # of each rank that has not ended
+
+        def go_on(rank: int) -> None:
+            """To the rank's next call that has anything to do."""
+            while turn[rank] < 0 or not now[rank].pending():
+                if turn[rank] >= 0:
+                    ended(turn[rank], rank, now.pop(rank).end())
+                turn[rank] += 1
+                if turn[rank] == len(calls):
+                    return
+                now[rank] = calls[turn[rank]][rank]
+                now[rank].begin()
+
+        for rank in range(self.layout.ranks):
+            go_on(rank)
+        stuck: dict[tuple[int, int], Blocked] = {}
+        steps = [Step(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
+        clock = count()
+        while now:
+            choices = [step for step in steps if step not in stuck]
+            if not choices:
+                raise deadlock(now, stuck)
+            step = self._next_step(choices)
+            runner, at = now[step.rank], now[step.rank].position[step.stream]
+            if (obstacle := runner.step(step.stream)) is not None:
+                stuck[step] = obstacle
+                continue
+            runner.steps.append(next(clock))
+            self.moves.append(step)
+            if runner.part.streams[step.stream].instructions[at].op in RELEASES:
+                stuck.clear()
+            if runner.ended(step.stream):
+                go_on(step.rank)
+                steps = [Step(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
+
+    def _next_step(self, steps: list[Step]) -> Step:
+        while isinstance(move := self.order(steps), Nature):
+            self.disturb(move)
+        return move
+
+    def disturb(self, move: Nature) -> None:
+        """Nature's move, now; one that moves nothing is not recorded, nor one of a doorbell's line: every look fetches
+        that anew, and looks in vain, which bring it to the cache, are not recorded either.
+
+        Raises ArgumentError for a host or a line that is not there, or a coherent memory.
+        """
+        line, here = move.line + self.base // LINE_BYTES, np.ones(1, np.bool_)
+        memories = [memory for host, memory in zip(self.hosts, self.memories, strict=True) if host == move.host]
+        if not memories or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
+            raise ArgumentError(
+                f"[{move}]: there is no such line in {len(self.caches)} caches of {len(self.cards)} cards"
+            )
+        moved = 0
+        for memory in memories:
+            if not isinstance(memory, ShadowMemory):
+                raise ArgumentError(f"[{move}]: this memory has no cache that nature could disturb")
+            moved += memory.disturb(LineMoves(move.action, move.card, line, here))
+        if moved and move.line * LINE_BYTES >= self.layout.data_offset:
+            self.moves.append(move)
+
+
+def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
+    """Input, output, scratch and what more a part has; in place, the smaller of the first two lies in the other."""
+    arrays = [np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers]
+    inner_input, inner_output = part.buffers[:2]
+    if inner_input.inside:
+        arrays[0] = arrays[1][inner_input.at : inner_input.at + inner_input.nbytes]
+    fill_inputs(arrays, given)
+    if inner_output.inside:
+        arrays[1] = arrays[0][inner_output.at : inner_output.at + inner_output.nbytes]
+    return arrays
+
+
+def fill_inputs(arrays: Sequence[Bytes], given: Bytes) -> None:
+    """``given``: the bytes of all inputs, one after another; the first one and those after scratch memory."""
+    for array in (arrays[0], *arrays[3:]):
+        array[:], given = given[: array.nbytes], given[array.nbytes :]

@@ -1,0 +1,1 @@
+"""Tokens: what was found, as text that replays elsewhere."""

@@ -1,0 +1,95 @@
+"""A pytest plugin: worlds of ranks in your own tests, faults that happen to them, and a seed that reproduces it.
+
+    def test_the_sum_is_right(cxl_world):
+        def main(comm):
+            return comm.all_reduce(np.full(1000, comm.rank, np.float32))
+
+        for x in cxl_world(ranks=3).run(main):
+            assert (x == 3).all()
+
+docs/pytest.md tells more. Everything else is imported when a test first asks for a world: runs that do not use this
+pay for this file alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from faults.testing.worlds import Worlds
+
+SEED_BITS = 32
+_SEED = pytest.StashKey[int]()
+_WORLDS = pytest.StashKey["Worlds"]()
+_MARKER = "cxl_faults(*scripts, owes=...): what the worlds of this test suffer, see docs/pytest.md of cxlemu"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("cxlemu").addoption(
+        "--cxl-seed",
+        type=_seed,
+        metavar="N",
+        help="what the adversaries of cxl_world and seeded faults draw from (default: random, see the header)",
+    )
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or int(text) >= 1 << SEED_BITS:
+        raise pytest.UsageError(f"--cxl-seed takes a number from 0 to {(1 << SEED_BITS) - 1}, not {text!r}")
+    return int(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+    given: int | None = config.getoption("--cxl-seed")
+    shared: int | None = getattr(config, "workerinput", {}).get("cxl_seed")  # of pytest-xdist
+    config.stash[_SEED] = next((seed for seed in (shared, given) if seed is not None), secrets.randbits(SEED_BITS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist: all workers draw from the controller's seed, so that it does not matter which runs what."""
+    node.workerinput["cxl_seed"] = node.config.stash[_SEED]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"cxlemu: --cxl-seed {config.stash[_SEED]}"
+
+
+@pytest.fixture
+def cxl_world(request: pytest.FixtureRequest) -> Worlds:
+    """``cxl_world(ranks=, config=, adversary=)`` makes a world, whose ``run(main)`` runs ``main(comm)`` on every rank.
+
+    A test's worlds draw from its own seed, made of ``--cxl-seed`` and the test's name: it does not depend on which
+    other tests run, or where.
+    """
+    from cxlemu.errors import InputError
+    from faults.testing.worlds import Worlds, owes_of, script_of
+
+    item = request.node
+    key = f"{item.config.stash[_SEED]} {item.nodeid}"
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
+    marks = [(mark.args, mark.kwargs) for mark in item.iter_markers("cxl_faults")]
+    try:
+        worlds = Worlds(seed, script_of(marks, item.path.parent, seed), owes_of(marks))
+    except InputError as error:
+        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+    item.stash[_WORLDS] = worlds
+    return worlds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    worlds = item.stash.get(_WORLDS, None)
+    if report.failed and worlds is not None:
+        again = f"pytest --cxl-seed {item.config.stash[_SEED]} '{item.nodeid}'"
+        report.sections.append(("cxlemu", "\n".join([*worlds.history(), f"again: {again}"])))
+    return report

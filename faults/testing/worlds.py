@@ -1,0 +1,208 @@
+"""Worlds for tests: ranks around a pool of their own, an adversary of the test's own seed, deadlines, and faults that a
+test declares together with what it owes for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from collectives.communicator.communicator import Communicator
+from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.errors import ArgumentError, RankFailures
+from cxlemu.memory import MemorySpec
+from cxlemu.topology import Topology
+from cxlemu.world import launch, launch_survivors
+from cxlemu.world.context import RankContext
+from cxlemu.world.outcome import Outcome
+from cxlemu.world.topology_of import machine
+from faults.inject.engine import Happened
+from faults.inject.fault_engine import injected
+from faults.inject.judge import became, judge
+from faults.inject.model import FAULTS, Requirement
+from faults.inject.script import Fault, Script
+
+T = TypeVar("T")
+
+# Of a wait. Ranks that are threads need far less; where a rank is lost on purpose, its peers wait for it that long.
+DEADLINE_S, DEADLINE_OF_FAULTS_S = 10.0, 3.0
+OWN_SEED: Literal["seeded"] = "seeded"
+
+Adversary = int | Literal["seeded"] | None
+Owes = Literal["survive", "detect"]
+How = Literal["threads", "processes"]
+
+
+class NotHandled(AssertionError):
+    """A fault was neither survived nor noticed as it should be, or it never came."""
+
+
+@dataclass(frozen=True)
+class TestWorld:
+    """``ranks`` ranks, each on the host that the config gives it. Every `run` has a pool of its own."""
+
+    __test__ = False  # pytest collects nothing here
+
+    ranks: int
+    config: Topology | str
+    memory: MemorySpec
+    engine: str
+    how: How
+    deadline_s: float
+    script: Script
+    owes: Owes
+
+    def run(self, main: Callable[[Communicator], T]) -> list[T]:
+        """``main(comm)`` on every rank; what it returns, in rank order.
+
+        Raises what `cxlemu.world.launch` raises: RankFailures with the root cause first when a rank failed, and
+        DeadlineError or PeerLostError among them where one waited for another in vain. Where the test's faults are to
+        be noticed, there are errors instead of results in the list, and NotHandled is raised unless every survivor had
+        a result or a right error within its deadline. A fault that never came raises it, too.
+        """
+        rank = _Rank(main, self.engine, self.script)
+        where: dict[str, Any] = {"ranks": self.ranks, "topology": self.config, "memory": self.memory}
+        where |= {"how": self.how, "deadline_s": self.deadline_s}
+        if not self.script.faults:
+            return launch(rank, **where)
+        happened: list[Happened] = []
+        ended = launch_survivors(rank, **where, on_message=happened.append)  # type: ignore[arg-type]
+        return self._judged(ended, happened)
+
+    def _judged(self, ended: Outcome[T], happened: Sequence[Happened]) -> list[T]:
+        came = {each.fault for each in happened}
+        for number, fault in enumerate(self.script.faults):
+            if number not in came:
+                raise NotHandled(f"[{fault}] never came: its rank has no such call or instruction")
+        if self.owes == "survive" and ended.failures:
+            failures = RankFailures(ended.failures)
+            raise failures from next(iter(failures.failures.values()))
+        hosts = machine(self.config, self.memory).place(self.ranks)
+        ends: Outcome[int] = Outcome(self.ranks, self.deadline_s)
+        ends.results, ends.failures = dict.fromkeys(ended.results, 0), ended.failures
+        report = judge(self.script, hosts, [became(ends)], happened, self.deadline_s)
+        if not report.ok:
+            raise NotHandled(f"{report.verdict.value}: {report.why}")
+        everyone: dict[int, Any] = ended.failures | ended.results
+        return [everyone[rank] for rank in range(self.ranks)]
+
+    def __str__(self) -> str:
+        config = self.config if isinstance(self.config, str) else self.config.name
+        faults = "".join(f"; {fault}" for fault in self.script.faults)
+        return f"{self.ranks} ranks on {config} as {self.how}, {self.engine} engine, {self.memory.describe()}{faults}"
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """Picklable where ``main`` is: for processes that means a function of a module."""
+
+    main: Callable[[Communicator], Any]
+    engine: str
+    script: Script
+
+    def __call__(self, context: RankContext) -> Any:
+        if not self.script.faults:
+            with Communicator.world(context, engine=self.engine) as comm:
+                return self.main(comm)
+        engine = injected(context, self.engine, self.script)
+        with Communicator.world(context, engine=engine) as comm:
+            engine.arm()
+            return self.main(comm)
+
+
+class Worlds:
+    """What a test makes its worlds with; ``seed`` is the test's own, ``script`` what its worlds suffer."""
+
+    def __init__(self, seed: int, script: Script, owes: Owes | None = None) -> None:
+        self._seed, self._script = seed, script
+        survives = all(FAULTS[fault.kind].duty is Requirement.SURVIVE for fault in script.faults)
+        self._owes: Owes = owes or ("survive" if survives else "detect")
+        self._made: list[TestWorld] = []
+
+    def __call__(
+        self,
+        ranks: int = 4,
+        config: Topology | str = DEFAULT_TOPOLOGY,
+        adversary: Adversary = OWN_SEED,
+        *,
+        engine: str = "native",
+        how: How = "threads",
+        deadline_s: float | None = None,
+    ) -> TestWorld:
+        """``adversary`` is "seeded" (evicts, prefetches and delays lines as the test's seed says, another way in each
+        of its worlds), a seed that does not change, or None: the never-evict worst case for staleness.
+
+        Raises ArgumentError or ConfigError for what no world can be.
+        """
+        if adversary == OWN_SEED:
+            seed: int | None = self._seed + len(self._made)
+        elif adversary is None or (isinstance(adversary, int) and not isinstance(adversary, bool)):
+            seed = adversary
+        else:
+            raise ArgumentError(f'an adversary is "seeded", a seed or None, not {adversary!r}')
+        self._script.check(ranks=ranks, backend="emulated")
+        if deadline_s is None:
+            deadline_s = DEADLINE_OF_FAULTS_S if self._script.faults else DEADLINE_S
+        memory = MemorySpec("emulated", seed)
+        world = TestWorld(ranks, config, memory, engine, how, deadline_s, self._script, self._owes)
+        self._made.append(world)
+        return world
+
+    def check(self, collective: str, variant: str = "every", **sizes: int) -> None:
+        """Shipped algorithms in random interleavings, nature disturbing every cache: ``ranks=3``, ``nbytes=600`` as of
+        `cxlemu run`, ``seeds=20``. Raises `faults.campaign.once.WentWrong`, with the smallest failure's token.
+        """
+        self._check({"collectives": (collective,), "variants": (variant,)}, **sizes)
+
+    def check_algorithm(self, algorithm: str, **sizes: int) -> None:
+        """As `check`, for an algorithm of one's own: ``FILE.py:function``, which is executed."""
+        self._check({"algorithms": (algorithm,)}, **sizes)
+
+    def _check(self, what: dict[str, Any], *, ranks: int = 3, nbytes: int = 600, seeds: int = 20) -> None:
+        from faults.campaign import once, spec  # only here: most tests have no use for them
+
+        shape = {"ranks": (ranks,), "sizes": (nbytes,), "launches": ("lockstep",), "kinds": (spec.NATURE,)}
+        once.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
+
+    def history(self) -> list[str]:
+        """The worlds so far, a line each."""
+        return [f"world {number}: {world}" for number, world in enumerate(self._made)]
+
+
+def script_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]], folder: Path, seed: int) -> Script:
+    """What a test's markers declare, the nearest first: fault scripts, by file beside the test, and faults as mappings.
+
+    Raises ArgumentError and ConfigError, one sentence each.
+    """
+    faults: list[Fault] = []
+    for arguments, keywords in marks:
+        if not arguments or keywords.keys() - {"owes"}:
+            raise ArgumentError("cxl_faults takes fault scripts, files or mappings such as {'kind': ...}, and owes=")
+        for given in arguments:
+            if isinstance(given, str | Path):
+                faults += Script.load(folder / given).faults
+            elif isinstance(given, Mapping):
+                faults += Script.parse(_as_yaml({"faults": [dict(given)]}), "cxl_faults").faults
+            else:
+                raise ArgumentError(f"cxl_faults takes files and mappings, not {given!r}")
+    return Script(seed=seed, faults=tuple(faults))
+
+
+def _as_yaml(value: object) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"a fault of cxl_faults is made of words and numbers: {error}") from None
+
+
+def owes_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]]) -> Owes | None:
+    """Of the nearest marker that says it. Raises ArgumentError."""
+    for _, keywords in marks:
+        owes = keywords.get("owes")
+        if owes is not None:
+            if owes not in ("survive", "detect"):
+                raise ArgumentError(f'cxl_faults owes "survive" or "detect", not {owes!r}')
+            return owes  # type: ignore[no-any-return]
+    return None

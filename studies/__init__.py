@@ -1,0 +1,1 @@
+"""What it means: training and tiering on modelled hardware, published systems, peers on this machine."""

@@ -1,0 +1,231 @@
+"""What ``cxlemu bench`` shows: who takes part, a line a cell, geometric means; and JSON."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from cxlemu import __version__
+from cxlemu.cli.output import write_json
+from cxlemu.plan import Call
+from cxlemu.units import format_bytes
+from studies.peers.callgrind import Counted
+from studies.peers.compare import Comparison, Machine
+from studies.peers.find import MPIS
+from studies.peers.ratios import LIMIT, OURS, Mean, Row, means
+
+
+class BenchReport:
+    """Rows are printed as they come; the means, and the JSON file, when all are there or something failed."""
+
+    def __init__(
+        self,
+        ranks: int,
+        calls: Sequence[Call],
+        alternations: int,
+        modes: Sequence[bool],
+        *,
+        single_copy: bool,
+        json_file: Path | None,
+    ) -> None:
+        self._single_copy = single_copy
+        self._ranks = ranks
+        self._alternations = alternations
+        self._total = len(calls) * len(modes)
+        self._json_file = json_file
+        self.rows: list[Row] = []
+        self._versions: dict[str, str] = {}
+        self._absent: dict[str, str] = {}
+        self.instructions: list[Counted] = []
+        self._machine: Machine | None = None
+        self._began = time.monotonic()
+        self._out = Console(highlight=False, soft_wrap=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._out,
+            transient=True,
+            disable=not self._out.is_terminal,
+        )
+        self._task = self._progress.add_task("looking for peers", total=self._total)
+
+    @property
+    def wrong(self) -> int:
+        """Elements that anybody got wrong."""
+        return sum(sum(row.wrong.values()) for row in self.rows)
+
+    def __enter__(self) -> Self:
+        cores = len(os.sched_getaffinity(0))
+        self._progress.start()
+        self._print(f"# {'cxlemu':<8} {__version__}, engine native, pool in shared memory")
+        pinned = "each pinned to its core" if self._ranks <= cores else "oversubscribed, not pinned"
+        self._print(f"# {'ranks':<8} {self._ranks} on {cores} cores, {pinned}")
+        busy = os.getloadavg()[0]
+        if busy > 0.5:
+            self._print(
+                f"# {'load':<8} {busy:.1f} processes ran here in the last minute: times will be noisy", "yellow"
+            )
+        times = f"medians of {self._alternations} alternations, float32, every result checked"
+        self._print(f"# {'times':<8} us a call, slowest rank, {times}")
+        return self
+
+    def starting(self, name: str) -> None:
+        self._progress.update(self._task, description=f"starting {name}")
+
+    def opened(self, comparison: Comparison) -> None:
+        self._versions = {name: group.version for name, group in comparison.groups.items()}
+        self._absent = {peer.name: peer.reason for peer in comparison.absent}
+        self._print(f"# {'pool':<8} {self._versions[OURS].partition(', ')[2]}")
+        for name in self._peers:
+            two_copies = ", through shared memory only" if name in MPIS and not self._single_copy else ""
+            self._print(f"# {name:<8} {self._versions[name]}{two_copies}")
+        for name, reason in self._absent.items():
+            self._print(f"# {name:<8} absent: {reason}", "yellow")
+        self._machine = machine = comparison.bandwidths()
+        self._print(
+            f"# {'machine':<8} all ranks together copy {machine.copy_gbytes_per_s:.1f} GB/s and sum two vectors at "
+            f"{machine.reduce_gbytes_per_s:.1f} GB/s (written, 64 MiB each); a cache line goes to and fro in "
+            f"{machine.round_trip_ns:.0f} ns"
+        )
+
+    def add(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if not self.rows or self.rows[-1].collective != row.collective:
+                self._print("#")
+                self._print(f"# {row.collective}", "bold")
+                self._print(
+                    self._line("#   bytes", "source", "ours", "handle", "pool", self._peers, "limit", "/peer", "/limit")
+                )
+            self.rows.append(row)
+            self._print(
+                self._line(
+                    format_bytes(row.bytes),
+                    "new" if row.rewritten else "same",
+                    _us(row.ours_us),
+                    _us(row.handle_us),
+                    _us(row.pool_us),
+                    [_us(row.peers_us.get(name)) for name in self._peers],
+                    _us(row.limit_us),
+                    _ratio(row.ratio_to_best_peer),
+                    _ratio(row.ratio_to_limit),
+                ),
+                "" if row.ratio_to_best_peer is None or row.ratio_to_best_peer < 1 else "yellow",
+            )
+            for name, elements in row.wrong.items():
+                if elements:
+                    self._print(f"#   {name} got {elements} elements wrong", "bold red")
+            self._progress.update(self._task, description=row.collective, completed=len(self.rows))
+
+    def counting(self) -> None:
+        self._progress.update(self._task, description="counting instructions")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        ratios = means(self.rows)
+        if self.rows:
+            self._print("#")
+            self._out.print(_means_table(ratios))
+        if self.instructions:
+            self._out.print(_instructions_table(self.instructions))
+        missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
+        self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
+        if self._json_file is not None:
+            write_json(self._json_file, self._document(ratios, error))
+
+    @property
+    def _peers(self) -> list[str]:
+        return [name for name in self._versions if name not in (OURS, LIMIT)]
+
+    def _document(self, ratios: Sequence[Mean], error: BaseException | None) -> dict[str, Any]:
+        document = {
+            "version": __version__,
+            "ranks": self._ranks,
+            "cores": len(os.sched_getaffinity(0)),
+            "dtype": "f32",
+            "alternations": self._alternations,
+            "single_copy": self._single_copy,
+            "implementations": self._versions,
+            "absent": self._absent,
+            "machine": self._machine._asdict() if self._machine else None,
+            "rows": [asdict(row) for row in self.rows],
+            "geometric_means": [mean._asdict() for mean in ratios],
+            "instructions": [counted._asdict() for counted in self.instructions],
+            "wrong": self.wrong,
+            "seconds": time.monotonic() - self._began,
+        }
+        if error is not None:
+            document["error"] = str(error) or type(error).__name__
+        return document
+
+    def _line(
+        self, nbytes: str, source: str, ours: str, handle: str, pool: str, peers: list[str], limit: str, *ratios: str
+    ) -> str:
+        others = "".join(f"{peer:>11}" for peer in peers)
+        own = f"{ours:>11}{handle:>11}{pool:>11}"
+        return f"{nbytes:>9} {source:>7} {own}{others}{limit:>11} {ratios[0]:>7} {ratios[1]:>7}"
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._out.print(Text(line, style))
+
+
+def _means_table(ratios: Sequence[Mean]) -> Table:
+    table = Table(title="geometric means of time ratios: below 1 we are faster", box=box.SIMPLE, title_justify="left")
+    for name in (
+        "sizes",
+        "source",
+        "rows",
+        "ours / best peer",
+        "handle / best peer",
+        "pool / best peer",
+        "ours / limit",
+    ):
+        table.add_column(name, justify="left" if name in ("sizes", "source") else "right")
+    for mean in ratios:
+        table.add_row(
+            mean.size_class,
+            "new" if mean.rewritten else "same",
+            str(mean.rows),
+            _ratio(mean.to_best_peer),
+            _ratio(mean.handle_to_best_peer),
+            _ratio(mean.pool_to_best_peer),
+            _ratio(mean.to_limit),
+        )
+    return table
+
+
+def _instructions_table(instructions: Sequence[Counted]) -> Table:
+    title = "instructions of rank 0 of 2, for a call that waits for nobody (callgrind)"
+    table = Table(title=title, box=box.SIMPLE, title_justify="left")
+    for name in ("collective", "bytes", "ours", "handle"):
+        table.add_column(name, justify="left" if name == "collective" else "right")
+    counts = {(each.collective, each.bytes, each.path): f"{each.instructions:.0f}" for each in instructions}
+    for collective, nbytes in dict.fromkeys((each.collective, each.bytes) for each in instructions):
+        ours, handle = (counts.get((collective, nbytes, path), "-") for path in ("call", "handle"))
+        table.add_row(collective, format_bytes(nbytes), ours, handle)
+    return table
+
+
+def _us(time_us: float | None) -> str:
+    if time_us is None:
+        return "-"
+    return f"{time_us:.3f}" if time_us < 10 else f"{time_us:.1f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3f}" if ratio < 1 else f"{ratio:.2f}"

@@ -1,0 +1,117 @@
+"""Our own collectives: the ordinary call, a persistent handle, and a handle on arrays that live in the pool."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
+from collectives.communicator.communicator import Communicator
+from collectives.communicator.operations import Operation
+from collectives.sweep.defaults import REGION_BYTES
+from cxlemu import __version__
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.rounding import round_up
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
+from cxlemu.world import RankContext, launch
+from studies.peers.worker import Buffers, Call, Repeated, allocate, die_with_parent, serve
+
+PAGE_BYTES = 4096
+ROOTED = ("reduce", "gather", "scatter")
+BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be copied for that, either
+
+
+class Ours:
+    def __init__(self, comm: Communicator) -> None:
+        self.rank = comm.rank
+        self._comm = comm
+
+    def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
+        private = allocate(command)
+        paths = {
+            "call": Repeated(self._call(command, private), private),
+            "handle": Repeated(self._handle(command, private, "auto"), private),
+        }
+        if (pooled := self._in_pool(command, private)) is not None:
+            own = Buffers(pooled.x if private.x is not None else None, pooled.out)
+            asked = command["collective"] == "scatter" and command["output_bytes"] >= ZERO_COPY_MIN_BYTES
+            paths["pool"] = Repeated(self._handle(command, pooled, "zero_copy" if asked else "auto"), own)
+        return paths
+
+    def _call(self, command: dict[str, Any], buffers: Buffers) -> Call:
+        """As a program writes it: a partial, or ** in the call, would copy what is given by name every time."""
+        name, root, (x, out) = command["collective"], command["root"], buffers
+        call = getattr(self._comm, name)
+        if name == "broadcast":
+            return lambda: call(out, root=root)
+        if name in ROOTED:
+            return lambda: call(x, out=out, root=root)
+        return lambda: call(x, out=out)
+
+    def _handle(self, command: dict[str, Any], buffers: Buffers, variant: str) -> Operation:
+        name, (x, out) = command["collective"], buffers
+        root = {"root": command["root"]} if name in ROOTED else {}
+        init = getattr(self._comm.persistent, name)
+        operation: Operation
+        if name == "broadcast":
+            operation = init(out, root=command["root"], variant=variant)
+        else:
+            operation = init(x, out=out, variant=variant, **root)
+        return operation
+
+    def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
+        """The same arrays in the pool, as far as zero copy wants them there. None where its heap has no room.
+
+        Of a scatter every rank makes the root's array: it says where its peers find theirs.
+        """
+        name, input_bytes = command["collective"], command["input_bytes"]
+        if name == "scatter":
+            input_bytes = command["ranks"] * command["output_bytes"]
+        try:
+            x = self._make(command["output_bytes"] if command["in_place"] else input_bytes)
+            out = self._make(command["output_bytes"]) if name in BOTH_IN_POOL else private.out
+        except ArgumentError:  # on every rank: the heap is symmetric
+            return None
+        return Buffers(x, x if command["in_place"] else out)
+
+    def _make(self, nbytes: int) -> Any:
+        return self._comm.heap.zeros(nbytes // 4, np.float32)
+
+    def barrier(self) -> None:
+        self._comm.barrier()
+
+
+def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None) -> None:
+    with Communicator.world(context, heap_bytes=heap_bytes, engine="native") as comm:
+        heap = format_bytes(comm.heap.nbytes)
+        serve(Ours(comm), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
+
+
+def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str) -> None:
+    """The parent of all ranks: it owns the pool, and is told to stop by SIGTERM."""
+    die_with_parent(signal.SIGTERM)
+    topology, heap = _with_room(Topology.load(config), int(ranks), int(heap_bytes))
+    launch(
+        partial(_rank_main, socket_path=socket_path, heap_bytes=heap),
+        ranks=int(ranks),
+        topology=topology,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=float(deadline_s),
+    )
+
+
+def _with_room(topology: Topology, ranks: int, heap_bytes: int) -> tuple[Topology, int | None]:
+    """Cards so large that every rank's arrays fit, where this machine has the memory; pages are backed as touched."""
+    sharers = -(-ranks // topology.pool_card_count)
+    card_bytes = round_up(2 * (sharers * heap_bytes + REGION_BYTES) + (4 << 20), PAGE_BYTES)
+    if card_bytes <= topology.card_bytes or 2 * card_bytes * topology.card_count > shutil.disk_usage("/dev/shm").free:
+        return topology, None
+    emulation = topology.emulation.model_copy(update={"card_bytes": card_bytes})
+    return topology.model_copy(update={"emulation": emulation}), round_up(heap_bytes, PAGE_BYTES)

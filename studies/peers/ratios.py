@@ -1,0 +1,147 @@
+"""From times to rows: medians, ratios to the best peer and to the machine's limit, and their geometric means."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from collectives import sizes
+from cxlemu.plan import Call
+from studies.peers import bounds as limits
+
+OURS, LIMIT = "cxlemu", "limit"
+LEAST_US = 1e-3  # nothing that is measured here can be told from less
+SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) - 1), (">= 1 MiB", 1 << 20, 1 << 62))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell, sources rewritten before each call or not. Ratios are time by time: below 1 we are faster."""
+
+    collective: str
+    ranks: int
+    bytes: int
+    rewritten: bool
+    ours_us: float
+    handle_us: float | None
+    pool_us: float | None  # a handle, on arrays that live in the pool; None where they have no room
+    peers_us: dict[str, float]
+    limit_us: float
+    best_peer: str | None
+    ratio_to_best_peer: float | None
+    ratio_to_limit: float
+    moves_us: float
+    round_trip_us: float
+    iterations: dict[str, int]
+    spread_us: dict[str, tuple[float, float]]  # the least and the most of what the median is of
+    wrong: dict[str, int]  # elements, for each implementation
+    absent: dict[str, str]  # peers that have no such collective
+
+
+class Lane(NamedTuple):
+    """One way to make a call, of one implementation."""
+
+    name: str
+    path: str
+
+
+class Timing(NamedTuple):
+    """Microseconds per call: with the rewriting of the source, if there was any, and of that alone."""
+
+    calls_us: float
+    rewrite_us: float
+
+
+@dataclass
+class Samples:
+    """One lane's timings, by whether the source was rewritten."""
+
+    iterations: int
+    taken: dict[bool, list[Timing]] = field(default_factory=dict)
+
+    def us(self, rewritten: bool) -> list[float]:
+        """Each timing without the rewriting. Of that the least is taken: other load adds to both."""
+        taken = self.taken[rewritten]
+        rewrite_us = min(timing.rewrite_us for timing in taken)
+        return [max(timing.calls_us - rewrite_us, LEAST_US) for timing in taken]
+
+
+def row(
+    call: Call,
+    samples: Mapping[Lane, Samples],
+    rewritten: bool,
+    wrong: Mapping[str, int],
+    absent: Mapping[str, str],
+) -> Row:
+    taken = {lane: each.us(rewritten) for lane, each in samples.items()}
+    us = {lane: statistics.median(each) for lane, each in taken.items()}
+    moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
+    bound_us = limits.limit_us(moves_us, round_trip_us)
+    ours_us = us[Lane(OURS, "call")]
+    peers_us = {lane.name: time_us for lane, time_us in us.items() if lane.name not in (OURS, LIMIT)}
+    best = min(peers_us, key=peers_us.__getitem__, default=None)
+    return Row(
+        collective=call.collective,
+        ranks=call.ranks,
+        bytes=sizes.size_bytes(call.collective, call.nbytes, call.ranks),
+        rewritten=rewritten,
+        ours_us=ours_us,
+        handle_us=us.get(Lane(OURS, "handle")),
+        pool_us=us.get(Lane(OURS, "pool")),
+        peers_us=peers_us,
+        limit_us=bound_us,
+        best_peer=best,
+        ratio_to_best_peer=ours_us / peers_us[best] if best else None,
+        ratio_to_limit=ours_us / bound_us,
+        moves_us=moves_us,
+        round_trip_us=round_trip_us,
+        iterations={"/".join(lane): each.iterations for lane, each in samples.items()},
+        spread_us={"/".join(lane): (min(each), max(each)) for lane, each in taken.items()},
+        wrong=dict(wrong),
+        absent=dict(absent),
+    )
+
+
+class Mean(NamedTuple):
+    """Geometric means of a size class's ratios; None where there is none."""
+
+    size_class: str
+    rewritten: bool
+    rows: int
+    to_best_peer: float | None
+    handle_to_best_peer: float | None
+    pool_to_best_peer: float | None
+    to_limit: float | None
+
+
+def means(rows: Sequence[Row]) -> list[Mean]:
+    """By size class and overall, for each mode."""
+    found = []
+    for rewritten in sorted({row.rewritten for row in rows}):
+        for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
+            chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]
+            if chosen:
+                handles, pools = (
+                    [us / row.peers_us[row.best_peer] for row in chosen if (us := of(row)) and row.best_peer]
+                    for of in (attrgetter("handle_us"), attrgetter("pool_us"))
+                )
+                found.append(
+                    Mean(
+                        name,
+                        rewritten,
+                        len(chosen),
+                        _mean([row.ratio_to_best_peer for row in chosen]),
+                        _mean(handles),
+                        _mean(pools),
+                        _mean([row.ratio_to_limit for row in chosen]),
+                    )
+                )
+    return found
+
+
+def _mean(ratios: Sequence[float | None]) -> float | None:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return statistics.geometric_mean(known) if known else None

@@ -1,0 +1,230 @@
+"""FLUX (arXiv 2406.06858): its published figures beside those of our fused plans on modelled clusters.
+
+Rules: hardware is the configs', and so is what each chip's GEMMs reach, which others measured; nothing is fitted to
+FLUX's figures. Both sides of an efficiency are ours: the unfused call is the fastest of our plans, at the links' full
+rate. Published are the lowest and the best efficiency of each cluster; which rows they are of is not said in what we
+have, here they are those from 1,024 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from collectives.fused.choice import Operator
+from collectives.sweep.fused.metrics import Metrics
+from collectives.sweep.fused.tuner import Tuned, tune
+from collectives.sweep.fused.virtual import Simulator
+from cxlemu.topology import Topology
+from studies.published.flux_block import Block, block
+from studies.published.rows import Row, row_of
+from studies.training.language_model import LanguageModel
+
+RANKS = 8
+# cluster: the lowest and the best overlap efficiency that is published, if any is
+CLUSTERS: dict[str, tuple[float, float] | None] = {
+    "pcie-8xa100": (0.41, 0.57),
+    "nvlink-8xa100": (0.36, 0.96),
+    "nvlink-8xh800": (0.37, 0.93),
+    "cxl-8xh100": None,
+}
+SHAPES = {"all_gather_gemm": (49152, 12288), "gemm_reduce_scatter": (12288, 49152)}  # n, k: GPT-3's
+SHORT = {"all_gather_gemm": "AG+GEMM", "gemm_reduce_scatter": "GEMM+RS"}  # FLUX's names
+ROWS = (64, 512, 1024, 2048, 4096, 8192)
+RANGE_FROM = 1024
+# Of GPT-3's blocks: the published best speedup, over Megatron-LM and vLLM; and tokens, which we assume.
+MODEL = "gpt3-175b"
+SPEEDUPS = {"training": (1.24, (2048,)), "prefill": (1.66, (8192,)), "decoding": (1.30, (64, 512))}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Of m = 4096, in ms, from github.com/bytedance/flux, docs/performance_report.md: the faster of two GEMMs."""
+
+    gemm: float
+    comm: float
+    unfused: float
+    fused: float
+
+    @property
+    def efficiency(self) -> float:
+        return 1 - (self.fused - self.gemm) / (self.unfused - self.gemm)
+
+
+REPORTED_ROWS = 4096
+REPORTED = {
+    ("nvlink-8xa800", "all_gather_gemm"): Report(2.378, 0.662, 3.099, 2.469),
+    ("nvlink-8xa800", "gemm_reduce_scatter"): Report(2.429, 0.646, 3.100, 2.508),
+    ("nvlink-8xh800", "all_gather_gemm"): Report(0.814, 0.583, 1.429, 0.957),
+    ("nvlink-8xh800", "gemm_reduce_scatter"): Report(0.818, 0.590, 1.408, 0.932),
+}
+# How much longer kernels take beside NCCL's: the mean over models, A100, H100, MI250 and MI210 (arXiv 2507.03114).
+SLOWED = 0.189
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One operator on one cluster, cut as it is fastest."""
+
+    cluster: str
+    operator: Operator
+    metrics: Metrics
+    tuned: Tuned
+
+
+class Clusters:
+    """Operators on shipped clusters, each tuned and simulated once."""
+
+    def __init__(self) -> None:
+        self._simulators: dict[str, Simulator] = {}
+        self._shapes: dict[tuple[str, Operator], Shape] = {}
+
+    def ns(self, cluster: str, style: str, operator: Operator) -> float:
+        """Of one style. An all-reduce is only asked for unfused."""
+        if style == "unfused" and operator.kind == "gemm_all_reduce":
+            its = self.simulator(cluster)
+            return its.run(its.fastest(operator, "unfused")).time_ns
+        return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
+
+    def block(self, cluster: str, phase: str, tokens: int) -> Block:
+        topology, accelerator = self.simulator(cluster).topology, self.simulator(cluster).model.accelerator
+        assert accelerator is not None
+        times, call_ns = partial(self.ns, cluster), topology.costs.call_ns or 0
+        return block(LanguageModel.load(MODEL), accelerator, RANKS, phase, tokens, times, call_ns)
+
+    def simulator(self, cluster: str) -> Simulator:
+        if cluster not in self._simulators:
+            self._simulators[cluster] = Simulator(Topology.load(cluster), RANKS)
+        return self._simulators[cluster]
+
+    def shape(self, cluster: str, operator: Operator) -> Shape:
+        key = cluster, operator
+        if key not in self._shapes:
+            its = self.simulator(cluster)
+            tuned = tune(
+                operator,
+                RANKS,
+                lambda choice: its.fused_ns(operator, choice),
+                lambda choice: its.least_ns(operator, choice),
+            )
+            self._shapes[key] = Shape(cluster, operator, its.metrics(operator, tuned.choice), tuned)
+        return self._shapes[key]
+
+
+class Reproduction:
+    """All of it: simulated when asked for, and the same every time. ``seen`` hears of every shape that is done."""
+
+    def __init__(self, rows: Iterable[int] = ROWS, seen: Callable[[str], None] = lambda what: None) -> None:
+        self.m = tuple(sorted(set(rows)))
+        self.clusters = Clusters()
+        self._seen = seen
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are asked for: published ranges say nothing of some."""
+        return self.m == ROWS
+
+    def _shape(self, cluster: str, kind: str, m: int) -> Shape:
+        found = self.clusters.shape(cluster, Operator(kind, m, *SHAPES[kind]))
+        self._seen(f"{cluster} {kind} m={m}")
+        return found
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        """Of every cluster, operator and number of rows."""
+        return [self._shape(cluster, kind, m) for cluster in CLUSTERS for kind in SHAPES for m in self.m]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        whole = [*self._ranges(), *self._blocks()] if self.is_whole else []
+        return [*self._reported(), *whole]
+
+    @cached_property
+    def blocks(self) -> dict[tuple[str, str, int], Block]:
+        """By cluster, phase and tokens."""
+        found = {}
+        for cluster in CLUSTERS:
+            for phase, (_, tokens) in SPEEDUPS.items():
+                for its in tokens:
+                    found[cluster, phase, its] = self.clusters.block(cluster, phase, its)
+                    self._seen(f"{cluster} {phase} {its} tokens")
+        return found
+
+    def _reported(self) -> Iterable[Row]:
+        for (cluster, kind), report in REPORTED.items():
+            its = self._shape(cluster, kind, REPORTED_ROWS).metrics
+            words = f"{cluster.removeprefix('nvlink-8x')} {SHORT[kind]}"
+            gemm_ns = its.gemm_ns - (self.clusters.simulator(cluster).topology.costs.call_ns or 0)
+            yield row_of(f"{words}: GEMM (ms)", report.gemm, gemm_ns / 1e6)
+            moved_bytes = REPORTED_ROWS * 12288 * 2 * (RANKS - 1) / RANKS
+            ours, theirs = moved_bytes / its.comm_ns, moved_bytes / (report.comm * 1e6)
+            shows = f"a rank receives at {ours:.0f} GB/s, with NCCL {theirs:.0f}: ours copy at the link's full rate"
+            yield row_of(f"{words}: collective (ms)", report.comm, its.comm_ns / 1e6, shows=shows)
+            yield row_of(
+                f"{words}: unfused (ms)", report.unfused, its.unfused_ns / 1e6, shows=_beside(report, its, "unfused")
+            )
+            yield row_of(f"{words}: fused (ms)", report.fused, its.fused_ns / 1e6, shows=_beside(report, its, "fused"))
+            efficiency = efficiency_of(its)
+            yield row_of(
+                f"{words}: overlap", round(report.efficiency, 3), efficiency, shows=_beside(report, its, "fused")
+            )
+
+    def slowed(self) -> dict[str, tuple[float, float]]:
+        """Of every cluster that was measured, the lowest and the best efficiency if tiles were so much slower while
+        anything moves.
+        """
+        found = {}
+        for cluster, published in CLUSTERS.items():
+            if published is not None:
+                efficiencies = [slowed_efficiency_of(shape.metrics) for shape in self._ranged(cluster)]
+                found[cluster] = min(efficiencies), max(efficiencies)
+        return found
+
+    def _ranged(self, cluster: str) -> list[Shape]:
+        return [shape for shape in self.shapes if shape.cluster == cluster and shape.operator.m >= RANGE_FROM]
+
+    def _ranges(self) -> Iterable[Row]:
+        for cluster, published in CLUSTERS.items():
+            if published is None:
+                continue
+            found = self._ranged(cluster)
+            for which, theirs, pick in (("lowest", published[0], min), ("best", published[1], max)):
+                shape = pick(found, key=lambda shape: efficiency_of(shape.metrics))
+                operator, its = shape.operator, shape.metrics
+                shows = (
+                    f"{SHORT[operator.kind]}, m = {operator.m}: GEMM {its.gemm_ns / 1e3:.0f} us, collective "
+                    f"{its.comm_ns / 1e3:.0f} us, exposed {its.ect_ns('fused') / 1e3:.0f} us"
+                )
+                yield row_of(f"{cluster}: {which} overlap", theirs, efficiency_of(its), shows=shows)
+
+    def _blocks(self) -> Iterable[Row]:
+        """On the clusters that were measured: the pool is not one of them."""
+        for phase, (published, _) in SPEEDUPS.items():
+            theirs = [key for key in self.blocks if key[1] == phase and CLUSTERS[key[0]] is not None]
+            cluster, _, tokens = best = max(theirs, key=lambda key: self.blocks[key].speedup)
+            its = self.blocks[best]
+            share, gain = 1 - its.rest_ns / (its.unfused_ns + its.rest_ns), its.unfused_ns / its.fused_ns
+            shows = (
+                f"{cluster}, {tokens} tokens: {share:.0%} of a block are GEMMs with collectives, fused {gain:.2f} "
+                f"times as fast"
+            )
+            yield row_of(f"{phase}: best speedup of a block", published, its.speedup, shows=shows)
+
+
+def _beside(report: Report, its: Metrics, style: str) -> str:
+    """What a style exposes there and here."""
+    theirs = {"unfused": report.unfused, "fused": report.fused}[style] - report.gemm
+    return f"FLUX exposes {theirs * 1e3:.0f} us beside its GEMM, the model {its.ect_ns(style) / 1e3:.0f} us"
+
+
+def efficiency_of(metrics: Metrics) -> float:
+    found = metrics.overlap_efficiency()
+    assert found is not None  # eight ranks communicate
+    return found
+
+
+def slowed_efficiency_of(metrics: Metrics) -> float:
+    """If tiles took `SLOWED` longer while anything moves, which is for as long as they compute at most."""
+    longer_ns = SLOWED * min(metrics.comm_ns, metrics.gemm_ns)
+    return efficiency_of(metrics) - longer_ns / metrics.ect_ns("unfused")

@@ -1,0 +1,177 @@
+"""ScalePool (arXiv 2510.14580): its published training speedups beside ours, and what makes them.
+
+Rules: hardware is the configs', parallelisms are those of the models' papers; nothing is fitted, all is predicted. The
+baseline runs NCCL's plans in the protocols that it takes. As
+Calculon does, with which the paper computes, tensor parallelism is billed to the inside of clusters and all else to
+what is between them; `two_levels` says what it would be if only what has to cross did.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from cxlemu.topology import Accelerator, Costs, LocalMemory, Topology
+from cxlemu.topology.fields import LinkFigures, Model, Name
+from studies.published.rows import Row, row_of
+from studies.training.described import Described
+from studies.training.durations import BETWEEN, LEVELS
+from studies.training.fabrics import Fabric, Modelled
+from studies.training.hierarchical import TwoLevels
+from studies.training.language_model import LanguageModel
+from studies.training.machine import Machine, Offload
+from studies.training.offload import NOT_SAID, passing_gbytes_per_s
+from studies.training.parallelism import Parallelism
+from studies.training.step import Step, train
+from studies.training.symmetric import Symmetric
+
+GEOMEAN, COMMUNICATION = 1.22, 3.79
+
+
+class Case(Model):
+    model: Name = Field(description="a shipped language model")
+    parallel: str = Field(description="as --parallel of cxlemu simulate training")
+    microbatch: int = Field(ge=1, le=4096, description="sequences")
+    published: float = Field(gt=0, description="speedup over the baseline")
+
+
+class Host(Model):
+    """The baseline's place for the optimizer's state: one accelerator's share of the memory beside it."""
+
+    port: Costs = Field(description="to_pool_gbytes_per_s and from_pool_gbytes_per_s between the two")
+    memory: LocalMemory = Field(description="that memory, as the processor that updates reads and writes it")
+
+    @property
+    def offload(self) -> Offload:
+        to, back = (rate or NOT_SAID for rate in (self.port.to_pool_gbytes_per_s, self.port.from_pool_gbytes_per_s))
+        return Offload("host", to, back, at_memory=True, update_gbytes_per_s=passing_gbytes_per_s(self.memory))
+
+
+class Setup(Described):
+    noun: ClassVar[str] = "setup"
+    folder: ClassVar[Path] = Path(__file__).parent
+
+    name: Name = Field(description="the setup's name")
+    accelerator: Name = Field(description="a shipped accelerator")
+    cluster_ranks: int = Field(ge=1, le=1024, description="accelerators of a cluster")
+    inside: Name = Field(description="the topology inside a cluster")
+    baseline: Name = Field(description="the baseline's topology between clusters")
+    scalepool: Name = Field(description="ScalePool's topology between clusters")
+    overlap: bool = Field(description="whether communication between data ranks goes on behind computing")
+    host: Host = Field(description="the baseline's place for the optimizer's state")
+    tier2: LinkFigures = Field(description="the way to ScalePool's, of one accelerator")
+    cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1, max_length=16)] = Field(
+        description="model, parallel, microbatch and published speedup of each"
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model's step on both systems."""
+
+    case: Case
+    baseline: Step
+    scalepool: Step
+
+    @property
+    def speedup(self) -> float:
+        return self.baseline.time_ns / self.scalepool.time_ns
+
+    @property
+    def communication(self) -> float:
+        """How many times as long what is between clusters takes on the baseline, whether it shows or not."""
+        return self.baseline.timeline.spent_ns(BETWEEN) / self.scalepool.timeline.spent_ns(BETWEEN)
+
+
+class Reproduction:
+    """Simulated when asked for, and the same every time. ``two_levels``: only what has to cross clusters crosses."""
+
+    def __init__(self, setup: Setup | None = None, *, two_levels: bool = False) -> None:
+        self.setup = setup or Setup.load("scalepool")
+        self.accelerator = Accelerator.load(self.setup.accelerator)
+        self.baseline, self.scalepool = (
+            between(Topology.load(its)) for its in (self.setup.baseline, self.setup.scalepool)
+        )
+        self.inside: Fabric = Modelled(Topology.load(self.setup.inside), tuned=True)
+        self.two_levels = two_levels
+
+    def step(self, case: Case, fabric: Fabric, offload: Offload) -> Step:
+        how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
+        clusters = self.setup.cluster_ranks
+        sharing = next(n for n in range(clusters // how.tensor, 0, -1) if how.data % n == 0) if self.two_levels else 1
+        outer = TwoLevels(self.inside, fabric, sharing)
+        machine = Machine(self.accelerator, outer, self.inside, clusters, offload)
+        return train(LanguageModel.load(case.model), how, machine, microbatch=case.microbatch)
+
+    @cached_property
+    def baseline_steps(self) -> list[Step]:
+        return [self.step(case, self.baseline, self.setup.host.offload) for case in self.setup.cases]
+
+    @cached_property
+    def scalepool_steps(self) -> list[Step]:
+        rate = self.setup.tier2.payload_gbytes_per_s
+        place = Offload("tier 2", rate, rate, at_memory=False)
+        return [self.step(case, self.scalepool, place) for case in self.setup.cases]
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return [Pair(*three) for three in zip(self.setup.cases, self.baseline_steps, self.scalepool_steps, strict=True)]
+
+    @cached_property
+    def crossing_once(self) -> dict[str, float]:
+        """Speedups if collectives took two levels."""
+        other = Reproduction(self.setup, two_levels=True)
+        other.baseline, other.scalepool, other.inside = self.baseline, self.scalepool, self.inside
+        return {pair.case.model: pair.speedup for pair in other.pairs}
+
+    def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
+        """The same with another fabric; what does not change is not simulated again."""
+        other = Reproduction(self.setup)
+        other.inside = self.inside
+        if baseline is not None:
+            other.baseline = between(baseline)
+            other.scalepool_steps = self.scalepool_steps
+        if scalepool is not None:
+            other.scalepool = between(scalepool)
+            other.baseline_steps = self.baseline_steps
+        return other
+
+    @property
+    def geomean(self) -> float:
+        return statistics.geometric_mean(pair.speedup for pair in self.pairs)
+
+    @property
+    def communication(self) -> float:
+        return statistics.fmean(pair.communication for pair in self.pairs)
+
+    def rows(self) -> Iterable[Row]:
+        for pair in self.pairs:
+            yield row_of(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, shows=why(pair))
+        yield row_of("geometric mean of the five", GEOMEAN, self.geomean, shows="of those above")
+        rate = host_gbytes_per_s(Topology.load(self.setup.baseline))
+        needs = rate * self.communication / COMMUNICATION
+        shows = f"the ratio of the links' bandwidths; met if RDMA carried {needs:.0f} of its {rate:.0f} GB/s"
+        yield row_of("communication: mean speedup", COMMUNICATION, self.communication, shows=shows)
+
+
+def between(topology: Topology) -> Symmetric:
+    """NCCL's plans where the topology says what protocols are spoken, else the fastest of ours."""
+    return Symmetric(Modelled(topology, tuned=topology.pool_space.protocols is None))
+
+
+def host_gbytes_per_s(topology: Topology) -> float:
+    """Of an accelerator's own link to the fabric."""
+    return topology.expanded.links[0].gbytes_per_s
+
+
+def why(pair: Pair) -> str:
+    """What a step is made of, on the baseline."""
+    its, whole = pair.baseline.billed_ns, pair.baseline.time_ns
+    shares = {level: sum(its.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in LEVELS.values()}
+    return "baseline: " + ", ".join(f"{level} {100 * ns / whole:.0f}%" for level, ns in shares.items() if ns)

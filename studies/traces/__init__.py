@@ -1,0 +1,26 @@
+"""A workload replayed on a modelled fabric, in virtual time: its collectives as our plans, its computing as recorded.
+
+Every rank computes one thing at a time, on its processor and on its accelerator, and is in one collective at a time. A
+collective begins when all its ranks may and takes what its plan takes between just these ranks in the virtual engine;
+so ranks that come late make the others wait. Collectives of several groups that begin at the same moment share the
+fabric, in one run of the virtual engine. What may begin does so in the order in which it may, then of ranks and nodes.
+Not modelled: collectives that slow others which began earlier, or are slowed by these.
+"""
+
+from __future__ import annotations
+
+from cxlemu.chakra.workload import Workload
+from cxlemu.topology import Accelerator, Topology
+from studies.traces.outcome import Called, Computed, Replay
+from studies.traces.schedule import Schedule
+
+__all__ = ["Called", "Computed", "Replay", "replay"]
+
+
+def replay(workload: Workload, topology: Topology, accelerator: Accelerator | None = None) -> Replay:
+    """With an ``accelerator``, what it computes takes what it would; otherwise what was recorded.
+
+    Raises PlanFileError for ranks that call different things or wait for each other, ArgumentError for computing that
+    has no time, and for collectives that do not fit the topology.
+    """
+    return Schedule(workload, topology, accelerator).run()

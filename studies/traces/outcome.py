@@ -1,0 +1,97 @@
+"""What a replayed workload did, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from cxlemu.chakra.workload import Collective, Workload
+from cxlemu.engines.trace import Event
+
+
+class Called(NamedTuple):
+    """One collective of all its ranks. ``places``: which step of each. ``ready_ns``: when its first rank was ready."""
+
+    what: Collective
+    name: str
+    members: tuple[int, ...]
+    places: tuple[int, ...]
+    variant: str
+    ready_ns: int
+    begin_ns: int
+    end_ns: int
+
+
+class Computed(NamedTuple):
+    rank: int
+    place: int
+    begin_ns: int
+    end_ns: int
+    on_cpu: bool
+
+
+@dataclass(frozen=True)
+class Replay:
+    workload: Workload
+    calls: Sequence[Called]  # in the order of their begins
+    computed: Sequence[Computed]
+
+    @property
+    def time_ns(self) -> int:
+        ends = [call.end_ns for call in self.calls] + [its.end_ns for its in self.computed]
+        return max(ends, default=0)
+
+    def computing_ns(self, rank: int) -> int:
+        """On processor and accelerator together."""
+        return sum(end - begin for begin, end in self._computing[rank])
+
+    def exposed_ns(self, rank: int) -> int:
+        """In collectives, while it computes nothing."""
+        mine = _joined(self._computing[rank])
+        hidden = 0
+        at = 0
+        for begin, end in ((c.begin_ns, c.end_ns) for c in self.calls if rank in c.members):
+            while at < len(mine) and mine[at][1] <= begin:
+                at += 1
+            hidden += sum(min(end, e) - max(begin, b) for b, e in mine[at:] if b < end)
+        return self.communicating_ns(rank) - hidden
+
+    def communicating_ns(self, rank: int) -> int:
+        return sum(c.end_ns - c.begin_ns for c in self.calls if rank in c.members)
+
+    @cached_property
+    def _computing(self) -> list[list[tuple[int, int]]]:
+        found: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
+        for its in self.computed:
+            found[its.rank].append((its.begin_ns, its.end_ns))
+        return found
+
+    def events(self) -> Iterator[Event]:
+        """A track for each rank's processor, accelerator and collectives."""
+        for its in self.computed:
+            where = "processor" if its.on_cpu else "accelerator"
+            name = self.workload.ranks[its.rank][its.place].name
+            yield Event("ranks", f"rank{its.rank} {where}", name, its.begin_ns, its.end_ns, {})
+        for call in self.calls:
+            about: dict[str, int | str] = {"bytes": call.what.nbytes, "variant": call.variant}
+            for rank in call.members:
+                yield Event(
+                    "ranks",
+                    f"rank{rank} collectives",
+                    f"{call.what.name} {call.name}",
+                    call.begin_ns,
+                    call.end_ns,
+                    about,
+                )
+
+
+def _joined(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((begin, end))
+    return joined

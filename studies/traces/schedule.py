@@ -1,0 +1,177 @@
+"""What begins when: what may, in the order in which it may, as soon as what it needs is free."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from collectives.contracts import COLLECTIVES
+from collectives.sweep.defaults import AUTO
+from collectives.sweep.sweep import Case
+from collectives.sweep.virtual.plans import planned
+from collectives.sweep.virtual.simulated import check_memory
+from cxlemu.chakra.workload import Collective, Computing, Workload
+from cxlemu.cost import CostModel
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.errors import ArgumentError, PlanFileError
+from cxlemu.plan import Call, Plan
+from cxlemu.rounding import round_up
+from cxlemu.topology import Accelerator, Topology
+from studies.traces.matches import Match, matched
+from studies.traces.outcome import Called, Computed, Replay
+
+ITEM_BYTES = 4  # blocks are whole f32
+PEAK_OF = "bf16"
+
+_Between: TypeAlias = "tuple[Collective, tuple[int, ...]]"  # a collective, its ranks
+
+
+class Schedule:
+    def __init__(self, workload: Workload, topology: Topology, accelerator: Accelerator | None) -> None:
+        self._workload, self._topology, self._accelerator = workload, topology, accelerator
+        self._model = CostModel.of(topology, len(workload.ranks))
+        self._matches, self._match_of = matched(workload)
+        self._missing = [[len(step.after) for step in steps] for steps in workload.ranks]
+        self._ready_ns = [[0] * len(steps) for steps in workload.ranks]
+        self._waiters: list[list[list[int]]] = [[[] for _ in steps] for steps in workload.ranks]
+        for rank, steps in enumerate(workload.ranks):
+            for at, step in enumerate(steps):
+                for other in step.after:
+                    self._waiters[rank][other].append(at)
+        self._free_ns: dict[tuple[int, str], int] = {}
+        self._waiting: list[tuple[int, int, int]] = []  # (when it may begin, rank, place): a heap
+        self._times: dict[tuple[_Between, ...], list[tuple[int, str]]] = {}
+        self._calls: list[Called] = []
+        self._computed: list[Computed] = []
+        self._left = workload.steps
+
+    def run(self) -> Replay:
+        for rank, missing in enumerate(self._missing):
+            for at, count in enumerate(missing):
+                if not count:
+                    self._offer(rank, at)
+        while self._waiting:
+            due_ns, rank, at = heapq.heappop(self._waiting)
+            if (begin_ns := self._begin_ns(rank, at)) > due_ns:  # what it needs was taken meanwhile
+                heapq.heappush(self._waiting, (begin_ns, rank, at))
+            elif isinstance(what := self._workload.ranks[rank][at].what, Computing):
+                self._compute(rank, at, what, begin_ns)
+            else:
+                self._call(self._together(self._match_of[rank, at], begin_ns), begin_ns)
+        if self._left:
+            raise PlanFileError(self._stuck())
+        return Replay(self._workload, self._calls, self._computed)
+
+    def _offer(self, rank: int, at: int) -> None:
+        """All that this step comes after is over."""
+        what = self._workload.ranks[rank][at].what
+        if what is None:
+            self._over(rank, at, self._ready_ns[rank][at])
+            return
+        if isinstance(what, Collective):
+            match = self._match_of[rank, at]
+            match.ready_ns[rank] = self._ready_ns[rank][at]
+            match.missing -= 1
+            if match.missing:
+                return
+            rank, at = match.members[0], match.places[0]
+        heapq.heappush(self._waiting, (self._begin_ns(rank, at), rank, at))
+
+    def _begin_ns(self, rank: int, at: int) -> int:
+        what = self._workload.ranks[rank][at].what
+        if isinstance(what, Computing):
+            return max(self._ready_ns[rank][at], self._free_ns.get((rank, _unit(what)), 0))
+        match = self._match_of[rank, at]
+        return max(max(ready, self._free_ns.get((r, "collectives"), 0)) for r, ready in match.ready_ns.items())
+
+    def _compute(self, rank: int, at: int, what: Computing, begin_ns: int) -> None:
+        end_ns = begin_ns + self._computing_ns(rank, at, what)
+        self._free_ns[rank, _unit(what)] = end_ns
+        if end_ns > begin_ns:
+            self._computed.append(Computed(rank, at, begin_ns, end_ns, what.on_cpu))
+        self._over(rank, at, end_ns)
+
+    def _together(self, first: Match, begin_ns: int) -> list[Match]:
+        """Those of other ranks that begin at the same moment, too."""
+        matches, busy, others = [first], set(first.members), []
+        while self._waiting and self._waiting[0][0] == begin_ns:
+            _, rank, at = entry = heapq.heappop(self._waiting)
+            match = self._match_of.get((rank, at))
+            if match is None or self._begin_ns(rank, at) > begin_ns or not busy.isdisjoint(match.members):
+                others.append(entry)
+            else:
+                matches.append(match)
+                busy.update(match.members)
+        for entry in others:
+            heapq.heappush(self._waiting, entry)
+        return matches
+
+    def _call(self, matches: list[Match], begin_ns: int) -> None:
+        for match, (took_ns, variant) in zip(matches, self._take(matches), strict=True):
+            rank, at = match.members[0], match.places[0]
+            name, ready_ns = self._workload.ranks[rank][at].name, min(match.ready_ns.values())
+            end_ns = begin_ns + took_ns
+            self._calls.append(
+                Called(match.what, name, match.members, match.places, variant, ready_ns, begin_ns, end_ns)
+            )
+            for member, place in zip(match.members, match.places, strict=True):
+                self._free_ns[member, "collectives"] = end_ns
+                self._over(member, place, end_ns)
+
+    def _over(self, rank: int, at: int, end_ns: int) -> None:
+        self._left -= 1
+        for waiter in self._waiters[rank][at]:
+            self._ready_ns[rank][waiter] = max(self._ready_ns[rank][waiter], end_ns)
+            self._missing[rank][waiter] -= 1
+            if not self._missing[rank][waiter]:
+                self._offer(rank, waiter)
+
+    def _computing_ns(self, rank: int, at: int, what: Computing) -> int:
+        accelerator = self._accelerator
+        if accelerator is not None and not what.on_cpu and (what.operations or what.moved_bytes):
+            computing_s = what.operations / (accelerator.peak_flop_per_s(PEAK_OF) * accelerator.gemm_efficiency)
+            return round(max(computing_s, what.moved_bytes / accelerator.memory_bytes_per_s) * 1e9)
+        if what.operations and not what.duration_us:
+            step = self._workload.ranks[rank][at]
+            raise ArgumentError(
+                f"node {step.id} of rank {rank} says how much it computes, not how long: give --accelerator"
+            )
+        return what.duration_us * 1000
+
+    def _take(self, matches: Sequence[Match]) -> list[tuple[int, str]]:
+        """How long each takes, and which variant it is."""
+        key = tuple((match.what, match.members) for match in matches)
+        if key not in self._times:
+            plans = [self._planned(*each) for each in key]
+            calls = [VirtualCall(plan, its[1]) for plan, its in zip(plans, key, strict=True) if isinstance(plan, Plan)]
+            check_memory(calls)
+            ends = iter(simulate(self._model, calls).end_ns if calls else ())
+            self._times[key] = [
+                (int(next(ends).max()), plan.call.algorithm) if isinstance(plan, Plan) else (0, plan) for plan in plans
+            ]
+        return self._times[key]
+
+    def _planned(self, what: Collective, members: tuple[int, ...]) -> Plan | str:
+        """Its plan, or why it takes no time."""
+        ranks, contract = len(members), COLLECTIVES[what.name]
+        if ranks == 1 or (contract.moves_data and not what.nbytes):
+            return "nothing to do"
+        blocks = ranks if contract.input_blocks == "ranks" else 1
+        nbytes = round_up(-(-what.nbytes // blocks), ITEM_BYTES) if contract.moves_data else 0
+        call = Call(what.name, AUTO, ranks, nbytes, "f32", "sum" if contract.reduces else "none")
+        return planned(self._topology, Case(call, in_place=what.name == "broadcast"))[0]
+
+    def _stuck(self) -> str:
+        """Some step that waits for itself, or for a rank that waits for it."""
+        for match in self._matches:
+            if match.missing:
+                absent = next(r for r in match.members if r not in match.ready_ns)
+                step = self._workload.ranks[absent][match.places[match.members.index(absent)]]
+                return f"nodes wait for each other: node {step.id} of rank {absent}, {match.what.name}, never begins"
+        rank, at = next((r, a) for r, its in enumerate(self._missing) for a, left in enumerate(its) if left)
+        return f"nodes wait for each other: node {self._workload.ranks[rank][at].id} of rank {rank} never begins"
+
+
+def _unit(what: Computing) -> str:
+    return "processor" if what.on_cpu else "accelerator"

@@ -1,0 +1,75 @@
+"""How long a transformer block computes on an accelerator: its GEMMs, attention, and what only moves bytes.
+
+GEMMs take what cxlemu/cost/gemm.py says. Attention keeps no scores and skips what the mask hides, so that half the
+products remain, at the rate of a large GEMM. All else (norms, activations, residuals) moves each byte that a block
+keeps for its backward pass twice. A backward pass takes twice as long as a forward one; its own recomputing of scores
+is not counted.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cxlemu.cost.gemm import Product, fastest
+from cxlemu.topology import Accelerator
+from studies.training.language_model import LanguageModel
+
+DTYPE = "bf16"
+VISIBLE = 0.5  # of the scores, behind a causal mask
+WHOLE_BYTES = 10  # of ACTIVATION_BYTES what tensor parallelism leaves whole (arXiv 2205.05198, section 4.1)
+BACKWARD = 2  # times forward
+ADAM_BYTES = 30  # a parameter: gradient read; master, both moments read and written in 32 bits; 16-bit weight written
+
+
+class Compute:
+    """A model's blocks on an accelerator, divided among ``tensor`` ranks. ``sequence``: see Parallelism."""
+
+    def __init__(self, model: LanguageModel, accelerator: Accelerator, tensor: int = 1, *, sequence: bool = False):
+        self.model, self.accelerator, self.tensor, self.sequence = model, accelerator, tensor, sequence
+
+    @lru_cache(maxsize=16)  # noqa: B019 - a few durations, asked for thousands of times
+    def block_ns(self, tokens: int) -> int:
+        """Forward, of one block."""
+        its, share = self.model, self.tensor
+        gemms_ns = sum(
+            self._gemm_ns(tokens, columns, depth)
+            for columns, depth in (
+                (-(-(its.heads + 2 * its.kv_heads) * its.head_size // share), its.hidden),
+                (its.hidden, -(-its.heads * its.head_size // share)),
+                ((2 if its.gated else 1) * -(-its.feedforward // share), its.hidden),
+                (its.hidden, -(-its.feedforward // share)),
+            )
+        )
+        return gemms_ns + self.rest_ns(tokens)
+
+    def rest_ns(self, tokens: int) -> int:
+        """Of it all but the GEMMs."""
+        return self.scores_ns(tokens) + self._stream_ns(2 * self.kept_bytes(tokens))
+
+    def scores_ns(self, tokens: int) -> int:
+        """Of it attention proper."""
+        flops = VISIBLE * self.model.scores_flops(tokens) / self.tensor
+        rate = self.accelerator.peak_flop_per_s(DTYPE) * self.accelerator.gemm_efficiency
+        return round(flops / rate * 1e9)
+
+    def head_ns(self, tokens: int) -> int:
+        """Forward, of what turns the last block's output into tokens."""
+        return self._gemm_ns(tokens, -(-self.model.vocabulary // self.tensor), self.model.hidden)
+
+    def kept_bytes(self, tokens: int, *, checkpointed: bool = False) -> int:
+        """What one block keeps on one rank for its backward pass."""
+        whole = self.model.activation_bytes(tokens, checkpointed=checkpointed)
+        if self.sequence or checkpointed:
+            return whole // (self.tensor if self.sequence else 1)
+        left = WHOLE_BYTES * tokens * self.model.hidden
+        return left + (whole - left) // self.tensor
+
+    def update_ns(self, parameters: int) -> int:
+        """Adam, of so many parameters, whose state is in the accelerator's memory."""
+        return self._stream_ns(ADAM_BYTES * parameters)
+
+    def _gemm_ns(self, rows: int, columns: int, depth: int) -> int:
+        return fastest(self.accelerator, Product(rows, columns, depth, DTYPE)).ns(self.accelerator.multiprocessors)
+
+    def _stream_ns(self, nbytes: int) -> int:
+        return round(nbytes / self.accelerator.memory_bytes_per_s * 1e9)

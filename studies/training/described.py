@@ -1,0 +1,60 @@
+"""Things that a YAML file describes, each figure with its standing: shipped by name, or a file of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import PrivateAttr
+
+from cxlemu.errors import ConfigError
+from cxlemu.topology.document import Document, shown
+from cxlemu.topology.fields import Model, listed, validated
+from cxlemu.topology.hardware import with_hardware
+from cxlemu.topology.provenance import Standings, take_standings, with_standings
+
+
+class Described(Model):
+    """A kind of file: its ``noun`` in errors, and the folder of those that come with cxlemu."""
+
+    noun: ClassVar[str]
+    folder: ClassVar[Path]
+    _standings: Standings = PrivateAttr(default_factory=dict)
+
+    @property
+    def standings(self) -> Standings:
+        """How its figures came about, by their keys in the file."""
+        return self._standings
+
+    def document(self) -> dict[str, Any]:
+        """Every value with its standing: as a file says it."""
+        return with_standings(self.model_dump(mode="json", exclude_none=True), self._standings)
+
+    def varied(self, **values: Any) -> Self:
+        """With other values, which have no standing."""
+        other = self.model_copy(update=values)
+        other._standings = {key: standing for key, standing in self._standings.items() if key[0] not in values}
+        return other
+
+    @classmethod
+    def shipped(cls) -> dict[str, Path]:
+        """Name without ``.yaml`` -> file, in alphabetical order."""
+        return {path.stem: path for path in sorted(cls.folder.glob("*.yaml"))}
+
+    @classmethod
+    def load(cls, path_or_name: str | Path) -> Self:
+        """Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``."""
+        wanted, shipped = str(path_or_name), cls.shipped()
+        path = shipped.get(wanted.removesuffix(".yaml"), Path(path_or_name))
+        try:
+            exists = path.exists()
+        except OSError:  # a name that no file can have, such as one that is too long
+            exists = False
+        if not exists:
+            raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped {cls.noun} ({listed(shipped)})")
+        document = Document.read(path, cls.noun)
+        with_hardware(document)
+        data, standings = take_standings(document)
+        made = validated(cls, document, data)
+        made._standings = standings
+        return made

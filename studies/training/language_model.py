@@ -1,0 +1,91 @@
+"""A decoder-only language model: its shape, and what follows from it - parameters, FLOPs, bytes of activations.
+
+FLOPs are counted as PaLM's paper does (arXiv 2204.02311, appendix B): two for each parameter that multiplies, and
+attention over the whole sequence, as if no mask halved it. A backward pass takes twice a forward one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from cxlemu.topology.fields import Misplaced, Name
+from studies.training.described import Described
+
+Count = Annotated[int, Field(ge=1, le=10**7)]
+FLOPS_A_PRODUCT = 2  # multiply and add
+ACTIVATION_BYTES = 34  # of a token and a hidden unit in a block, 16-bit, without scores (arXiv 2205.05198, section 4)
+CHECKPOINT_BYTES = 2  # of the same, where only a block's input is kept
+
+
+class LanguageModel(Described):
+    """``blocks`` equal transformer blocks between an embedding and a head."""
+
+    noun: ClassVar[str] = "language model"
+    folder: ClassVar[Path] = Path(__file__).parent / "models"
+
+    name: Name = Field(description="the model's name")
+    description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
+    blocks: Count = Field(description="number of transformer blocks")
+    hidden: Count = Field(description="width of the residual stream")
+    heads: Count = Field(description="attention heads")
+    kv_heads: Count = Field(description="heads of keys and values; as heads where every head has its own")
+    head_size: Count = Field(description="width of one head")
+    feedforward: Count = Field(description="width of the feed-forward layer")
+    gated: bool = Field(description="whether the feed-forward layer has a gate, a third matrix")
+    vocabulary: Count = Field(description="number of tokens")
+    position_parameters: Annotated[int, Field(ge=0, le=10**12)] = Field(
+        default=0, description="of a block, which meet positions, not tokens: held and sent, but not worth computing"
+    )
+    tied: bool = Field(description="whether embedding and head share their matrix")
+    sequence: Count = Field(description="tokens of one training sequence")
+    batch_sequences: Count = Field(description="sequences of one training step, of all ranks together")
+
+    @model_validator(mode="after")
+    def _heads_share_evenly(self) -> LanguageModel:
+        if self.heads % self.kv_heads:
+            raise Misplaced(("kv_heads",), f"are {self.kv_heads} but should divide heads, which are {self.heads}")
+        return self
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one block."""
+        queries_and_output = 2 * self.hidden * self.heads * self.head_size
+        return queries_and_output + 2 * self.hidden * self.kv_heads * self.head_size
+
+    @property
+    def multiplying_parameters(self) -> int:
+        """Of one block, those that every token meets."""
+        return self.attention_parameters + (3 if self.gated else 2) * self.hidden * self.feedforward
+
+    @property
+    def block_parameters(self) -> int:
+        return self.multiplying_parameters + self.position_parameters
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of embedding and head together."""
+        return (1 if self.tied else 2) * self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.blocks * self.block_parameters + self.embedding_parameters
+
+    def block_flops(self, tokens: int) -> int:
+        """Forward, of one block."""
+        return FLOPS_A_PRODUCT * tokens * self.multiplying_parameters + self.scores_flops(tokens)
+
+    def scores_flops(self, tokens: int) -> int:
+        """Of it queries times keys, and scores times values."""
+        return 2 * FLOPS_A_PRODUCT * tokens * self.sequence * self.heads * self.head_size
+
+    def head_flops(self, tokens: int) -> int:
+        """Forward, of what turns the last block's output into tokens."""
+        return FLOPS_A_PRODUCT * tokens * self.vocabulary * self.hidden
+
+    def activation_bytes(self, tokens: int, *, checkpointed: bool) -> int:
+        """What one block keeps for its backward pass. Scores are never kept: they are computed anew, as FlashAttention
+        does."""
+        return tokens * self.hidden * (CHECKPOINT_BYTES if checkpointed else ACTIVATION_BYTES)

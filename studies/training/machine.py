@@ -1,0 +1,49 @@
+"""What a training step runs on: accelerators in clusters, a fabric inside each, one between them, room for state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cxlemu.cost import duration_ns
+from cxlemu.topology import Accelerator
+from studies.training.fabrics import Fabric
+
+STATE_BYTES = 12  # of a parameter: the 32-bit master and both moments of Adam
+STATE_MOVED_BYTES = 24  # read and written
+GRADIENT_BYTES = WEIGHT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Where the optimizer's state is kept beside an accelerator, and who computes with it.
+
+    ``at_memory``: gradients are sent there and weights come back, as in ZeRO-Offload (arXiv 2101.06840); then
+    ``update_gbytes_per_s`` is the rate at which state passes the processor there, one accelerator's share of it.
+    Without it the state itself passes the accelerator.
+    """
+
+    name: str
+    to_gbytes_per_s: float
+    from_gbytes_per_s: float
+    at_memory: bool
+    update_gbytes_per_s: float | None = None
+
+    def update_ns(self, parameters: int) -> int:
+        """From the last gradient to the last weight; both ways at once where they can be."""
+        out, back = (GRADIENT_BYTES, WEIGHT_BYTES) if self.at_memory else (STATE_BYTES, STATE_BYTES)
+        moved_ns = max(
+            duration_ns(out * parameters, self.to_gbytes_per_s), duration_ns(back * parameters, self.from_gbytes_per_s)
+        )
+        computed_ns = duration_ns(STATE_MOVED_BYTES * parameters, self.update_gbytes_per_s)
+        return max(moved_ns, computed_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """``inside`` carries tensor parallelism, in clusters of ``cluster_ranks``; ``between`` all else."""
+
+    accelerator: Accelerator
+    between: Fabric
+    inside: Fabric | None = None
+    cluster_ranks: int = 1
+    offload: Offload | None = None

@@ -1,0 +1,34 @@
+"""Where a topology lets the optimizer's state be kept: the hosts' own memory, or the pool."""
+
+from __future__ import annotations
+
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import LocalMemory, Topology
+from studies.training.machine import Offload
+
+PLACES = ("host", "pool")
+NOT_SAID = 10.0**6  # a rate that is never in the way
+
+
+def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
+    """``host``: as ZeRO-Offload, through the copy engines, the hosts' processors update. ``pool``: state passes the
+    accelerator, every rank with its share of the cards. Raises ArgumentError for another place."""
+    costs = topology.costs
+    to, from_ = (rate or NOT_SAID for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s))
+    if place == "host":
+        memory, sharing = (
+            topology.hosts.memory,
+            max(topology.place(ranks).count(host) for host in topology.place(ranks)),
+        )
+        update = passing_gbytes_per_s(memory) / sharing
+        return Offload("host", to, from_, at_memory=True, update_gbytes_per_s=update)
+    if place == "pool":
+        cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
+        share = sum(card.total_gbytes_per_s for card in cards) / ranks / 2  # reads and writes at once
+        return Offload("pool", min(to, share), min(from_, share), at_memory=False)
+    raise ArgumentError(f"there is no place {place!r} for the optimizer's state: it is one of {', '.join(PLACES)}")
+
+
+def passing_gbytes_per_s(memory: LocalMemory) -> float:
+    """What is read and written, together."""
+    return 2 / (1 / memory.read_gbytes_per_s + 1 / memory.write_gbytes_per_s)

@@ -1,0 +1,119 @@
+"""A step in pipeline stages, one forward and one backward in turn (1F1B, arXiv 2104.04473), the optimizer sharded.
+
+Each stage begins with gathering the weights that the step before updated, and ends with scattering its gradients among
+data ranks, and its update. With overlap the first microbatch's forward follows the gathering block by block, and the
+last one's backward goes before the scattering; without, they stand before and behind. One stage is plain data
+parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from studies.training.durations import Durations
+from studies.training.timeline import COMPUTE, Part, Program
+
+SENDING = "between"
+
+
+def blocks_of(blocks: int, stages: int) -> list[int]:
+    """As equal as can be; what is left over goes to stages in the middle, as the ends have embedding and head."""
+    each, more = divmod(blocks, stages)
+    first = (stages - more) // 2
+    return [each + (first <= stage < first + more) for stage in range(stages)]
+
+
+def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
+    """(forward?, microbatch): as many forwards as there are stages behind, then in turn, then the backwards left."""
+    ahead = min(stages - 1 - stage, microbatches)
+    found = [(True, number) for number in range(ahead)]
+    for number in range(microbatches - ahead):
+        found += [(True, ahead + number), (False, number)]
+    return found + [(False, number) for number in range(microbatches - ahead, microbatches)]
+
+
+def program(its: Durations, microbatches: int) -> Program:
+    """A lane for each stage."""
+    made = Program()
+    stages = its.parallelism.pipeline
+    blocks = blocks_of(its.model.blocks, stages)
+    sent: dict[tuple[bool, int, int], int] = {}  # (forward?, stage, microbatch): how its result leaves the stage
+    awaited: list[tuple[int, tuple[bool, int, int]]] = []
+    handing_over = tuple(its.hand_over())
+    for stage in range(stages):
+        lane = _Stage(its, made, stage, blocks[stage])
+        lane.gather()
+        for forward, number in order(stage, stages, microbatches):
+            comes = (forward, stage - 1 if forward else stage + 1, number)
+            first, last = lane.turn(forward, number, microbatches)
+            if 0 <= comes[1] < stages:
+                awaited.append((first, comes))
+            goes = stage + 1 if forward else stage - 1
+            if 0 <= goes < stages:
+                stream = "forward" if forward else "backward"
+                words = f"{stream} {number} to stage {goes}"
+                sent[forward, stage, number] = made.add(words, stage, f"{stream} out", handing_over, (last,))
+        lane.finish()
+    for number, key in awaited:
+        made.operations[number].after.append(sent[key])
+    return made
+
+
+class _Stage:
+    """One stage's operations, in order."""
+
+    def __init__(self, its: Durations, made: Program, stage: int, blocks: int) -> None:
+        self.its, self.made, self.stage, self.blocks = its, made, stage, blocks
+        stages = its.parallelism.pipeline
+        self.head = stage == stages - 1
+        self.embedding = its.model.embedding_parameters // min(stages, 2) if stage in (0, stages - 1) else 0
+        self.sending = SENDING if its.parallelism.overlap else COMPUTE
+        self.whole = {
+            True: tuple(its.forward(blocks, head=self.head)),
+            False: tuple(its.backward(blocks, head=self.head)),
+        }
+        self.gathered: list[int] = []
+        self.scattered: list[int] = []
+
+    def gather(self) -> None:
+        block = self.its.model.block_parameters
+        for at in range(self.blocks):
+            parameters = block + (self.embedding if not at else 0)
+            self.gathered.append(self._add(f"gather {at}", self.sending, self.its.gather(parameters)))
+
+    def turn(self, forward: bool, number: int, microbatches: int) -> tuple[int, int]:
+        """One microbatch, in one piece but for the first forward and the last backward. First and last operation."""
+        words = f"{'forward' if forward else 'backward'} {number}"
+        make = self.its.forward if forward else self.its.backward
+        if forward and number == 0:
+            ran = [
+                self._add(
+                    f"{words}, block {at}", COMPUTE, make(1, head=self.head and at == self.blocks - 1), (weights,)
+                )
+                for at, weights in enumerate(self.gathered)
+            ]
+        elif not forward and number == microbatches - 1:
+            ran = []
+            for at in reversed(range(self.blocks)):
+                ran.append(
+                    self._add(f"{words}, block {at}", COMPUTE, make(1, head=self.head and at == self.blocks - 1))
+                )
+                if self.its.parallelism.overlap:
+                    self._scatter(at, ran[-1:])
+        else:
+            ran = [self._add(words, COMPUTE, self.whole[forward])]
+        return ran[0], ran[-1]
+
+    def finish(self) -> None:
+        if not self.its.parallelism.overlap:
+            for at in reversed(range(self.blocks)):
+                self._scatter(at, ())
+        parameters = self.blocks * self.its.model.block_parameters + self.embedding
+        self._add("update", COMPUTE, self.its.update(parameters), self.scattered[-1:])
+
+    def _scatter(self, at: int, after: Sequence[int]) -> None:
+        parameters = self.its.model.block_parameters + (self.embedding if not at else 0)
+        self.scattered.append(self._add(f"scatter {at}", self.sending, self.its.scatter(parameters), after))
+
+    def _add(self, words: str, stream: str, parts: Sequence[Part], after: Sequence[int] = ()) -> int:
+        return self.made.add(words, self.stage, stream, parts, after)

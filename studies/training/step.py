@@ -1,0 +1,106 @@
+"""A training step: what a model, a parallelism and a machine make of it, and what it takes.
+
+    step = train(model, parallelism, machine)
+
+Ranks that do the same at the same time are one lane of the timeline: all of them where there is no pipeline, those of
+a stage where there is one. So the work grows with stages and microbatches, not with ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cxlemu.errors import ArgumentError
+from studies.training import pipelined, sharded
+from studies.training.durations import BETWEEN, Durations
+from studies.training.language_model import LanguageModel
+from studies.training.machine import Machine
+from studies.training.parallelism import Parallelism
+from studies.training.timeline import Timeline, run
+
+OPERATIONS_MAX = 2_000_000
+MODEL_PASSES = 3  # forward, and backward twice as much
+
+
+@dataclass(frozen=True)
+class Step:
+    """``billed_ns``: where the mean lane's time went; the sum is the step's. ``memory_bytes``: the fullest rank's."""
+
+    model: LanguageModel
+    parallelism: Parallelism
+    machine: Machine
+    microbatches: int
+    timeline: Timeline
+    billed_ns: dict[str, float]
+    memory_bytes: int
+
+    @property
+    def time_ns(self) -> int:
+        return self.timeline.time_ns
+
+    @property
+    def tokens(self) -> int:
+        return self.model.batch_sequences * self.model.sequence
+
+    @property
+    def utilization(self) -> float:
+        """Model FLOPs by what the accelerators' peak allows (arXiv 2204.02311, appendix B)."""
+        return self.tflop_a_rank * 1e12 / (self.machine.accelerator.peak_flop_per_s("bf16") * self.time_ns / 1e9)
+
+    @property
+    def tflop_a_rank(self) -> float:
+        """Model FLOPs of the mean rank, in 10^12."""
+        its = self.model
+        flops = MODEL_PASSES * (its.blocks * its.block_flops(self.tokens) + its.head_flops(self.tokens))
+        return flops / self.parallelism.ranks / 1e12
+
+    @property
+    def between_bytes(self) -> float:
+        """What the mean rank receives from other data ranks and stages."""
+        return self.timeline.received_bytes(BETWEEN) / self.parallelism.pipeline
+
+
+def train(
+    model: LanguageModel,
+    parallelism: Parallelism,
+    machine: Machine,
+    *,
+    microbatch: int = 1,
+    recompute: str = "none",
+    later: Sequence[tuple[int, Machine]] = (),
+) -> Step:
+    """One step of ``model.batch_sequences``, in microbatches of ``microbatch`` sequences.
+
+    ``later``: from when on, in ns, what begins runs on another machine, as after a failure; in order of time.
+
+    Raises ArgumentError for degrees that do not divide what they divide, and for a step of too many operations.
+    """
+    per_rank, rest = divmod(model.batch_sequences, parallelism.data * microbatch)
+    if rest or not per_rank:
+        raise ArgumentError(
+            f"a batch of {model.batch_sequences} sequences does not divide into {parallelism.data} x {microbatch} "
+            f"(data ranks x microbatch): give --batch or --microbatch"
+        )
+    if parallelism.pipeline > model.blocks:
+        raise ArgumentError(f"{parallelism.pipeline} stages are more than the {model.blocks} blocks of {model.name}")
+    if parallelism.tensor > machine.cluster_ranks:
+        raise ArgumentError(
+            f"tp={parallelism.tensor} does not fit into a cluster of {machine.cluster_ranks}, inside which they talk: "
+            f"give --inside, the fabric of a larger one"
+        )
+    count = 4 * per_rank * (model.blocks if parallelism.sharded else parallelism.pipeline)
+    if count > OPERATIONS_MAX:
+        raise ArgumentError(
+            f"a step of some {count} operations is too long: take larger microbatches or more data ranks"
+        )
+    durations = Durations(model, parallelism, machine, microbatch, recompute)
+    build = sharded.program if parallelism.sharded else pipelined.program
+    others = [(at_ns, Durations(model, parallelism, its, microbatch, recompute)) for at_ns, its in later]
+    timeline = run(build(durations, per_rank), [(at_ns, build(its, per_rank)) for at_ns, its in others])
+    total: Counter[str] = Counter()
+    for lane in range(parallelism.pipeline):
+        total.update(timeline.billed(lane))
+    billed = {kind: ns / parallelism.pipeline for kind, ns in total.items()}
+    return Step(model, parallelism, machine, per_rank, timeline, billed, durations.memory_bytes(per_rank))

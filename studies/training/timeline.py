@@ -1,0 +1,169 @@
+"""Operations of a few streams, run in order, and where the time of a step went.
+
+An operation begins when those it comes after are over and its stream is free; a stream takes its operations in the
+order in which they were added. So there is nothing to choose, and the timeline is the only one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from cxlemu.engines.trace import Event
+
+COMPUTE = "compute"  # the stream whose idle time is what shows
+BUBBLE = "bubble"
+
+
+class Part(NamedTuple):
+    """``kind`` is what the time is billed to; ``nbytes`` what a rank receives meanwhile."""
+
+    kind: str
+    ns: int
+    nbytes: int = 0
+
+
+class Operation(NamedTuple):
+    """Parts follow each other. ``lane`` is a rank, or all that do the same; ``after`` are numbers of others, which
+    may be added later."""
+
+    name: str
+    lane: int
+    stream: str
+    parts: tuple[Part, ...]
+    after: list[int]
+
+
+@dataclass
+class Program:
+    """Operations in the order of each stream; ``add`` returns an operation's number."""
+
+    operations: list[Operation] = field(default_factory=list)
+
+    def add(self, name: str, lane: int, stream: str, parts: Iterable[Part], after: Iterable[int] = ()) -> int:
+        self.operations.append(Operation(name, lane, stream, tuple(parts), list(after)))
+        return len(self.operations) - 1
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each operation began and ended, and which one it waited for last (-1: for none)."""
+
+    operations: Sequence[Operation]
+    begin_ns: Sequence[int]
+    end_ns: Sequence[int]
+    cause: Sequence[int]
+
+    @property
+    def time_ns(self) -> int:
+        return max(self.end_ns, default=0)
+
+    def received_bytes(self, kinds: Collection[str]) -> int:
+        """On all lanes."""
+        return sum(nbytes for its in self.operations for kind, _, nbytes in its.parts if kind in kinds)
+
+    @cached_property
+    def _computing(self) -> dict[int, list[int]]:
+        """Of each lane, the operations of its compute stream."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for number, its in enumerate(self.operations):
+            if its.stream == COMPUTE:
+                found[its.lane].append(number)
+        return found
+
+    @cached_property
+    def _last(self) -> int:
+        return max(range(len(self.operations)), key=lambda number: self.end_ns[number])
+
+    def spent_ns(self, kinds: Collection[str]) -> int:
+        """On all lanes, whether it shows or not."""
+        return sum(ns for its in self.operations for kind, ns, _ in its.parts if kind in kinds)
+
+    def billed(self, lane: int) -> Counter[str]:
+        """What the step's time went to on one lane, in nanoseconds: the sum is the step's time.
+
+        Work of its compute stream counts as what it is. While that is idle, the time belongs to what it waits for, to
+        that which this one waited for, and so on; work of another lane's compute stream is the pipeline's bubble.
+        """
+        bill: Counter[str] = Counter()
+        done: dict[int, tuple[tuple[Part, ...], int]] = {}
+        free_ns = 0
+        for number in self._computing[lane]:
+            if self.begin_ns[number] > free_ns:
+                self._bill_gap(bill, self.cause[number], free_ns, self.begin_ns[number], lane)
+            free_ns = self.end_ns[number]
+            parts = self.operations[number].parts
+            done[id(parts)] = parts, done.get(id(parts), (parts, 0))[1] + 1  # most operations share theirs
+        for parts, times in done.values():
+            for kind, ns, _ in parts:
+                bill[kind] += times * ns
+        self._bill_gap(bill, self._last, free_ns, self.time_ns, lane)
+        return +bill
+
+    def _bill_gap(self, bill: Counter[str], cause: int, begin_ns: int, end_ns: int, lane: int) -> None:
+        """Backwards along the chain of causes, each of which ended when the next began."""
+        while end_ns > begin_ns:
+            assert cause >= 0  # only what waits for nothing begins at 0
+            its = self.operations[cause]
+            foreign = its.stream == COMPUTE and its.lane != lane
+            for kind, ns, _ in reversed(its.parts):
+                share = min(ns, end_ns - begin_ns)
+                bill[BUBBLE if foreign else kind] += share
+                end_ns -= share
+            cause = self.cause[cause]
+
+
+def run(program: Program, later: Sequence[tuple[int, Program]] = ()) -> Timeline:
+    """Time grows with operations and what they come after, not faster. Asserts that nobody waits in a circle.
+
+    ``later``: from when on operations that begin take what they take in another program, which has the same ones, as
+    after a failure; in order of time.
+    """
+    operations = list(program.operations)
+    count = len(operations)
+    previous = [-1] * count  # of the same stream
+    newest: dict[tuple[int, str], int] = {}
+    waiters: list[list[int]] = [[] for _ in range(count)]
+    missing = [len(its.after) for its in operations]
+    for number, its in enumerate(operations):
+        before = newest.get((its.lane, its.stream), -1)
+        newest[its.lane, its.stream] = number
+        previous[number] = before
+        if before >= 0:
+            waiters[before].append(number)
+            missing[number] += 1
+        for other in its.after:
+            waiters[other].append(number)
+    begin_ns, end_ns, cause = [0] * count, [0] * count, [-1] * count
+    ready = [number for number in range(count) if not missing[number]]
+    for number in ready:  # grows
+        its, latest = operations[number], previous[number]
+        for other in its.after:
+            if latest < 0 or end_ns[other] > end_ns[latest]:
+                latest = other
+        cause[number] = latest
+        begin_ns[number] = end_ns[latest] if latest >= 0 else 0
+        for at_ns, changed in later:
+            if begin_ns[number] >= at_ns:
+                operations[number] = its._replace(parts=changed.operations[number].parts)
+        end_ns[number] = begin_ns[number] + sum([part.ns for part in operations[number].parts])
+        for waiter in waiters[number]:
+            missing[waiter] -= 1
+            if not missing[waiter]:
+                ready.append(waiter)
+    assert len(ready) == count, "operations wait for each other in a circle"
+    return Timeline(operations, begin_ns, end_ns, cause)
+
+
+def events(timeline: Timeline) -> Iterator[Event]:
+    """A track for each stream of each lane, a slice for each part."""
+    for number, its in enumerate(timeline.operations):
+        begin_ns = timeline.begin_ns[number]
+        for kind, ns, _ in its.parts:
+            if ns:
+                track = f"rank{its.lane} {its.stream}"
+                yield Event("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})
+            begin_ns += ns

@@ -1,0 +1,1 @@
+"""The tests, in the rooms of what they test."""

@@ -1,0 +1,615 @@
+"""What a user of a Communicator relies on: results, shapes, order, groups, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives.algorithms.catalog import load_algorithm, variants
+from collectives.communicator.communicator import Communicator
+from cxlemu.errors import (
+    ArgumentError,
+    DeadlineError,
+    MismatchError,
+    PeerLostError,
+    PlanError,
+    RankFailures,
+    RunError,
+)
+from cxlemu.memory import MemorySpec
+from cxlemu.topology import Topology
+from cxlemu.world import RankContext, launch
+from tests.helpers.tiers import PATIENT_S
+
+REGION_BYTES = 1 << 16
+LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
+
+Program = Callable[[Communicator], Any]
+
+
+def together(
+    program: Program,
+    ranks: int = 3,
+    *,
+    topology: Topology = LAPTOP,
+    memory: MemorySpec | None = None,
+    deadline_s: float = PATIENT_S,
+) -> list[Any]:
+    """What ``program`` returns on every rank."""
+
+    def main(context: RankContext) -> Any:
+        with Communicator.world(context, region_bytes=REGION_BYTES, deadline_s=deadline_s) as comm:
+            return program(comm)
+
+    return launch(main, ranks=ranks, topology=topology, memory=memory or MemorySpec(), deadline_s=PATIENT_S)
+
+
+def each_its_own(*programs: Program) -> Program:
+    return lambda comm: programs[comm.rank](comm)
+
+
+# A peer that left is given up at the second look, one that is silent after the deadline.
+SILENCE_S = 2.0
+
+
+def failures(program: Program, ranks: int = 2, deadline_s: float = PATIENT_S) -> dict[int, BaseException]:
+    with pytest.raises(RankFailures) as raised:
+        together(program, ranks, deadline_s=deadline_s)
+    return raised.value.failures
+
+
+def mine(comm: Communicator, *shape: int) -> np.ndarray:
+    """10 * rank, 10 * rank + 1, ..."""
+    return (np.arange(np.prod(shape, dtype=int), dtype=np.int32) + 10 * comm.rank).reshape(shape)
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def test_all_reduce_replaces_x() -> None:
+    def program(comm: Communicator) -> Any:
+        x = mine(comm, 2, 2)
+        assert comm.all_reduce(x) is x
+        return x.tolist()
+
+    assert together(program) == [[[30, 33], [36, 39]]] * 3
+
+
+def test_all_reduce_with_out_leaves_x_alone() -> None:
+    def program(comm: Communicator) -> Any:
+        x, out = mine(comm, 3), np.zeros(3, np.int32)
+        assert comm.all_reduce(x, "max", out) is out
+        assert x.tolist() == mine(comm, 3).tolist()
+        return out.tolist()
+
+    assert together(program) == [[20, 21, 22]] * 3
+
+
+def test_reduce_gives_the_root_alone_a_result() -> None:
+    def program(comm: Communicator) -> Any:
+        x = mine(comm, 2)
+        result = comm.reduce(x, "avg", root=1)
+        if comm.rank != 1:
+            assert x.tolist() == mine(comm, 2).tolist()
+        return None if result is None else result.tolist()
+
+    assert together(program) == [None, [10, 11], None]
+
+
+def test_broadcast() -> None:
+    def program(comm: Communicator) -> Any:
+        return comm.broadcast(mine(comm, 2), root=2).tolist()
+
+    assert together(program) == [[20, 21]] * 3
+
+
+def test_all_gather_makes_an_array_of_all_blocks() -> None:
+    def program(comm: Communicator) -> Any:
+        return comm.all_gather(mine(comm, 2, 1))
+
+    for result in together(program):
+        assert result.tolist() == [[[0], [1]], [[10], [11]], [[20], [21]]]
+
+
+def test_all_gather_in_place() -> None:
+    def program(comm: Communicator) -> Any:
+        out = np.zeros(6, np.int32)
+        own = out[2 * comm.rank : 2 * comm.rank + 2]
+        own[:] = mine(comm, 2)
+        assert comm.all_gather(own, out) is out
+        return out.tolist()
+
+    assert together(program) == [[0, 1, 10, 11, 20, 21]] * 3
+
+
+def test_gather_gives_the_root_all_blocks() -> None:
+    def program(comm: Communicator) -> Any:
+        return comm.gather(mine(comm, 2), root=2)
+
+    first, second, root = together(program)
+    assert first is None and second is None and root.tolist() == [[0, 1], [10, 11], [20, 21]]
+
+
+def test_scatter_deals_out_the_blocks_of_the_root() -> None:
+    def program(comm: Communicator) -> Any:
+        if comm.rank == 1:
+            return comm.scatter(mine(comm, 3, 2), root=1).tolist()
+        return comm.scatter(None, np.zeros((1, 2), np.int32), root=1).tolist()
+
+    assert together(program) == [[[10, 11]], [[12, 13]], [[14, 15]]]
+
+
+def test_reduce_scatter_leaves_every_rank_its_block() -> None:
+    def program(comm: Communicator) -> Any:
+        return comm.reduce_scatter(mine(comm, 6)).tolist()
+
+    assert together(program) == [[30, 33], [36, 39], [42, 45]]
+
+
+def test_all_to_all_transposes_blocks() -> None:
+    def program(comm: Communicator) -> Any:
+        return comm.all_to_all(mine(comm, 3)).tolist()
+
+    assert together(program) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+
+
+def test_all_to_all_in_place() -> None:
+    def program(comm: Communicator) -> Any:
+        x = mine(comm, 3)
+        return comm.all_to_all(x, x).tolist()
+
+    assert together(program) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+
+
+@pytest.mark.parametrize("variant", ["auto", *variants("all_reduce")])
+def test_messages_of_many_rounds(variant: str) -> None:
+    def program(comm: Communicator) -> Any:
+        x = comm.heap.empty(50_001, np.float32)
+        x[:] = np.arange(50_001) % 100 * (comm.rank + 1)
+        return (comm.all_reduce(x, variant=variant) == np.arange(50_001) % 100 * 6).all()
+
+    assert together(program) == [True] * 3
+
+
+def test_nobody_leaves_a_barrier_before_everybody_is_there() -> None:
+    arrived = set()
+
+    def program(comm: Communicator) -> Any:
+        if comm.rank:
+            comm.barrier()
+        arrived.add(comm.rank)
+        if comm.rank == 0:
+            comm.barrier()
+        return len(arrived) if comm.rank == 0 else 0 in arrived
+
+    assert all(together(program))
+
+
+def test_no_elements_and_one_rank() -> None:
+    def program(comm: Communicator) -> Any:
+        comm.barrier()
+        nothing = comm.all_reduce(np.empty(0, np.float64))
+        return nothing.shape, comm.all_gather(mine(comm, 2)).tolist(), comm.all_reduce(mine(comm, 2)).tolist()
+
+    assert together(program, ranks=1) == [((0,), [[0, 1]], [0, 1])]
+    assert together(lambda comm: comm.all_reduce(np.empty(0, np.float64)).shape, ranks=2) == [(0,), (0,)]
+
+
+@pytest.mark.parametrize("memory", [MemorySpec("shm"), MemorySpec(), MemorySpec(seed=3)], ids=str)
+def test_more_ranks_than_cards_and_several_ranks_on_a_host(memory: MemorySpec) -> None:
+    """Seven ranks on two hosts with two cards."""
+
+    def program(comm: Communicator) -> Any:
+        return comm.all_to_all(mine(comm, 7)).tolist(), comm.all_reduce(mine(comm, 40)).tolist()
+
+    for rank, (transposed, total) in enumerate(together(program, ranks=7, memory=memory)):
+        assert transposed == [10 * peer + rank for peer in range(7)]
+        assert total == [7 * k + 210 for k in range(40)]
+
+
+def test_more_cards_than_ranks() -> None:
+    assert together(lambda comm: comm.all_reduce(mine(comm, 2)).tolist(), 2, topology=SIX_CARDS) == [[10, 12]] * 2
+
+
+def test_thousands_of_small_calls() -> None:
+    """The ring wraps hundreds of times, each call's numbers are its own."""
+
+    def program(comm: Communicator) -> None:
+        x = np.zeros(1, np.int64)
+        for call in range(3000):
+            x[0] = call * (comm.rank + 1)
+            assert comm.all_reduce(x)[0] == 3 * call
+
+    together(program, ranks=2)
+
+
+# --- asynchronous calls -------------------------------------------------------------------------------------------
+
+
+def test_asynchronous_calls_run_in_the_order_they_were_made() -> None:
+    def program(comm: Communicator) -> Any:
+        x = np.ones(1, np.int64)
+        handles = [comm.all_reduce(x, async_op=True) for _ in range(5)]
+        y = comm.all_reduce(np.ones(1, np.int64))  # a synchronous one waits for its turn
+        assert all(handle.done() for handle in handles)
+        assert all(handle.wait() is x for handle in reversed(handles))
+        return [int(x[0]), int(y[0])]
+
+    assert together(program, ranks=2) == [[32, 2]] * 2
+
+
+def test_close_waits_for_what_is_under_way() -> None:
+    results = [np.ones(1, np.int64) for _ in range(2)]
+    together(lambda comm: comm.all_reduce(results[comm.rank], async_op=True) and None, ranks=2)
+    assert [int(x[0]) for x in results] == [2, 2]
+
+
+def test_an_asynchronous_error_is_raised_by_its_handle() -> None:
+    def program(comm: Communicator) -> None:
+        if comm.rank == 0:
+            handle = comm.barrier(async_op=True)
+            with pytest.raises(PeerLostError):
+                handle.wait()
+
+    together(program, ranks=2)
+
+
+def test_an_asynchronous_error_that_nobody_waited_for_is_raised_at_close() -> None:
+    found = failures(each_its_own(lambda comm: comm.barrier(async_op=True) and None, lambda comm: None))
+    assert list(found) == [0] and isinstance(found[0], PeerLostError)
+
+
+def test_calls_behind_a_failed_one_fail_at_once() -> None:
+    def program(comm: Communicator) -> None:
+        if comm.rank == 0:
+            first, second = comm.barrier(async_op=True), comm.barrier(async_op=True)
+            with pytest.raises(PeerLostError):
+                first.wait()
+            with pytest.raises(RunError, match="revoked since: rank 1 left"):
+                second.wait()
+
+    together(program, ranks=2)
+
+
+# --- groups -------------------------------------------------------------------------------------------------------
+
+
+def part_of(comm: Communicator, color: int, key: int | None = None) -> Communicator:
+    part = comm.split(color, key)
+    assert part is not None
+    return part
+
+
+def test_split_makes_a_communicator_of_every_color() -> None:
+    def program(comm: Communicator) -> Any:
+        half = part_of(comm, comm.rank % 2)
+        return half.rank, half.size, half.all_gather(mine(comm, 1)).ravel().tolist()
+
+    assert together(program, ranks=5) == [
+        (0, 3, [0, 20, 40]),
+        (0, 2, [10, 30]),
+        (1, 3, [0, 20, 40]),
+        (1, 2, [10, 30]),
+        (2, 3, [0, 20, 40]),
+    ]
+
+
+def test_split_orders_by_key_then_rank() -> None:
+    def program(comm: Communicator) -> Any:
+        other = part_of(comm, 7, key=-(comm.rank // 2))
+        return other.rank, other.members
+
+    assert together(program, ranks=4) == [(rank, (2, 3, 0, 1)) for rank in (2, 3, 0, 1)]
+
+
+def test_who_has_no_color_takes_no_part() -> None:
+    def program(comm: Communicator) -> Any:
+        part = comm.split(None if comm.rank == 1 else -4)
+        return None if part is None else part.all_reduce(mine(comm, 1)).tolist()
+
+    assert together(program) == [[20], None, [20]]
+
+
+def test_split_of_a_split_beside_its_parents() -> None:
+    def program(comm: Communicator) -> Any:
+        half = part_of(comm, comm.rank // 2)
+        single = part_of(half, half.rank)
+        results = [c.all_reduce(np.ones(1, np.int32)) for _ in range(6) for c in (single, half, comm)]
+        return [int(x[0]) for x in results]
+
+    assert together(program, ranks=4) == [[1, 2, 4] * 6] * 4
+
+
+def test_several_world_communicators_on_one_pool() -> None:
+    def main(context: RankContext) -> list[int]:
+        first = Communicator.world(context, region_bytes=REGION_BYTES)
+        second = Communicator.world(context, region_bytes=REGION_BYTES)
+        return [int(c.all_reduce(np.ones(1, np.int32))[0]) for c in (second, first, second, second, first)]
+
+    assert launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(), deadline_s=PATIENT_S) == [[2] * 5] * 2
+
+
+def test_a_pool_without_room_says_so() -> None:
+    def program(comm: Communicator) -> None:
+        while True:
+            comm = part_of(comm, 0)
+
+    with pytest.raises(ArgumentError, match=r"a communicator of 2 ranks needs .* bytes or more .* make fewer"):
+        together(program, ranks=2)
+
+
+# --- wrong arguments ----------------------------------------------------------------------------------------------
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    x.flags.writeable = False
+    return x
+
+
+MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
+    "out of another size": (
+        lambda comm, x: comm.all_reduce(x, out=np.zeros(5, np.int32)),
+        r"all_reduce: out of rank \d must have 24 bytes \(6 x i32\), it has 20 bytes, shape \(5,\)",
+    ),
+    "out of another dtype": (
+        lambda comm, x: comm.all_reduce(x, out=np.zeros(6, np.float32)),
+        "all_reduce: out is float32, the call is of i32",
+    ),
+    "blocks that do not divide": (
+        lambda comm, x: comm.all_to_all(np.zeros(5, np.int32)),
+        "all_to_all: x has 5 elements, no whole block for each of 2 ranks",
+    ),
+    "a first axis that does not divide": (
+        lambda comm, x: comm.reduce_scatter(x.reshape(3, 2)),
+        r"reduce_scatter: x of shape \(3, 2\) does not divide into 2 blocks",
+    ),
+    "complex numbers": (
+        lambda comm, x: comm.all_reduce(x.astype(np.complex64)),
+        "dtype complex64 is not supported: use one of uint8, int8, .*bfloat16",
+    ),
+    "big-endian numbers": (
+        lambda comm, x: comm.all_reduce(x.astype(">i4")),
+        "dtype >i4 is not supported",
+    ),
+    "an array with gaps": (
+        lambda comm, x: comm.all_reduce(x[::2]),
+        r"x of shape \(3,\) is not contiguous: pass np.ascontiguousarray\(x\)",
+    ),
+    "a read-only result": (
+        lambda comm, x: comm.all_reduce(read_only(x)),
+        "out is read-only, the result cannot be written to it",
+    ),
+    "arrays that overlap": (
+        lambda comm, x: comm.all_reduce(x[:4], out=x[2:]),
+        r"all_reduce: x and out of rank \d overlap; in place",
+    ),
+    "another rank's block in place": (
+        lambda comm, x: comm.all_gather(x[3:] if comm.rank == 0 else x[:3], out=x),
+        r"all_gather: x and out of rank \d overlap",
+    ),
+    "a root that is no rank": (
+        lambda comm, x: comm.broadcast(x, root=2),
+        r"broadcast: root 2 is not one of the ranks 0\.\.1",
+    ),
+    "a negative root": (
+        lambda comm, x: comm.gather(x, root=-1),
+        r"gather: root -1 is not one of the ranks 0\.\.1",
+    ),
+    "an unknown op": (
+        lambda comm, x: comm.all_reduce(x, "xor"),
+        "all_reduce takes op sum, prod, min, max, avg, not 'xor'",
+    ),
+    "an unknown variant": (
+        lambda comm, x: comm.all_gather(x, variant="two_shot"),
+        "all_gather has no variant 'two_shot': it has naive, aggregate, all, line, zero_copy",
+    ),
+    "a list": (
+        lambda comm, x: comm.all_reduce([1, 2]),  # type: ignore[arg-type]
+        "x is a list: a NumPy array is needed",
+    ),
+    "nothing to scatter to": (
+        lambda comm, x: comm.scatter(None, root=1 - comm.rank),
+        "scatter: this rank needs an array",
+    ),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_wrong_arguments_are_refused_before_anything_is_sent(misuse: str) -> None:
+    call, message = MISUSES[misuse]
+
+    def program(comm: Communicator) -> Any:
+        with pytest.raises(ArgumentError, match=message):
+            call(comm, np.zeros(6, np.int32))
+        return comm.all_reduce(mine(comm, 1)).tolist()  # the communicator goes on
+
+    assert together(program, ranks=2) == [[10]] * 2
+
+
+def test_a_pool_that_is_too_small_for_its_ranks_is_refused() -> None:
+    emulation = LAPTOP.emulation.model_copy(update={"card_bytes": 64 << 10})
+    small = LAPTOP.model_copy(update={"emulation": emulation})
+    with pytest.raises(ArgumentError, match=r"a communicator of 30 ranks needs .* bytes or more"):
+        together(lambda comm: None, ranks=30, topology=small)
+
+
+# --- ranks that disagree, and ranks that do not come --------------------------------------------------------------
+
+
+def of(count: int, dtype: str = "i4") -> np.ndarray:
+    return np.zeros(count, dtype)
+
+
+DISAGREEMENTS: dict[str, tuple[Program, Program]] = {
+    "op": (lambda c: c.all_reduce(of(4)), lambda c: c.all_reduce(of(4), "max")),
+    "dtype": (lambda c: c.all_reduce(of(4)), lambda c: c.all_reduce(of(4, "f4"))),
+    "count": (lambda c: c.all_reduce(of(4)), lambda c: c.all_reduce(of(8))),
+    "count, one large": (lambda c: c.all_gather(of(4)), lambda c: c.all_gather(of(90_000))),
+    "count of a broadcast": (lambda c: c.broadcast(of(4)), lambda c: c.broadcast(of(3))),
+    "nothing and something": (
+        lambda c: (c.all_reduce(of(0)), c.barrier()),
+        lambda c: (c.all_reduce(of(4)), c.barrier()),
+    ),
+    "variant": (lambda c: c.all_gather(of(4)), lambda c: c.all_gather(of(4), variant="all")),
+    "root of a gather": (lambda c: c.gather(of(4)), lambda c: c.gather(of(4), root=1)),
+    "root of a reduce": (lambda c: c.reduce(of(4)), lambda c: c.reduce(of(4), root=1)),
+    "collective": (lambda c: c.all_reduce(of(4)), lambda c: c.all_gather(of(4))),
+    "rooted or not": (lambda c: c.broadcast(of(4)), lambda c: c.all_gather(of(4))),
+    "order": (lambda c: (c.barrier(), c.all_reduce(of(4))), lambda c: (c.all_reduce(of(4)), c.barrier())),
+}
+
+
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_ranks_that_call_different_things_are_told_so(what: str) -> None:
+    found = failures(each_its_own(*DISAGREEMENTS[what]))
+    assert any(isinstance(error, MismatchError) for error in found.values()), found
+    assert all(isinstance(error, RunError) for error in found.values()), found
+    [mismatch, *_] = [str(error) for error in found.values() if isinstance(error, MismatchError)]
+    assert "all ranks must call the same" in mismatch and "rank 0" in mismatch and "rank 1" in mismatch
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "scatter"])
+def test_two_roots_that_only_write_are_told_so(collective: str) -> None:
+    """Nobody waits for anything in this call: it is the next one that notices."""
+
+    def program(comm: Communicator) -> None:
+        if collective == "broadcast":
+            comm.broadcast(of(4), root=comm.rank)
+        else:
+            comm.scatter(of(4), root=comm.rank)
+        comm.barrier()
+
+    assert any(isinstance(error, MismatchError) for error in failures(program).values())
+
+
+def test_a_rank_that_left_is_named() -> None:
+    found = failures(each_its_own(lambda c: c.barrier(), lambda c: None, lambda c: c.barrier()), ranks=3)
+    assert set(found) == {0, 2}
+    for error in found.values():
+        assert isinstance(error, PeerLostError) and error.ranks == (1,)
+    assert "rank 1 left; rank 0 waits in [barrier line 0 B u8] for rank 1 to ring published[1][0]" in str(found[0])
+
+
+def test_a_rank_that_left_is_named_within_a_short_deadline() -> None:
+    found = failures(each_its_own(lambda c: c.barrier(), lambda c: None), deadline_s=0.5)
+    assert isinstance(found[0], PeerLostError)
+
+
+def test_a_rank_that_gives_no_sign_of_life_is_named() -> None:
+    over = threading.Event()
+
+    def program(comm: Communicator) -> None:
+        if comm.rank == 1:
+            over.wait(PATIENT_S)
+            return
+        try:
+            comm.all_reduce(of(4))
+        finally:
+            over.set()
+
+    found = failures(program, deadline_s=SILENCE_S)
+    error = found[0]
+    assert isinstance(error, PeerLostError) and error.ranks == (1,)
+    assert "rank 1 gave no sign of life" in str(error)
+
+
+def test_a_rank_that_lives_but_does_not_come_is_a_deadline() -> None:
+    over = threading.Event()
+
+    def program(comm: Communicator) -> None:
+        if comm.rank == 1:
+            while not over.wait(0.02):
+                comm._context.session.beat()
+            return
+        try:
+            comm.all_reduce(of(4))
+        finally:
+            over.set()
+
+    found = failures(program, deadline_s=SILENCE_S)
+    assert list(found) == [0] and type(found[0]) is DeadlineError
+    assert "for rank 1 to ring published[1][0]" in str(found[0])
+
+
+def test_a_revoked_communicator_raises_at_once() -> None:
+    def program(comm: Communicator) -> None:
+        if comm.rank == 0:
+            with pytest.raises(PeerLostError):
+                comm.barrier()
+            for _ in range(100):  # each wait would take its deadline
+                with pytest.raises(RunError, match="this communicator is revoked since: rank 1 left"):
+                    comm.all_reduce(of(4))
+
+    together(program, ranks=2)
+
+
+def test_an_input_error_of_one_rank_is_what_the_caller_sees() -> None:
+    with pytest.raises(ArgumentError, match="not contiguous"):
+        together(lambda c: c.all_reduce(of(8)[::2] if c.rank == 1 else of(4)), ranks=3)
+
+
+# --- what an acceptance review found -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", ["laptop", "one-host-four-ranks", "titan2-6xcz120", "twelve-hosts", "six-cards"])
+def test_every_shipped_config_has_room_for_a_split(config: str) -> None:
+    def main(context: RankContext) -> int:
+        with Communicator.world(context) as comm:
+            return int(part_of(comm, comm.rank % 2).all_reduce(np.ones(1, np.int32))[0])
+
+    assert launch(main, ranks=4, topology=config, deadline_s=PATIENT_S) == [2] * 4
+
+
+def test_ranks_with_other_rings_are_told_so() -> None:
+    def main(context: RankContext) -> None:
+        region_bytes = REGION_BYTES if context.rank == 0 else 2 * REGION_BYTES
+        with Communicator.world(context, region_bytes=region_bytes) as comm:
+            comm.all_reduce(of(50_000))
+
+    with pytest.raises(RankFailures) as raised:
+        launch(main, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S)
+    assert any(isinstance(error, MismatchError) for error in raised.value.failures.values())
+
+
+@pytest.mark.parametrize("color", [2**70, "a", 1.5])
+def test_a_color_is_a_64_bit_number(color: Any) -> None:
+    with pytest.raises(ArgumentError, match="split takes"):
+        together(lambda comm: comm.split(color), ranks=2)
+
+
+OVERSTEPPING = """
+from collectives.builder import Builder
+from collectives.builder.recipes import algorithm
+
+@algorithm("all_reduce")
+def far_block(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset), block=40)
+            b.fold(b.output(chunk.offset), chunk, b.input(chunk.offset), block=40)
+"""
+
+
+def test_an_algorithm_that_breaks_a_rule_is_refused_before_it_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OVERSTEPPING)
+    mine = load_algorithm(f"{file}:far_block")
+    with pytest.raises(ArgumentError, match="publish of block 40, the loop has 1 a rank"):
+        together(lambda comm: comm.all_reduce(of(100), variant=mine), ranks=2)
+    file.write_text(OVERSTEPPING.replace("=40", "=0").replace("b.output(chunk", "b.output(4 + chunk"))
+    far = load_algorithm(f"{file}:far_block")
+    with pytest.raises(PlanError, match="operand dst is"):
+        together(lambda comm: comm.all_reduce(of(100), variant=far), ranks=2)
+
+
+def test_an_algorithm_whose_ranks_disagree_is_refused_before_it_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OVERSTEPPING.replace("b.nbytes, spread", "b.nbytes // (1 + b.rank), spread").replace("=40", "=0"))
+    mine = load_algorithm(f"{file}:far_block")
+    with pytest.raises(PlanError, match="builds other tables"):
+        together(lambda comm: comm.all_reduce(of(50_000), variant=mine), ranks=2)

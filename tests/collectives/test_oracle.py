@@ -1,0 +1,200 @@
+"""The oracle of `cxlemu run`: inputs are exact in any order or show it, never repeat, and give what contracts say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives.checking import oracle
+from collectives.checking.oracle import Array
+from collectives.contracts import COLLECTIVES, postcondition
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import DTYPE_NAMES, DTYPES, Call, RedOp
+from cxlemu.plan.reduction import fold
+from tests.helpers.tiers import examples
+
+MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves_data]
+REDUCING = [name for name, collective in COLLECTIVES.items() if collective.reduces]
+OPS = ["sum", "prod", "min", "max", "avg"]
+
+
+@st.composite
+def calls(draw: st.DrawFn, names: list[str] = MOVING, most_ranks: int = 9) -> Call:
+    name, dtype = draw(st.sampled_from(names)), draw(st.sampled_from(DTYPE_NAMES))
+    ranks, count = draw(st.integers(1, most_ranks)), draw(st.integers(0, 40))
+    op = draw(st.sampled_from(OPS)) if COLLECTIVES[name].reduces else "none"
+    root = draw(st.integers(0, ranks - 1))
+    return Call(name, "any", ranks, count * DTYPES[dtype].itemsize, dtype, op, root)
+
+
+def as_bytes(array: Array) -> Bytes:
+    return array.reshape(-1).view(np.uint8)
+
+
+def filled(call: Call, rank: int, seed: int = 1, serial: int = 0) -> Array:
+    array = oracle.inputs(call, rank, seed, serial)
+    assert array is not None
+    return array
+
+
+@examples(150)
+@given(calls(), st.integers(0, 1000), st.integers(0, 1000))
+def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial: int) -> None:
+    for rank in range(call.ranks):
+        right = oracle.expected(call, rank, seed, serial)
+        if right is None:
+            assert COLLECTIVES[call.collective].rooted_output
+            assert rank != call.root
+            continue
+        promised = np.empty_like(as_bytes(right))
+        for piece in postcondition(call, rank):
+            parts = [
+                as_bytes(filled(call, source, seed, serial))[at : at + piece.nbytes]
+                for source, at in piece.contributions
+            ]
+            dtype, redop = DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()]
+            promised[piece.at : piece.at + piece.nbytes] = fold(dtype, redop, parts, piece.divisor)
+        assert promised.tobytes() == right.tobytes()
+
+
+def in_order(call: Call, order: Sequence[int], serial: int = 7) -> Array:
+    """The call's result as it is folded by the engines' definition, from the left, ranks in this order."""
+    dtype, redop = DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()]
+    divisor = call.ranks if call.redop == "avg" else 1
+    folded = fold(dtype, redop, [as_bytes(filled(call, rank, 3, serial)) for rank in order], divisor)
+    return folded.view(DTYPES[call.dtype])
+
+
+@examples(150)
+@given(calls(["all_reduce"], most_ranks=64), st.randoms(), st.integers(0, 9))
+def test_every_order_of_reduction_gives_exact_elements_the_same_bits(call: Call, random: Random, serial: int) -> None:
+    right = oracle.expected(call, 0, seed=3, serial=serial)
+    assert right is not None
+    order = list(range(call.ranks))
+    random.shuffle(order)
+    wrong = oracle.wrong_elements(in_order(call, order, serial), right)
+    if not oracle.reveals_order(call):
+        assert not wrong.size
+    assert not np.any((wrong + serial) % 2 == 0)
+
+
+REVEALING = [("sum", "f32"), ("sum", "f64"), ("prod", "f32"), ("prod", "f64"), ("avg", "f32"), ("avg", "f64")]
+
+
+@pytest.mark.parametrize(("redop", "dtype"), REVEALING)
+@pytest.mark.parametrize("ranks", [3, 4, 9])
+def test_every_other_order_shows_in_a_few_lines(ranks: int, redop: str, dtype: str) -> None:
+    """But for the first two, whose order is none: a + b is b + a."""
+    call = Call("all_reduce", "any", ranks, 64 * DTYPES[dtype].itemsize, dtype, redop)
+    right = oracle.expected(call, 0, 3, 7)
+    assert right is not None
+    for one, other in combinations(range(ranks), 2):
+        order = list(range(ranks))
+        order[one], order[other] = order[other], order[one]
+        assert bool(oracle.wrong_elements(in_order(call, order), right).size) is ((one, other) != (0, 1)), order
+    apart = oracle.expected(replace(call, cluster=2), 0, 3, 7)
+    assert apart is not None and (ranks % 2 or oracle.wrong_elements(apart, right).size)
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 6])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_line_is_enough_for_most_orders_of_a_sum(ranks: int, dtype: str) -> None:
+    call = Call("all_reduce", "any", ranks, 64, dtype, "sum")
+    right = oracle.expected(call, 0, 3, 7)
+    assert right is not None
+    orders = [order for order in permutations(range(ranks)) if order[0] < order[1]][1:]
+    hidden = [order for order in orders if not oracle.wrong_elements(in_order(call, order), right).size]
+    assert len(hidden) * 20 <= len(orders), hidden
+
+
+@examples(100)
+@given(calls(["all_reduce", "reduce_scatter"], most_ranks=20), st.randoms(), st.integers(0, 9))
+def test_no_order_errs_by_more_than_the_slack(call: Call, random: Random, serial: int) -> None:
+    call = replace(call, fold_order="uniform")
+    right, slack = (which(call, 0, 3, serial) for which in (oracle.expected, oracle.slack))
+    assert right is not None and (slack is not None) is oracle.reveals_order(call)
+    if slack is None or call.collective != "all_reduce":
+        return
+    order = list(range(call.ranks))
+    random.shuffle(order)
+    assert not oracle.wrong_elements(in_order(call, order, serial), right, slack).size
+    stale = [as_bytes(filled(call, rank, 3, serial - (rank == 1))) for rank in order]
+    dtype, redop = DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()]
+    got = fold(dtype, redop, stale, call.ranks if redop is RedOp.AVG else 1).view(DTYPES[call.dtype])
+    assert oracle.wrong_elements(got, right, slack).size == right.size
+
+
+def test_slack_is_of_what_an_algorithm_with_its_own_order_gives_each_rank() -> None:
+    call = Call("all_reduce", "any", 3, 64, "f32", "sum", fold_order="uniform")
+    assert oracle.held_by_all(call) and not oracle.held_by_all(replace(call, collective="reduce"))
+    assert not oracle.held_by_all(replace(call, collective="reduce_scatter"))
+    assert oracle.slack(replace(call, fold_order="rank"), 0, 1, 0) is None
+    assert oracle.slack(replace(call, collective="reduce"), 1, 1, 0) is None  # the root alone
+    slack = oracle.slack(call, 0, 1, 0)
+    assert slack is not None
+    assert np.all(slack[0, ::2] == 0) and np.all(slack[0, 1::2] > 0)  # some elements are exact in any order
+    right = np.array([[1.0, np.nan]], np.float32)
+    assert oracle.wrong_elements(np.array([np.nan, 1.0], np.float32), right, np.ones((1, 2))).tolist() == [0, 1]
+
+
+@examples(150)
+@given(calls(most_ranks=64), st.integers(0, 10**6))
+def test_every_element_changes_from_call_to_call(call: Call, serial: int) -> None:
+    before, after = filled(call, call.root, 1, serial), filled(call, call.root, 1, serial + 1)
+    assert oracle.wrong_elements(before, after).size == before.size
+
+
+@examples(100)
+@given(calls(["all_reduce"]), st.data())
+def test_what_one_peer_left_from_the_last_call_makes_every_sum_and_product_wrong(
+    call: Call, data: st.DataObject
+) -> None:
+    call = replace(call, redop=data.draw(st.sampled_from(["sum", "prod"])))
+    stale = data.draw(st.integers(0, call.ranks - 1))
+    parts = [as_bytes(filled(call, rank, 1, 5 - (rank == stale))) for rank in range(call.ranks)]
+    got = fold(DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()], parts).view(DTYPES[call.dtype])
+    right = oracle.expected(call, 0, 1, 5)
+    assert right is not None
+    assert oracle.wrong_elements(got, right).size == right.size
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_inputs_differ_by_rank_and_by_seed(name: str) -> None:
+    call = Call(name, "any", 3, 64 * 4, "f32", "sum" if COLLECTIVES[name].reduces else "none", root=1)
+    taking = [rank for rank in range(3) if oracle.takes_input(call, rank)]
+    seen = {filled(call, rank, seed).tobytes() for rank in taking for seed in (0, 1)}
+    assert len(seen) == 2 * len(taking)
+
+
+def test_an_average_that_is_no_whole_number_truncates_or_rounds_once() -> None:
+    for dtype in ("i8", "bf16"):  # 20 ranks leave no room for multiples of 20
+        call = Call("all_reduce", "any", 20, 64 * DTYPES[dtype].itemsize, dtype, "avg")
+        totals = sum(filled(call, rank).astype(np.int64) for rank in range(20))
+        assert np.any(totals % 20)
+        exact = np.trunc(totals / 20) if dtype == "i8" else totals / 20
+        right = oracle.expected(call, 0, 1, 0)
+        assert right is not None
+        assert right.tobytes() == exact.astype(DTYPES[dtype]).tobytes()
+
+
+def test_sums_that_could_not_be_exact_are_refused() -> None:
+    oracle.check_exact(Call("all_reduce", "any", 255, 8, "bf16", "sum"))
+    oracle.check_exact(Call("all_reduce", "any", 5000, 8, "u8", "sum"))  # integer sums wrap
+    with pytest.raises(ArgumentError, match="at most 255 ranks or a wider dtype"):
+        oracle.check_exact(Call("all_reduce", "any", 256, 8, "bf16", "sum"))
+    with pytest.raises(ArgumentError, match="at most 127 ranks"):
+        oracle.check_exact(Call("all_reduce", "any", 128, 8, "i8", "avg"))
+
+
+def test_wrong_elements_compares_bits_not_values() -> None:
+    right = np.array([np.nan, 0.0, 1.0], np.float32)
+    assert oracle.wrong_elements(right.copy(), right).tolist() == []
+    assert oracle.wrong_elements(np.array([np.nan, -0.0, 2.0], np.float32), right).tolist() == [1, 2]

@@ -1,0 +1,158 @@
+"""Budgets of seconds hold within large steps, too: shown with clocks that the tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collectives.algorithms.catalog import build, recipe
+from cxlemu.plan import Call
+from faults.campaign import run as campaign
+from faults.campaign.judge import Judgement
+from faults.campaign.run import Judged, Runner
+from faults.campaign.spec import Spec
+from faults.explore import check, core, search
+from faults.explore.operations import Steps, Store, Wait
+from faults.explore.plans import tiny_layout
+from faults.explore.programs import protocol
+from faults.explore.result import Budget, Exploration, Finding, Kind
+from faults.lockstep import counterexample as witness
+from faults.lockstep.schedule import Step
+from faults.machine.state import State
+from faults.machine.steps import Machine
+from faults.verdict import Verdict
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@protocol("a", "b")
+def stores(rank: int, ranks: int) -> Steps[None]:
+    yield Store("ab"[rank], 1)
+
+
+@protocol("a", "b")
+def waits(rank: int, ranks: int) -> Steps[None]:
+    yield Wait("ab"[rank], 1)
+
+
+# --- explore
+
+
+def test_the_second_search_of_a_livelock_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given = Clock(), list[float]()
+    loops = Exploration(Verdict.VIOLATION, 1, 1, 0.0, Finding(Kind.LIVELOCK, 0, "round and round"))
+
+    def explore(machine: Machine, budget: Budget, **flags: bool) -> Exploration:
+        given.append(budget.seconds)
+        clock.now_s += 50
+        if flags.get("lazy", True):
+            return loops
+        return replace(
+            loops, verdict=Verdict.UNKNOWN, finding=None, reason=f"the budget of {budget.seconds:g} s is spent"
+        )
+
+    monkeypatch.setattr(check.time, "monotonic", clock)
+    monkeypatch.setattr(core, "explore", explore)
+    found = check.exhaustive(Machine(stores.program(2)), Budget(seconds=75), "native")
+    assert given == [75, 25]
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, "the budget of 75 s is spent")
+
+
+def test_a_livelock_is_shown_as_it_was_found_when_the_budget_is_spent() -> None:
+    machine = Machine(waits.program(2))
+    _, schedule = search.shown_barest(machine, (), end=0.0)
+    assert schedule == ()
+
+
+def test_looking_for_states_without_an_end_is_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, endless = Clock(), search._Search.endless
+
+    def later(its: search._Search) -> State | None:
+        clock.now_s = 76.0
+        return endless(its)
+
+    monkeypatch.setattr(search.time, "monotonic", clock)
+    monkeypatch.setattr(search._Search, "endless", later)
+    found = search.explore(Machine(stores.program(2)), Budget(seconds=75))
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, "the budget of 75 s is spent")
+
+
+def test_ends_are_judged_without_working_out_the_schedule_of_each() -> None:
+    asked: list[object] = []
+
+    class Outcomes(dict[Any, Any]):
+        def __getitem__(self, outcome: object) -> Any:
+            asked.append(outcome)
+            return super().__getitem__(outcome)
+
+    def accepts(memory: object, results: object) -> None:
+        pass
+
+    machine = Machine(stores.program(2))
+    found = core.explore(machine)
+    seen = replace(found, outcomes=Outcomes(found.outcomes))
+    assert check.judge_ends(replace(stores, final=accepts), machine, seen).verdict == Verdict.OK
+    assert asked == [] and len(seen.outcomes) > 0
+
+
+# --- executions that show what a proof says
+
+
+def test_a_witness_is_looked_for_no_longer_within_one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = build(recipe("all_gather", "naive"), tiny_layout(2, lines=3), Call("all_gather", "naive", 2, 64, "u8"))
+    clock, steps = Clock(), list[Step]()
+
+    def orders(plans: object, near: object) -> Iterator[Callable[[Sequence[Step]], Step]]:
+        def choose(choices: Sequence[Step]) -> Step:
+            clock.now_s += 1
+            steps.append(choices[0])
+            return choices[0]
+
+        while True:
+            yield choose
+
+    monkeypatch.setattr(witness, "orders", orders)
+    monkeypatch.setattr(witness, "thread_time", clock)
+    assert witness.witness([plan] * 200, budget_s=10) is None
+    assert len(steps) == witness.BETWEEN_LOOKS  # of some 3,700 of one execution
+
+
+# --- campaigns
+
+
+class Busy(Executor):
+    """A worker that judges one case and is busy for ever after."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.begun += 1
+        if self.begun == 1:
+            future.set_result(function(*args, **kwargs))
+        return future
+
+
+def test_a_campaign_drops_what_no_worker_has_begun_when_its_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(campaign.time, "monotonic", clock)
+    sweep = Spec(collectives=("broadcast",), variants=("naive",), kinds=("nature",)).sweep(20)
+
+    def judge(case: object) -> Judged:
+        clock.now_s = 61.0
+        return Judged(Judgement("wrong bytes", "r", "p"), 61.0)
+
+    result = Runner(sweep, Busy, workers=1, budget_s=60, judge=judge).run()
+    assert (len(result.judged), result.complete, result.exit_code) == (1, False, 1)
+    assert [finding.shrunk for finding in result.findings] == [False]  # no time was left for that

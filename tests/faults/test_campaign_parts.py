@@ -1,0 +1,240 @@
+"""What campaigns are made of: making things smaller, journals, specifications, cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cxlemu.errors import ArgumentError, ConfigError, TokenError
+from faults.campaign.case import Case
+from faults.campaign.journal import Journal
+from faults.campaign.minimize import fewer, smaller
+from faults.campaign.shrink import simpler
+from faults.campaign.spec import Spec
+from tests.helpers.tiers import examples
+
+# --- fewer ---------------------------------------------------------------------------------------------------
+
+
+@examples(200)
+@given(st.integers(1, 40), st.data())
+def test_exactly_the_needed_items_remain(count: int, data: st.DataObject) -> None:
+    needed = data.draw(st.sets(st.integers(0, count - 1), max_size=6))
+    asked: list[int] = []
+
+    def fails(items: Sequence[int]) -> bool:
+        asked.append(len(items))
+        return needed <= set(items)
+
+    assert fewer(range(count), fails) == sorted(needed)
+    assert max(asked, default=0) < count  # never about what is known to fail
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 30))
+def test_no_single_item_can_be_taken_from_what_remains(items: list[int], least: int) -> None:
+    def fails(some: Sequence[int]) -> bool:
+        return sum(some) >= least
+
+    kept = fewer(items, fails)
+    if sum(items) >= least:
+        assert sum(kept) >= least
+        assert all(sum(kept) - item < least for item in kept)
+
+
+def test_smaller_follows_the_boldest_step_that_still_fails() -> None:
+    asked = []
+
+    def fails(value: int) -> bool:
+        asked.append(value)
+        return value >= 37
+
+    assert smaller(100, lambda n: (n // 2, n - 1), fails) == 37
+    assert asked[:3] == [50, 25, 49]
+
+
+# --- journals ------------------------------------------------------------------------------------------------
+
+CAMPAIGN = {"spec": {"ranks": [2]}, "seeds": 3}
+
+
+def written(path: Path, *records: dict[str, object]) -> Path:
+    with Journal(path, CAMPAIGN) as journal:
+        for record in records:
+            journal.add(record)
+    return path
+
+
+def test_a_journal_remembers(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", {"case": "a", "n": 1}, {"case": "b"})
+    with Journal(path, CAMPAIGN) as journal:
+        assert journal.done == [{"case": "a", "n": 1}, {"case": "b"}]
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_journal_that_was_cut_off_goes_on_from_its_last_whole_line(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path / "j", {"case": "a"}, {"case": "b"})  # the last line has 13 bytes
+    path.write_bytes(path.read_bytes()[:-cut])
+    with Journal(path, CAMPAIGN) as journal:
+        assert journal.done == [{"case": "a"}]
+        journal.add({"case": "c"})
+    with Journal(path, CAMPAIGN) as journal:
+        assert journal.done == [{"case": "a"}, {"case": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"hello\n", "line 1 is not a campaign's"),
+        (b'{"journal":1,"campaign":{}}', "line 1 is not a campaign's"),  # perhaps somebody's other file
+        (b"[" * 100_000 + b"\n", "line 1 is not a campaign's"),
+        (b'{"journal":2}\n', "line 1 is not a campaign's"),
+        (b'{"journal":1,"campaign":{"seeds":4}}\n', "is of another campaign"),
+        (json.dumps({"journal": 1, "campaign": CAMPAIGN}).encode() + b"\n[]\n", "line 2 is not a campaign's"),
+        (json.dumps({"journal": 1, "campaign": CAMPAIGN}).encode() + b'\n{"case":3}\n', "line 2 is not a campaign's"),
+    ],
+)
+def test_a_file_that_is_no_journal_of_this_campaign_is_left_as_it_is(
+    tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match=sentence):
+        Journal(path, CAMPAIGN)
+    assert path.read_bytes() == content
+
+
+def test_a_directory_is_no_journal(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="not a regular file"):
+        Journal(tmp_path, CAMPAIGN)
+
+
+# --- specifications and cases --------------------------------------------------------------------------------
+
+FILE = """
+collectives: [all_gather, barrier]
+variants: [naive, line]
+ranks: [2, 3]
+sizes: [60, 4K]
+kinds: [nature, crash]
+launches: [lockstep, turns]
+"""
+
+
+def test_every_combination_is_a_case_and_seeds_come_outermost(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(FILE)
+    sweep = Spec.load(str(tmp_path / "c.yaml")).sweep(5)
+    cases = list(sweep)
+    # all_gather: 2 variants, 2 numbers of ranks, 2 sizes; barrier has one of the variants, and no sizes;
+    # in lockstep there is nature alone
+    assert len(cases) == len(sweep) == 5 * (1 + 2) * (2 * 2 * 2 + 2)
+    assert len({case.id for case in cases}) == len(cases)
+    assert [case.script.seed for case in cases] == sorted(case.script.seed for case in cases)
+    assert {case.nbytes for case in cases if case.ranks == 3 and case.collective == "all_gather"} == {20, 4096 // 3}
+
+
+def test_cases_and_their_ids_do_not_depend_on_the_run() -> None:
+    spec = Spec(collectives=("broadcast",), variants=("naive",), ranks=(2,), kinds=("poison", "flip_payload"))
+    first, second = (list(spec.sweep(20)) for _ in range(2))
+    assert first == second
+    assert [case.id for case in first] == [case.id for case in second]
+    places = {(case.script.faults[0].rank, case.script.faults[0].when) for case in first}
+    assert len(places) > 10  # seeds do move the faults about
+
+
+def test_a_topology_stands_for_the_default_campaign_on_it(tmp_path: Path) -> None:
+    assert Spec.load("laptop") == Spec(config="laptop")
+    text = (Path(__file__).parents[2] / "configs/laptop.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("name: laptop", "name: mine"))
+    spec = Spec.load(str(tmp_path / "mine.yaml"))
+    case = next(iter(spec.sweep(1)))
+    (tmp_path / "mine.yaml").unlink()
+    again = Case.parse(json.loads(json.dumps(case.plain())))  # a token needs no file
+    assert again.plain() == case.plain()
+    assert again.topology.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ranks: [0]", "c.yaml:1: ranks"),
+        ("ranks: [65]", "c.yaml:1: ranks"),
+        ("collective: [all_reduce]", "did you mean collectives"),
+        ("launches: [lockstep, fork]", "c.yaml:1: launches"),
+        ("sizes: [1T]", "c.yaml:1: sizes"),
+        ("sizes: [-1]", "c.yaml:1: sizes"),
+        ("collectives: []", "c.yaml:1: collectives"),
+        ("- a", "mapping"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "c.yaml").write_text(text + "\n")
+    with pytest.raises(ConfigError, match=sentence):
+        Spec.load(str(tmp_path / "c.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (Spec(collectives=("all_redcue",)), "there is no collective 'all_redcue'"),
+        (Spec(variants=("nonsense",)), "no variant 'nonsense'"),
+        (Spec(kinds=("crush",)), "there is no fault 'crush'"),
+        (Spec(kinds=()), "0 cases"),
+        (Spec(mutant="x"), "a mutant is written"),
+        (Spec(mutant="0.0.99:delete", collectives=("barrier",)), "has no mutant"),
+        (Spec(algorithms=("nowhere.py:f",)), "there is no file"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_runs(spec: Spec, sentence: str) -> None:
+    with pytest.raises(ArgumentError, match=sentence):
+        spec.sweep(1)
+
+
+def test_too_many_cases_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="at most 1000000"):
+        Spec(collectives=("barrier",)).sweep(1_000_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ranks": 0},
+        {"ranks": "2"},
+        {"collective": "../x"},
+        {"config": "../../etc/passwd"},
+        {"calls": 10**9},
+        {"moves": "x"},
+        {"more": 1},
+        {"script": {"faults": [{"kind": "nonsense", "rank": 0, "when": {"instruction": 0}}]}},
+        {"algorithm_sha256": "x"},
+    ],
+)
+def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) -> None:
+    body = Case(collective="barrier", variant="line", ranks=2, nbytes=0).plain() | change
+    with pytest.raises(TokenError, match="another version, or no case") as caught:
+        Case.parse(body)
+    assert "\n" not in str(caught.value)
+
+
+@examples(50)
+@given(
+    ranks=st.integers(2, 6),
+    nbytes=st.integers(0, 500),
+    calls=st.integers(1, 8),
+    seed=st.integers(0, 2**32),
+    launch=st.sampled_from(["lockstep", "turns", "threads", "processes"]),
+)
+def test_simpler_cases_always_end(ranks: int, nbytes: int, calls: int, seed: int, launch: str) -> None:
+    engine = "reference" if launch in ("lockstep", "turns") else "native"
+    body = {"collective": "broadcast", "variant": "naive", "ranks": ranks, "nbytes": nbytes, "calls": calls}
+    case = Case.parse(body | {"launch": launch, "engine": engine, "script": {"seed": seed}})
+    smallest = smaller(case, simpler, lambda candidate: True)
+    assert (smallest.ranks, smallest.launch) == (2, "lockstep" if launch == "lockstep" else "turns")
+    assert smallest.calls == (1 if launch == "lockstep" else calls)
+    assert smallest.nbytes == min(nbytes, 1)
+    assert smallest.script.seed == 0

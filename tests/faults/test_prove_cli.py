@@ -1,0 +1,157 @@
+"""``cxlemu prove``: rows, verdicts and exit codes, a violation told, shown and replayed, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+FORGETFUL = """
+from collectives.builder.recipes import algorithm
+from cxlemu.plan import Op
+
+@algorithm("all_gather")
+def forgets(b):
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.copy(b.output(b.rank * b.nbytes + chunk.offset), b.input(chunk.offset), chunk.nbytes)
+            b.publish(chunk, b.input(chunk.offset))
+            for peer in b.peers:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
+    for name, stream in b._streams.items():
+        b._streams[name] = [i for i in stream if i.op != Op.{forgotten}]
+"""
+
+
+def prove(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["prove", *arguments])
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
+
+
+def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
+    result = prove("-n", "2-3", "-b", "256", "--json", str(tmp_path / "proofs.json"))
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "proofs.json").read_text())
+    assert (document["verdict"], document["complete"]) == ("ok", True)
+    rows = document["rows"]
+    assert len(rows) == 2 * 53 and {row["verdict"] for row in rows} == {"ok"}
+    assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 53), (3, 53)]
+    assert "106 of 106 proofs: 106 ok, 0 violation, 0 unknown" in result.output
+
+
+def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
+    chosen = ("all_reduce", "reduce_scatter", "-n", "2", "-b", "64", "-e", "1K", "--variant", "all,two_shot,zero_copy")
+    result = prove(*chosen, "-f", "4", "--in-place", "--json", str(tmp_path / "proofs.json"))
+    assert result.exit_code == 0, result.output
+    found = [(row["collective"], row["variant"], row["bytes"]) for row in rows_of(tmp_path / "proofs.json")]
+    sizes = (64, 256, 1024)
+    assert found == [
+        *(("all_reduce", "all", size) for size in sizes),
+        *(("reduce_scatter", "all", size) for size in sizes),
+        *(("all_reduce", "two_shot", size) for size in sizes),
+        *(("all_reduce", "zero_copy", size) for size in sizes),
+        *(("reduce_scatter", "zero_copy", size) for size in sizes),
+    ]
+
+
+def test_plans_that_carry_checksums(tmp_path: Path) -> None:
+    result = prove("--integrity", "crc32c", "-n", "2-4", "-b", "256", "--json", str(tmp_path / "proofs.json"))
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "proofs.json").read_text())
+    rows = document["rows"]
+    assert document["integrity"] == "crc32c" and {row["verdict"] for row in rows} == {"ok"}
+    assert {row["variant"] for row in rows} == {
+        "naive",
+        "aggregate",
+        "all",
+        "two_shot",
+        "zero_copy",
+        "doubling",
+        "binomial",
+    }
+    assert len(rows) == 3 * 35
+
+
+def test_an_algorithm_of_the_users_own() -> None:
+    one = ("-n", "2-4", "-b", "1K", "-o", "sum", "-d", "f32", "--out-of-place")
+    result = prove("--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce", *one)
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 calls: 3 ok" in result.output
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "rule", "words"),
+    [("INVALIDATE", "fresh", "did not invalidate it after the wait"), ("FENCE", "landed", "did not fence before")],
+)
+def test_a_mistake_is_told_and_shown(tmp_path: Path, forgotten: str, rule: str, words: str) -> None:
+    (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", forgotten))
+    file = tmp_path / "proofs.json"
+    one = ("-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--json", str(file))
+    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", *one)
+    assert result.exit_code == 1, result.output
+    assert words in result.output and "executed: wrong bytes" in result.output
+    [row] = rows_of(file)
+    assert (row["verdict"], row["rule"]) == ("violation", rule)
+    assert words in row["reason"] and row["schedule"] and row["shown"]
+    assert {"rank", "stream", "instruction", "card", "line", "call"} <= row.keys()
+
+
+def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path) -> None:
+    """What a reader of stale bytes sees is damage that is none."""
+    (tmp_path / "mine.py").write_text(FORGETFUL.replace("{forgotten}", "INVALIDATE"))
+    own = ("--algorithm", f"{tmp_path}/mine.py:forgets")
+    result = prove(*own, "-n", "2", "-b", "256", "-d", "f32", "--out-of-place", "--integrity", "crc32c")
+    assert result.exit_code == 1, result.output
+    assert "did not invalidate it after the wait" in result.output
+    assert "executed: damage that is none: what rank" in result.output
+    [again] = [line for line in result.output.splitlines() if line.startswith("  again: ")]
+    replayed = CliRunner().invoke(main, [*again.split()[2:]])
+    assert replayed.exit_code == 1 and "fails again, exactly as recorded: damage" in replayed.output, replayed.output
+
+
+def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
+    text = FORGETFUL.replace("if i.op != Op.{forgotten}]", "]\n    from cxlemu.plan import Instruction\n")
+    (tmp_path / "mine.py").write_text(
+        text + "    b._streams['publish'].append(Instruction(Op.SIGNAL, arg=0 if b.rank else 5))\n"
+        "    b._streams['retrieve'].append(Instruction(Op.SIGNAL, arg=5))\n"
+    )
+    result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "-d", "f32", "--out-of-place")
+    assert result.exit_code == 3, result.output
+    assert "it has no one writer" in result.output and "1 unknown" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nonsense",), "no collective 'nonsense'"),
+        (("broadcast", "--variant", "two_shot"), "broadcast has no variant 'two_shot'"),
+        (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
+        (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),
+        (("-b", "4K", "-e", "8"), "is more than"),
+        (("--integrity", "crc32c", "barrier"), "barrier has no variant that carries checksums"),
+        (("--integrity", "crc32c", "--variant", "all,line"), "the line variant carries its payload where"),
+        (("-c", "no-such-machine"), "no-such-machine"),
+        (("--json", "/nowhere/proofs.json"), "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    result = prove(*arguments)
+    assert result.exit_code == 2
+    assert words in result.output and result.output.count("\n") == 1
+
+
+def test_ranks_out_of_bounds_are_a_usage_error() -> None:
+    assert prove("-n", "0").exit_code == 2
+    assert prove("-n", "4-2").exit_code == 2

@@ -1,0 +1,128 @@
+"""Tokens of what mutation testing shows: any calls on one ring, a mistake in some, a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from cxlemu.plan import Op
+from faults.campaign.calls_token import token_of
+from faults.lockstep.counterexample import Kind
+from faults.lockstep.orders import hasty
+from faults.mutate.cases import Case
+from faults.mutate.mutants import Mutant, apply
+from faults.mutate.trial import Trial
+from faults.replay.token import Token, parse
+
+
+def cxlemu(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def shown_token(mutant: str = "1.0.7:delete", case: Case = Case("all_gather", "naive", 2)) -> Token:  # noqa: B008
+    trial = Trial(case)
+    program = trial.program(1)
+    shown = program.with_plan(trial.plan, apply(trial.plan, Mutant.parse(mutant))).run(hasty(1))
+    assert shown.kind is Kind.WRONG
+    return token_of(program.plans, shown, mutated=trial.plan, mutant=mutant)
+
+
+@pytest.mark.parametrize("variant", ["naive", "zero_copy"])
+def test_an_execution_is_reproduced_from_its_token(variant: str) -> None:
+    trial = Trial(Case("all_gather", variant, 2))
+    stream, at = next(
+        (stream, at)
+        for stream, one in enumerate(trial.plan.part(1).streams)
+        for at, instruction in enumerate(one.instructions)
+        if instruction.op is Op.INVALIDATE
+    )
+    word = str(shown_token(f"1.{stream}.{at}:delete", trial.case))
+    result = cxlemu("replay", word)
+    assert result.exit_code == 1, result.output
+    assert "fails again, exactly as recorded: wrong bytes" in result.output
+
+
+def test_it_can_be_drawn(tmp_path: Path) -> None:
+    assert cxlemu("replay", shown_token(), "--svg", tmp_path / "p.svg").exit_code == 1
+    assert ">reads v2, should be v3<" in (tmp_path / "p.svg").read_text()
+
+
+def changed(**changes: Any) -> Token:
+    token = shown_token()
+    return Token(token.kind, dict(token.body) | changes)
+
+
+def test_plans_that_have_changed_since_are_noticed() -> None:
+    result = cxlemu("replay", changed(plans="0" * 64))
+    assert result.exit_code == 1
+    assert "the plans that are made here are others than those that failed" in result.output
+
+
+def test_without_its_mistake_it_does_not_fail() -> None:
+    calls = [{name: value for name, value in call.items() if name != "mutant"} for call in shown_token().body["calls"]]
+    result = cxlemu("replay", changed(calls=calls))
+    assert result.exit_code == 0
+    assert "does not fail any more" in result.output
+
+
+RING = dict(shown_token().body["ring"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"calls": []},
+        {"calls": [{"collective": "all_gather"}]},
+        {"ring": RING | {"slots": 0}},
+        {"ring": RING | {"slots": 4096, "slot_card_bytes": 1 << 26}},
+        {"ring": RING | {"ranks": 3}},
+        {"moves": "x"},
+        {"moves": [["jump", 1]]},
+        {"plans": "x"},
+        {"more": 1},
+        {"algorithm": "x.py:f"},
+    ],
+)
+def test_a_foreign_token_is_one_sentence(changes: dict[str, Any]) -> None:
+    result = cxlemu("replay", changed(**changes))
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1 and result.output.startswith("cxlemu: ")
+
+
+def test_mutate_prints_the_command() -> None:
+    result = cxlemu("mutate", "all_gather", "--case", "all_gather naive 2 ranks", "--mutant", "1.0.7:delete")
+    (word,) = [line.split()[-1] for line in result.output.splitlines() if line.startswith("again: cxlemu replay ")]
+    assert parse(word).kind == "calls"
+    assert cxlemu("replay", word).exit_code == 1
+
+
+OWN = """
+from collectives.builder.recipes import algorithm
+
+@algorithm("broadcast")
+def mine(b):
+    for chunks in b.rounds(b.nbytes, blocks=1, spread="cards"):
+        for chunk in chunks:
+            if b.rank == b.root:
+                b.publish(chunk, b.input(chunk.offset), block=0)
+                b.copy(b.output(chunk.offset), b.input(chunk.offset), chunk.nbytes)
+            elif b.rank == (b.root + 1) % b.ranks:  # and nobody else
+                b.retrieve(b.output(chunk.offset), chunk, b.root, block=0)
+"""
+
+
+def test_a_violation_that_the_prover_finds_has_a_token(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    own = f"{tmp_path / 'own.py'}:mine"
+    result = cxlemu("prove", "--algorithm", own, "-n", 3, "-b", 600)
+    assert result.exit_code == 1, result.output
+    (command,) = [line.split("again: ")[1] for line in result.output.splitlines() if "again: " in line]
+    assert command.endswith(f" --algorithm {own}")
+    again = cxlemu(*command.split()[1:])
+    assert again.exit_code == 1, again.output
+    assert "fails again, exactly as recorded: wrong bytes" in again.output
+    assert cxlemu("replay", command.split()[2]).exit_code == 2  # executes nothing that a token names

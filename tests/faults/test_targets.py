@@ -1,0 +1,246 @@
+"""Every tool takes every plan: an algorithm of one's own, and a plan that was saved, resolved in one way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from collectives.algorithms.catalog import build, recipe
+from cxlemu.cli import main
+from cxlemu.plan import Call, file
+from faults.explore.plans import tiny_layout
+from faults.mutate.mutants import Mutant, apply
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_all_reduce.py"
+OWN = f"{EXAMPLE}:my_all_reduce"
+ON_LAPTOP = ["-c", "laptop", "--region-bytes", "4K"]
+
+# A rank retrieves a round's block when it has said that it is done with that round.
+LATE = """
+from collectives.builder import Builder
+from collectives.builder.recipes import algorithm
+
+@algorithm("broadcast")
+def late(b: Builder) -> None:
+    rounds = b.rounds(b.nbytes, writers=[b.root], spread="cards")
+    for chunk in [chunk for chunks in rounds for chunk in take(b, chunks)]:
+        b._read(b.output(chunk.offset), chunk, b.root, 0)  # the word itself refuses a round that is over
+    if b.rank == b.root:
+        b.copy(b.output(), b.input(), b.nbytes)
+
+def take(b, chunks):
+    if b.rank != b.root:
+        return chunks
+    for chunk in chunks:
+        b.publish(chunk, b.input(chunk.offset))
+    return []
+
+@algorithm("broadcast")
+def outside(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, writers=[b.root], spread="cards"):
+        for chunk in take(b, chunks):
+            b._read(b.output(chunk.offset), chunk._replace(slot_offset=1 << 40), b.root, 0)
+"""
+
+
+def cxlemu(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """An all_reduce of two ranks on a small ring."""
+    path = tmp_path / "mine.plan"
+    cxlemu("plan", "save", "all_reduce", "-n", 2, "-b", 256, "-o", "max", *ON_LAPTOP, "-O", path)
+    return path
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(LATE)
+    return path
+
+
+# --- what each tool makes of a saved plan
+
+
+def test_run_takes_all_that_the_file_says(saved: Path, tmp_path: Path) -> None:
+    for engine in ("native", "reference"):
+        flags = ["-c", "laptop", "--launch", "threads", "--engine", engine, "--json", tmp_path / "run.json"]
+        cxlemu("run", saved, *flags, "--iters", 2)
+        document = json.loads((tmp_path / "run.json").read_text())
+        [row] = document["rows"]
+        assert (row["collective"], row["size_bytes"], row["redop"], row["wrong"]) == ("all_reduce", 256, "max", 0)
+        assert row["chosen_by"] == "user"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["broadcast"],
+        ["reduce", "-r", "1", "-o", "avg", "--in-place"],
+        ["all_gather", "--in-place"],
+        ["scatter", "--variant", "zero_copy"],
+        ["barrier"],
+    ],
+    ids=lambda words: "-".join(words),
+)
+def test_run_and_simulate_take_plans_of_every_kind(asked: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.plan"
+    cxlemu("plan", "save", *asked, "-n", 3, "-b", "3K", "-c", "laptop", "-O", path)
+    done = cxlemu("run", path, "-c", "laptop", "--launch", "threads", "--iters", 2)
+    assert "1 result, 0 wrong" in done.output
+    assert "1 result, 0 wrong" in cxlemu("simulate", path, "-c", "laptop", "--check").output
+
+
+def test_explore_takes_a_saved_plan_on_its_own_ring(saved: Path) -> None:
+    assert "all_reduce line of 256 B, 2 ranks: ok, in every execution" in cxlemu("explore", saved).output
+    assert "2 ranks a host, 2 calls, 2 ranks: ok" in cxlemu("explore", saved, "--cluster", 2, "--calls", 2).output
+
+
+def test_mutate_takes_a_saved_plan_and_its_mutant_replays(saved: Path) -> None:
+    done = cxlemu("mutate", saved, "--mutant", "0.0.2:delete")
+    again = next(line for line in done.output.splitlines() if line.startswith("again: "))
+    assert again.endswith(f" --algorithm {saved}")
+    cxlemu(*again.split()[2:], code=1)
+
+
+def test_faults_are_swept_over_a_saved_plan(saved: Path, tmp_path: Path) -> None:
+    cxlemu(
+        "faults",
+        "sweep",
+        saved,
+        "-c",
+        "laptop",
+        "--fault",
+        "kill",
+        "--sample",
+        4,
+        "--json",
+        tmp_path / "s.json",
+        "-j",
+        1,
+    )
+    document = json.loads((tmp_path / "s.json").read_text())
+    assert (document["ranks"], document["bytes"]) == (2, 256)
+    assert [row["scenarios"] for row in document["rows"]] == [4]
+
+
+# --- --algorithm, whose collective is inferred
+
+
+def test_every_tool_takes_an_algorithm_and_infers_its_collective(tmp_path: Path) -> None:
+    assert "my_all_reduce" in cxlemu("simulate", "--algorithm", OWN, "-n", 3, "-b", "1K", "-e", "1K", "--check").output
+    assert "all_reduce my_all_reduce of 128 B" in cxlemu("explore", "--algorithm", OWN).output
+    swept = cxlemu("faults", "sweep", "--algorithm", OWN, "--fault", "kill", "--sample", 3, "-j", 1)
+    assert "my_all_reduce" in swept.output
+    flags = ["--case", "all_reduce my_all_reduce 2 ranks", "-j", 1, "--json", tmp_path / "m.json"]
+    cxlemu("mutate", "--algorithm", OWN, *flags)
+    summary = json.loads((tmp_path / "m.json").read_text())["summary"]
+    assert summary["killed"] > summary["equivalent"] > 0 == summary["survived"]
+
+
+def test_a_plan_that_is_wrong_is_not_mutated(written: Path) -> None:
+    done = cxlemu("mutate", "--algorithm", f"{written}:late", code=1)
+    assert "broadcast late 2 ranks: violation before anything is mutated: rank 0 overwrites" in done.output
+
+
+# --- rules come first
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explore"],
+        ["simulate", "-n", "2", "-e", "1K"],
+        ["mutate"],
+        ["faults", "sweep", "-n", "2"],
+        ["run", "-n", "2", "-e", "1K", "--launch", "threads"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_rule_that_is_broken_is_named_before_anything_runs(words: list[str], written: Path) -> None:
+    refused = cxlemu(*words, "--algorithm", f"{written}:outside", code=2)
+    assert "(rule region: an operand lies in a region)" in refused.output
+
+
+# --- explore: more of a call, and calls among others
+
+
+def test_explore_takes_what_a_call_may_be() -> None:
+    flags = ["-r", "1", "-o", "avg", "-d", "i32", "--in-place", "--variant", "zero_copy"]
+    done = cxlemu("explore", "reduce", *flags)
+    assert done.output.startswith("reduce zero_copy of 128 B, in place, 2 ranks: ok, in every execution")
+
+
+def test_a_reader_that_comes_late_to_a_slot_is_wrong_only_among_other_calls(written: Path) -> None:
+    assert "ok, in every execution" in cxlemu("explore", f"{written}:late").output
+    found = cxlemu("explore", f"{written}:late", "--among", code=1)
+    first, *_, last = found.output.splitlines()
+    assert first.startswith("broadcast late of 128 B, 13 calls with broadcasts among them, 2 ranks: unexpected: rank 1")
+    again = last.split()
+    assert again[:6] == ["again:", "cxlemu", "explore", f"{written}:late", "--ranks", "2"] and again[6] == "--among"
+    assert cxlemu(*again[2:], code=1).output.splitlines()[0] == first
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_calls(rank: int, tmp_path: Path) -> None:
+    """Its own calls do not show it, however many: each rank's next block is the answer to what it has read."""
+    plan = build(recipe("all_gather", "naive"), tiny_layout(2, lines=3), Call("all_gather", "naive", 2, 64, "u8"))
+    names = [i.op.name for i in plan.part(rank).streams[0].instructions]
+    assert names[-1] == "SIGNAL" and "READ" in names
+    for at in range(len(names) - 1, names.index("READ"), -1):  # its "done" before its read
+        plan = apply(plan, Mutant(rank, 0, at, "earlier"))
+    path = tmp_path / "early.plan"
+    file.save(plan, path)
+    assert "6 calls, 2 ranks: ok, in every execution" in cxlemu("explore", path, "--calls", 6).output
+    assert "unexpected" in cxlemu("explore", path, "--among", code=1).output
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "FILE", "-n", "3"], "with 2 ranks: leave out --ranks"),
+        (["run", "FILE", "-d", "f64"], "leave out --datatype"),
+        (["run", "FILE", "--in-place"], "leave out --in-place"),
+        (["run", "FILE", "--region-bytes", "1M"], "leave out --region-bytes"),
+        (["run", "FILE", "broadcast"], "a plan file goes alone"),
+        (["run", "FILE", "--algorithm", "x.py:f"], "a plan file goes alone"),
+        (["run", "FILE", "--variant", "all"], "--variant does not go with"),
+        (["run", "FILE"], "a ring on 2 cards interleaved by 4096 bytes does not lie on 6 cards interleaved by 65536"),
+        (["simulate", "FILE"], "choose the topology that it was made for"),
+        (["simulate", "FILE", "-c", "laptop", "--split", "2"], "leave out --split"),
+        (["faults", "sweep", "FILE"], "choose the topology that it was made for"),
+        (["faults", "sweep", "FILE", "-b", "64"], "leave out --bytes"),
+        (["mutate", "FILE", "-n", "3"], "leave out --ranks"),
+        (["mutate", "FILE", "--integrity", "crc32c"], "leave out --integrity"),
+        (["explore", "FILE", "-b", "64"], "leave out --bytes"),
+        (["explore", "FILE", "--among", "--calls", "2"], "--among says how many calls there are"),
+        (["explore"], "give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION"),
+        (["explore", "gather", "--in-place", "--variant", "zero_copy"], "gather in place cannot be zero copy"),
+        (["explore", "broadcast", "-r", "2"], "root 2 is not one of the ranks 0..1"),
+        (["run", "nowhere.plan"], "nowhere.plan cannot be read"),
+        (["run", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
+        (["simulate", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
+        (["mutate", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_what_contradicts_is_one_sentence(words: list[str], sentence: str, saved: Path) -> None:
+    done = cxlemu(*(str(saved) if word == "FILE" else word for word in words), code=2)
+    assert sentence in done.output
+
+
+def test_a_plan_on_a_ring_that_is_too_large_is_not_searched_among_others(tmp_path: Path) -> None:
+    cxlemu("plan", "save", "all_reduce", "-n", 2, "-b", 256, "-O", tmp_path / "large.plan")
+    done = cxlemu("explore", tmp_path / "large.plan", "--among", code=2)
+    assert "Save the plan with a smaller --region-bytes" in done.output

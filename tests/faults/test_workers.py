@@ -1,0 +1,116 @@
+"""Commands that work on many processes leave none behind, and nothing in /dev/shm, whichever way they are stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.campaign.workers import Workers
+from tests.helpers.tiers import PATIENT_S
+
+WORKERS = 2
+COMMANDS = {
+    "mutate": ("mutate", "all_reduce", "-n", "4-8"),
+    "campaign": ("faults", "campaign", "all_reduce", "--seeds", "1000", "--budget", "1h"),
+}
+
+
+def eventually(holds: Callable[[], bool], words: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENT_S
+    while not holds():
+        assert time.monotonic() < deadline, words()
+        time.sleep(0.02)
+
+
+def session_of(leader: int) -> dict[int, str]:
+    """Its processes, whoever their parents are by now, and what was started."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if os.getsid(int(entry.name)) == leader and (command := (entry / "cmdline").read_text()):
+                found[int(entry.name)] = command.replace("\0", " ")
+    return found
+
+
+def shared_of(processes: dict[int, str]) -> set[Path]:
+    """Semaphores and segments that they have mapped, by names that there are: one is made under another name first."""
+    found: set[Path] = set()
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            found |= {Path(name) for name in re.findall(r"/dev/shm/\S+", Path(f"/proc/{pid}/maps").read_text())}
+    return {path for path in found if path.exists()}
+
+
+def busy(processes: dict[int, str]) -> list[int]:
+    """Workers that have started: they have the thread that waits for their parent's end, and compute."""
+    found = []
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            ignored = int(re.findall(r"SigIgn:\s+(\w+)", status)[0], 16) >> (signal.SIGINT - 1) & 1
+            threads = int(re.findall(r"Threads:\s+(\d+)", status)[0])
+            if ignored and threads > 1:
+                found.append(pid)
+    return found
+
+
+@pytest.mark.deep(rows=lambda command, number: (command, number) != ("mutate", signal.SIGINT))
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize(
+    ("number", "to_group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143), (signal.SIGKILL, False, -signal.SIGKILL)],
+    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_stopped_command_leaves_nothing(command: str, number: int, to_group: bool, code: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cxlemu", *COMMANDS[command], "-j", str(WORKERS)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
+    try:
+        eventually(lambda: len(busy(session_of(process.pid))) >= WORKERS, lambda: str(session_of(process.pid)))
+        shared = shared_of(session_of(process.pid))
+        assert shared  # the executor's semaphores
+        (os.killpg if to_group else os.kill)(process.pid, number)
+        assert process.wait(PATIENT_S) == code
+        eventually(lambda: not session_of(process.pid), lambda: f"left behind: {session_of(process.pid)}")
+        eventually(lambda: not any(path.exists() for path in shared), lambda: f"left behind: {shared}")
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        for pid in session_of(process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def sleeps(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def test_left_by_an_exception_workers_do_not_finish_their_work() -> None:
+    with pytest.raises(KeyError), Workers(1) as workers:
+        future = workers.submit(sleeps, 10 * PATIENT_S)
+        eventually(future.running, lambda: "it never began")
+        raise KeyError
+    assert future.done()
+
+
+def test_left_in_peace_workers_finish_their_work() -> None:
+    with Workers(1) as workers:
+        futures = [workers.submit(sleeps, 0.01) for _ in range(5)]
+    assert [future.result() for future in futures] == [0.01] * 5

@@ -1,0 +1,181 @@
+"""A user's file: algorithms that are wrong for some calls only, or refuse some, for `cxlemu prove --algorithm`."""
+
+from collectives.algorithms.hierarchical import HIERARCHICAL
+from collectives.builder import Builder
+from collectives.builder.recipes import algorithm, recipes_of
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import NOTHING, Op
+from cxlemu.rounding import round_up
+
+
+def folded(b: Builder, at: int, nbytes: int) -> None:
+    for chunks in b.rounds(nbytes, spread="ranges"):
+        sent = [b.publish(chunk, b.input(at + chunk.offset), overwritten=True) for chunk in chunks]
+        for chunk, event in zip(chunks, sent, strict=True):
+            b.fold(b.output(at + chunk.offset), chunk, b.input(at + chunk.offset), after=event)
+
+
+@algorithm("all_reduce")
+def never_divides(b: Builder) -> None:
+    folded(b, 0, b.nbytes)
+    for name, stream in b._streams.items():
+        b._streams[name] = [i._replace(flags=0, arg=0) if i.op == Op.REDUCE else i for i in stream]
+
+
+@algorithm("all_reduce")
+def splits_f64(b: Builder) -> None:
+    """In two halves of whole f32."""
+    half = min(round_up(b.nbytes // 2, 4), b.nbytes)
+    folded(b, 0, half)
+    folded(b, half, b.nbytes - half)
+
+
+@algorithm("all_reduce")
+def only_pairs(b: Builder) -> None:
+    """Of elements of any dtype: a last odd one is left out."""
+    folded(b, 0, b.nbytes // 16 * 16)
+
+
+def gathered(b: Builder, nbytes: int, peers: list[int]) -> None:
+    b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    for chunks in b.rounds(nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+        for peer in peers:
+            for chunk in chunks:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
+
+
+@algorithm("all_reduce")
+def wrong_in_place(b: Builder) -> None:
+    """The result replaces what is still being published."""
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+            b.fold(b.output(chunk.offset), chunk, b.input(chunk.offset))
+
+
+@algorithm("all_gather")
+def up_to_five(b: Builder) -> None:
+    gathered(b, b.nbytes, b.peers[:4])
+
+
+@algorithm("broadcast")
+def root_zero(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, writers=[0], spread="cards"):
+        for chunk in chunks:
+            if b.rank == 0:
+                b.publish(chunk, b.input(chunk.offset))
+            else:
+                b.retrieve(b.output(chunk.offset), chunk, 0)
+
+
+@algorithm("all_gather")
+def first_round(b: Builder) -> None:
+    """Every round goes where the first one went."""
+    b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+            for peer in b.peers:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset - chunks[0].offset), chunk, peer)
+
+
+@algorithm("all_gather")
+def until_it_wraps(b: Builder) -> None:
+    """From the second lap of the ring on a rank retrieves its first peer's block twice."""
+    b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+            for peer in b.peers:
+                source = b.peers[0] if chunk.seq >= b.layout.slots else peer
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, source)
+
+
+@algorithm("all_gather")
+def no_bytes(b: Builder) -> None:
+    shares = 4096 // b.nbytes
+    assert shares >= 0
+    gathered(b, b.nbytes, b.peers)
+
+
+@algorithm("all_gather")
+def powers_of_two(b: Builder) -> None:
+    if b.ranks & (b.ranks - 1):
+        raise ArgumentError(f"powers_of_two needs a power of two ranks, not {b.ranks}")
+    gathered(b, b.nbytes, b.peers)
+
+
+@algorithm("all_gather")
+def equal_shares(b: Builder) -> None:
+    if b.nbytes % (8 * b.ranks):
+        raise ArgumentError(f"equal_shares needs blocks of {b.ranks} equal shares, not of {b.nbytes} bytes")
+    gathered(b, b.nbytes, b.peers)
+
+
+@algorithm("broadcast")
+def refuses_roots(b: Builder) -> None:
+    if b.root:
+        raise ArgumentError(f"refuses_roots broadcasts from rank 0, not from {b.root}")
+    root_zero(b)
+
+
+@algorithm("all_gather")
+def refuses(b: Builder) -> None:
+    raise ArgumentError("refuses takes nothing at all")
+
+
+def rotated(b: Builder) -> None:
+    """Every rank folds from its own contribution on: other bits on each."""
+    order = [b.rank, *b.peers]
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            event = b.publish(chunk, b.input(chunk.offset), overwritten=True)
+            b._order(event)
+            b._combine(
+                b.output(chunk.offset),
+                NOTHING,
+                chunk.nbytes,
+                [b.input(chunk.offset), *(b._area(chunk, peer, 0) for peer in b.peers)],
+                arrive=lambda number, chunk=chunk: b._await_chunk(chunk, order[number], 0),
+                divide=b.call.redop == "avg",
+                stream="retrieve",
+                accumulator=b._scratch(chunk.nbytes),
+            )
+
+
+@algorithm("all_reduce")
+def chain(b: Builder) -> None:
+    rotated(b)
+
+
+@algorithm("all_reduce")
+def ring(b: Builder) -> None:
+    rotated(b)
+
+
+@algorithm("all_reduce")
+def tree(b: Builder) -> None:
+    rotated(b)
+
+
+@algorithm("gather", variants=("zero_copy",))
+def gathers_lent(b: Builder) -> None:
+    """Right, but for no call in place."""
+    if b.is_root:
+        b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    for chunks in b.rounds(b.nbytes, spread="cards"):
+        for chunk in chunks:
+            if not b.is_root:
+                b.publish(chunk, b.input(chunk.offset))
+                continue
+            for peer in b.peers:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
+
+
+@algorithm("all_reduce", levels=True)
+def on_two_levels(b: Builder) -> None:
+    """Right: as the shipped one."""
+    [recipe] = [r for function in HIERARCHICAL for r in recipes_of(function) if r.collective == "all_reduce"]
+    recipe.algorithm(b)

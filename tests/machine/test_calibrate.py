@@ -1,0 +1,133 @@
+"""What is measured of this machine, and the topology that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cxlemu import _measure, _native
+from cxlemu.calibrate import measure as calibrate
+from cxlemu.calibrate.measure import Bandwidth, Measured
+from cxlemu.calibrate.topology_file import topology_file
+from cxlemu.cli import doctor_calibrate, main
+from cxlemu.cost import CostModel
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.pool import numa
+from cxlemu.topology import Topology
+
+MEASURED = Measured(
+    cores=4,
+    node=None,
+    local_latency_ns=90.4,
+    far_latency_ns=240.6,
+    one_core=Bandwidth(12.0, 11.0, 7.25),
+    one_core_far=Bandwidth(10.0, 9.0, 6.0),
+    all_cores_far=Bandwidth(30.0, 20.0, 14.0),
+    reduce_gbytes_per_s=8.125,
+    flush_line_ns=5.6,
+    invalidate_line_ns=5.4,
+    fence_ns=2.4,
+    ring_ns=117.0,
+    round_trip_ns=701.2,
+)
+
+
+def parsed(measured: Measured) -> Topology:
+    return Topology.parse(topology_file(measured, capacity_bytes=1 << 32, load=0.25), "here.yaml")
+
+
+def test_a_measured_machine_is_a_topology_whose_figures_all_have_a_standing() -> None:
+    topology = parsed(MEASURED)
+    assert topology.bare_figures() == []
+    assert {standing.kind for standing in topology.standings.values()} == {"source", "assumed"}
+    assert all("load 0.2" in str(s) or s.kind == "assumed" for s in topology.standings.values())
+    assert topology.host_count == 4 and topology.card_count == 1
+    assert topology.load_latency_ns(0, 0) == topology.cards[0].latency_ns == 241
+    costs = topology.costs
+    assert (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s, costs.both_gbytes_per_s) == (6.0, 6.0, 6.0)
+    assert (costs.flush_line_ns, costs.invalidate_line_ns, costs.fence_ns, costs.doorbell_ring_ns) == (6, 5, 2, 117)
+    assert costs.doorbell_observe_ns == 110  # half of 701.2 is 350.6, of which a load takes 240.6
+    assert (costs.local_copy_gbytes_per_s, costs.reduce_gbytes_per_s) == (7.25, 8.12)
+    assert CostModel.of(topology, 4).hosts == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "copy", "card"),
+    [
+        (30.0, 20.0, 14.0, (30.0, 20.0, 30.0)),  # copies move less than reads alone
+        (30.0, 20.0, 18.0, (30.0, 20.0, 36.0)),
+        (8.0, 7.0, 12.0, (12.0, 12.0, 24.0)),  # who copies 12 GB/s reads and writes as many
+    ],
+)
+def test_a_cards_bandwidths_fit_together(read: float, write: float, copy: float, card: tuple[float, ...]) -> None:
+    (cards,) = parsed(replace(MEASURED, all_cores_far=Bandwidth(read, write, copy))).cards
+    assert (cards.read_gbytes_per_s, cards.write_gbytes_per_s, cards.total_gbytes_per_s) == card
+
+
+def test_the_pool_is_bound_to_the_far_node() -> None:
+    topology = parsed(replace(MEASURED, node=3))
+    assert topology.pool_numa_node == 3
+    assert parsed(MEASURED).pool_numa_node is None
+
+
+def test_what_cannot_be_measured_is_assumed_or_absent() -> None:
+    topology = parsed(replace(MEASURED, cores=1, round_trip_ns=None, flush_line_ns=None, ring_ns=None))
+    assert topology.costs.doorbell_observe_ns is None
+    assert topology.costs.flush_line_ns == topology.costs.doorbell_ring_ns == 0
+    assert topology.standings["costs", "flush_line_ns"].kind == "assumed"
+
+
+def test_the_farthest_node_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "node_of", lambda pages: 0)
+    for nodes, far in (([], None), ([0], None), ([0, 1], 1), ([0, 1, 2], 2)):
+        monkeypatch.setattr(numa, "nodes_with_memory", lambda its=nodes: its)
+        assert calibrate.far_node() == far
+
+
+def test_a_chase_follows_the_lines() -> None:
+    lines = np.zeros((6, LINE_BYTES // 8), np.uint64)
+    lines[:, 0] = [3, 0, 1, 5, 4, 2]  # 0 3 5 2 1 0
+    assert [_measure.chase(lines, 0, loads)[1] for loads in range(7)] == [0, 3, 5, 2, 1, 0, 3]
+    lines[5, 0] = 6
+    with pytest.raises(ValueError, match="not there"):
+        _measure.chase(lines, 0, 3)
+    with pytest.raises(ValueError, match="not there"):
+        _measure.chase(lines, 6, 1)
+
+
+def test_latency_is_measured_on_one_cycle_through_all_lines() -> None:
+    pages = calibrate.memory(1 << 16, None)
+    assert calibrate.load_latency_ns(pages) > 0
+    lines, count = pages.view(np.uint64).reshape(-1, 8), (1 << 16) // LINE_BYTES
+    seen = {_measure.chase(lines, 0, loads)[1] for loads in range(count)}
+    assert seen == set(range(count))
+
+
+def test_pushes_store_to_every_line() -> None:
+    pages = calibrate.memory(1 << 12, None)
+    pages.fill(9)
+    assert _native.pushes_s(pages, False) >= 0 and (pages == 9).all()
+    assert _native.pushes_s(pages, True) >= 0
+    assert (pages.reshape(-1, LINE_BYTES)[:, 0] == 1).all() and (pages.reshape(-1, LINE_BYTES)[:, 1:] == 9).all()
+
+
+@pytest.mark.deep
+def test_the_command_writes_what_other_commands_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_calibrate, "_array_bytes", lambda: calibrate.LEAST_BYTES)
+    file = tmp_path / "here.yaml"
+    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "GB/s" in result.output and "NUMA node" in result.output
+    checked = CliRunner().invoke(main, ["topology", "check", str(file)])
+    assert checked.exit_code == 0 and "none" not in checked.output
+    simulated = CliRunner().invoke(main, ["simulate", "broadcast", "-c", str(file), "-b", "64K", "-n", "2"])
+    assert simulated.exit_code == 0 and "measured" in simulated.output
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "absent" / "here.yaml")])
+    assert result.exit_code == 2 and "--calibrate" in result.stderr

@@ -1,0 +1,215 @@
+"""What `cxlemu topology show` says of generated fabrics, in numbers, in characters and as a picture."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations, product
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cxlemu.cli import main
+from cxlemu.cli.topology_svg import topology_svg
+from cxlemu.topology import Topology, shipped_configs
+from cxlemu.topology.metrics import Facts, facts
+from tests.helpers.hierarchy_helpers import CLOS, DRAGONFLY, KINDS, LEAF_SPINE, TORUS, machine, machine_text
+from tests.helpers.tiers import examples
+
+XLINK = """
+kind: xlink
+domain_hosts: 3
+ports: 4
+port_latency_ns: 150
+host_link: {gbytes_per_s: 50, latency_ns: 20}
+card_link: {gbytes_per_s: 32, latency_ns: 20}
+"""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def facts_of(fabric: str, hosts: int, cards: int = 4) -> Facts:
+    topology = machine(fabric, hosts, cards)
+    return facts(topology, topology.fabrics[0])
+
+
+def show(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["topology", "show", *arguments], env={"COLUMNS": "80"})
+
+
+# --- facts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_leaf_spine_in_numbers() -> None:
+    """16 hosts of 64 GB/s, two trunks of 128 GB/s at each of four leaves: the hosts are what limits them."""
+    its = facts_of(LEAF_SPINE, 16)
+    assert its.switches == {"leaf": 4, "spine": 2}
+    assert its.links == {"host": 16, "card": 4, "trunk": 8}
+    assert (its.hosts, its.cards) == (16, 4)
+    assert (its.bisection_gbytes_per_s, its.oversubscription) == (8 * 64, 1)
+    assert its.switches_between_hosts_mean == pytest.approx((3 * 1 + 12 * 3) / 15)
+    assert (its.switches_between_hosts_min, its.switches_between_hosts_max) == (1, 3)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4])
+def test_oversubscription_is_what_was_asked_for(ratio: int) -> None:
+    text = LEAF_SPINE.replace("gbytes_per_s: 128, ", "") + f"oversubscription: {ratio}"
+    its = facts_of(text, 32)
+    assert (its.bisection_gbytes_per_s, its.oversubscription) == (16 * 64 / ratio, ratio)
+    deep = re.sub(r"trunk: {gbytes_per_s: \d+, ", "trunk: {", CLOS).replace("down: 3", "down: 4")
+    assert facts_of(f"{deep}oversubscription: {ratio}", 32).oversubscription == pytest.approx(ratio, rel=1e-3)
+
+
+def test_a_torus_is_cut_across_its_last_dimension() -> None:
+    its = facts_of(TORUS.replace("[4, 3, 2]", "[4, 3, 4]"), 48 * 4)
+    assert its.bisection_gbytes_per_s == 2 * 12 * 50  # all the way round
+    assert its.switches_between_hosts_max == 1 + 2 + 1 + 2
+
+
+def test_a_dragonfly_is_at_most_three_links_wide() -> None:
+    its = facts_of(DRAGONFLY, 42)
+    assert (its.switches_between_hosts_max, its.links["trunk"]) == (4, 7 * 3 + 21)
+
+
+def test_of_several_domains_one_is_told() -> None:
+    more = LEAF_SPINE.replace("leaves: 4", "leaves: 1")
+    text = machine_text(more, hosts=7).replace(
+        "fabrics:", "fabrics:\n  - name: x\n    " + "\n    ".join(XLINK.split("\n"))
+    )
+    topology = Topology.parse(
+        text.replace("    card_link: {gbytes_per_s: 32, latency_ns: 20}\n    \n", "").encode(), "x"
+    )
+    its = facts(topology, topology.fabrics[0])
+    assert (its.switches, its.hosts) == ({"domain": 3}, 7)
+    assert (its.bisection_gbytes_per_s, its.oversubscription) == (200, 1)  # one of three hosts
+    assert (its.switches_between_hosts_min, its.switches_between_hosts_max) == (1, 1)
+
+
+def test_one_host_has_no_middle() -> None:
+    its = facts_of(LEAF_SPINE, 1)
+    assert its.bisection_gbytes_per_s is its.oversubscription is its.switches_between_hosts_mean is None
+
+
+@examples(40)
+@given(
+    st.sampled_from([LEAF_SPINE, CLOS, TORUS.replace("[4, 3, 2]", "[3, 3]"), DRAGONFLY.replace("7", "3")]), st.data()
+)
+def test_bisection_is_the_least_cut(text: str, data: st.DataObject) -> None:
+    """Maximum flow is minimum cut: here every cut is tried."""
+    hosts = data.draw(st.integers(2, 9))
+    speeds = st.sampled_from(["1", "3", "10", "40", "64"])
+    text = re.sub(r"gbytes_per_s: \d+", lambda _: f"gbytes_per_s: {data.draw(speeds)}", text)
+    topology = machine(text.replace("down: 3, up: 3", "down: 2, up: 1"), hosts)
+    names = [switch.name for switch in topology.expanded.switches]
+    edges: list[tuple[str, str, float]] = []
+    for link in topology.expanded.links:
+        found = re.fullmatch(r"host(\d+)(?:-(\d+))?", link.ends[0])
+        if found:
+            for host in range(int(found[1]), int(found[2] or found[1]) + 1):
+                edges.append(("lower" if host < hosts // 2 else "upper", link.ends[1], link.gbytes_per_s))
+        elif "card" not in link.ends[0]:
+            edges.append((link.ends[0], link.ends[1], link.gbytes_per_s))
+    cuts = []
+    for size in range(len(names) + 1):
+        for side in combinations(names, size):
+            lower = {"lower", *side}
+            cuts.append(sum(speed for one, other, speed in edges if (one in lower) != (other in lower)))
+    assert facts(topology, topology.fabrics[0]).bisection_gbytes_per_s == pytest.approx(min(cuts))
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def test_groups_stand_below_what_joins_them(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(machine_text(CLOS, hosts=24, cards=6))
+    lines = show(str(tmp_path / "t.yaml")).output.splitlines()
+    rows = [next(at for at, line in enumerate(lines) if word in line) for word in ("core0", "spine0-1", "leaf0-1")]
+    assert rows[0] + 4 < rows[1] and rows[2] == rows[1] + 1
+    assert "│ host0-7  │ │ host8-15 │ │ host16-23 │" in lines[rows[2] + 1]
+    assert "│ card0-1  │ │ card2-3  │ │  card4-5  │" in lines[rows[2] + 2]
+    assert "  12 x leaf - spine: 64 GB/s each way, 50 ns" in lines
+    assert "  18 x spine - core: 32 GB/s each way, 70 ns" in lines
+    assert "  6 leaves, 6 spines, 6 cores" in lines
+    assert any(re.fullmatch(r"  bisection \d+ GB/s, oversubscribed [\d.]+ : 1", line) for line in lines)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "xlink"])
+def test_every_kind_is_drawn_within_80_columns(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(
+        machine_text({**KINDS, "xlink": XLINK.replace("3", "30")}[kind], hosts=30, cards=9)
+    )
+    result = show(str(tmp_path / "t.yaml"))
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert f"cxl: {kind.replace('_', '/')}" in lines
+    assert max(map(len, lines)) <= 80
+    assert any("30 x host - " in line for line in lines)
+
+
+def test_links_of_a_dragonfly_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(machine_text(DRAGONFLY, hosts=42, cards=7))
+    lines = show(str(tmp_path / "t.yaml")).output.splitlines()
+    assert "  21 x routers of a group: 50 GB/s each way, 30 ns" in lines
+    assert "  21 x two groups: 25 GB/s each way, 200 ns" in lines
+
+
+def test_facts_are_json() -> None:
+    shown = json.loads(show("racks-2x72", "--facts").output)
+    assert [its["name"] for its in shown] == ["nvlink", "cxl"]
+    assert shown[1]["switches"] == {"leaf": 8, "spine": 4}
+    assert (shown[1]["bisection_gbytes_per_s"], shown[1]["oversubscription"]) == (72 * 128 / 2, 2)
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*KINDS, "mixed-2x4", "racks-2x72", "titan2-6xcz120", "thousand-hosts"])
+def test_every_switch_and_every_trunk_is_in_the_picture_once(name: str) -> None:
+    topology = machine(KINDS[name], hosts=30) if name in KINDS else Topology.load(name)
+    root = ElementTree.fromstring(topology_svg(topology))
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
+    shorts = [switch.name.partition("-")[2] or switch.name for switch in topology.expanded.switches]
+    assert sorted(title.split()[0] for title in titles) == sorted(shorts)
+    names = {switch.name for switch in topology.expanded.switches}
+    trunks = [link for link in topology.expanded.links if names.issuperset(link.ends)]
+    assert len(list(root.iter(f"{SVG}path"))) == len(trunks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_switches_lie_beside_each_other_on_the_picture(kind: str) -> None:
+    root = ElementTree.fromstring(topology_svg(machine(KINDS[kind], hosts=30)))
+    boxes = [
+        [float(rect.get(key, "nan")) for key in ("x", "y", "width", "height")]
+        for rect in root.iter(f"{SVG}rect")
+        if rect.get("x")
+    ]
+    assert len(boxes) >= 6
+    for (x, y, width, height), (x2, y2, width2, height2) in combinations(boxes, 2):
+        assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
+    right = float(root.get("width", "nan"))
+    assert all(x >= 0 and x + width <= right for x, _, width, _ in boxes)
+
+
+def test_the_picture_goes_to_a_file_and_text_is_escaped(tmp_path: Path) -> None:
+    text = machine_text(LEAF_SPINE).replace("name: hierarchy", 'name: hierarchy\ndescription: "a <b> & c"')
+    (tmp_path / "t.yaml").write_text(text)
+    result = show(str(tmp_path / "t.yaml"), "--svg", str(tmp_path / "t.svg"))
+    assert result.exit_code == 0
+    root = ElementTree.fromstring((tmp_path / "t.svg").read_text())
+    assert next(root.iter(f"{SVG}text")).text == "hierarchy: a <b> & c"
+
+
+def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    result = show("laptop", "--svg", str(tmp_path / "no" / "t.svg"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("cxlemu: --svg ") and result.stderr.count("\n") == 1
+
+
+def test_shipped_fabrics_have_the_figures_that_they_say() -> None:
+    for name, ratio in product(["racks-2x72", "pod-1024", "mixed-2x4"], [2]):
+        topology = Topology.load(name)
+        assert facts(topology, topology.fabrics[-1]).oversubscription == ratio
+    assert {"racks-2x72-rdma", "pod-1024-rdma"} <= set(shipped_configs())

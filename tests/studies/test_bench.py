@@ -1,0 +1,408 @@
+"""`cxlemu bench`: what workers promise their coordinator, how rows are made of times, and a tiny run without peers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from collectives.contracts import COLLECTIVES, buffers
+from cxlemu import _measure
+from cxlemu.cli import main
+from cxlemu.errors import DeadlineError, RankDiedError, RunError
+from cxlemu.plan import Call
+from studies.peers import bounds as limits
+from studies.peers import compare, find, ratios, worker
+from studies.peers.group import Group, Program, worker_arguments
+from studies.peers.ratios import LIMIT, OURS, Lane, Row, Samples, Timing
+from studies.peers.worker import Repeated
+from tests.helpers.tiers import PATIENT_S
+
+DATA = [name for name, contract in COLLECTIVES.items() if contract.moves_data]
+
+
+# --- sizes and rows
+
+
+def test_sizes_are_8_bytes_and_every_power_of_four() -> None:
+    every = compare.default_sizes()
+    assert every[:4] == [8, 16, 64, 256]
+    assert every[-1] == 64 << 20
+    assert len(every) == 13
+    assert compare.default_sizes(1024, 4096) == [1024, 4096]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_every_cell_has_whole_elements_and_no_cell_comes_twice(ranks: int) -> None:
+    calls = compare.cells(DATA, compare.default_sizes(), ranks)
+    assert all(call.nbytes > 0 and call.nbytes % 4 == 0 for call in calls)
+    assert len({(call.collective, call.nbytes) for call in calls}) == len(calls)
+
+
+def all_reduce(nbytes: int = 1024) -> Call:
+    return Call("all_reduce", "auto", 2, nbytes, "f32", "sum")
+
+
+def samples(**us: list[float]) -> dict[Lane, Samples]:
+    """Times of lanes named ``implementation_path``, sources not rewritten."""
+    return {
+        Lane(*name.split("_")): Samples(10, {False: [Timing(time_us, 0.0) for time_us in taken]})
+        for name, taken in us.items()
+    }
+
+
+def test_a_row_has_medians_and_ratios_to_the_best_peer_and_the_limit() -> None:
+    taken = samples(
+        cxlemu_call=[2.0, 9.0, 1.0], openmpi_call=[8.0], mpich_call=[4.0], limit_moves=[0.5], limit_line=[0.4]
+    )
+    row = ratios.row(all_reduce(), taken, False, {OURS: 0}, {"gloo": "has none"})
+    assert (row.ours_us, row.handle_us) == (2.0, None)
+    assert row.peers_us == {"openmpi": 8.0, "mpich": 4.0}
+    assert (row.best_peer, row.ratio_to_best_peer) == ("mpich", 0.5)
+    assert (row.limit_us, row.ratio_to_limit) == (0.5, 4.0)
+    assert row.spread_us["cxlemu/call"] == (1.0, 9.0)
+    assert row.absent == {"gloo": "has none"}
+
+
+def test_below_some_size_the_limit_is_half_a_round_trip_of_a_line() -> None:
+    taken = samples(cxlemu_call=[1.0], limit_moves=[0.01], limit_line=[0.4])
+    row = ratios.row(all_reduce(8), taken, False, {}, {})
+    assert row.limit_us == 0.2
+    assert (row.best_peer, row.ratio_to_best_peer) == (None, None)
+
+
+def test_the_least_time_of_rewriting_is_subtracted() -> None:
+    taken = Samples(10, {True: [Timing(10.0, 3.0), Timing(12.0, 7.0), Timing(2.0, 4.0)]})
+    assert taken.us(True) == [7.0, 9.0, ratios.LEAST_US]
+
+
+def test_means_are_geometric_by_size_class_and_overall() -> None:
+    def row(nbytes: int, ours_us: float) -> Row:
+        taken = samples(cxlemu_call=[ours_us], openmpi_call=[1.0], limit_moves=[1.0], limit_line=[1.0])
+        return ratios.row(all_reduce(nbytes), taken, False, {}, {})
+
+    means = ratios.means([row(8, 4.0), row(1024, 1.0), row(1 << 20, 0.5)])
+    found = {mean.size_class: (mean.rows, mean.to_best_peer) for mean in means}
+    assert found == {
+        "<= 1 KiB": (2, pytest.approx(2.0)),
+        ">= 1 MiB": (1, pytest.approx(0.5)),
+        "all sizes": (3, pytest.approx(2.0 ** (1 / 3))),
+    }
+
+
+# --- the limits
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("collective", "root_reads", "others_read"),
+    [  # in blocks, of n ranks
+        ("broadcast", lambda n: 0, lambda n: 1),
+        ("scatter", lambda n: 1, lambda n: 1),
+        ("all_gather", lambda n: n, lambda n: n),
+        ("gather", lambda n: n, lambda n: 0),
+        ("all_to_all", lambda n: n, lambda n: n),
+        ("reduce_scatter", lambda n: n, lambda n: n),
+        ("all_reduce", lambda n: 2 - 1 / n, lambda n: 2 - 1 / n),
+        ("reduce", lambda n: 2 - 1 / n, lambda n: 1),
+    ],
+)
+def test_the_bytes_of_a_limit(collective: str, root_reads: Any, others_read: Any, ranks: int) -> None:
+    block = 4 * 24
+    op = "sum" if COLLECTIVES[collective].reduces else "none"
+    call = Call(collective, "auto", ranks, block, "f32", op, 0, in_place=collective == "broadcast")
+    for rank in range(ranks):
+        moves = limits.moves(call, rank)
+        expected = (others_read if rank else root_reads)(ranks) * block
+        assert sum(move.bytes_read for move in moves) == pytest.approx(expected)
+        for move in moves:
+            for source, offset in move.sources:
+                assert offset + move.nbytes <= buffers(call, source)[0].nbytes
+
+
+def test_shares_of_a_sum_are_whole_elements_also_where_there_are_fewer_than_ranks() -> None:
+    call = Call("all_reduce", "auto", 4, 8, "f32", "sum")
+    for rank in range(4):
+        assert all(move.nbytes % 4 == 0 and move.nbytes > 0 for move in limits.moves(call, rank))
+
+
+def test_moves_copy_and_sum_in_c() -> None:
+    a, b, c = (np.arange(10_000, dtype=np.float32) * factor for factor in (1, 10, 100))
+    copied, summed = np.zeros_like(a), np.zeros_like(a)
+    _measure.move(((copied, (b,)), (summed, (a, b, c))), None, 2)
+    assert np.array_equal(copied, b)
+    assert np.array_equal(summed, a + b + c)
+    with pytest.raises(ValueError, match="same size"):
+        _measure.move(((copied, (b[:10],)),), None, 1)
+    with pytest.raises(ValueError, match="1 to 64 sources"):
+        _measure.move(((copied, ()),), None, 1)
+
+
+# --- workers and their coordinator
+
+
+class Alone:
+    """An implementation of one rank, whose all_reduce is a copy; or, with ``wrong``, forgets an element."""
+
+    rank = 0
+
+    def __init__(self, *, wrong: bool = False) -> None:
+        self._wrong = wrong
+
+    def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
+        if command["collective"] != "all_reduce":
+            raise NotImplementedError("there is only all_reduce")
+        x, out = buffers = worker.allocate(command)
+        assert x is not None and out is not None
+        last = -1 if self._wrong else None
+        return {"call": Repeated(lambda: np.copyto(out[:last], x[:last]), buffers)}
+
+    def barrier(self) -> None:
+        pass
+
+
+PREPARE = {
+    "do": "prepare",
+    "collective": "all_reduce",
+    "ranks": 1,
+    "root": 0,
+    "input_bytes": 64,
+    "output_bytes": 64,
+    "in_place": False,
+    "pieces": [(0, 64, [(0, 0)])],
+}
+
+
+def served(tmp_path: Path, implementation: Alone, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a worker answers."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(1)
+        thread = threading.Thread(target=worker.serve, args=(implementation, str(tmp_path / "s"), "0.0"), daemon=True)
+        thread.start()
+        connection, _ = listener.accept()
+        connection.settimeout(10)
+        with connection, connection.makefile("rw") as stream:
+            answers = [json.loads(stream.readline())]
+            for command in commands:
+                stream.write(json.dumps(command) + "\n")
+                stream.flush()
+                answers.append(json.loads(stream.readline()))
+        thread.join(10)
+        assert not thread.is_alive()  # the end of the stream is the end of the worker
+    return answers
+
+
+def test_a_worker_says_who_it_is_prepares_and_times(tmp_path: Path) -> None:
+    timed = {"do": "time", "path": "call", "iterations": 3}
+    hello, prepared, same, rewritten = served(
+        tmp_path, Alone(), PREPARE, timed | {"rewritten": False}, timed | {"rewritten": True}
+    )
+    assert (hello["rank"], hello["version"]) == (0, "0.0")
+    assert prepared == {"wrong": {"call": 0}}
+    assert same["ns"] > 0 and same["rewrite_ns"] == 0
+    assert rewritten["ns"] > 0 and rewritten["rewrite_ns"] > 0
+
+
+def test_wrong_elements_are_counted_in_every_checked_call(tmp_path: Path) -> None:
+    assert served(tmp_path, Alone(wrong=True), PREPARE)[1] == {"wrong": {"call": worker.CHECKED_CALLS}}
+
+
+def test_what_an_implementation_does_not_have_is_said(tmp_path: Path) -> None:
+    answers = served(tmp_path, Alone(), PREPARE | {"collective": "scatter"})
+    assert answers[1] == {"absent": "there is only all_reduce"}
+
+
+def test_a_broadcast_has_one_array() -> None:
+    command = PREPARE | {"input_bytes": 0, "in_place": True}
+    assert worker.allocate(command).x is None
+    root = worker.allocate(PREPARE | {"in_place": True})
+    assert root.x is root.out
+
+
+def group_of(code: str, *, deadline_s: float = 30.0) -> Group:
+    """A group whose one process runs ``code``, with the socket's path in sys.argv."""
+    group = Group("peer", 1, deadline_s=deadline_s)
+    with_path = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); {code}"
+    with group:
+        group.start([Program((sys.executable, "-c", with_path, group.socket_path))])
+    return group
+
+
+def test_a_worker_that_does_not_start_is_reported_with_what_it_printed() -> None:
+    with pytest.raises(RankDiedError, match=r"(?s)exit code 3.*no such library"):
+        group_of("print('no such library', file=sys.stderr, flush=True); sys.exit(3)")
+
+
+def test_a_worker_that_does_not_come_is_a_deadline() -> None:
+    with pytest.raises(DeadlineError, match="0 of 1 ranks came within"):
+        group_of("import time; time.sleep(60)", deadline_s=0.5)
+
+
+def test_a_worker_that_fails_is_quoted() -> None:
+    code = worker_arguments(sys.executable, "limit")
+    with Group("limit", 1, deadline_s=30.0) as group:
+        descriptor = os.memfd_create("test")
+        os.ftruncate(descriptor, 8 << 20)
+        arguments = map(str, (group.socket_path, descriptor, 0, 1, 4 << 20, 30.0))
+        group.start([Program((*code, *arguments), pass_fds=(descriptor,))])
+        os.close(descriptor)
+        with pytest.raises(RunError, match=r"(?s)limit: rank 0 failed.*KeyError"):
+            group.ask({"do": "time", "path": "no such path", "iterations": 1, "rewritten": False})
+
+
+# --- peers
+
+
+def test_without_anything_on_path_every_peer_is_absent_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    nowhere = dict.fromkeys(find.NAMES, "/nonexistent/python")
+    found = {name: find.find(name, nowhere) for name in find.NAMES}
+    reasons = {name: peer.reason for name, peer in found.items() if isinstance(peer, find.Absent)}
+    assert reasons.keys() == set(find.NAMES)
+    assert "no mpirun.openmpi or mpirun" in reasons["openmpi"]
+    assert "MPICH on PATH" in reasons["mpich"]
+    assert reasons["gloo"] == "/nonexistent/python: /nonexistent/python: No such file or directory"
+
+
+def test_a_launcher_is_known_by_what_it_says(tmp_path: Path) -> None:
+    for name, says in (("mpirun", "HYDRA build details:"), ("mpiexec", "mpiexec (OpenRTE) 4.1.4")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        (tmp_path / name).chmod(0o755)
+    launcher = partial(find._launcher, beside=tmp_path)
+    assert launcher(find.MPIS["openmpi"]) == str(tmp_path / "mpiexec")
+    assert launcher(find.MPIS["mpich"]) == str(tmp_path / "mpirun")
+
+
+@pytest.mark.parametrize("name", find.NAMES)
+def test_only_mpi_is_told_to_copy_twice(name: str) -> None:
+    peer = find.Peer(name, "python", "mpirun")
+    environments = []
+
+    class Started:
+        ranks, socket_path, folder = 1, "socket", Path()
+
+        def start(self, programs: Any) -> None:
+            environments.append([program.environment for program in programs])
+
+    for single_copy in (True, False):
+        peer.start(Started(), single_copy=single_copy, deadline_s=1.0)  # type: ignore[arg-type]
+    [allowed], [forbidden] = environments
+    expected = dict(find.MPIS[name].two_copies) if name in find.MPIS else {}
+    assert dict(forbidden) == {**allowed, **expected}
+    assert not expected.keys() & allowed.keys()
+
+
+# --- the command
+
+
+def bench(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+TINY = ("--peers", "none", "--alternations", "1", "-b", "8", "-e", "16")
+
+
+def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path) -> None:
+    done = bench("all_reduce", "broadcast", *TINY, "--json", str(tmp_path / "b.json"))
+    assert done.exit_code == 0, done.output
+    assert "8 rows, 0 wrong" in done.output
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert document["wrong"] == 0
+    assert document["machine"]["copy_gbytes_per_s"] > 0
+    rows = document["rows"]
+    cells = [(row["collective"], row["bytes"], row["rewritten"]) for row in rows]
+    assert cells == [(c, n, r) for c in ("all_reduce", "broadcast") for n in (8, 16) for r in (False, True)]
+    for row in rows:
+        assert row["ranks"] == 2
+        assert row["peers_us"] == {}
+        assert row["ratio_to_best_peer"] is None
+        assert row["ours_us"] > 0 and row["limit_us"] > 0 and row["pool_us"] > 0
+        assert row["ratio_to_limit"] == pytest.approx(row["ours_us"] / row["limit_us"])
+        assert row["wrong"] == {OURS: 0, LIMIT: 0}
+
+
+@pytest.mark.deep
+def test_all_eight_collectives_on_three_ranks() -> None:
+    done = bench(*TINY, "-n", "3", "--source", "same")
+    assert done.exit_code == 0, done.output
+    assert f"{len(compare.cells(DATA, [8, 16], 3))} rows, 0 wrong" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["barrier"], "'barrier' is no collective that moves data"),
+        (["--peers", "nccl"], "'nccl' is not one of openmpi, mpich, gloo"),
+        (["--peer-python", "openmpi"], "takes NAME=PATH"),
+        (["-b", "9", "-e", "15"], "no size between 9 and 15"),
+        (["--json", "/nonexistent/b.json"], "--json /nonexistent/b.json cannot be written"),
+    ],
+)
+def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
+    done = bench(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_a_plot_is_a_png(tmp_path: Path) -> None:
+    from studies.cli.bench_plot import draw
+
+    taken = samples(
+        cxlemu_call=[2.0],
+        cxlemu_handle=[1.0],
+        cxlemu_pool=[0.9],
+        openmpi_call=[4.0],
+        limit_moves=[0.5],
+        limit_line=[0.4],
+    )
+    rows = [ratios.row(all_reduce(nbytes), taken, False, {}, {}) for nbytes in (8, 1024)]
+    draw(rows, tmp_path / "b.png", title="test")
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.deep
+def test_ctrl_c_leaves_nothing_behind() -> None:
+    arguments = [sys.executable, "-m", "cxlemu", "bench", "--peers", "none", "--source", "same"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+    running = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("# machine"):
+            break
+    family = descendants(running.pid)
+    assert len(family) >= 5  # the parent of our ranks, and two ranks each of ours and the limit
+    running.send_signal(signal.SIGINT)
+    assert running.wait(PATIENT_S) == 130
+    running.stdout.close()
+    ends = time.monotonic() + PATIENT_S
+    while time.monotonic() < ends and any(map(alive, family)):
+        time.sleep(0.05)
+    assert [pid for pid in family if alive(pid)] == []
+    assert [path for path in Path("/dev/shm").iterdir() if any(f"-{pid}-" in path.name for pid in family)] == []
+
+
+def descendants(pid: int) -> list[int]:
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children += map(int, (task / "children").read_text().split())
+    return [*children, *(each for child in children for each in descendants(child))]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False

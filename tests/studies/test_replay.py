@@ -1,0 +1,252 @@
+"""Traces replayed: what is read of them, when everything begins, and that nothing in a file does harm."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives.sweep.defaults import AUTO
+from collectives.sweep.sweep import Sweep
+from collectives.sweep.virtual.plans import planned
+from collectives.sweep.virtual.simulated import simulate_case
+from cxlemu.chakra.files import Node, encode, write
+from cxlemu.chakra.schema import COLLECTIVES, NodeType
+from cxlemu.chakra.workload import Collective, Computing, Workload, load
+from cxlemu.cli import main
+from cxlemu.cost import CostModel
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.errors import ArgumentError, PlanFileError
+from cxlemu.topology import Accelerator, Topology
+from studies.traces import Replay, replay
+from tests.helpers.fabric_helpers import fabric
+
+TITAN = Topology.load("titan2-6xcz120")
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+
+
+def comp(number: int, us: int, *after: int, cpu: bool = False, **more: int) -> Node:
+    return Node(number, f"comp {number}", NodeType.COMP, after, us, {"is_cpu_op": cpu, **more})
+
+
+def coll(number: int, name: str, nbytes: int, *after: int, group: str = "") -> Node:
+    about: dict[str, int | str | bool] = {"comm_type": COLLECTIVES[name], "comm_size": nbytes, "is_cpu_op": False}
+    return Node(number, f"{name} {number}", NodeType.COMM_COLL, after, 0, about | ({"pg_name": group} if group else {}))
+
+
+def loaded(folder: Path, *ranks: Sequence[Node], groups: Any = None) -> Workload:
+    write(folder / "t", ranks)
+    return load(folder / "t", groups, "groups.json")
+
+
+def replayed(folder: Path, *ranks: Sequence[Node], groups: Any = None, **more: Any) -> Replay:
+    return replay(loaded(folder, *ranks, groups=groups), TITAN, **more)
+
+
+def alone_ns(collective: str, size_bytes: int, ranks: int) -> int:
+    (case,) = Sweep((collective,), [size_bytes], variant=AUTO, check=False).cases(ranks)
+    return simulate_case(TITAN, case)[1].time_ns
+
+
+def test_nodes_come_back_as_steps(tmp_path: Path) -> None:
+    nodes = [comp(7, 30, 2, num_ops=5, tensor_size=6), coll(2, "all_gather", 64), Node(9, "m", NodeType.METADATA, (7,))]
+    (steps,) = loaded(tmp_path, nodes).ranks
+    assert [(step.id, step.after) for step in steps] == [(2, ()), (7, (0,)), (9, (1,))]
+    assert steps[0].what == Collective("all_gather", 64, "")
+    assert steps[1].what == Computing(30, 5, 6, False)
+    assert steps[2].what is None
+
+
+@pytest.mark.parametrize(
+    ("name", "brings", "size"),
+    [
+        ("all_gather", MIB, 3 * MIB),  # sizes as nccl-tests has them
+        ("reduce_scatter", 3 * MIB, 3 * MIB),
+        ("all_to_all", 3 * MIB, 3 * MIB),
+        ("all_reduce", MIB, MIB),
+        ("broadcast", MIB, MIB),
+        ("reduce", MIB, MIB),
+        ("gather", MIB, 3 * MIB),
+        ("scatter", 3 * MIB, 3 * MIB),
+    ],
+)
+def test_a_collective_takes_what_simulate_says(tmp_path: Path, name: str, brings: int, size: int) -> None:
+    found = replayed(tmp_path, *[[coll(0, name, brings)]] * 3)
+    assert found.time_ns == alone_ns(name, size, 3)
+    assert [found.exposed_ns(rank) for rank in range(3)] == [found.time_ns] * 3
+
+
+def test_computing_hides_collectives_and_late_ranks_make_others_wait(tmp_path: Path) -> None:
+    gather = alone_ns("all_gather", 2 * MIB, 2)
+    early = [comp(0, 100), coll(1, "all_gather", MIB, 0), comp(2, 50, 0), comp(3, 10, 1)]
+    late = [comp(0, 300), coll(1, "all_gather", MIB, 0)]
+    found = replayed(tmp_path, early, late)
+    (call,) = found.calls
+    assert (call.ready_ns, call.begin_ns, call.end_ns) == (100_000, 300_000, 300_000 + gather)
+    assert {(c.rank, c.place): c.begin_ns for c in found.computed} == {
+        (0, 0): 0,
+        (1, 0): 0,
+        (0, 2): 100_000,  # while rank 0 waits for rank 1
+        (0, 3): call.end_ns,
+    }
+    assert found.time_ns == call.end_ns + 10_000
+    assert found.exposed_ns(0) == found.exposed_ns(1) == gather
+
+
+def test_what_is_computed_meanwhile_does_not_show(tmp_path: Path) -> None:
+    gather = alone_ns("all_gather", 2 * MIB, 2)
+    us = gather // 2000
+    nodes = [coll(0, "all_gather", MIB), comp(1, us), comp(2, us // 2, cpu=True)]
+    found = replayed(tmp_path, nodes, nodes)
+    assert found.exposed_ns(0) == gather - 1000 * us  # processor and accelerator at the same time
+    assert found.computing_ns(0) == 1000 * us + 1000 * (us // 2)
+
+
+def test_a_rank_does_one_thing_at_a_time_in_the_order_in_which_it_may(tmp_path: Path) -> None:
+    nodes = [comp(0, 10, cpu=True), comp(1, 7, 0), comp(2, 5), comp(3, 20)]
+    found = replayed(tmp_path, nodes)
+    assert [(c.place, c.begin_ns) for c in found.computed] == [(0, 0), (2, 0), (3, 5000), (1, 25_000)]
+
+
+def test_groups_run_between_their_ranks(tmp_path: Path) -> None:
+    groups = {"pair": [2, 0], "one": [1]}
+    ranks = [[coll(0, "all_reduce", MIB, group="pair")], [coll(0, "all_reduce", MIB, group="one")]]
+    found = replayed(tmp_path, *ranks, ranks[0], groups=groups)
+    pair, one = sorted(found.calls, key=lambda call: call.members != (2, 0))
+    assert pair.end_ns == alone_ns("all_reduce", MIB, 2)
+    assert (one.members, one.end_ns) == ((1,), 0)
+
+
+def test_groups_that_begin_together_share_the_fabric(tmp_path: Path) -> None:
+    """Two pairs around one card: as two calls of one virtual run; alone, as soon as one of them begins later."""
+    topology = fabric(4, 1, to_pool_gbytes_per_s=20, from_pool_gbytes_per_s=20)
+    groups = {"a": [0, 1], "b": [2, 3]}
+    a, b = ([coll(0, "all_gather", MIB, group=group)] for group in "ab")
+    together = replay(loaded(tmp_path, a, a, b, b, groups=groups), topology)
+    (case,) = Sweep(("all_gather",), [2 * MIB], variant=AUTO, check=False).cases(2)
+    plan, _ = planned(topology, case)
+    model = CostModel.of(topology, 4)
+    both = simulate(model, [VirtualCall(plan, (0, 1)), VirtualCall(plan, (2, 3))])
+    assert [call.end_ns for call in together.calls] == [int(ends.max()) for ends in both.end_ns]
+    alone = simulate(model, [VirtualCall(plan, (0, 1))]).time_ns
+    assert max(call.end_ns for call in together.calls) > 1.5 * alone
+    later = [comp(1, 1), coll(2, "all_gather", MIB, 1, group="b")]
+    apart = replay(loaded(tmp_path, a, a, later, later, groups=groups), topology)
+    assert [call.end_ns - call.begin_ns for call in apart.calls] == [alone, alone]
+
+
+def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path) -> None:
+    h100 = Accelerator.load("h100-sxm")
+    flops, nbytes = 10**12, 1 << 30
+    nodes = [comp(0, 5, num_ops=flops), comp(1, 5, 0, num_ops=1, tensor_size=nbytes), comp(2, 5, 1)]
+    found = replayed(tmp_path, nodes, accelerator=h100)
+    times = [c.end_ns - c.begin_ns for c in found.computed]
+    computing = flops / (h100.peak_flop_per_s("bf16") * h100.gemm_efficiency) * 1e9
+    assert times == [round(computing), round(nbytes / h100.memory_bytes_per_s * 1e9), 5000]
+    assert replayed(tmp_path, nodes).time_ns == 15_000
+    with pytest.raises(ArgumentError, match=r"node 0 of rank 0 says how much .* give --accelerator"):
+        replayed(tmp_path, [comp(0, 0, num_ops=3)])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"),
+    [
+        ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is not there"),
+        ([[comp(0, 1, 1), comp(1, 1, 0)]], "nodes wait for each other: node 0 of rank 0 never begins"),
+        ([[Node(4, "s", NodeType.COMM_SEND)]], "node 4 is COMM_SEND: only computing and collectives"),
+        ([[Node(4, "s", 77)]], "node 4 is of type 77"),
+        ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 99, "comm_size": 1})]], "comm_type 99"),
+        ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 0})]], "comm_size of node 4 is missing"),
+        ([[coll(0, "all_reduce", -1)]], "should be a number from 0"),
+        ([[coll(0, "all_reduce", 1 << 50)]], "should be a number from 0"),
+        ([[comp(0, 1 << 60)]], "too long"),
+        ([[coll(0, "all_reduce", 8)], []], "ranks 0 and 1 call 1 and 0 collectives of all ranks"),
+        ([[coll(0, "all_reduce", 8)], [coll(0, "all_reduce", 16)]], "node 0 of rank 1 is all_reduce of 16"),
+        ([[coll(0, "all_reduce", 8, group="x")]], "called in group 'x', but no file of groups names it"),
+        (
+            [
+                [coll(0, "all_reduce", 8), coll(1, "reduce", 8, group="g")],
+                [coll(0, "reduce", 8, 1, group="g"), coll(1, "all_reduce", 8)],
+            ],
+            "no file of groups",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(tmp_path: Path, ranks: list[list[Node]], says: str) -> None:
+    with pytest.raises(PlanFileError, match=says) as error:
+        replayed(tmp_path, *ranks)
+    assert "\n" not in str(error.value)
+
+
+def test_collectives_that_wait_for_each_other_across_ranks_are_found(tmp_path: Path) -> None:
+    groups = {"g": [0, 1]}
+    one = [coll(0, "all_reduce", 8), coll(1, "reduce", 8, 0, group="g")]
+    other = [coll(0, "all_reduce", 8, 1), coll(1, "reduce", 8, group="g")]
+    with pytest.raises(PlanFileError, match=r"nodes wait for each other: node . of rank ., (all_reduce|reduce)"):
+        replayed(tmp_path, one, other, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "says"),
+    [
+        ([1], "groups are written as"),
+        ({"g": [0, 5]}, "list of different ranks from 0 to 0"),
+        ({"g": [0, 0]}, "different ranks"),
+        ({"g": [True]}, "different ranks"),
+        ({"g": []}, "different ranks"),
+        ({"g": "0"}, "different ranks"),
+    ],
+)
+def test_groups_that_make_no_sense_are_refused(tmp_path: Path, groups: Any, says: str) -> None:
+    with pytest.raises(PlanFileError, match=says):
+        loaded(tmp_path, [comp(0, 1)], groups=groups)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_damage_is_a_sentence_or_another_trace(tmp_path_factory: pytest.TempPathFactory, at: int, value: int) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    nodes = [coll(0, "all_gather", 4096), comp(1, 3, 0), coll(2, "all_reduce", 64, 1)]
+    raw = bytearray(encode(nodes))
+    raw[at % len(raw)] = value
+    (folder / "t.0.et").write_bytes(raw)
+    (folder / "t.1.et").write_bytes(encode(nodes))
+    try:
+        replay(load(folder / "t"), TITAN)
+    except (PlanFileError, ArgumentError) as error:
+        assert "\n" not in str(error)
+
+
+def test_the_shipped_traces_are_what_their_program_writes(tmp_path: Path) -> None:
+    made = runpy.run_path(str(ROOT / "examples/fsdp_trace.py"))
+    for path in write(tmp_path / "fsdp", [made["nodes"]()] * made["RANKS"]):
+        assert path.read_bytes() == (ROOT / "examples/traces" / path.name).read_bytes()
+
+
+def test_the_command_shows_every_collective_and_what_shows_of_them(tmp_path: Path) -> None:
+    file, trace = tmp_path / "replayed.json", tmp_path / "trace.json"
+    arguments = ["simulate", "trace", str(ROOT / "examples/traces/fsdp"), "-c", "titan2-6xcz120", "-v"]
+    done = CliRunner().invoke(main, [*arguments, "--json", str(file), "--trace", str(trace)])
+    assert done.exit_code == 0, done.output
+    gather, scatter = alone_ns("all_gather", 48 * MIB, 3), alone_ns("reduce_scatter", 48 * MIB, 3)
+    document = json.loads(file.read_text())
+    assert [call["end_ns"] - call["begin_ns"] for call in document["calls"]] == [gather, gather, scatter, scatter]
+    # layer 1 is gathered behind layer 0, which is shorter; its gradients behind layer 0's, the last ones in the open
+    shows = gather + (gather - 2_000_000) + scatter
+    assert [rank["exposed_ns"] for rank in document["ranks"]] == [shows] * 3
+    assert document["time_ns"] == 12_000_000 + shows
+    assert f"All together {document['time_ns'] / 1e3:.1f} us." in done.output
+    slices = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert len(slices) == 3 * (4 + 4)
+
+
+def test_traces_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "none")])
+    assert done.exit_code == 2 and "none.0.et does not exist" in done.stderr

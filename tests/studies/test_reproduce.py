@@ -1,0 +1,263 @@
+"""`cxlemu reproduce cccl`: the baseline's plans, one fitted figure, the table's structure, the same twice."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from collectives.sweep.sweep import Sweep
+from collectives.sweep.virtual.simulated import simulate_case
+from cxlemu.cli import main
+from cxlemu.topology import Topology
+from cxlemu.topology.provenance import KINDS
+from studies.cli import reproduce_table
+from studies.published import cccl
+from studies.published.cccl import AVERAGES, FITTED_ON, GROUPED, GROWTH, LOWS, REDUCING, SIZES, Reproduction, Row
+from studies.published.nccl import Nccl
+from studies.published.ours import RANKS, Ours
+
+MB = 1 << 20
+
+
+def reproduce(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["reproduce", "cccl", *arguments])
+
+
+@lru_cache
+def work() -> Reproduction:
+    return Reproduction()
+
+
+@lru_cache
+def rows() -> dict[str, Row]:
+    return {row.figure: row for row in work().rows()}
+
+
+def nccl() -> Nccl:
+    return work().nccl
+
+
+def test_every_figure_of_the_baseline_says_where_it_comes_from() -> None:
+    topology = nccl().topology
+    assert topology.bare_figures() == []
+    fitted = [key for key, standing in topology.standings.items() if standing.kind == "fitted"]
+    assert fitted == [("spaces", 0, "protocols", 0, "costs", "doorbell_observe_ns")]
+    assert {standing.kind for standing in topology.standings.values()} == set(KINDS)
+
+
+@pytest.mark.deep
+def test_the_file_has_what_is_fitted() -> None:
+    """So that `cxlemu simulate` on the baseline's topologies tells the same as this table."""
+    assert nccl().slice_ns == Nccl(Topology.load("infiniband-12xh100")).slice_ns == work().slice_ns
+    (case,) = Sweep(("broadcast",), [64 * MB], check=False).cases(RANKS)
+    row, _ = simulate_case(nccl().topology, case)
+    assert nccl().time_us("broadcast", 64 * MB, RANKS, work().slice_ns) == row.time_us
+
+
+@pytest.mark.parametrize(
+    ("collective", "share"),  # of the size, that passes the slowest link of three ranks
+    [
+        *(("all_gather", 2 / 3), ("reduce_scatter", 2 / 3), ("all_reduce", 4 / 3)),
+        *(("broadcast", 1), ("reduce", 1), ("gather", 2 / 3), ("all_to_all", 2 / 3), ("scatter", 2 / 3)),
+    ],
+)
+def test_large_messages_take_what_the_wire_takes(collective: str, share: float) -> None:
+    """Where a slice costs its receiver nothing and reading is fast, the wire's 24 GB/s alone count."""
+    topology = nccl().topology
+    space = topology.pool_space
+    assert space.protocols is not None
+    fast = space.protocols[0].costs.model_copy(update={"from_pool_gbytes_per_s": 10_000.0})
+    simple = space.protocols[0].model_copy(update={"costs": fast})
+    update = {"spaces": (space.model_copy(update={"protocols": (simple,)}),)}
+    wire = Nccl(topology.model_copy(update=update))
+    assert wire.time_us(collective, 1 << 30, 3, 0) == pytest.approx((1 << 30) * share / 24e3, rel=0.01)
+
+
+def test_a_slice_costs_more_where_slices_are_small() -> None:
+    """Of 512 KiB twice as much as of 1 MiB, for as many bytes."""
+    cost_us, size = 1000, 1 << 30
+    for collective, slices in (("all_gather", size * 2 / 3 / MB), ("broadcast", size / (MB / 2))):
+        more = nccl().time_us(collective, size, 3, cost_us * 1000) - nccl().time_us(collective, size, 3, 0)
+        assert more == pytest.approx(slices * cost_us, rel=0.05)
+
+
+def test_small_messages_take_the_cheapest_protocol() -> None:
+    taken = [nccl().taken("all_reduce", size, 3)[0].protocol for size in (1 << 10, 1 << 20, 1 << 28)]
+    assert taken == ["ll", "ll128", "simple"]
+    assert nccl().taken("gather", 1 << 10, 3)[0].protocol == "simple"
+    reason = nccl().taken("all_reduce", 1 << 10, 3)[0].reason
+    assert reason.startswith(
+        "ring with ll: 15 us by NCCL's formula; ring simple 66 us"
+    )  # 3.6 + 4 * 2.7; 1.4 (8.4 + 4 * 9.6)
+
+
+@pytest.mark.deep
+def test_rows_are_all_published_figures() -> None:
+    wanted = [f"{name}: average speedup" for name in AVERAGES] + [f"{name}: lowest speedup" for name in LOWS]
+    wanted += [f"{name}: growth 3 to {ranks} hosts" for name in GROWTH for ranks in (6, 12)]
+    assert set(wanted) < set(rows())
+    assert len(rows()) == 3 + 8 + 3 + 3 + 3 + 6 + 2
+    assert [row.figure for row in rows().values() if row.kind == "fitted"] == [f"{FITTED_ON}: average speedup"]
+    assert {row.kind for row in rows().values()} == {"config", "fitted", "predicted"}
+    for row in rows().values():
+        assert row.published in row.published_range or row.relative_error == 0
+        assert row.relative_error == row.ours / row.published - 1
+        assert bool(row.shows) == row.missed == (abs(row.relative_error) > 0.15)
+        assert row.kind != "config" or row.relative_error == 0
+
+
+@pytest.mark.deep
+def test_the_one_fitted_figure_meets_the_average_that_it_is_fitted_on() -> None:
+    def average(slice_ns: int) -> float:
+        return statistics.fmean(work().speedups(FITTED_ON, slice_ns=slice_ns))
+
+    at = work().slice_ns
+    assert average(at - 1) < AVERAGES[FITTED_ON] <= average(at)
+    assert rows()[f"{FITTED_ON}: average speedup"].ours == average(at)
+
+
+def test_no_other_published_figure_has_an_influence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tuned to what it is compared with: with other published figures, ours are the same."""
+    for name in AVERAGES:
+        if name != FITTED_ON:
+            monkeypatch.setitem(cccl.AVERAGES, name, 1.2)
+    sizes = SIZES[:3]
+    changed = {row.figure: row for row in Reproduction(sizes).averages()}
+    monkeypatch.undo()
+    for row in Reproduction(sizes).averages():
+        assert changed[row.figure].ours == row.ours
+    assert changed["gather: average speedup"].published == 1.2
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("variant", cccl.VARIANTS)
+def test_ours_is_what_simulate_says(variant: str) -> None:
+    for name in AVERAGES:
+        (case,) = Sweep((name,), [64 * MB], variant=variant, check=False).cases(RANKS)
+        row, _ = simulate_case(work().ours.topology, case)
+        assert work().ours.time(name, 64 * MB, variant=variant).us == row.time_us
+
+
+def test_naive_puts_everything_on_the_first_card() -> None:
+    """As long as there is room: what is published lies one after another."""
+    for variant, cards in (("naive", {0}), ("aggregate", set(range(6)))):
+        run = work().ours._run("gather", variant, 64 * MB, RANKS, 1)
+        used = {use.resource.name.split()[0] for use in run.uses if use.resource.kind == "card" and use.bytes > MB}
+        assert used == {f"card{card}" for card in cards}
+
+
+@pytest.mark.deep
+def test_whole_chunks_lie_on_a_card_each() -> None:
+    def cards_of_a_chunk(ours: Ours) -> int:
+        run = ours._run("broadcast", "all", 64 * MB, RANKS, 1)  # one chunk a block
+        return sum(use.resource.kind == "card" and use.bytes > MB for use in run.uses) // 3  # reads, writes, both
+
+    assert [cards_of_a_chunk(ours) for ours in (work().grown, work().grown_whole)] == [6, 1]
+
+
+def test_a_range_is_met_inside_and_missed_from_its_nearer_end() -> None:
+    for ours, published, error in ((1.5, 1.5, 0.0), (2.0, 2.0, 0.0), (0.5, 1.0, -0.5), (5.0, 2.5, 1.0)):
+        row = cccl._row("x", (1.0, 2.5), ours, "predicted")
+        assert (row.published, row.relative_error) == (published, error)
+
+
+@pytest.mark.deep
+def test_smaller_grouped_slices_are_slower() -> None:
+    size = SIZES[4]
+    other = work().with_grouped_slices(128 << 10, [size])
+    for name in GROUPED:
+        assert other.speedups(name)[0] > 1.5 * work().speedups(name)[4]
+
+
+@pytest.mark.deep
+def test_kernels_that_read_by_themselves_change_what_reduces_and_nothing_else() -> None:
+    for name in AVERAGES:
+        ours, folding = (its.ours.time(name, 64 * MB).us for its in (work(), work().folding))
+        assert (folding < ours) == (name in REDUCING)
+        assert folding <= ours
+    assert work().folding.slice_ns == work().slice_ns
+
+
+@pytest.mark.deep
+def test_the_table_and_the_file_are_the_same_twice(tmp_path: Path) -> None:
+    first, second = (reproduce("--json", str(tmp_path / f"{number}.json")) for number in (1, 2))
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert first.output == second.output
+    files = [(tmp_path / f"{number}.json").read_bytes() for number in (1, 2)]
+    assert files[0] == files[1]
+    document: dict[str, Any] = json.loads(files[0])
+    assert len(document["rows"]) == len(rows())
+    assert {"figure", "published", "ours", "relative_error", "kind"} <= set(document["rows"][0])
+    assert document["fitted"] == {"name": "slice_ns", "value": work().slice_ns, "on": FITTED_ON}
+    assert document["baseline"]["config"]["name"] == "infiniband-3xh100"
+    for row in rows().values():
+        assert row.figure in first.output
+        assert not row.missed or row.shows in first.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json", "/nonexistent/c.json"], "--json /nonexistent/c.json cannot be written"),
+        (["--plot", "/dev/null"], "--plot /dev/null cannot be made"),
+    ],
+)
+def test_bad_input_is_refused_before_the_work(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reproduction, "rows", lambda self: pytest.fail("worked all the same"))
+    monkeypatch.setattr(reproduce_table, "pyplot", lambda: None)
+    done = reproduce(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert CliRunner().invoke(main, ["reproduce", "nothing"]).exit_code == 2
+
+
+def test_without_matplotlib_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = reproduce("--plot", str(tmp_path / "out"))
+    assert done.exit_code == 2
+    assert "pip install 'cxlemu[plot]'" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.deep
+def test_plots_are_pngs(tmp_path: Path) -> None:
+    assert reproduce("--plot", str(tmp_path / "out")).exit_code == 0
+    files = sorted((tmp_path / "out").iterdir())
+    assert [file.name for file in files] == ["chunks.png", "growth.png", "speedups.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+@pytest.mark.deep
+def test_the_docs_have_this_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "published.md").read_text()
+    table = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([-+]?\d+%) \| (\w+)", text, re.MULTILINE)
+    averages = {row.figure.split(":")[0]: row for row in rows().values() if "average speedup" in row.figure}
+    assert sorted(table) == sorted(
+        (name, f"{row.published:.2f}", f"{row.ours:.2f}", percent(row.relative_error), row.kind)
+        for name, row in averages.items()
+    )
+
+
+@pytest.mark.deep
+def test_the_docs_say_what_would_explain_what_reduces() -> None:
+    text = " ".join((Path(__file__).parents[2] / "docs" / "published.md").read_text().split())
+    folded = {name: statistics.fmean(work().folding.speedups(name)) for name in REDUCING}
+    words = [f"{name} {folded[name]:.2f}" for name in REDUCING]
+    assert f"{words[0]}, {words[1]} and {words[2]}" in text
+    predicted = [row for row in rows().values() if row.kind == "predicted"]
+    hits = sum(not row.missed for row in predicted)
+    assert f"Of all {len(predicted)} predicted figures {hits} are within 15%" in text
+
+
+def percent(error: float) -> str:
+    return "0%" if abs(error) < 0.005 else f"{100 * error:+.0f}%"

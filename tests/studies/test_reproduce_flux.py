@@ -1,0 +1,194 @@
+"""FLUX's figures beside ours: metrics by hand, nothing fitted, and what the command prints and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pytest import MonkeyPatch
+
+from collectives.fused.choice import Operator
+from collectives.sweep.fused.metrics import Metrics
+from cxlemu.cli import main
+from cxlemu.cost.gemm import Product, fastest, moved_bytes
+from cxlemu.topology import Accelerator, Topology
+from studies.cli import reproduce_flux
+from studies.published import flux
+from studies.published.flux_block import block
+from studies.training.language_model import LanguageModel
+
+
+def test_metrics_are_flux_definitions() -> None:
+    its = Metrics(gemm_ns=100, tiled_ns=110, comm_ns=60, unfused_ns=160, medium_ns=145, fused_ns=112, wait_ns=3)
+    assert its.ect_ns("unfused") == 60
+    assert its.overlap_efficiency() == pytest.approx(1 - 12 / 60)
+    assert its.overlap_efficiency("medium") == pytest.approx(1 - 45 / 60)
+    assert its.sol == pytest.approx(100 / 112)
+    assert its.gemm_slowdown == pytest.approx(1.1)
+
+
+def test_an_efficiency_may_be_negative_and_need_not_be() -> None:
+    slower = Metrics(100, 200, 60, 160, 160, 205, 0)
+    assert slower.overlap_efficiency() == pytest.approx(1 - 105 / 60)
+    assert Metrics(100, 100, 0, 100, 100, 100, 0).overlap_efficiency() is None
+
+
+def test_published_efficiencies_follow_from_the_reported_times() -> None:
+    assert flux.REPORTED["nvlink-8xa800", "all_gather_gemm"].efficiency == pytest.approx(1 - 0.091 / 0.721)
+
+
+@pytest.fixture(scope="module")
+def few() -> flux.Reproduction:
+    return flux.Reproduction(rows=(512, 4096))
+
+
+@pytest.mark.deep
+def test_nothing_is_fitted_and_gemm_times_are_met_all_the_same(few: flux.Reproduction) -> None:
+    assert {row.kind for row in few.rows} == {"predicted"}
+    errors = [row.relative_error for row in few.rows if row.figure.endswith("GEMM (ms)")]
+    assert len(errors) == 4 and max(map(abs, errors)) < 0.07
+    for cluster in flux.CLUSTERS:
+        topology = Topology.load(cluster)
+        assert topology.accelerator is not None
+        standings = (*Accelerator.load(topology.accelerator).standings.values(), *topology.standings.values())
+        assert not any(its.kind == "fitted" for its in standings)
+
+
+@pytest.mark.parametrize("cluster", [name for name, published in flux.CLUSTERS.items() if published])
+def test_products_and_copies_together_leave_memory_to_spare(cluster: str) -> None:
+    """So that sharing it slows neither: why the model has no such resource. With few rows it would."""
+    topology = Topology.load(cluster)
+    assert topology.accelerator is not None
+    its = Accelerator.load(topology.accelerator)
+    copied = 2 * max(link.gbytes_per_s or 0 for link in topology.links) * 1e9  # in and out, all the time
+    for kind, (n, k) in flux.SHAPES.items():
+        for m in flux.ROWS:
+            gathers = kind == "all_gather_gemm"
+            product = Product(m, n // 8, k) if gathers else Product(m, n, k // 8)
+            tiling = fastest(its, product)
+            loaded = moved_bytes(product, tiling, its.multiprocessors) / tiling.ns(its.multiprocessors) * 1e9
+            assert (loaded + copied <= 0.71 * its.memory_bytes_per_s) == (m >= 512)
+
+
+@pytest.mark.deep
+def test_the_best_shapes_hide_all_and_few_rows_cost_more_than_they_hide(few: flux.Reproduction) -> None:
+    by_shape = {(s.cluster, s.operator.kind, s.operator.m): flux.efficiency_of(s.metrics) for s in few.shapes}
+    assert by_shape["nvlink-8xa100", "all_gather_gemm", 4096] >= 0.96
+    assert by_shape["nvlink-8xa100", "all_gather_gemm", 512] < 0
+
+
+@pytest.mark.deep
+def test_no_fused_call_is_faster_than_its_parts(few: flux.Reproduction) -> None:
+    for shape in few.shapes:
+        its = shape.metrics
+        assert its.fused_ns >= its.tiled_ns >= its.gemm_ns
+        assert its.fused_ns < its.unfused_ns * 5
+        assert 0 < its.sol <= 1.02  # the collective alone is not cut as finely
+
+
+@pytest.mark.deep
+def test_over_the_pool_at_most_the_product_hides(few: flux.Reproduction) -> None:
+    """Its links are so slow that the collective is the longer part: E is then at most the product's share of ECT."""
+    [shape] = [
+        s for s in few.shapes if (s.cluster, s.operator.kind, s.operator.m) == ("cxl-8xh100", "all_gather_gemm", 4096)
+    ]
+    its = shape.metrics
+    assert its.comm_ns > its.gemm_ns
+    assert 0 < flux.efficiency_of(its) <= its.gemm_ns / its.ect_ns("unfused") + 0.02
+
+
+@pytest.mark.deep
+def test_slower_tiles_hide_less(few: flux.Reproduction) -> None:
+    its = Metrics(gemm_ns=100, tiled_ns=100, comm_ns=60, unfused_ns=160, medium_ns=145, fused_ns=112, wait_ns=3)
+    assert flux.slowed_efficiency_of(its) == pytest.approx(1 - (12 + 0.189 * 60) / 60)
+    assert few.slowed().keys() == {name for name, published in flux.CLUSTERS.items() if published}
+
+
+@pytest.mark.deep
+def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
+    assert all(bool(row.shows) == row.missed for row in few.rows)
+
+
+def test_the_command_prints_and_writes_all_of_it(
+    tmp_path: Path, monkeypatch: MonkeyPatch, few: flux.Reproduction
+) -> None:
+    monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows, seen: few)
+    out = tmp_path / "flux.json"
+    result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
+    assert result.exit_code == 0, result.output
+    assert "# nvlink-8xa100 all_gather_gemm" in result.output
+    assert max(map(len, result.output.splitlines()[:60])) < 120
+    document = json.loads(out.read_text())
+    assert len(document["shapes"]) == 4 * 2 * 2
+    assert any(shape["overlap_efficiency"] < 0 for shape in document["shapes"])
+    assert {row["kind"] for row in document["rows"]} == {"predicted"}
+    assert document["fitted"] is None
+    for name in ("efficiencies.png", "times.png"):
+        assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.deep
+def test_the_same_twice_is_the_same_bytes() -> None:
+    once, again = (flux.Reproduction(rows=(512,)).shapes for _ in range(2))
+    assert once == again
+
+
+def test_a_block_gains_what_its_gemms_gain_and_no_more() -> None:
+    """By hand: four operators that take 100 fused and 160 unfused, beside what no fusing changes."""
+    model, accelerator = LanguageModel.load("gpt3-175b"), Accelerator.load("a100-sxm")
+
+    def times(style: str, operator: Operator) -> float:
+        return {"fused": 100e3, "unfused": 160e3}[style]
+
+    training = block(model, accelerator, 8, "training", 2048, times, call_ns=0)
+    assert (training.fused_ns, training.unfused_ns) == (8 * 100e3, 8 * 160e3)  # two passes of four
+    assert 1 < training.speedup < 1.6
+    assert training.speedup == (training.unfused_ns + training.rest_ns) / (training.fused_ns + training.rest_ns)
+    slower = block(model, accelerator, 8, "training", 2048, lambda style, _: {"fused": 3e3, "unfused": 2e3}[style], 0)
+    assert slower.speedup == 1  # then nothing is fused
+
+
+def test_weights_of_a_block_are_those_of_the_model() -> None:
+    """Every weight is used once forward and twice backward, whichever GEMM it is in."""
+    seen: list[Operator] = []
+
+    def times(style: str, operator: Operator) -> float:
+        if style == "unfused":
+            seen.append(operator)
+        return 1.0
+
+    model = LanguageModel.load("gpt3-175b")
+    block(model, Accelerator.load("a100-sxm"), 8, "training", 2048, times, 0)
+    unique = seen[: len(seen) // 2]  # once to sum them, once to compare them
+    assert sum(its.n * its.k for its in unique) == 2 * model.multiplying_parameters
+    assert sorted(its.kind for its in unique) == ["all_gather_gemm"] * 4 + ["gemm_reduce_scatter"] * 4
+
+
+def test_decoding_reads_every_sequences_cache() -> None:
+    model, accelerator = LanguageModel.load("gpt3-175b"), Accelerator.load("a100-sxm")
+    one, two = (block(model, accelerator, 8, phase, 64, lambda *_: 1.0, 0).rest_ns for phase in ("prefill", "decoding"))
+    cached_bytes = 2 * 64 * 2048 * 12288 * 2 / 8
+    assert two - one == pytest.approx(cached_bytes / accelerator.memory_bytes_per_s * 1e9)
+
+
+@pytest.mark.deep
+def test_the_whole_command_compares_ranges_and_blocks(monkeypatch: MonkeyPatch) -> None:
+    one = {"nvlink-8xh800": (0.37, 0.93)}
+    for module in (flux, reproduce_flux):
+        monkeypatch.setattr(module, "CLUSTERS", one)
+        monkeypatch.setattr(module, "ROWS", (1024,))
+        monkeypatch.setattr(module, "SPEEDUPS", {"decoding": (1.30, (64,))})
+    result = CliRunner().invoke(main, ["reproduce", "flux"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"decoding, 64 tokens +nvlink-8xh800 \d\.\d\d \(\d\.\d\d\)", result.output)
+    for words in ("nvlink-8xh800: lowest overlap", "nvlink-8xh800: best overlap", "decoding: best speedup of a block"):
+        assert words in result.output
+
+
+def test_rows_that_do_not_divide_are_refused() -> None:
+    result = CliRunner().invoke(main, ["reproduce", "flux", "-m", "100"])
+    assert result.exit_code == 2
+    assert "m = 100 does not divide among 8 ranks" in result.output

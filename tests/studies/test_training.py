@@ -1,0 +1,379 @@
+"""Training steps: shapes against published sizes, timelines against closed forms, bills that add up, the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cxlemu.cli import main
+from cxlemu.errors import ArgumentError, ConfigError
+from cxlemu.topology import Accelerator, Topology
+from studies.training import pipelined, sharded
+from studies.training.compute import Compute
+from studies.training.durations import LEVELS
+from studies.training.fabrics import Modelled
+from studies.training.language_model import LanguageModel
+from studies.training.machine import Machine, Offload
+from studies.training.offload import offload_to
+from studies.training.parallelism import Parallelism
+from studies.training.step import train
+from studies.training.timeline import BUBBLE, COMPUTE, Part, Program, Timeline, run
+from tests.helpers.tiers import examples
+
+H100 = Accelerator.load("h100-sxm")
+LLAMA = LanguageModel.load("llama3-8b")
+TITAN, INFINIBAND = Topology.load("titan2-6xcz120"), Topology.load("infiniband-3xh100")
+
+
+class Rate:
+    """A fabric in which every call takes its size by a rate: 1 GB/s is a byte a nanosecond."""
+
+    name = "rate"
+    chosen: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, gbytes_per_s: float) -> None:
+        self.gbytes_per_s = gbytes_per_s
+
+    def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
+        return round(size_bytes / self.gbytes_per_s) if ranks > 1 else 0
+
+
+class Fixed:
+    """Durations of which every kind takes the same time for each block."""
+
+    def __init__(self, parallelism: Parallelism, blocks: int, **ns: int) -> None:
+        self.parallelism = parallelism
+        self.model = SimpleNamespace(blocks=blocks, block_parameters=1, embedding_parameters=0, parameters=1)
+        self.ns = dict.fromkeys(("forward", "backward", "gather", "scatter", "hand_over", "update"), 0) | ns
+
+    def forward(self, blocks: int, *, head: bool = False) -> list[Part]:
+        return [Part("forward", blocks * self.ns["forward"])]
+
+    def backward(self, blocks: int, *, head: bool = False) -> list[Part]:
+        return [Part("backward", blocks * self.ns["backward"])]
+
+    def gather(self, parameters: int) -> list[Part]:
+        return [Part("all_gather", parameters * self.ns["gather"])]
+
+    def scatter(self, parameters: int) -> list[Part]:
+        return [Part("reduce_scatter", parameters * self.ns["scatter"])]
+
+    def hand_over(self) -> list[Part]:
+        return [Part("pipeline", self.ns["hand_over"])]
+
+    def update(self, parameters: int) -> list[Part]:
+        return [Part("optimizer", self.ns["update"])]
+
+
+def fixed(parallel: str, blocks: int, microbatches: int, **ns: int) -> Timeline:
+    how = Parallelism.parse(parallel, None)
+    its: Any = Fixed(how, blocks, **ns)
+    return run((sharded if how.sharded else pipelined).program(its, microbatches))
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", "training", *arguments])
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        *(("llama3-8b", 8.03), ("llama3-405b", 405.8), ("gpt3-175b", 174.6), ("gopher-280b", 279.7)),
+        *(("palm-540b", 540.35), ("megatron-1t", 1008.0)),
+    ],
+)
+def test_models_have_their_published_size(name: str, billions: float) -> None:
+    model = LanguageModel.load(name)
+    assert model.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+    assert len(model.standings) == len(type(model).model_fields) - 2 - (not model.position_parameters)
+
+
+def test_flops_are_palms_formula() -> None:
+    """6 N + 12 L H Q T a token, of which a third is forward; N without the embedding, which multiplies nothing."""
+    model, tokens = LanguageModel.load("palm-540b"), 1000
+    ours = model.blocks * model.block_flops(tokens) + model.head_flops(tokens)
+    attention = 12 * model.blocks * model.heads * model.head_size * model.sequence
+    assert 3 * ours == tokens * (6 * model.parameters + attention)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kv_heads: {value: 8", "kv_heads: {value: 7", "kv_heads are 7 but should divide heads, which are 32"),
+        ("hidden: {value: 4096", "hidden: {value: 0", "hidden is 0 but should be greater than or equal to 1"),
+        ("gated:", "gate:", "gate is not a known key; did you mean gated?"),
+        ("blocks: {value: 32, source:", "blocks: {value: 32, sauce:", "source or fitted or assumed"),
+    ],
+)
+def test_a_wrong_model_file_is_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = LanguageModel.shipped()["llama3-8b"].read_text()
+    file = tmp_path / "model.yaml"
+    file.write_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match=r"model\.yaml:\d+: ") as caught:
+        LanguageModel.load(file)
+    assert message in str(caught.value)
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="'llama3-9b' is neither a file nor a shipped language model"):
+        LanguageModel.load("llama3-9b")
+
+
+def test_a_block_takes_at_least_its_products_at_the_peak() -> None:
+    tokens = 8192
+    took_ns = Compute(LLAMA, H100).block_ns(tokens)
+    assert 0.6 < LLAMA.block_flops(tokens) / (took_ns * H100.peak_flop_per_s("bf16") / 1e9) < 1
+
+
+def test_tensor_ranks_share_a_block() -> None:
+    whole, half = (Compute(LLAMA, H100, tensor, sequence=True).block_ns(8192) for tensor in (1, 2))
+    assert 0.5 < half / whole < 0.52
+
+
+# --- timelines ------------------------------------------------------------------------------------------------------
+
+
+def test_a_bill_goes_back_along_what_was_waited_for() -> None:
+    made = Program()
+    one = made.add("send", 0, "wire", [Part("all_gather", 10)])
+    two = made.add("compute", 0, COMPUTE, [Part("forward", 5)], [one])
+    made.add("send", 0, "wire", [Part("reduce_scatter", 3)], [two])  # 15 to 18, while the next one computes
+    made.add("compute", 0, COMPUTE, [Part("backward", 2)])  # 15 to 17
+    made.add("elsewhere", 1, COMPUTE, [Part("forward", 20)])
+    timeline = run(made)
+    assert timeline.time_ns == 20
+    assert timeline.billed(0) == {"all_gather": 10, "forward": 5, "backward": 2, BUBBLE: 3}
+    assert timeline.billed(1) == {"forward": 20}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([COMPUTE, "wire"]), st.integers(0, 9), st.sets(st.integers(1, 5))),
+        min_size=1,
+        max_size=30,
+    )
+)
+@examples(200)
+def test_every_bill_is_the_whole_time(rows: Sequence[tuple[int, str, int, set[int]]]) -> None:
+    made = Program()
+    for number, (lane, stream, ns, back) in enumerate(rows):
+        after = [number - step for step in sorted(back) if step <= number]
+        made.add(str(number), lane, stream, [Part(stream, ns), Part("more", ns // 2)], after)
+    timeline = run(made)
+    for lane in range(3):
+        assert sum(timeline.billed(lane).values()) == timeline.time_ns
+    free: dict[tuple[int, str], int] = {}
+    for number, its in enumerate(made.operations):  # as if executed one by one
+        begins = max([free.get((its.lane, its.stream), 0), *(timeline.end_ns[other] for other in its.after)])
+        assert timeline.begin_ns[number] == begins
+        free[its.lane, its.stream] = timeline.end_ns[number]
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 4), (2, 2), (4, 3), (4, 8), (8, 16)])
+def test_a_pipeline_takes_microbatches_and_a_bubble(stages: int, microbatches: int) -> None:
+    """(m + p - 1) (forward + backward), of which (p - 1) are idle: arXiv 2104.04473, section 2.2.1."""
+    timeline = fixed(f"pp={stages}", stages, microbatches, forward=10, backward=20)
+    assert timeline.time_ns == (microbatches + stages - 1) * 30
+    for lane in range(stages):
+        bill = timeline.billed(lane)
+        assert (bill["forward"], bill["backward"]) == (10 * microbatches, 20 * microbatches)
+        assert bill[BUBBLE] == 30 * (stages - 1)
+
+
+def test_what_is_handed_over_shows_where_the_pipeline_fills_and_drains() -> None:
+    timeline = fixed("pp=4", 4, 8, forward=10, backward=20, hand_over=1)
+    assert timeline.time_ns > (8 + 3) * 30 + 2 * 3
+    assert timeline.billed(3)["pipeline"] >= 3
+
+
+def test_fully_sharded_computing_hides_gathering() -> None:
+    blocks, forward, backward, gather, scatter = 8, 100, 200, 60, 70
+    timeline = fixed("fsdp", blocks, 1, forward=forward, backward=backward, gather=gather, scatter=scatter, update=5)
+    again = gather  # of the last block, which was dropped when its forward was through
+    assert timeline.time_ns == gather + blocks * forward + again + blocks * backward + scatter + 5
+    assert timeline.billed(0)["all_gather"] == gather + again
+    assert timeline.billed(0)["reduce_scatter"] == scatter
+
+
+def test_fully_sharded_gathering_hides_computing() -> None:
+    blocks, gather, scatter = 8, 100, 150
+    timeline = fixed("fsdp", blocks, 1, forward=1, backward=2, gather=gather, scatter=scatter)
+    sent = 2 * blocks * gather + blocks * scatter
+    # it stands still while the last block of the forward pass, and the first of the backward pass, compute
+    assert sent <= timeline.time_ns <= sent + 3 * (1 + 2)
+
+
+def test_without_overlap_all_follows_all() -> None:
+    ns = {"forward": 10, "backward": 20, "gather": 7, "scatter": 3, "update": 5}
+    assert fixed("fsdp,serial", 4, 2, **ns).time_ns == 2 * 4 * (10 + 20 + 2 * 7 + 3) + 5
+    assert fixed("dp=2,serial", 4, 2, **ns).time_ns == 2 * 4 * (10 + 20) + 4 * (7 + 3) + 5
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.lists(st.integers(0, 50), min_size=6, max_size=6), st.booleans())
+@examples(60)
+def test_overlap_is_never_slower_and_never_too_fast(stages: int, count: int, ns: list[int], fsdp: bool) -> None:
+    words = "fsdp" if fsdp else f"pp={stages}"
+    kinds = dict(zip(("forward", "backward", "gather", "scatter", "hand_over", "update"), ns, strict=True))
+    with_, without = (fixed(words + more, 4, count, **kinds) for more in ("", ",serial"))
+    assert with_.time_ns <= without.time_ns
+    blocks = pipelined.blocks_of(4, 1 if fsdp else stages)
+    assert with_.time_ns >= count * max(blocks) * (kinds["forward"] + kinds["backward"]) + kinds["update"]
+
+
+def test_blocks_are_shared_out_evenly() -> None:
+    assert pipelined.blocks_of(126, 16) == [7] + [8] * 14 + [7]
+    assert sum(pipelined.blocks_of(118, 7)) == 118
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_computes_is_faster_with_a_faster_fabric_and_no_slower_than_alone() -> None:
+    how = Parallelism.parse("fsdp", 3)
+    times = [train(LLAMA, how, Machine(H100, Rate(rate))).time_ns for rate in (1.0, 10.0, 1e6)]
+    assert times[0] > times[1] > times[2]
+    alone = train(LLAMA.varied(batch_sequences=1), Parallelism.parse("fsdp", 1), Machine(H100, Rate(1)))
+    more_ns = alone.billed_ns["optimizer"] * 2 / 3  # alone, a rank updates everything
+    assert times[2] == pytest.approx(alone.time_ns - more_ns, rel=1e-3)
+
+
+def test_recomputing_takes_time_and_frees_memory() -> None:
+    machine, how = Machine(H100, Rate(100)), Parallelism.parse("fsdp", 3)
+    none, selective, full = (train(LLAMA, how, machine, recompute=r) for r in ("none", "selective", "full"))
+    assert none.time_ns < selective.time_ns < full.time_ns
+    assert none.memory_bytes > full.memory_bytes
+    assert full.billed_ns["recompute"] == pytest.approx(LLAMA.blocks * Compute(LLAMA, H100).block_ns(8192))
+
+
+def test_tensor_parallelism_talks_inside_the_cluster() -> None:
+    inside, between = Rate(450), Rate(20)
+    step = train(LLAMA, Parallelism.parse("tp=4,sp,dp=3", 12), Machine(H100, between, inside, 8))
+    nbytes = 8192 * LLAMA.hidden * 2
+    each_pass = 2 * 2 * round(nbytes / 450)  # after attention and after the feed-forward layer, two collectives each
+    assert step.billed_ns["tensor"] == LLAMA.blocks * 2 * each_pass
+    with pytest.raises(ArgumentError, match="tp=4 does not fit into a cluster of 1"):
+        train(LLAMA, Parallelism.parse("tp=4,dp=3", 12), Machine(H100, between))
+
+
+def test_offloading_moves_gradients_or_state() -> None:
+    parameters = 10**9
+    host = Offload("host", 20, 20, at_memory=True, update_gbytes_per_s=100)
+    assert host.update_ns(parameters) == 24 * parameters // 100  # the processor is slower than the link
+    pool = Offload("pool", 20, 30, at_memory=False)
+    assert pool.update_ns(parameters) == 12 * parameters // 20
+    assert offload_to("pool", TITAN, 3).to_gbytes_per_s == 20  # six cards of 22.5 GB/s are more than three engines need
+    assert offload_to("pool", TITAN, 9).to_gbytes_per_s == 6 * 22.5 / 9 / 2
+    with pytest.raises(ArgumentError, match="no place 'disk'"):
+        offload_to("disk", TITAN, 3)
+
+
+def test_a_fabrics_times_are_what_simulate_says() -> None:
+    fabric = Modelled(TITAN)
+    done = CliRunner().invoke(main, ["simulate", "all_gather", "-b", "3M", "-n", "3", "-d", "bf16", "-c", TITAN.name])
+    (row,) = [line.split() for line in done.output.splitlines() if line.split()[:1] == [str(3 << 20)]]
+    assert float(row[5]) == pytest.approx(fabric.time_ns("all_gather", 3 << 20, 3) / 1e3, abs=0.05)
+    assert fabric.time_ns("all_gather", 3 << 20, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "message"),
+    [
+        ("fdsp", 3, "'fdsp' is not a word of it"),
+        ("tp=0", 3, "'tp=0' is not a word of it"),
+        ("dp=2", 3, "dp x tp x pp is 2, but there are 3 ranks"),
+        ("tp=2", 3, "3 ranks are no multiple of tp x pp, 2"),
+        ("fsdp,pp=3", 3, "fsdp does not go with pp"),
+        ("dp=9999999", 3, "is not a word of it"),
+    ],
+)
+def test_a_wrong_parallelism_is_refused(text: str, ranks: int, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Parallelism.parse(text, ranks)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_where_time_goes(tmp_path: Path) -> None:
+    files = [tmp_path / "step.json", tmp_path / "trace.json"]
+    arguments = ["--against", "infiniband-3xh100", "--json", str(files[0]), "--trace", str(files[1])]
+    first, second = simulate(*arguments), simulate(*arguments)
+    assert (first.exit_code, first.output) == (0, second.output)
+    document = json.loads(files[0].read_text())
+    ours, other = document["steps"]
+    for step in (ours, other):
+        assert sum(step["billed_ns"].values()) == pytest.approx(step["time_ns"], rel=1e-12)
+    assert f"{other['time_ns'] / ours['time_ns']:.2f} times as fast" in first.output
+    slices = [event for event in json.loads(files[1].read_text())["traceEvents"] if event["ph"] == "X"]
+    assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(ours["time_ns"] / 1e3)
+
+
+def test_a_batch_of_ones_own_has_no_standing(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    assert simulate("--batch", "6", "--json", str(file)).exit_code == 0
+    model = json.loads(file.read_text())["model"]
+    assert model["batch_sequences"] == 6
+    assert model["blocks"]["value"] == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nothing"], "neither a file nor a shipped language model"),
+        (["--accelerator", "nothing"], "neither a file nor a shipped accelerator"),
+        (["--batch", "4"], "a batch of 4 sequences does not divide into 3 x 1"),
+        (["--parallel", "tp=3"], "give --inside"),
+        (["-n", "6", "--batch", "6"], "titan2-6xcz120 has places for 3 ranks, but 6 are to talk to each other over it"),
+        (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], message: str) -> None:
+    done = simulate(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert "Traceback" not in done.output
+
+
+def test_thousands_of_accelerators_are_a_matter_of_seconds() -> None:
+    words = (
+        "--model palm-540b --accelerator b200 --parallel fsdp,tp=12,sp,serial -n 6144 --microbatch 4 -c clusters-cxl"
+    )
+    done = simulate(*words.split(), "--inside", "nvl72")
+    assert done.exit_code == 0, done.output
+    assert "fsdp=512 tp=12" in done.output
+    assert "collectives of 512 ranks follow a line through 8 and 16" in done.output
+    assert "plans on clusters-cxl: all_gather as ring" in done.output
+
+
+def test_collectives_are_simulated_as_before() -> None:
+    assert CliRunner().invoke(main, ["simulate", "broadcast", "-b", "1M"]).exit_code == 0
+    done = CliRunner().invoke(main, ["simulate", "trainings"])
+    assert (done.exit_code, "there is no collective 'trainings'" in done.output) == (2, True)
+    assert "cxlemu simulate training" in CliRunner().invoke(main, ["simulate", "--help"]).output
+    assert "--parallel" in CliRunner().invoke(main, ["simulate", "training", "--help"]).output
+
+
+def test_the_docs_have_what_the_command_prints() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "modelled.md").read_text()
+    its = [train(LLAMA, Parallelism.parse("fsdp", 3), Machine(H100, Modelled(its))) for its in (TITAN, INFINIBAND)]
+    rows = {
+        "forward, backward, optimizer": ("forward", "backward", "optimizer"),
+        "all_gather, as far as it shows": ("all_gather",),
+        "reduce_scatter, as far as it shows": ("reduce_scatter",),
+        "all": tuple(LEVELS),
+    }
+    for words, kinds in rows.items():
+        cells = [f"{sum(step.billed_ns.get(kind, 0) for kind in kinds) / 1e6:.0f}" for step in its]
+        assert f"| {words} | {cells[0]} | {cells[1]} |" in text
+    assert f"which is {its[1].time_ns / its[0].time_ns:.2f} times as fast" in text

@@ -1,0 +1,169 @@
+"""The rooms: cxlemu <- collectives <- faults <- studies. No import goes up, no files import each other in a circle."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("cxlemu", "collectives", "faults", "studies")  # each imports itself and those before it
+
+# Circles that are one idea in two files, and are closed by annotations alone.
+CIRCLES = {
+    (
+        "collectives.algorithms.hierarchical.level",
+        "collectives.algorithms.hierarchical.levels",
+    ): "a level has its levels",
+    ("collectives.builder.misuse", "collectives.builder.rounds"): "sentences about a builder's misuse, for the builder",
+}
+
+
+def modules(root: Path) -> dict[str, Path]:
+    found = {}
+    for package in PACKAGES:
+        for file in sorted((root / package).rglob("*.py*")):
+            if file.suffix in (".py", ".pyi"):  # the latter of what is in C
+                found[".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")] = file
+    return found
+
+
+def imports(file: Path, known: dict[str, Path]) -> Iterator[tuple[str, int]]:
+    """What a file imports, wherever it stands: in functions, for types only, and by a module's name in a string."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}:{node.lineno}: imports are absolute"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield (full if full in known else str(node.module)), node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.split(":")[0]  # as entry points have it
+            if "." in name and name in known:
+                yield name, node.lineno
+
+
+def graph(root: Path) -> dict[str, dict[str, int]]:
+    """Module -> what it imports of ours -> the line."""
+    known = modules(root)
+    found: dict[str, dict[str, int]] = {}
+    for name, file in known.items():
+        found[name] = {target: line for target, line in imports(file, known) if target != name}
+    return found
+
+
+def upward(root: Path) -> list[str]:
+    found = []
+    for module, targets in graph(root).items():
+        rank = PACKAGES.index(module.split(".")[0])
+        for target, line in targets.items():
+            package = target.split(".")[0]
+            if package in PACKAGES and PACKAGES.index(package) > rank:
+                found.append(f"{module}, line {line}, imports {target}")
+    return found
+
+
+def circles(edges: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
+    """Strongly connected files, after Tarjan."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in edges.get(module, ()):
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            circle = tuple(sorted(stack[at:]))
+            del stack[at:]
+            if len(circle) > 1:
+                found.append(circle)
+
+    for module in edges:
+        if module not in index:
+            visit(module)
+    return found
+
+
+def test_no_import_goes_up() -> None:
+    assert upward(ROOT) == []
+
+
+def test_no_files_import_each_other_but_those_named() -> None:
+    assert set(circles(graph(ROOT))) == set(CIRCLES)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from faults import machine",
+        "import faults.machine",
+        "def f():\n    from faults.machine import state",
+        "from importlib import import_module\n\nstate = import_module('faults.machine')",
+        "TABLE = {'verb': ('faults.machine', 'help')}",
+    ],
+)
+def test_an_import_that_goes_up_is_found(tmp_path: Path, code: str) -> None:
+    for name in ("cxlemu", "faults/machine"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "faults/__init__.py").touch()
+    (tmp_path / "cxlemu/low.py").write_text(code)
+    (found,) = upward(tmp_path)
+    assert found.startswith("cxlemu.low, line ") and "faults" in found
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b": 1}, "b": {"c": 1}, "c": {"a": 1}, "d": {"a": 1}}) == [("a", "b", "c")]
+
+
+def test_help_imports_neither_numpy_nor_yaml() -> None:
+    code = (
+        "import sys; from cxlemu.cli import main; main(['--help'], standalone_mode=False); "
+        "print(sorted({'numpy', 'yaml', 'pydantic', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert " run " in done.stdout and " reproduce " in done.stdout
+
+
+def test_help_of_run_and_of_topology_list_imports_no_models() -> None:
+    """They are to be there in a moment: what checks files and what computes comes when it is needed."""
+    for arguments, heavy in ((["run", "--help"], {"pydantic", "rich"}),):
+        code = (
+            f"import sys; from cxlemu.cli import main; main({arguments!r}, standalone_mode=False); "
+            f"print(sorted({heavy!r} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]", arguments
+
+
+@pytest.mark.parametrize("group", ["commands", "simulate", "reproduce"])
+def test_commands_that_packages_bring_are_there(group: str) -> None:
+    import importlib
+
+    for entry in entry_points(group=f"cxlemu.{group}"):
+        for module, text in entry.load().values():
+            assert importlib.import_module(module).command.name and text
+
+
+def test_every_package_brings_its_commands() -> None:
+    assert {entry.name for entry in entry_points(group="cxlemu.commands")} >= set(PACKAGES)
+
+
+@pytest.mark.parametrize("entry", entry_points(group="cxlemu.faults"), ids=lambda entry: entry.name)
+def test_what_a_run_needs_of_faults_is_there(entry: object) -> None:
+    assert callable(entry.load())  # type: ignore[attr-defined]
