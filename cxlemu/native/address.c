@@ -4,12 +4,14 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The place of byte `within` of a granule. */
 static place place_of(const region *r, int64_t granules, int64_t granule, int64_t within) {
-    return (place){r->first_card + (int32_t)(granule % r->cards), granules + granule / r->cards * r->granularity_bytes + within};
+    return (place){r->first_card + (int32_t)(granule % r->cards),
+                   granules + granule / r->cards * r->granularity_bytes + within};
 }
 
 int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found) {
     const region *r = &p->regions[o->id];
-    const int64_t size = r->granularity_bytes, granules = granules_at(p, o), begin = r->start + o->offset, end = begin + nbytes;
+    const int64_t size = r->granularity_bytes, granules = granules_at(p, o), begin = r->start + o->offset,
+                  end = begin + nbytes;
     int64_t first = begin / size;
     int count = 0;
     if (nbytes == 0) return 0;
@@ -25,7 +27,8 @@ int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found)
     const int64_t whole_end = end / size; /* the granule after the last whole one */
     for (int64_t granule = first; granule < least(whole_end, first + r->cards); granule++) {
         const int64_t blocks = (whole_end - 1 - granule) / r->cards + 1;
-        found[count++] = (card_run){place_of(r, granules, granule, 0), granule * size - begin, size, blocks, size * r->cards};
+        found[count++] = (card_run){place_of(r, granules, granule, 0), granule * size - begin, size, blocks,
+                                    size * r->cards};
     }
     if (end % size) {
         const int64_t tail = end % size;
@@ -36,7 +39,8 @@ int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found)
 
 int extents_of(const program *p, const operand *o, int64_t nbytes, card_extent *found) {
     const region *r = &p->regions[o->id];
-    const int64_t size = r->granularity_bytes, granules = granules_at(p, o), begin = r->start + o->offset, end = begin + nbytes;
+    const int64_t size = r->granularity_bytes, granules = granules_at(p, o), begin = r->start + o->offset,
+                  end = begin + nbytes;
     int count = 0;
     if (nbytes == 0) return 0;
     const int64_t first = begin / size, last = (end - 1) / size;

@@ -37,14 +37,18 @@ static inline place doorbell_place(const program *p, int32_t doorbell, int64_t e
     if (doorbell >= published) number -= published;
     else {
         at += p->doorbells_offset + slot_of(p, epoch) * p->slot_doorbell_bytes;
-        const int32_t own = p->own_doorbells ? doorbell % p->doorbells_per_rank - p->doorbells_per_rank + p->own_doorbells : -1;
+        const int32_t own = p->own_doorbells
+                                ? doorbell % p->doorbells_per_rank - p->doorbells_per_rank + p->own_doorbells
+                                : -1;
         if (own >= 0) return (place){p->pool_cards + doorbell / p->doorbells_per_rank, at + (int64_t)own * LINE_BYTES};
     }
     return (place){number % p->pool_cards, at + (int64_t)(number / p->pool_cards) * LINE_BYTES};
 }
 
 /* What a doorbell is rung with in this call, but for the last bit, which makes its parity even. */
-static inline uint64_t doorbell_bits(const program *p, int64_t epoch) { return (uint64_t)epoch << TAG_BITS | (p->tag & ~1u); }
+static inline uint64_t doorbell_bits(const program *p, int64_t epoch) {
+    return (uint64_t)epoch << TAG_BITS | (p->tag & ~1u);
+}
 
 static inline uint64_t doorbell_word(const program *p, int64_t epoch) {
     const uint64_t word = doorbell_bits(p, epoch);

@@ -7,7 +7,7 @@
 /* FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT: not here, and when the line is fetched (from
  * its pending write-back, which is all that is left of it) it is FLUSHED again. */
 enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
-enum { BLOCK_LINES = 128 };      /* that stay in the first-level cache between two copies */
+enum { BLOCK_LINES = 128 }; /* that stay in the first-level cache between two copies */
 enum { STREAM_BYTES = 1 << 21 }; /* windows that leave no room for anything else in the second-level cache */
 
 /* What was done to bytes comes before what is done to states, for whoever comes after a process that was killed. */
@@ -16,7 +16,8 @@ enum { STREAM_BYTES = 1 << 21 }; /* windows that leave no room for anything else
 /* Bytes of the pool may change while they are read: in the memory model such a reader must not use what it got. */
 #if defined(__SANITIZE_THREAD__)
 static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) {
-    for (int64_t k = 0; k < nbytes; k++) __atomic_store_n(to + k, __atomic_load_n(from + k, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    for (int64_t k = 0; k < nbytes; k++)
+        __atomic_store_n(to + k, __atomic_load_n(from + k, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 #else
 static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) { memcpy(to, from, (size_t)nbytes); }
@@ -65,10 +66,14 @@ static int64_t run_end(const uint8_t *state, int64_t at, int64_t last, uint8_t m
 }
 
 /* The first line from `at` on with any bit of mask; last if there is none. */
-static int64_t find_set(const uint8_t *state, int64_t at, int64_t last, uint8_t mask) { return run_end(state, at, last, mask, 0); }
+static int64_t find_set(const uint8_t *state, int64_t at, int64_t last, uint8_t mask) {
+    return run_end(state, at, last, mask, 0);
+}
 
 /* The first line from `at` on without the bit. */
-static int64_t find_clear(const uint8_t *state, int64_t at, int64_t last, uint8_t bit) { return run_end(state, at, last, bit, bit); }
+static int64_t find_clear(const uint8_t *state, int64_t at, int64_t last, uint8_t bit) {
+    return run_end(state, at, last, bit, bit);
+}
 
 /* --- steps ----------------------------------------------------------------------------------------------------------- */
 

@@ -15,15 +15,14 @@ typedef struct {
 
 typedef struct {
     PyObject *collective, *redop, *root, *variant; /* compared by identity: equal but not the same is a miss */
-    shape x, out;     /* dtypes by identity, too */
+    shape x, out; /* dtypes by identity, too */
     bool overlap;
     int64_t distance; /* of x from out, where they overlap */
     Operation *operation;
 } entry;
 
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
+    PyObject_HEAD vectorcallfunc call;
     PyObject *miss; /* miss(*arguments): an ordinary call, which may remember an operation */
     Py_buffer heap; /* calls depend on where in it their arrays lie, so those are never found here */
     entry entries[ENTRIES];
@@ -171,8 +170,7 @@ static PyMethodDef calls_methods[] = {
 int import_numpy(void) { return PyArray_ImportNumPyAPI(); }
 
 PyTypeObject CallsType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Calls",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Calls",
     .tp_doc = "Collective calls by their arguments: calls(collective, x, out, op, root, variant, async_op).",
     .tp_basicsize = sizeof(Calls),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

@@ -4,19 +4,25 @@
 
 const int64_t item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
 
-static bool fits(int64_t at, int64_t nbytes, int64_t size) { return at >= 0 && nbytes >= 0 && nbytes <= size && at <= size - nbytes; }
+static bool fits(int64_t at, int64_t nbytes, int64_t size) {
+    return at >= 0 && nbytes >= 0 && nbytes <= size && at <= size - nbytes;
+}
 
 static bool operand_ok(const program *p, const operand *o, int64_t nbytes) {
     if (o->kind == NOTHING) return true;
     if (o->kind == BUFFER) return o->id < p->buffer_count && fits(o->offset, nbytes, p->buffer_bytes[o->id]);
-    return o->kind == REGION && o->id < p->region_count && o->seq >= 0 && fits(o->offset, nbytes, p->regions[o->id].nbytes);
+    return o->kind == REGION && o->id < p->region_count && o->seq >= 0 &&
+           fits(o->offset, nbytes, p->regions[o->id].nbytes);
 }
 
 static bool region_ok(const program *p, const region *r) {
     const int64_t most = (int64_t)1 << 48;
-    if (r->first_card < 0 || r->cards < 1 || r->cards > p->card_count || r->first_card > p->card_count - r->cards) return false;
-    if (r->granularity_bytes < LINE_BYTES || r->granularity_bytes % LINE_BYTES || r->granularity_bytes > most) return false;
-    if (r->base < 0 || r->start < 0 || r->nbytes < 0 || r->base > most || r->start > most || r->nbytes > most) return false;
+    if (r->first_card < 0 || r->cards < 1 || r->cards > p->card_count || r->first_card > p->card_count - r->cards)
+        return false;
+    if (r->granularity_bytes < LINE_BYTES || r->granularity_bytes % LINE_BYTES || r->granularity_bytes > most)
+        return false;
+    if (r->base < 0 || r->start < 0 || r->nbytes < 0 || r->base > most || r->start > most || r->nbytes > most)
+        return false;
     if (r->nbytes == 0) return true;
     /* The furthest byte of any card is in the last granule or in the last whole one before it. */
     int64_t last = r->start + r->nbytes - 1, granule = last / r->granularity_bytes;
@@ -50,11 +56,14 @@ static bool record_ok(const program *p, const record *r) {
     for (int k = 0; k < 5; k++)
         if (r->op != COMPUTE && !operand_ok(p, all[k], r->nbytes)) return false;
     switch (r->op) {
-    case WRITE: case WRITE_NT: return has(&r->dst, REGION) && has(&r->a, BUFFER) && !given(&r->dst2);
+    case WRITE:
+    case WRITE_NT: return has(&r->dst, REGION) && has(&r->a, BUFFER) && !given(&r->dst2);
     case READ: return has(&r->dst, BUFFER) && has(&r->a, REGION) && !has(&r->dst2, BUFFER);
-    case FLUSH: case INVALIDATE: return has(&r->a, REGION);
+    case FLUSH:
+    case INVALIDATE: return has(&r->a, REGION);
     case COPY: return has(&r->dst, BUFFER) && has(&r->a, BUFFER) && !given(&r->dst2);
-    case REDUCE: case REDUCE_LOCAL:
+    case REDUCE:
+    case REDUCE_LOCAL:
         if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;
         if (!given(&r->a) || !given(&r->b) || has(&r->dst2, BUFFER) || r->nbytes % item_bytes[r->dtype]) return false;
         if (r->flags & FLAG_DIVIDE && r->arg < 1) return false;
@@ -66,7 +75,8 @@ static bool record_ok(const program *p, const record *r) {
     case SIGNAL: return doorbell_ok(p, r, false);
     case WAIT: return doorbell_ok(p, r, true);
     case WAIT_ALL: return r->arg >= 0 && r->arg < p->group_count;
-    case RECORD: case AWAIT: return r->arg >= 0 && r->arg < p->event_count;
+    case RECORD:
+    case AWAIT: return r->arg >= 0 && r->arg < p->event_count;
     default: return true;
     }
 }
@@ -74,7 +84,8 @@ static bool record_ok(const program *p, const record *r) {
 bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at) {
     const int64_t most = (int64_t)1 << 48;
     *stream = -1, *at = -1;
-    if (p->pool_cards < 1 || p->pool_cards > p->card_count || p->own_doorbells < 0 || p->own_doorbells > p->doorbells_per_rank)
+    if (p->pool_cards < 1 || p->pool_cards > p->card_count || p->own_doorbells < 0 ||
+        p->own_doorbells > p->doorbells_per_rank)
         return false;
     if (p->own_doorbells && p->ranks > p->card_count - p->pool_cards) return false;
     if (p->card_count < 1 || p->ranks < 1 || p->slots < 1 || p->doorbells_per_rank < 1) return false;

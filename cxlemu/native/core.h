@@ -17,8 +17,24 @@
 #define SMALL_WORK_BYTES 8192
 
 enum op {
-    WRITE = 1, WRITE_NT, FLUSH, FENCE, SIGNAL, WAIT, WAIT_ALL, INVALIDATE, READ, REDUCE, COPY, REDUCE_LOCAL,
-    COMPUTE, RECORD, AWAIT, SIGNAL_DATA, WAIT_DATA, OP_END
+    WRITE = 1,
+    WRITE_NT,
+    FLUSH,
+    FENCE,
+    SIGNAL,
+    WAIT,
+    WAIT_ALL,
+    INVALIDATE,
+    READ,
+    REDUCE,
+    COPY,
+    REDUCE_LOCAL,
+    COMPUTE,
+    RECORD,
+    AWAIT,
+    SIGNAL_DATA,
+    WAIT_DATA,
+    OP_END
 };
 enum kind { NOTHING, BUFFER, REGION };
 enum redop { SUM = 1, PROD, MIN, MAX, AVG, REDOP_END };
@@ -62,7 +78,8 @@ typedef struct {
     /* the pool and the communicator's extent in it */
     uint8_t **cards;
     int64_t base;
-    int32_t card_count, pool_cards, ranks, slots, doorbells_per_rank, own_doorbells; /* those behind the pool: one a rank */
+    int32_t card_count, pool_cards, ranks, slots, doorbells_per_rank,
+        own_doorbells; /* those behind the pool: one a rank */
     int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset, heap_offset, heap_bytes;
     uint32_t elides; /* of direct memory */
     shadow *through; /* the rank's emulated memory, NULL for direct memory */
@@ -88,7 +105,18 @@ typedef struct {
 } program;
 
 enum status {
-    DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, LINK_DOWN, CARD_LOST, POISONED, STOPPED, DAMAGED, CLOCKS_HELD
+    DONE,
+    IDLE,
+    MISMATCH,
+    KERNEL,
+    HELD,
+    EXHAUSTED,
+    LINK_DOWN,
+    CARD_LOST,
+    POISONED,
+    STOPPED,
+    DAMAGED,
+    CLOCKS_HELD
 };
 enum { ITS_OWN = -1, ITS_TIME = -2 };
 
@@ -114,7 +142,8 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 
 /* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */
-void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes, int64_t divisor);
+void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
+          int64_t divisor);
 
 extern const int64_t item_bytes[DTYPES];
 

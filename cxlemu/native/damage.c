@@ -18,7 +18,9 @@ enum status damage_cut_off(const uint64_t *page, int32_t host, int32_t card) {
     return find(page, entry_of(CARD, card, 0)) ? CARD_LOST : DONE;
 }
 
-bool damage_poisoned(const uint64_t *page, int32_t card, int64_t line) { return find(page, entry_of(LINE, card, line)) != 0; }
+bool damage_poisoned(const uint64_t *page, int32_t card, int64_t line) {
+    return find(page, entry_of(LINE, card, line)) != 0;
+}
 
 void damage_overwritten(uint64_t *page, int32_t card, int64_t first, int64_t last) {
     for (int k = 1; k < WORDS; k++) {

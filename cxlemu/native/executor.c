@@ -105,7 +105,8 @@ static void ring(const program *p, const record *r) {
 }
 
 /* Look at a doorbell once: DONE when it shows enough, its payload in `payload`; else why not, with *found filled in. */
-static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint8_t *payload, int64_t nbytes, obstacle *found) {
+static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint8_t *payload, int64_t nbytes,
+                        obstacle *found) {
     uint8_t copied[LINE_BYTES];
     const uint8_t *line = copied;
     uint64_t word;
@@ -146,13 +147,15 @@ static enum status wait_group(const program *p, const record *r, obstacle *found
 
 static enum status direct_step(const program *p, const record *r) {
     switch (r->op) {
-    case WRITE: case READ: move(p, r); break;
+    case WRITE:
+    case READ: move(p, r); break;
     case WRITE_NT:
         if (p->elides & STEP_FENCE) move(p, r);
         else move_nt(p, r);
         break;
     case REDUCE: reduce(p, r); break;
-    case FLUSH: case INVALIDATE:
+    case FLUSH:
+    case INVALIDATE:
         if (!(p->elides & (r->op == FLUSH ? STEP_FLUSH : STEP_INVALIDATE))) flush(p, r);
         break;
     case FENCE:
@@ -180,12 +183,8 @@ static enum status step(program *p, const record *r, bool last, obstacle *found)
         return look(p, r->arg, p->epoch + r->value, p->buffers[r->dst.id] + r->dst.offset, r->nbytes, found);
     case WAIT_ALL: return wait_group(p, r, found);
     case RECORD: p->events[r->arg] = 1; return DONE;
-    case AWAIT:
-        found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
-        return p->events[r->arg] ? DONE : IDLE;
-    case COMPUTE:
-        found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
-        return KERNEL;
+    case AWAIT: found->doorbell = ITS_OWN, found->wanted = found->shows = 0; return p->events[r->arg] ? DONE : IDLE;
+    case COMPUTE: found->doorbell = ITS_OWN, found->wanted = found->shows = 0; return KERNEL;
     default:
         if (!p->through) return direct_step(p, r);
         found->doorbell = ITS_OWN, found->wanted = found->shows = 0;

@@ -23,8 +23,16 @@ ELEMENT(bf16, uint16_t);
 ELEMENT(f32, float);
 ELEMENT(f64, double);
 
-static inline float bits_float(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
-static inline uint32_t float_bits(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
+static inline float bits_float(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+static inline uint32_t float_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
 
 static inline float from_bf16(uint16_t h) { return bits_float((uint32_t)h << 16); }
 
@@ -65,36 +73,36 @@ static inline uint16_t to_f16(float f) {
 #define DIV_FLOAT(type, wide, a, n) ((a) / (wide)(n))
 
 /* One pass over all elements; `calc` is the type of an intermediate result, load and store convert. */
-#define PASS(name, type, calc, wide, load, store, OP)                                                           \
-    CLONES static void name(type *dst, const type *a, const type *b, const type *c, int64_t n) {                \
-        if (c) {                                                                                                \
-            for (int64_t i = 0; i < n; i++) {                                                                   \
-                calc x = load(a[i]), y = load(b[i]), z = load(c[i]);                                            \
-                type half = (type)store(OP(calc, wide, x, y));                                                  \
-                calc first = load(half);                                                                        \
-                dst[i] = (type)store(OP(calc, wide, first, z));                                                 \
-            }                                                                                                   \
-        } else {                                                                                                \
-            for (int64_t i = 0; i < n; i++) {                                                                   \
-                calc x = load(a[i]), y = load(b[i]);                                                            \
-                dst[i] = (type)store(OP(calc, wide, x, y));                                                     \
-            }                                                                                                   \
-        }                                                                                                       \
+#define PASS(name, type, calc, wide, load, store, OP)                                            \
+    CLONES static void name(type *dst, const type *a, const type *b, const type *c, int64_t n) { \
+        if (c) {                                                                                 \
+            for (int64_t i = 0; i < n; i++) {                                                    \
+                calc x = load(a[i]), y = load(b[i]), z = load(c[i]);                             \
+                type half = (type)store(OP(calc, wide, x, y));                                   \
+                calc first = load(half);                                                         \
+                dst[i] = (type)store(OP(calc, wide, first, z));                                  \
+            }                                                                                    \
+        } else {                                                                                 \
+            for (int64_t i = 0; i < n; i++) {                                                    \
+                calc x = load(a[i]), y = load(b[i]);                                             \
+                dst[i] = (type)store(OP(calc, wide, x, y));                                      \
+            }                                                                                    \
+        }                                                                                        \
     }
 
-#define DIVIDE(name, type, calc, wide, load, store, DIV)                                                        \
-    CLONES static void name(type *dst, int64_t n, int64_t divisor) {                                            \
-        for (int64_t i = 0; i < n; i++) {                                                                       \
-            calc x = load(dst[i]);                                                                              \
-            dst[i] = (type)store(DIV(calc, wide, x, divisor));                                                  \
-        }                                                                                                       \
+#define DIVIDE(name, type, calc, wide, load, store, DIV)             \
+    CLONES static void name(type *dst, int64_t n, int64_t divisor) { \
+        for (int64_t i = 0; i < n; i++) {                            \
+            calc x = load(dst[i]);                                   \
+            dst[i] = (type)store(DIV(calc, wide, x, divisor));       \
+        }                                                            \
     }
 
-#define KERNELS(t, type, calc, wide, load, store, KIND)                                                         \
-    PASS(sum_##t, type, calc, wide, load, store, ADD_##KIND)                                                    \
-    PASS(prod_##t, type, calc, wide, load, store, MUL_##KIND)                                                   \
-    PASS(min_##t, type, calc, wide, load, store, MIN_##KIND)                                                    \
-    PASS(max_##t, type, calc, wide, load, store, MAX_##KIND)                                                    \
+#define KERNELS(t, type, calc, wide, load, store, KIND)       \
+    PASS(sum_##t, type, calc, wide, load, store, ADD_##KIND)  \
+    PASS(prod_##t, type, calc, wide, load, store, MUL_##KIND) \
+    PASS(min_##t, type, calc, wide, load, store, MIN_##KIND)  \
+    PASS(max_##t, type, calc, wide, load, store, MAX_##KIND)  \
     DIVIDE(divide_##t, type, calc, wide, load, store, DIV_##KIND)
 
 KERNELS(u8, u8, uint8_t, uint32_t, PLAIN, PLAIN, INT)
@@ -106,19 +114,20 @@ KERNELS(bf16, bf16, float, float, from_bf16, to_bf16, FLOAT)
 KERNELS(f32, f32, float, float, PLAIN, PLAIN, FLOAT)
 KERNELS(f64, f64, double, double, PLAIN, PLAIN, FLOAT)
 
-#define COMBINE(t)                                                                                              \
-    do {                                                                                                        \
-        int64_t n = nbytes / (int64_t)sizeof(t);                                                                \
-        switch (redop) {                                                                                        \
-        case PROD: prod_##t(dst, a, b, c, n); break;                                                            \
-        case MIN: min_##t(dst, a, b, c, n); break;                                                              \
-        case MAX: max_##t(dst, a, b, c, n); break;                                                              \
-        default: sum_##t(dst, a, b, c, n); break;                                                               \
-        }                                                                                                       \
-        if (divisor != 1) divide_##t(dst, n, divisor);                                                          \
+#define COMBINE(t)                                     \
+    do {                                               \
+        int64_t n = nbytes / (int64_t)sizeof(t);       \
+        switch (redop) {                               \
+        case PROD: prod_##t(dst, a, b, c, n); break;   \
+        case MIN: min_##t(dst, a, b, c, n); break;     \
+        case MAX: max_##t(dst, a, b, c, n); break;     \
+        default: sum_##t(dst, a, b, c, n); break;      \
+        }                                              \
+        if (divisor != 1) divide_##t(dst, n, divisor); \
     } while (0)
 
-void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes, int64_t divisor) {
+void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
+          int64_t divisor) {
     switch (dtype) {
     case 0: COMBINE(u8); break;
     case 1: COMBINE(i8); break;

@@ -11,7 +11,7 @@ enum { HOST_LOCK_BYTES = 64 };
 
 typedef struct {
     _Atomic uint32_t made; /* 0 in a new segment */
-    uint32_t taken;        /* how often its holder took it */
+    uint32_t taken; /* how often its holder took it */
     pthread_mutex_t mutex;
 } host_lock;
 

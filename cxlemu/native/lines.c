@@ -11,8 +11,8 @@ enum { STORE_LINE = 64 };
 #define LINE_OF(at, line) ((uintptr_t)(at) & ~((uintptr_t)(line) - 1))
 
 /* Do `instruction` to every line of a range, `line` bytes apart; memory stays in order around it for the compiler. */
-#define EACH_LINE(at, nbytes, line, instruction)                                                                       \
-    for (uintptr_t p = LINE_OF(at, line), end = (uintptr_t)(at) + (uintptr_t)(nbytes); p < end; p += (line))           \
+#define EACH_LINE(at, nbytes, line, instruction)                                                             \
+    for (uintptr_t p = LINE_OF(at, line), end = (uintptr_t)(at) + (uintptr_t)(nbytes); p < end; p += (line)) \
     __asm__ volatile(instruction : : "r"(p) : "memory")
 
 typedef void copier(uint8_t *to, const uint8_t *from, size_t lines);
@@ -90,7 +90,8 @@ __attribute__((constructor)) static void choose(void) {
     size_t k = 0;
     while (!lines_has_width(COPIERS[k].width)) k++;
     chosen.copy = COPIERS[k].copy;
-    snprintf(chosen.names, sizeof chosen.names, "%s, %s to keep, sfence, lfence and mfence to invalidate, %s", drop, keep, COPIERS[k].name);
+    snprintf(chosen.names, sizeof chosen.names, "%s, %s to keep, sfence, lfence and mfence to invalidate, %s", drop,
+             keep, COPIERS[k].name);
 }
 
 void lines_flush(const void *at, int64_t nbytes, int keep) {

@@ -117,7 +117,8 @@ static PyObject *instructions(PyObject *module, PyObject *none) {
 }
 
 static PyMethodDef methods[] = {
-    {"flush", (PyCFunction)(void (*)(void))flush, METH_FASTCALL, "flush(card, offset, nbytes, keep): write lines back."},
+    {"flush", (PyCFunction)(void (*)(void))flush, METH_FASTCALL,
+     "flush(card, offset, nbytes, keep): write lines back."},
     {"fence", fence, METH_NOARGS, "fence(): what was flushed or stored by copy_nt before is in the pool."},
     {"invalidate", (PyCFunction)(void (*)(void))invalidate, METH_FASTCALL,
      "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},

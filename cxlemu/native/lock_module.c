@@ -6,8 +6,7 @@
 #include "modules.h"
 
 typedef struct {
-    PyObject_HEAD
-    Py_buffer word;
+    PyObject_HEAD Py_buffer word;
 } HostLock;
 
 static host_lock *word_of(HostLock *self) { return self->word.buf; }
@@ -34,7 +33,8 @@ static int HostLock_init(HostLock *self, PyObject *args, PyObject *kwargs) {
 
 static void HostLock_dealloc(HostLock *self) {
     if (self->word.obj) {
-        host_lock_drop(word_of(self)); /* should Ctrl-C have left it taken: a holder's list of locks lies in the locks */
+        host_lock_drop(
+            word_of(self)); /* should Ctrl-C have left it taken: a holder's list of locks lies in the locks */
         PyBuffer_Release(&self->word);
     }
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -72,8 +72,7 @@ static PyMethodDef lock_methods[] = {
 };
 
 static PyTypeObject HostLockType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.HostLock",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.HostLock",
     .tp_doc = "A lock in shared memory, among threads and processes. The kernel passes it on when its holder dies.",
     .tp_basicsize = sizeof(HostLock),
     .tp_flags = Py_TPFLAGS_DEFAULT,
@@ -84,7 +83,8 @@ static PyTypeObject HostLockType = {
 };
 
 host_lock *lock_of(PyObject *object) {
-    if (PyObject_TypeCheck(object, &HostLockType)) return is_made((HostLock *)object) ? word_of((HostLock *)object) : NULL;
+    if (PyObject_TypeCheck(object, &HostLockType))
+        return is_made((HostLock *)object) ? word_of((HostLock *)object) : NULL;
     PyErr_SetString(PyExc_TypeError, "a lock is a HostLock");
     return NULL;
 }

@@ -19,10 +19,8 @@ static void *copy(PyObject *object, size_t row_bytes, int64_t *count) {
     const size_t nbytes = (size_t)view.len;
     if (nbytes % row_bytes || nbytes / row_bytes > INT32_MAX)
         PyErr_SetString(PyExc_ValueError, "a table is no whole number of rows, or too long");
-    else if (!(copied = PyMem_Malloc(nbytes)))
-        PyErr_NoMemory();
-    else
-        memcpy(copied, view.buf, nbytes), *count = (int64_t)(nbytes / row_bytes);
+    else if (!(copied = PyMem_Malloc(nbytes))) PyErr_NoMemory();
+    else memcpy(copied, view.buf, nbytes), *count = (int64_t)(nbytes / row_bytes);
     PyBuffer_Release(&view);
     return copied;
 }
@@ -163,15 +161,35 @@ static int go_at(Program *self, PyObject *object, PyObject *kernels) {
     self->p.pacing = made;
     bool right = !made->kernel_count || its->model.multiprocessors;
     for (int64_t k = 0; k < made->kernel_count; k++) right = right && kernel_cost_fits(&made->kernels[k]);
-    if (!right) PyErr_SetString(PyExc_ValueError, "a kernel takes more than is modelled, or there is nothing to compute it");
+    if (!right)
+        PyErr_SetString(PyExc_ValueError, "a kernel takes more than is modelled, or there is nothing to compute it");
     return right ? 0 : -1;
 }
 
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"cards", "base", "extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes",
-                            "doorbells_offset", "slot_doorbell_bytes", "data_offset", "regions", "groups", "streams",
-                            "buffer_bytes", "events", "elides", "memory", "heap_offset", "pacer", "kernels", "pool_cards",
-                            "own_doorbells", NULL};
+    static char *names[] = {"cards",
+                            "base",
+                            "extent_bytes",
+                            "ranks",
+                            "slots",
+                            "doorbells_per_rank",
+                            "slot_card_bytes",
+                            "doorbells_offset",
+                            "slot_doorbell_bytes",
+                            "data_offset",
+                            "regions",
+                            "groups",
+                            "streams",
+                            "buffer_bytes",
+                            "events",
+                            "elides",
+                            "memory",
+                            "heap_offset",
+                            "pacer",
+                            "kernels",
+                            "pool_cards",
+                            "own_doorbells",
+                            NULL};
     PyObject *cards, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
     long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset, heap_offset = -1;
     int64_t region_count = 0, group_count = 0;
@@ -180,11 +198,11 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOOii", names, &cards, &base, &extent, &self->p.ranks,
-                                     &self->p.slots, &self->p.doorbells_per_rank, &slot_card, &doorbells_offset,
-                                     &slot_doorbell, &data_offset, &regions, &groups, &streams, &sizes,
-                                     &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer, &kernels,
-                                     &pool_cards, &self->p.own_doorbells))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOOii", names, &cards, &base, &extent,
+                                     &self->p.ranks, &self->p.slots, &self->p.doorbells_per_rank, &slot_card,
+                                     &doorbells_offset, &slot_doorbell, &data_offset, &regions, &groups, &streams,
+                                     &sizes, &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer,
+                                     &kernels, &pool_cards, &self->p.own_doorbells))
         return -1;
     self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
     self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
@@ -332,7 +350,8 @@ static PyObject *Program_stop(Program *self, PyObject *const *args, Py_ssize_t c
 static PyObject *Program_modelled_ns(Program *self, PyObject *argument) {
     const long stream = PyLong_AsLong(argument);
     if (PyErr_Occurred()) return NULL;
-    if (stream < 0 || stream >= self->p.stream_count) return PyErr_Format(PyExc_IndexError, "there is no stream %ld", stream);
+    if (stream < 0 || stream >= self->p.stream_count)
+        return PyErr_Format(PyExc_IndexError, "there is no stream %ld", stream);
     const pacing *its = self->p.pacing;
     if (!its) Py_RETURN_NONE;
     return PyLong_FromLongLong((long long)((double)its->streams[stream].now * its->pacer->time_scale));
@@ -352,7 +371,8 @@ static PyObject *module_fold(PyObject *module, PyObject *args) {
     PyBuffer_Release(&dst), PyBuffer_Release(&a), PyBuffer_Release(&b);
     if (c.obj) PyBuffer_Release(&c);
     if (!ok) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "operands differ in size, or there is no such reduction");
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "operands differ in size, or there is no such reduction");
         return NULL;
     }
     Py_RETURN_NONE;
@@ -363,14 +383,14 @@ static PyMethodDef program_methods[] = {
     {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL,
      "advance(idle_ns, spins) -> (status, obstacles): go on until done, or nothing progressed for idle_ns."},
     {"skip", (PyCFunction)Program_skip, METH_O, "skip(stream): its record was executed elsewhere."},
-    {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O, "modelled_ns(stream): when it goes on; None without a pace."},
+    {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O,
+     "modelled_ns(stream): when it goes on; None without a pace."},
     {"stop", (PyCFunction)(void (*)(void))Program_stop, METH_FASTCALL, "stop(stream, at): before that record, once."},
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject ProgramType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Program",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Program",
     .tp_doc = "A rank's part of a plan, bound to the cards of a pool.",
     .tp_basicsize = sizeof(Program),
     .tp_flags = Py_TPFLAGS_DEFAULT,
@@ -386,34 +406,79 @@ static PyMethodDef module_methods[] = {
 };
 
 static struct PyModuleDef native_module = {
-    PyModuleDef_HEAD_INIT, .m_name = "cxlemu._native", .m_doc = "The native engine.", .m_size = -1, .m_methods = module_methods,
+    PyModuleDef_HEAD_INIT, .m_name = "cxlemu._native",  .m_doc = "The native engine.",
+    .m_size = -1,          .m_methods = module_methods,
 };
 
 static const constant constants[] = {
-    CONSTANT(WRITE), CONSTANT(WRITE_NT), CONSTANT(FLUSH), CONSTANT(FENCE), CONSTANT(SIGNAL), CONSTANT(WAIT),
-    CONSTANT(WAIT_ALL), CONSTANT(INVALIDATE), CONSTANT(READ), CONSTANT(REDUCE), CONSTANT(COPY), CONSTANT(REDUCE_LOCAL),
-    CONSTANT(COMPUTE), CONSTANT(RECORD), CONSTANT(AWAIT), CONSTANT(SIGNAL_DATA), CONSTANT(WAIT_DATA),
-    CONSTANT(NOTHING), CONSTANT(BUFFER), CONSTANT(REGION),
-    CONSTANT(SUM), CONSTANT(PROD), CONSTANT(MIN), CONSTANT(MAX), CONSTANT(AVG), CONSTANT(FLAG_DIVIDE),
-    CONSTANT(STEP_FLUSH), CONSTANT(STEP_FENCE), CONSTANT(STEP_INVALIDATE), CONSTANT(STEP_PUSH), CONSTANT(STEP_FETCH),
-    CONSTANT(DONE), CONSTANT(IDLE), CONSTANT(MISMATCH), CONSTANT(KERNEL), CONSTANT(HELD), CONSTANT(EXHAUSTED),
-    CONSTANT(LINK_DOWN), CONSTANT(CARD_LOST), CONSTANT(POISONED), CONSTANT(STOPPED), CONSTANT(DAMAGED),
-    CONSTANT(CLOCKS_HELD), CONSTANT(ITS_OWN), CONSTANT(ITS_TIME),
-    CONSTANT(LINE_BYTES), CONSTANT(PAYLOAD_BYTES), CONSTANT(TAG_BITS), CONSTANT(DTYPES),
+    CONSTANT(WRITE),
+    CONSTANT(WRITE_NT),
+    CONSTANT(FLUSH),
+    CONSTANT(FENCE),
+    CONSTANT(SIGNAL),
+    CONSTANT(WAIT),
+    CONSTANT(WAIT_ALL),
+    CONSTANT(INVALIDATE),
+    CONSTANT(READ),
+    CONSTANT(REDUCE),
+    CONSTANT(COPY),
+    CONSTANT(REDUCE_LOCAL),
+    CONSTANT(COMPUTE),
+    CONSTANT(RECORD),
+    CONSTANT(AWAIT),
+    CONSTANT(SIGNAL_DATA),
+    CONSTANT(WAIT_DATA),
+    CONSTANT(NOTHING),
+    CONSTANT(BUFFER),
+    CONSTANT(REGION),
+    CONSTANT(SUM),
+    CONSTANT(PROD),
+    CONSTANT(MIN),
+    CONSTANT(MAX),
+    CONSTANT(AVG),
+    CONSTANT(FLAG_DIVIDE),
+    CONSTANT(STEP_FLUSH),
+    CONSTANT(STEP_FENCE),
+    CONSTANT(STEP_INVALIDATE),
+    CONSTANT(STEP_PUSH),
+    CONSTANT(STEP_FETCH),
+    CONSTANT(DONE),
+    CONSTANT(IDLE),
+    CONSTANT(MISMATCH),
+    CONSTANT(KERNEL),
+    CONSTANT(HELD),
+    CONSTANT(EXHAUSTED),
+    CONSTANT(LINK_DOWN),
+    CONSTANT(CARD_LOST),
+    CONSTANT(POISONED),
+    CONSTANT(STOPPED),
+    CONSTANT(DAMAGED),
+    CONSTANT(CLOCKS_HELD),
+    CONSTANT(ITS_OWN),
+    CONSTANT(ITS_TIME),
+    CONSTANT(LINE_BYTES),
+    CONSTANT(PAYLOAD_BYTES),
+    CONSTANT(TAG_BITS),
+    CONSTANT(DTYPES),
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
     static const struct {
         const char *name;
         PyTypeObject *type;
-    } types[] = {{"Program", &ProgramType}, {"Ring", &RingType}, {"Operation", &OperationType}, {"Calls", &CallsType}, {"Verb", &VerbType}};
+    } types[] = {{"Program", &ProgramType},
+                 {"Ring", &RingType},
+                 {"Operation", &OperationType},
+                 {"Calls", &CallsType},
+                 {"Verb", &VerbType}};
     if (import_numpy() < 0) return NULL;
     PyObject *module = PyModule_Create(&native_module);
     for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 || add_lines(module) < 0 || add_lock(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0))
+    if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
+                   add_lines(module) < 0 || add_lock(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -27,7 +27,8 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
     ring->busy = true, self->program->state = BUSY;
     /* A small call whose peers are in step is over sooner than other threads could begin. */
     status = IDLE;
-    if (p->work_bytes <= SMALL_WORK_BYTES && !p->through && !p->pacing) status = program_run(p, 0, ring->spins ? LOOKS_IN_STEP : 0, found, &waiting);
+    if (p->work_bytes <= SMALL_WORK_BYTES && !p->through && !p->pacing)
+        status = program_run(p, 0, ring->spins ? LOOKS_IN_STEP : 0, found, &waiting);
     if (status == IDLE) {
         Py_BEGIN_ALLOW_THREADS
         status = program_run(p, ring->idle_ns, ring->spins, found, &waiting);
@@ -62,8 +63,8 @@ static PyObject *Operation_call(PyObject *callable, PyObject *const *args, size_
 }
 
 static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"ring", "program", "rounds", "digest", "cookie", "result", "input", "output",
-                            "scratch", NULL};
+    static char *names[] = {"ring",   "program", "rounds", "digest",  "cookie",
+                            "result", "input",   "output", "scratch", NULL};
     PyObject *ring, *prog, *cookie, *result, *buffers[CALL_BUFFERS];
     if (self->ring) {
         PyErr_SetString(PyExc_RuntimeError, "an Operation is made once");
@@ -75,11 +76,13 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
         return -1;
     const program *p = &((Program *)prog)->p;
     if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS || p->ranks != ((Ring *)ring)->ranks) {
-        PyErr_SetString(PyExc_ValueError, "a call's program is of the ring's ranks, and has an input, an output and scratch memory");
+        PyErr_SetString(PyExc_ValueError,
+                        "a call's program is of the ring's ranks, and has an input, an output and scratch memory");
         return -1;
     }
     for (int k = 0; k < CALL_BUFFERS; k++) {
-        if (PyObject_GetBuffer(buffers[k], &self->views[k], p->written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return -1;
+        if (PyObject_GetBuffer(buffers[k], &self->views[k], p->written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+            return -1;
         self->view_count++;
         if (self->views[k].len < p->buffer_bytes[k]) {
             PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->views[k].len,
@@ -127,8 +130,7 @@ static PyMemberDef operation_members[] = {
 };
 
 PyTypeObject OperationType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Operation",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Operation",
     .tp_doc = "A collective call that is ready to run again and again, on the same arrays.",
     .tp_basicsize = sizeof(Operation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

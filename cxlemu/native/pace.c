@@ -90,8 +90,8 @@ static void ring(program *p, int32_t s, const record *r) {
 static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {
     const int32_t rank = doorbell - published_count(p);
     if (epoch <= 0) return 0; /* before the communicator's first round */
-    return atomic_load_explicit(rank < 0 ? &rung_at(p, doorbell_place(p, doorbell, epoch))->ns : done_at(p, rank, epoch),
-                                memory_order_relaxed);
+    return atomic_load_explicit(
+        rank < 0 ? &rung_at(p, doorbell_place(p, doorbell, epoch))->ns : done_at(p, rank, epoch), memory_order_relaxed);
 }
 
 void pace_saw(program *p, int32_t s, const record *r) {
@@ -105,7 +105,8 @@ void pace_saw(program *p, int32_t s, const record *r) {
     const group one = {.first = r->arg, .count = 1}, *g = r->op == WAIT_ALL ? &p->groups[r->arg] : &one;
     if (r->op == WAIT_ALL && epoch <= 0) return;
     atomic_thread_fence(memory_order_acquire);
-    for (int32_t k = 0; k < g->count; k++) stream->now = later(stream->now, shown_ns(p, g->first + k * g->stride, epoch));
+    for (int32_t k = 0; k < g->count; k++)
+        stream->now = later(stream->now, shown_ns(p, g->first + k * g->stride, epoch));
     stream->now += look_ns(&its->model, its->rank, its->card_of[doorbell_place(p, g->first, epoch).card], g->count);
 }
 
@@ -135,8 +136,8 @@ void pace_skip(program *p, int32_t s) {
         next_instruction(stream, later(stream->now, pacer_now(its->pacer)));
         return;
     }
-    const int64_t end = compute_tiles(&its->kernels[r->arg], its->pacer->free_ns, its->pacer->model.multiprocessors, stream->now,
-                                      &first, &last);
+    const int64_t end = compute_tiles(&its->kernels[r->arg], its->pacer->free_ns, its->pacer->model.multiprocessors,
+                                      stream->now, &first, &last);
     stream->computed_ns = later(stream->computed_ns, end);
     next_instruction(stream, last);
 }

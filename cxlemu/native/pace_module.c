@@ -6,8 +6,7 @@
 #include <structmember.h>
 
 typedef struct {
-    PyObject_HEAD
-    pacer p;
+    PyObject_HEAD pacer p;
     PyObject *kept; /* a list of what has the model's tables */
     Py_buffer clocks, test_ns;
 } Pacer;
@@ -35,8 +34,8 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     int64_t cards;
     PyObject *tables, *table, *test = Py_None;
     if (self->kept) return refuse("a Pacer is made once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*O!iOL|O", names, &self->clocks, &PyDict_Type, &tables, &p->rank, &table,
-                                     &card_bytes, &test))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*O!iOL|O", names, &self->clocks, &PyDict_Type, &tables, &p->rank,
+                                     &table, &card_bytes, &test))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
     const pace *paces = model_take(&p->model, tables, self->kept);
@@ -48,9 +47,11 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     }
     if (p->rank < 0 || p->rank >= p->model.rank_count) return refuse("the model has no such rank");
     uint8_t *at = self->clocks.buf;
-    if ((uintptr_t)at % _Alignof(clocks) || self->clocks.len < CLOCKS_HEAD_BYTES) return refuse("clocks begin at a whole line");
+    if ((uintptr_t)at % _Alignof(clocks) || self->clocks.len < CLOCKS_HEAD_BYTES)
+        return refuse("clocks begin at a whole line");
     p->shared = (clocks *)(void *)at;
-    if (!fits(p, cards, card_bytes, self->clocks.len)) return refuse("the clocks are those of another model, or of other cards");
+    if (!fits(p, cards, card_bytes, self->clocks.len))
+        return refuse("the clocks are those of another model, or of other cards");
     p->time_scale = p->shared->time_scale;
     if (!(p->time_scale > 0)) return refuse("the clocks have no time scale");
     p->model.resources = (resource *)(void *)(at + CLOCKS_HEAD_BYTES);
@@ -76,14 +77,15 @@ static void Pacer_dealloc(Pacer *self) {
 }
 
 static PyMemberDef pacer_members[] = {
-    {"ended_ns", T_LONGLONG, offsetof(Pacer, p.ended_ns), READONLY, "modelled time at which the rank's last call was over"},
-    {"time_scale", T_DOUBLE, offsetof(Pacer, p.time_scale), READONLY, "this machine's nanoseconds for one of the model"},
+    {"ended_ns", T_LONGLONG, offsetof(Pacer, p.ended_ns), READONLY,
+     "modelled time at which the rank's last call was over"},
+    {"time_scale", T_DOUBLE, offsetof(Pacer, p.time_scale), READONLY,
+     "this machine's nanoseconds for one of the model"},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject PacerType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Pacer",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Pacer",
     .tp_doc = "What makes the instructions of one rank take their modelled time.",
     .tp_basicsize = sizeof(Pacer),
     .tp_flags = Py_TPFLAGS_DEFAULT,
@@ -120,8 +122,10 @@ static PyObject *module_clocks_make(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef functions[] = {
-    {"clocks_bytes", module_clocks_bytes, METH_VARARGS, "clocks_bytes(resources, cards, card_bytes) -> how many bytes clocks have."},
-    {"clocks_make", module_clocks_make, METH_VARARGS, "clocks_make(clocks, resources, time_scale): of zeros, before any rank has them."},
+    {"clocks_bytes", module_clocks_bytes, METH_VARARGS,
+     "clocks_bytes(resources, cards, card_bytes) -> how many bytes clocks have."},
+    {"clocks_make", module_clocks_make, METH_VARARGS,
+     "clocks_make(clocks, resources, time_scale): of zeros, before any rank has them."},
     {NULL, NULL, 0, NULL},
 };
 

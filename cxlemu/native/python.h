@@ -11,13 +11,12 @@ enum state { UNBOUND, READY, STARTED, BUSY };
 
 /* A rank's part of a plan, bound to the cards of a pool. */
 typedef struct {
-    PyObject_HEAD
-    program p;
+    PyObject_HEAD program p;
     enum state state;
     uint8_t *card_pointers[MAX_CARDS];
     Py_buffer card_views[MAX_CARDS]; /* held as long as the program lives */
     int card_view_count;
-    PyObject *pacer;  /* whose pace it goes at, if any */
+    PyObject *pacer; /* whose pace it goes at, if any */
     PyObject *memory; /* that the program goes through, if not directly to the cards */
     Py_buffer call_views[MAX_BUFFERS]; /* the user's arrays, held while a call runs that start began */
     int call_view_count;
@@ -29,9 +28,8 @@ enum { INPUT, OUTPUT, SCRATCH, CALL_BUFFERS };
 
 /* What goes on across a communicator's calls. */
 typedef struct {
-    PyObject_HEAD
-    long long epoch, calls;  /* of the next round; of calls begun */
-    unsigned int tag;        /* of the calls so far */
+    PyObject_HEAD long long epoch, calls; /* of the next round; of calls begun */
+    unsigned int tag; /* of the calls so far */
     int revoked;
     bool busy;
     long long idle_ns, spins;
@@ -39,13 +37,12 @@ typedef struct {
     int ranks;
     Py_buffer gate; /* a byte, not 0: calls are to go by way of turn */
     PyObject *resume; /* resume(cookie, epoch, tag, program, status, obstacles): finish what does not end at once */
-    PyObject *turn;   /* turn(operation): the operation's result, when its turn has come */
+    PyObject *turn; /* turn(operation): the operation's result, when its turn has come */
 } Ring;
 
 /* A call that is ready to run again and again, on the arrays it was made with. */
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
+    PyObject_HEAD vectorcallfunc call;
     Ring *ring;
     Program *program;
     long long rounds;

@@ -13,8 +13,8 @@ static int Ring_init(Ring *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Ring is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag, &self->idle_ns,
-                                     &self->spins, &self->gate, &resume, &turn))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag,
+                                     &self->idle_ns, &self->spins, &self->gate, &resume, &turn))
         return -1;
     if (self->gate.len != 1 || self->ranks < 1) {
         PyErr_SetString(PyExc_ValueError, "a gate is one byte, and a communicator has a rank");
@@ -68,7 +68,8 @@ static PyObject *Ring_begin(Ring *self, PyObject *args) {
 }
 
 static PyMethodDef ring_methods[] = {
-    {"begin", (PyCFunction)Ring_begin, METH_VARARGS, "begin(rounds, digest) -> (epoch, tag) of a call that begins now."},
+    {"begin", (PyCFunction)Ring_begin, METH_VARARGS,
+     "begin(rounds, digest) -> (epoch, tag) of a call that begins now."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -82,8 +83,7 @@ static PyMemberDef ring_members[] = {
 };
 
 PyTypeObject RingType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Ring",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Ring",
     .tp_doc = "What goes on across a communicator's calls: its rounds, and a tag of what was called.",
     .tp_basicsize = sizeof(Ring),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,

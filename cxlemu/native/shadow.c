@@ -67,7 +67,8 @@ static bool land_stores(shadow *s, window lines, int64_t *landed) {
     for (int64_t k = 0; k < s->store_count; k++) {
         posted_store *store = &s->stores[k];
         const int64_t store_end = store->at.offset + store->nbytes;
-        const int64_t low = store->at.offset > begin ? store->at.offset : begin, high = store_end < end ? store_end : end;
+        const int64_t low = store->at.offset > begin ? store->at.offset : begin,
+                      high = store_end < end ? store_end : end;
         if (store->at.card != lines.card || low >= high) continue;
         const place here = {lines.card, low};
         const int64_t before = low - store->at.offset, after = store_end - high;
@@ -173,7 +174,8 @@ static void load(shadow *s, place at, strided into, int64_t nbytes) {
     for (int64_t k = 0; k < s->store_count; k++) {
         const posted_store *own = &s->stores[k];
         const int64_t own_end = own->at.offset + own->nbytes, end = at.offset + nbytes;
-        const int64_t low = own->at.offset > at.offset ? own->at.offset : at.offset, high = own_end < end ? own_end : end;
+        const int64_t low = own->at.offset > at.offset ? own->at.offset : at.offset,
+                      high = own_end < end ? own_end : end;
         if (own->at.card == at.card && low < high)
             strided_give(into, low - at.offset, own->bytes + (low - own->at.offset), high - low);
     }

@@ -37,12 +37,12 @@ struct shadow {
     double lock_s; /* how long to wait for it */
     bool disturbed;
     adversary nature; /* if disturbed */
-    window *flushed;  /* since the last fence */
+    window *flushed; /* since the last fence */
     int64_t flushed_count, flushed_room;
     posted_store *stores; /* in program order */
     int64_t store_count, store_room;
     int64_t moved[ACTIONS]; /* lines, by the adversary */
-    damaged_place broken;   /* where the last load failed that did */
+    damaged_place broken; /* where the last load failed that did */
 };
 
 /* All return DONE, HELD (the lock could not be had), EXHAUSTED (no memory for what is posted) or, where they load, why that

@@ -89,8 +89,10 @@ static enum status ring(const program *p, const record *r) {
 
 enum status through_step(program *p, const record *r, bool flushed) {
     switch (r->op) {
-    case WRITE: case WRITE_NT: return store(p, &r->dst, local(p, &r->a), r->nbytes, r->op, flushed);
-    case FLUSH: case INVALIDATE: return flush(p, r);
+    case WRITE:
+    case WRITE_NT: return store(p, &r->dst, local(p, &r->a), r->nbytes, r->op, flushed);
+    case FLUSH:
+    case INVALIDATE: return flush(p, r);
     case FENCE: return shadow_fence(p->through);
     case READ: return read(p, r);
     case REDUCE: return reduce(p, r);

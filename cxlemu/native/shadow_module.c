@@ -6,8 +6,7 @@
 #include "shadow.h"
 
 typedef struct {
-    PyObject_HEAD
-    shadow s; /* its lock is NULL until it is made */
+    PyObject_HEAD shadow s; /* its lock is NULL until it is made */
     PyObject *lock;
     Py_buffer storage, damage;
     Py_buffer cards[MAX_CARDS];
@@ -56,8 +55,14 @@ static int divide_storage(Shadow *self, int32_t host) {
     }
     uint8_t *posted = data + count * card_bytes, *state = posted + count * card_bytes, *pending = state + count * lines;
     for (int64_t k = 0; k < count; k++)
-        self->s.cards[k] = (card_cache){self->cards[k].buf, data + k * card_bytes, posted + k * card_bytes,
-                                        state + k * lines, pending + k * lines, self->damage.buf, host, (int32_t)k};
+        self->s.cards[k] = (card_cache){self->cards[k].buf,
+                                        data + k * card_bytes,
+                                        posted + k * card_bytes,
+                                        state + k * lines,
+                                        pending + k * lines,
+                                        self->damage.buf,
+                                        host,
+                                        (int32_t)k};
     return 0;
 }
 
@@ -73,7 +78,8 @@ static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
                                      &adversary_of, &host, &self->damage))
         return -1;
     if (host < 0 || host >= 1 << 16 || self->damage.len < DAMAGE_BYTES || (uintptr_t)self->damage.buf % 8) {
-        PyErr_SetString(PyExc_ValueError, "a host is a number of 16 bits, and damage a page of 512 bytes, aligned to 8");
+        PyErr_SetString(PyExc_ValueError,
+                        "a host is a number of 16 bits, and damage a page of 512 bytes, aligned to 8");
         return -1;
     }
     self->lock = Py_NewRef(lock);
@@ -129,9 +135,7 @@ static PyObject *outcome(enum status status) {
     return NULL;
 }
 
-static strided contiguous(const Py_buffer *view) {
-    return (strided){view->buf, view->len ? view->len : 1, 0};
-}
+static strided contiguous(const Py_buffer *view) { return (strided){view->buf, view->len ? view->len : 1, 0}; }
 
 static PyObject *Shadow_write(Shadow *self, PyObject *const *args, Py_ssize_t count) {
     Py_buffer data;
@@ -281,14 +285,14 @@ static PyMethodDef shadow_methods[] = {
     {"invalidate", FAST(Shadow_invalidate), "invalidate(card, offset, nbytes)"},
     {"signal", FAST(Shadow_signal), "signal(card, offset, word, payload)"},
     {"poll", FAST(Shadow_poll), "poll(card, offset) -> the line's bytes"},
-    {"moved", (PyCFunction)Shadow_moved, METH_NOARGS, "moved() -> lines evicted, prefetched and landed by the adversary."},
+    {"moved", (PyCFunction)Shadow_moved, METH_NOARGS,
+     "moved() -> lines evicted, prefetched and landed by the adversary."},
     {"broken", (PyCFunction)Shadow_broken, METH_NOARGS, "broken() -> (card, offset) of the last load that failed."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject ShadowType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Shadow",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Shadow",
     .tp_doc = "One rank's memory on its emulated host's cache.",
     .tp_basicsize = sizeof(Shadow),
     .tp_flags = Py_TPFLAGS_DEFAULT,

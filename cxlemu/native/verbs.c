@@ -7,15 +7,14 @@
 enum { MOST_PARAMETERS = ARGUMENTS - 1 };
 
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
+    PyObject_HEAD vectorcallfunc call;
     PyObject *calls, *method;
     PyObject *parameters; /* names, those that may be positional first */
     int positional, count;
     enum argument places[MOST_PARAMETERS]; /* of each parameter */
     PyObject *defaults[ARGUMENTS]; /* what is not given; NULL where it must be */
     long rank;
-    int replaces;     /* without out, the result replaces x */
+    int replaces; /* without out, the result replaces x */
     int only_at_root; /* other ranks get no result */
 } Verb;
 
@@ -45,26 +44,28 @@ static bool in_order(const Verb *self, PyObject *const *args, Py_ssize_t given, 
 static PyObject *Verb_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
     const Verb *self = (Verb *)callable;
     PyObject *call[ARGUMENTS], *result;
-    if (in_order(self, args, PyVectorcall_NARGS(nargsf), names, call) && calls_find(self->calls, call, &result)) return result;
+    if (in_order(self, args, PyVectorcall_NARGS(nargsf), names, call) && calls_find(self->calls, call, &result))
+        return result;
     return PyObject_Vectorcall(self->method, args, nargsf, names);
 }
 
 static int Verb_init(Verb *self, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"calls", "method", "parameters", "positional", "places", "defaults",
-                               "rank", "replaces", "only_at_root", NULL};
+    static char *keywords[] = {"calls",    "method", "parameters", "positional",   "places",
+                               "defaults", "rank",   "replaces",   "only_at_root", NULL};
     PyObject *calls, *method, *parameters, *places, *defaults;
     if (self->calls) {
         PyErr_SetString(PyExc_RuntimeError, "a Verb is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lpp", keywords, &CallsType, &calls, &method, &PyTuple_Type,
-                                     &parameters, &self->positional, &PyTuple_Type, &places, &PyTuple_Type, &defaults,
-                                     &self->rank, &self->replaces, &self->only_at_root))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lpp", keywords, &CallsType, &calls, &method,
+                                     &PyTuple_Type, &parameters, &self->positional, &PyTuple_Type, &places,
+                                     &PyTuple_Type, &defaults, &self->rank, &self->replaces, &self->only_at_root))
         return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(parameters);
-    if (count > MOST_PARAMETERS || PyTuple_GET_SIZE(places) != count || self->positional < 0 || self->positional > count ||
-        PyTuple_GET_SIZE(defaults) != ARGUMENTS) {
-        PyErr_SetString(PyExc_ValueError, "a verb has a place for each parameter, and a default or none for each place");
+    if (count > MOST_PARAMETERS || PyTuple_GET_SIZE(places) != count || self->positional < 0 ||
+        self->positional > count || PyTuple_GET_SIZE(defaults) != ARGUMENTS) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a verb has a place for each parameter, and a default or none for each place");
         return -1;
     }
     for (Py_ssize_t k = 0; k < count; k++) {
@@ -105,9 +106,12 @@ static void Verb_dealloc(Verb *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *Verb_doc(Verb *self, void *Py_UNUSED(closure)) { return PyObject_GetAttrString(self->method, "__doc__"); }
+static PyObject *Verb_doc(Verb *self, void *Py_UNUSED(closure)) {
+    return PyObject_GetAttrString(self->method, "__doc__");
+}
 
-static PyGetSetDef verb_attributes[] = {{"__doc__", (getter)Verb_doc, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+static PyGetSetDef verb_attributes[] = {{"__doc__", (getter)Verb_doc, NULL, NULL, NULL},
+                                        {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef verb_members[] = {
     {"__wrapped__", T_OBJECT_EX, offsetof(Verb, method), READONLY, "the method, for inspect.signature"},
@@ -115,8 +119,7 @@ static PyMemberDef verb_members[] = {
 };
 
 PyTypeObject VerbType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._native.Verb",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Verb",
     .tp_basicsize = sizeof(Verb),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Verb, call),

@@ -1,7 +1,8 @@
 /* What is computed, on the multiprocessors of one rank: compute.py says how. */
 #include "cost.h"
 
-int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first, int64_t *last) {
+int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first,
+                      int64_t *last) {
     int64_t end = now;
     *first = *last = now;
     for (int64_t tile = 0; tile < cost->tiles; tile++) {
@@ -18,7 +19,12 @@ int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multipr
 bool needs_result(const record *i) {
     if (!i) return true;
     switch (i->op) {
-    case COMPUTE: case RECORD: case AWAIT: case WAIT: case WAIT_ALL: case WAIT_DATA: return false;
+    case COMPUTE:
+    case RECORD:
+    case AWAIT:
+    case WAIT:
+    case WAIT_ALL:
+    case WAIT_DATA: return false;
     default: return true;
     }
 }

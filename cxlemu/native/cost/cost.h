@@ -65,7 +65,8 @@ _Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
 _Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* A reservation that was made: called while it is placed. */
-typedef void reservation_seen(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes);
+typedef void reservation_seen(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns,
+                              int64_t nbytes);
 
 typedef struct {
     resource *resources;
@@ -120,7 +121,8 @@ enum part instruction_part(model *m, int32_t rank, region_table r, const record 
 
 /* A COMPUTE: each tile goes to the multiprocessor that is free first, which free_ns says of all. *last: when the last tile
  * begins, from when on the stream goes on. Returns when all are over, *first: when the first one begins. */
-int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first, int64_t *last);
+int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first,
+                      int64_t *last);
 
 /* Whether an instruction waits for what its stream computes; NULL: the stream's end. */
 bool needs_result(const record *i);
@@ -187,7 +189,8 @@ static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card,
 /* A look at `count` doorbells, the first of which lies on this card. */
 static inline int64_t look_ns(const model *m, int32_t rank, int32_t card, int32_t count) {
     const costs *cost = costs_at(m, card);
-    return cost->observe_ns + coherence_ns(m, rank, card) + round_trip_ns(m, rank, card, false) + cost->scan_ns * (count - 1);
+    return cost->observe_ns + coherence_ns(m, rank, card) + round_trip_ns(m, rank, card, false) +
+           cost->scan_ns * (count - 1);
 }
 
 #endif

@@ -18,8 +18,8 @@ static const costs *costs_of(const model *m, region_table r, const operand *o) {
 static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
 
 /* One copy from or to the pool, after what it takes to start it. */
-static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way way, int64_t *landed_ns,
-                      progress *p) {
+static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way way,
+                      int64_t *landed_ns, progress *p) {
     const bool to_pool = way == TO_POOL;
     int64_t alone_ns = 0, way_ns = 0;
     const int32_t card = card_at(r, o);
@@ -68,8 +68,10 @@ enum part instruction_part(model *m, int32_t rank, region_table r, const record 
     const costs *cost = costs_of(m, r, &i->a);
     if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return NOT_THERE;
     switch (i->op) {
-    case WRITE: case WRITE_NT: return write(m, rank, r, i, landed_ns, p);
-    case READ: case REDUCE: return gather(m, rank, r, i, landed_ns, p);
+    case WRITE:
+    case WRITE_NT: return write(m, rank, r, i, landed_ns, p);
+    case READ:
+    case REDUCE: return gather(m, rank, r, i, landed_ns, p);
     case FLUSH: p->now += cost->coherent ? 0 : lines_of(i) * cost->flush_line_ns; return LAST;
     case INVALIDATE: p->now += cost->coherent ? 0 : lines_of(i) * cost->invalidate_line_ns; return LAST;
     case FENCE: fence(m, *landed_ns, p); return LAST;

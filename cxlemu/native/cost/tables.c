@@ -23,7 +23,8 @@ static bool leads_somewhere(const model *m, const route *way, int64_t host, int6
         const hop *h = k < way->hops ? &way->to_pool[k] : &way->from_pool[k - way->hops];
         const int64_t owner = m->card[card].owner_host;
         const int64_t first = h->first + h->by_host * host + h->by_card * card + h->by_owner * owner;
-        if (h->by_rank < 0 || first < 0 || first + (int64_t)h->by_rank * (m->rank_count - 1) >= m->resource_count) return false;
+        if (h->by_rank < 0 || first < 0 || first + (int64_t)h->by_rank * (m->rank_count - 1) >= m->resource_count)
+            return false;
     }
     return true;
 }
@@ -34,9 +35,9 @@ static bool is_right(const model *m, const pace *paces) {
     bool right = fits(m->first_read, cards, resources) && fits(m->first_write, cards, resources) &&
                  fits(m->first_total, cards, resources);
     for (int64_t k = 0; k < m->cost_rows; k++)
-        right = right && fits(m->costs[k].first_to, ranks, resources) && fits(m->costs[k].first_from, ranks, resources) &&
-                fits(m->costs[k].first_both, ranks, resources) && fits(m->costs[k].first_fold, ranks, resources) &&
-                m->costs[k].coherence_ns >= 0;
+        right = right && fits(m->costs[k].first_to, ranks, resources) &&
+                fits(m->costs[k].first_from, ranks, resources) && fits(m->costs[k].first_both, ranks, resources) &&
+                fits(m->costs[k].first_fold, ranks, resources) && m->costs[k].coherence_ns >= 0;
     for (int64_t k = 0; k < cards; k++)
         right = right && fits(m->card[k].costs, 1, m->cost_rows) && m->card[k].owner_host < m->hosts;
     for (int64_t k = 0; k < resources; k++)
@@ -47,20 +48,21 @@ static bool is_right(const model *m, const pace *paces) {
     for (int64_t k = 0; k < m->route_count; k++)
         right = right && m->routes[k].hops >= 0 && m->routes[k].hops <= MAX_HOPS && m->routes[k].latency_ns >= 0;
     for (int64_t k = 0; right && k < pairs; k++)
-        if (m->route_of[k] >= 0) right = leads_somewhere(m, &m->routes[m->route_of[k]], k % one_table / cards, k % cards);
+        if (m->route_of[k] >= 0)
+            right = leads_somewhere(m, &m->routes[m->route_of[k]], k % one_table / cards, k % cards);
     for (int64_t k = 1; k < m->change_count; k++) right = right && m->changes_ns[k - 1] <= m->changes_ns[k];
     return right;
 }
 
 const pace *model_take(model *m, PyObject *tables, PyObject *kept) {
-    static char *names[] = {"paces", "routes", "route_of", "changes_ns", "cards", "host_of", "costs", "first_read",
-                            "first_write", "first_total", "multiprocessors", NULL};
+    static char *names[] = {"paces", "routes",     "route_of",    "changes_ns",  "cards",           "host_of",
+                            "costs", "first_read", "first_write", "first_total", "multiprocessors", NULL};
     PyObject *none = PyTuple_New(0), *pace_rows, *routes, *route_of, *changes, *card_rows, *host_of, *cost_rows;
     int64_t resources, route_count, pairs, cards, ranks, costs_count;
     if (!none) return NULL;
-    const int parsed = PyArg_ParseTupleAndKeywords(none, tables, "OOOOOOOiiii", names, &pace_rows, &routes, &route_of, &changes,
-                                                   &card_rows, &host_of, &cost_rows, &m->first_read, &m->first_write, &m->first_total,
-                                                   &m->multiprocessors);
+    const int parsed = PyArg_ParseTupleAndKeywords(none, tables, "OOOOOOOiiii", names, &pace_rows, &routes, &route_of,
+                                                   &changes, &card_rows, &host_of, &cost_rows, &m->first_read,
+                                                   &m->first_write, &m->first_total, &m->multiprocessors);
     Py_DECREF(none);
     if (!parsed) return NULL;
     const pace *paces = keep(kept, pace_rows, sizeof *paces, &resources);
@@ -72,9 +74,9 @@ const pace *model_take(model *m, PyObject *tables, PyObject *kept) {
     m->costs = m->host_of ? keep(kept, cost_rows, sizeof(costs), &costs_count) : NULL;
     if (!m->costs) return NULL;
     const int64_t tables_count = m->change_count + 1;
-    if (m->multiprocessors < 0 || m->multiprocessors > MAX_MULTIPROCESSORS || !costs_count || costs_count > INT32_MAX || !cards ||
-        cards > INT32_MAX || pairs % (cards * tables_count) || !ranks || ranks > INT32_MAX / MAX_STREAMS || resources > INT32_MAX ||
-        route_count > INT32_MAX || pairs / cards > INT32_MAX) {
+    if (m->multiprocessors < 0 || m->multiprocessors > MAX_MULTIPROCESSORS || !costs_count || costs_count > INT32_MAX ||
+        !cards || cards > INT32_MAX || pairs % (cards * tables_count) || !ranks || ranks > INT32_MAX / MAX_STREAMS ||
+        resources > INT32_MAX || route_count > INT32_MAX || pairs / cards > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "the tables of the model do not fit together");
         return NULL;
     }

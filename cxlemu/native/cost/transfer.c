@@ -5,7 +5,8 @@
 #include <stddef.h>
 
 /* How much of a logical range lies on each card that it touches, from the first on; returns how many. */
-static int32_t pieces_of(const int32_t *card_of, const region *r, const operand *o, int64_t nbytes, int32_t *card, int64_t *piece) {
+static int32_t pieces_of(const int32_t *card_of, const region *r, const operand *o, int64_t nbytes, int32_t *card,
+                         int64_t *piece) {
     const int64_t size = r->granularity_bytes, begin = r->start + o->offset, end = begin + nbytes;
     const int64_t first = begin / size, last = (end - 1) / size;
     if (r->cards == 1 || first == last) {
@@ -28,7 +29,8 @@ static void note(const model *m, const resource *r, int32_t rank, int64_t begin_
 }
 
 /* From when it is asked for. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
-static int64_t take(model *m, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns, int64_t *alone_ns) {
+static int64_t take(model *m, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns,
+                    int64_t *alone_ns) {
     if (!r->pace.rate) return asked_ns;
     const int64_t needs = kept_ns(nbytes, &r->pace), start = later(asked_ns, r->free_ns);
     r->free_ns = start + needs;
@@ -44,7 +46,8 @@ static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resour
     const int64_t host = m->host_of[rank], owner = m->card[card].owner_host;
     const hop *hops = to_pool ? between->to_pool : between->from_pool;
     int32_t count = 0;
-    resource *ends[2] = {&m->resources[(to_pool ? m->first_write : m->first_read) + card], &m->resources[m->first_total + card]};
+    resource *ends[2] = {&m->resources[(to_pool ? m->first_write : m->first_read) + card],
+                         &m->resources[m->first_total + card]};
     if (!to_pool) way[count++] = ends[1], way[count++] = ends[0];
     for (int64_t k = 0; k < between->hops; k++)
         way[count++] = &m->resources[hops[k].first + hops[k].by_host * host + hops[k].by_rank * (int64_t)rank +

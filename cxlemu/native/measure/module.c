@@ -36,18 +36,15 @@ struct move {
 };
 
 WIDEST static void add(float *restrict out, const float *a, const float *b, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        out[i] = a[i] + b[i];
+    for (size_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
 WIDEST static void add_to(float *restrict out, const float *b, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        out[i] += b[i];
+    for (size_t i = 0; i < n; i++) out[i] += b[i];
 }
 
 WIDEST static void fill(float *out, float value, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        out[i] = value;
+    for (size_t i = 0; i < n; i++) out[i] = value;
 }
 
 /* A block at a time, so that a partial sum stays in the nearest cache. */
@@ -60,28 +57,24 @@ static void execute(const struct move *m) {
     for (size_t at = 0; at < elements; at += BLOCK) {
         size_t n = elements - at < BLOCK ? elements - at : BLOCK;
         add(m->out + at, m->in[0] + at, m->in[1] + at, n);
-        for (size_t source = 2; source < m->sources; source++)
-            add_to(m->out + at, m->in[source] + at, n);
+        for (size_t source = 2; source < m->sources; source++) add_to(m->out + at, m->in[source] + at, n);
     }
 }
 
 /* A move's buffers: views[0] is written, the others are read. All are released by the caller. */
 static int parse_move(PyObject *item, struct move *m, Py_buffer *views, size_t *taken) {
     PyObject *out, *sources;
-    if (!PyArg_ParseTuple(item, "OO!", &out, &PyTuple_Type, &sources))
-        return -1;
+    if (!PyArg_ParseTuple(item, "OO!", &out, &PyTuple_Type, &sources)) return -1;
     size_t n = (size_t)PyTuple_GET_SIZE(sources);
     if (n < 1 || n > SOURCES_MAX) {
         PyErr_Format(PyExc_ValueError, "a move has 1 to %d sources, not %zu", SOURCES_MAX, n);
         return -1;
     }
-    if (PyObject_GetBuffer(out, &views[*taken], PyBUF_WRITABLE) < 0)
-        return -1;
+    if (PyObject_GetBuffer(out, &views[*taken], PyBUF_WRITABLE) < 0) return -1;
     Py_buffer *target = &views[(*taken)++];
     *m = (struct move){.out = target->buf, .sources = n, .bytes = (size_t)target->len};
     for (size_t s = 0; s < n; s++) {
-        if (PyObject_GetBuffer(PyTuple_GET_ITEM(sources, (Py_ssize_t)s), &views[*taken], PyBUF_SIMPLE) < 0)
-            return -1;
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(sources, (Py_ssize_t)s), &views[*taken], PyBUF_SIMPLE) < 0) return -1;
         Py_buffer *source = &views[(*taken)++];
         if (source->len != target->len || target->len % (Py_ssize_t)sizeof(float)) {
             PyErr_SetString(PyExc_ValueError, "a move's buffers have the same size, a whole number of float32");
@@ -94,10 +87,8 @@ static int parse_move(PyObject *item, struct move *m, Py_buffer *views, size_t *
 
 static void repeat(const struct move *moves, size_t n, Py_buffer *rewritten, unsigned long iterations) {
     for (unsigned long i = 0; i < iterations; i++) {
-        if (rewritten->buf != NULL)
-            fill(rewritten->buf, (float)(i % 2), (size_t)rewritten->len / sizeof(float));
-        for (size_t k = 0; k < n; k++)
-            execute(&moves[k]);
+        if (rewritten->buf != NULL) fill(rewritten->buf, (float)(i % 2), (size_t)rewritten->len / sizeof(float));
+        for (size_t k = 0; k < n; k++) execute(&moves[k]);
         atomic_signal_fence(memory_order_seq_cst); /* every repetition happens */
     }
 }
@@ -106,29 +97,24 @@ static PyObject *py_move(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *items, *rewritten;
     unsigned long iterations;
-    if (!PyArg_ParseTuple(args, "O!Ok", &PyTuple_Type, &items, &rewritten, &iterations))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "O!Ok", &PyTuple_Type, &items, &rewritten, &iterations)) return NULL;
     size_t n = (size_t)PyTuple_GET_SIZE(items), taken = 0;
-    if (n > MOVES_MAX)
-        return PyErr_Format(PyExc_ValueError, "at most %d moves, not %zu", MOVES_MAX, n);
+    if (n > MOVES_MAX) return PyErr_Format(PyExc_ValueError, "at most %d moves, not %zu", MOVES_MAX, n);
     Py_buffer source = {0};
     struct move *moves = PyMem_Calloc(n + 1, sizeof *moves);
     Py_buffer *views = PyMem_Calloc((n + 1) * (SOURCES_MAX + 1), sizeof *views);
     int ok = moves != NULL && views != NULL;
-    if (!ok)
-        PyErr_NoMemory();
+    if (!ok) PyErr_NoMemory();
     for (size_t i = 0; ok && i < n; i++)
         ok = parse_move(PyTuple_GET_ITEM(items, (Py_ssize_t)i), &moves[i], views, &taken) == 0;
-    if (ok && rewritten != Py_None)
-        ok = PyObject_GetBuffer(rewritten, &source, PyBUF_WRITABLE) == 0;
+    if (ok && rewritten != Py_None) ok = PyObject_GetBuffer(rewritten, &source, PyBUF_WRITABLE) == 0;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
         repeat(moves, n, &source, iterations);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&source);
-    while (taken > 0)
-        PyBuffer_Release(&views[--taken]);
+    while (taken > 0) PyBuffer_Release(&views[--taken]);
     PyMem_Free(views);
     PyMem_Free(moves);
     return ok ? Py_NewRef(Py_None) : NULL;
@@ -143,13 +129,10 @@ static double now_s(void) {
 /* Until `line` shows at least `wanted`. Who shares a core gives it away; the clock is looked at only now and then. */
 static int await(const _Atomic uint64_t *line, uint64_t wanted, int yields, double ends) {
     for (unsigned long looks = 1; atomic_load_explicit(line, memory_order_acquire) < wanted; looks++) {
-        if (looks % 65536 == 0 && now_s() > ends)
-            return -1;
-        if (yields)
-            sched_yield();
+        if (looks % 65536 == 0 && now_s() > ends) return -1;
+        if (yields) sched_yield();
 #if defined(__x86_64__)
-        else
-            __builtin_ia32_pause();
+        else __builtin_ia32_pause();
 #endif
     }
     return 0;
@@ -162,8 +145,7 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     int rank, yields, lost = 0;
     unsigned long long first, rounds;
     double deadline_s;
-    if (!PyArg_ParseTuple(args, "w*iKKpd", &lines, &rank, &first, &rounds, &yields, &deadline_s))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "w*iKKpd", &lines, &rank, &first, &rounds, &yields, &deadline_s)) return NULL;
     if (lines.len < 4 * LINE_BYTES || rank < 0 || rank > 1) {
         PyBuffer_Release(&lines);
         PyErr_SetString(PyExc_ValueError, "ping-pong is between ranks 0 and 1, in four lines of memory");
@@ -174,11 +156,9 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     double ends = now_s() + deadline_s;
     for (uint64_t round = first; round < first + rounds && !lost; round++) {
-        if (rank == 1)
-            lost = await(theirs, round, yields, ends);
+        if (rank == 1) lost = await(theirs, round, yields, ends);
         atomic_store_explicit(mine, round, memory_order_release);
-        if (rank == 0)
-            lost = await(theirs, round, yields, ends);
+        if (rank == 0) lost = await(theirs, round, yields, ends);
     }
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&lines);
@@ -194,8 +174,7 @@ static PyObject *py_chase(PyObject *self, PyObject *args) {
     (void)self;
     Py_buffer lines;
     unsigned long long start, loads;
-    if (!PyArg_ParseTuple(args, "y*KK", &lines, &start, &loads))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "y*KK", &lines, &start, &loads)) return NULL;
     const uint64_t count = (uint64_t)lines.len / LINE_BYTES;
     uint64_t at = start;
     bool inside = start < count;
@@ -228,8 +207,7 @@ static PyObject *py_toggle_collect(PyObject *self, PyObject *none) {
 static PyObject *py_dump(PyObject *self, PyObject *name) {
     (void)self;
     const char *text = PyUnicode_AsUTF8(name);
-    if (text == NULL)
-        return NULL;
+    if (text == NULL) return NULL;
     CALLGRIND_DUMP_STATS_AT(text);
     Py_RETURN_NONE;
 }
@@ -246,11 +224,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_measure", .m_size = -1, .m_methods = methods};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_measure", .m_size = -1,
+                                        .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__measure(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "HAS_CALLGRIND", HAS_CALLGRIND) < 0)
-        Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "HAS_CALLGRIND", HAS_CALLGRIND) < 0) Py_CLEAR(module);
     return module;
 }

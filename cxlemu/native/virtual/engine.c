@@ -74,8 +74,8 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
         executed *rows = one_more(v, v->log, sizeof *rows, v->log_length, &v->log_room);
         if (rows) {
             v->log = rows;
-            rows[v->log_length++] = (executed){s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS),
-                                               (int32_t)s->at};
+            rows[v->log_length++] = (executed){
+                s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS), (int32_t)s->at};
         }
     }
     s->at++, s->began = end_ns, next_instruction(&s->progress, end_ns);
@@ -177,7 +177,8 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
     if (!reaches(&v->model, s->rank, at)) return WRONG;
-    const int64_t end = rung_ns(&v->model, s->rank, at, s->began), shown = shown_after_ns(&v->model, s->rank, at, s->began);
+    const int64_t end = rung_ns(&v->model, s->rank, at, s->began),
+                  shown = shown_after_ns(&v->model, s->rank, at, s->began);
     busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -195,7 +196,8 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !reaches(&v->model, s->rank, doorbell_card(m, i->arg))) return WRONG;
+    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !reaches(&v->model, s->rank, doorbell_card(m, i->arg)))
+        return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
     if (shown == NEVER) {
@@ -286,7 +288,8 @@ static enum state compute(simulation *v, int64_t id, const virtual_call *c, cons
     const kernel_cost *cost = &c->kernels[i->arg];
     const int32_t multiprocessors = v->model.multiprocessors;
     int64_t first, last;
-    const int64_t end = compute_tiles(cost, &v->free_ns[(int64_t)s->rank * multiprocessors], multiprocessors, s->began, &first, &last);
+    const int64_t end = compute_tiles(cost, &v->free_ns[(int64_t)s->rank * multiprocessors], multiprocessors, s->began,
+                                      &first, &last);
     r->tiles_ns += cost->tiles * cost->tile_ns;
     busy(r, s->began, end);
     s->began = first;
@@ -298,8 +301,10 @@ static enum state compute(simulation *v, int64_t id, const virtual_call *c, cons
 
 static enum state execute(simulation *v, int64_t id, virtual_call *c, const record *i) {
     switch (i->op) {
-    case SIGNAL: case SIGNAL_DATA: return ring(v, id, c, i);
-    case WAIT: case WAIT_DATA: return wait(v, id, c, i);
+    case SIGNAL:
+    case SIGNAL_DATA: return ring(v, id, c, i);
+    case WAIT:
+    case WAIT_DATA: return wait(v, id, c, i);
     case WAIT_ALL: return wait_all(v, id, c, i);
     case COMPUTE: return compute(v, id, c, i);
     case RECORD: return happen(v, id, c, i);
@@ -328,7 +333,8 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
             const program_stream *p = &c->streams[r->member * MAX_STREAMS + k];
             if (!p->length) continue;
             const int64_t id = (int64_t)rank * MAX_STREAMS + k;
-            v->streams[id] = (stream){.records = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
+            v->streams[id] = (stream){
+                .records = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
             push(v, id, now);
             r->live++;
         }

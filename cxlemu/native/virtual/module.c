@@ -10,8 +10,7 @@
 #include <string.h>
 
 typedef struct {
-    PyObject_HEAD
-    simulation v;
+    PyObject_HEAD simulation v;
     PyObject *kept; /* a list of all objects whose buffers are in use */
     bool ran;
 } Simulation;
@@ -51,13 +50,16 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
 static void Simulation_dealloc(Simulation *self) {
     simulation *v = &self->v;
     for (int64_t k = 0; k < v->comm_count; k++) {
-        free(v->comms[k].published), free(v->comms[k].done), free(v->comms[k].done_shows), free(v->comms[k].done_waiters);
+        free(v->comms[k].published), free(v->comms[k].done), free(v->comms[k].done_shows),
+            free(v->comms[k].done_waiters);
     }
     for (int64_t k = 0; k < v->call_count; k++) {
-        free((void *)v->calls[k].streams), free((void *)v->calls[k].events), free(v->calls[k].begin_ns), free(v->calls[k].end_ns);
+        free((void *)v->calls[k].streams), free((void *)v->calls[k].events), free(v->calls[k].begin_ns),
+            free(v->calls[k].end_ns);
     }
     for (int32_t k = 0; v->ranks && k < v->model.rank_count; k++) free(v->ranks[k].events);
-    free(v->comms), free(v->calls), free(v->gates), free(v->model.resources), free(v->ranks), free(v->streams), free(v->heap);
+    free(v->comms), free(v->calls), free(v->gates), free(v->model.resources), free(v->ranks), free(v->streams),
+        free(v->heap);
     free(v->free_ns), free(v->woken), free(v->log), free(v->log_reserved);
     Py_XDECREF(self->kept);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -69,16 +71,17 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     int64_t cards;
     simulation *v = &self->v;
     PyObject *table;
-    if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells, &made.pool_cards,
-                          &table, &epochs, &used))
+    if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells,
+                          &made.pool_cards, &table, &epochs, &used))
         return NULL;
     if (!(made.card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return NULL;
     made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
     bool there = made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
-    there = there && made.pool_cards <= made.cards && (!made.own_doorbells || made.ranks <= made.cards - made.pool_cards);
+    there = there && made.pool_cards <= made.cards &&
+            (!made.own_doorbells || made.ranks <= made.cards - made.pool_cards);
     for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
-    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 || epochs < used ||
-        (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
+    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 ||
+        epochs < used || (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
     }
@@ -102,14 +105,15 @@ static bool tables_fit(const simulation *v, const virtual_call *c, const communi
     if (c->kernel_count && !v->model.multiprocessors) return false;
     for (int32_t k = 0; k < c->regions.count; k++) {
         const region *r = &c->regions.all[k];
-        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) || r->granularity_bytes < 1 || r->start < 0 ||
-            r->start > LARGEST_BYTES)
+        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) ||
+            r->granularity_bytes < 1 || r->start < 0 || r->start > LARGEST_BYTES)
             return false;
     }
     for (int32_t k = 0; k < c->group_count; k++) {
         const group *g = &c->groups[k];
         const int64_t last = g->first + (int64_t)(g->count - 1) * g->stride;
-        if (g->count < 1 || g->first < 0 || g->stride < 0 || last >= (int64_t)m->ranks * (m->doorbells_per_rank + 1)) return false;
+        if (g->count < 1 || g->first < 0 || g->stride < 0 || last >= (int64_t)m->ranks * (m->doorbells_per_rank + 1))
+            return false;
     }
     return true;
 }
@@ -121,12 +125,13 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     long long epoch, rounds;
     int64_t groups, region_count, kernels;
     PyObject *region_rows, *group_rows, *kernel_rows, *members, *events;
-    if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows, &PyList_Type, &members,
-                          &PyList_Type, &events))
+    if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows,
+                          &PyList_Type, &members, &PyList_Type, &events))
         return NULL;
     made.epoch = epoch, made.rounds = rounds, made.members = (int32_t)PyList_GET_SIZE(members);
     if (made.comm < 0 || made.comm >= v->comm_count || made.members != v->comms[made.comm].ranks ||
-        PyList_GET_SIZE(events) != made.members || epoch < 1 || rounds < 0 || epoch - 1 + rounds > v->comms[made.comm].epochs) {
+        PyList_GET_SIZE(events) != made.members || epoch < 1 || rounds < 0 ||
+        epoch - 1 + rounds > v->comms[made.comm].epochs) {
         refuse("the call does not fit its communicator");
         return NULL;
     }
@@ -164,7 +169,8 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
         bool right = length <= MAX_STREAMS && counts[m] >= 0;
         for (Py_ssize_t k = 0; right && k < length; k++) {
             program_stream *its = &streams[m * MAX_STREAMS + k];
-            right = (its->records = keep(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record), &its->length)) != NULL;
+            right = (its->records = keep(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record), &its->length)) !=
+                    NULL;
         }
         Py_DECREF(one);
         if (!right) {
@@ -189,7 +195,8 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     v->turns = keep(self->kept, turns, 2 * sizeof(int32_t), &turn_count);
     v->first_turn = v->turns ? keep(self->kept, firsts, sizeof(int32_t), &first_count) : NULL;
     if (!v->first_turn) return NULL;
-    bool right = first_count == v->model.rank_count + 1 && v->first_turn[0] == 0 && v->first_turn[v->model.rank_count] == turn_count;
+    bool right = first_count == v->model.rank_count + 1 && v->first_turn[0] == 0 &&
+                 v->first_turn[v->model.rank_count] == turn_count;
     for (int64_t k = 0; right && k < v->model.rank_count; k++) right = v->first_turn[k] <= v->first_turn[k + 1];
     for (int64_t k = 0; right && k < turn_count; k++)
         right = v->turns[2 * k] >= 0 && v->turns[2 * k] < v->call_count && v->turns[2 * k + 1] >= 0 &&
@@ -207,7 +214,8 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     Py_END_ALLOW_THREADS
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
     const long long at = where < 0 ? -1 : v->streams[where].at;
-    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at, v->model.no_way_to);
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at,
+                         v->model.no_way_to);
 }
 
 static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
@@ -237,7 +245,8 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
              *tiles = bytes_of(NULL, v->model.rank_count, sizeof(int64_t));
     for (int64_t k = 0; calls && k < v->call_count; k++) {
         const virtual_call *c = &v->calls[k];
-        PyObject *row = Py_BuildValue("NN", bytes_of(c->begin_ns, c->members, sizeof(int64_t)), bytes_of(c->end_ns, c->members, sizeof(int64_t)));
+        PyObject *row = Py_BuildValue("NN", bytes_of(c->begin_ns, c->members, sizeof(int64_t)),
+                                      bytes_of(c->end_ns, c->members, sizeof(int64_t)));
         if (!row || PyList_Append(calls, row) < 0) Py_CLEAR(calls);
         Py_XDECREF(row);
     }
@@ -250,26 +259,28 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
         return NULL;
     }
     return Py_BuildValue("{sN sN sN sN sN sN sN sL}", "calls", calls, "exposed", exposed, "tiles", tiles, "resources",
-                         bytes_of(v->model.resources, v->model.resource_count, sizeof(resource)), "ops", bytes_of(v->ops, OP_END, sizeof(op_total)),
-                         "log", bytes_of(v->log, v->log_length, sizeof(executed)), "reserved",
+                         bytes_of(v->model.resources, v->model.resource_count, sizeof(resource)), "ops",
+                         bytes_of(v->ops, OP_END, sizeof(op_total)), "log",
+                         bytes_of(v->log, v->log_length, sizeof(executed)), "reserved",
                          bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
 }
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs, used) -> its number; cards: which of "
+     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs, used) -> its number; "
+     "cards: which of "
      "the model's, of each; of the epochs, so many are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
-    {"run", (PyCFunction)Simulation_run, METH_VARARGS, "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
+    {"run", (PyCFunction)Simulation_run, METH_VARARGS,
+     "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject SimulationType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "cxlemu._virtual.Simulation",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._virtual.Simulation",
     .tp_doc = "Calls of plans on a modelled fabric.",
     .tp_basicsize = sizeof(Simulation),
     .tp_flags = Py_TPFLAGS_DEFAULT,
@@ -280,7 +291,10 @@ static PyTypeObject SimulationType = {
 };
 
 static struct PyModuleDef virtual_module = {
-    PyModuleDef_HEAD_INIT, .m_name = "cxlemu._virtual", .m_doc = "The virtual engine's core.", .m_size = -1,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "cxlemu._virtual",
+    .m_doc = "The virtual engine's core.",
+    .m_size = -1,
 };
 
 static const constant constants[] = {

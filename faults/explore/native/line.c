@@ -10,14 +10,12 @@ static bool same(const content a, const content b) { return memcmp(a, b, sizeof(
 
 /* The pool gets other data. */
 static bool arrive(const world *w, line_state *s, const content data) {
-    if (same(s->version[newest(s)], data))
-        return true;
+    if (same(s->version[newest(s)], data)) return true;
     if (!w->lazy) {
         memcpy(s->version[0], data, sizeof(content));
         return true;
     }
-    if (s->versions == VERSIONS_MAX)
-        return false;
+    if (s->versions == VERSIONS_MAX) return false;
     memcpy(s->version[s->versions++], data, sizeof(content));
     return true;
 }
@@ -40,27 +38,22 @@ static void forget(const world *w, line_state *s) {
     uint8_t oldest = newest(s);
     for (int h = 0; h < w->hosts; h++) {
         cached_line *c = &s->host[h];
-        if (c->presence == DIRTY || c->posted_count > 0 || (s->away >> h & 1))
-            c->floor = newest(s);
-        if (s->away >> h & 1)
-            c->fresh = false;
-        if (c->presence == CLEAN && (c->posted_count > 0 || (s->away >> h & 1)))
-            absent(s, h);
+        if (c->presence == DIRTY || c->posted_count > 0 || (s->away >> h & 1)) c->floor = newest(s);
+        if (s->away >> h & 1) c->fresh = false;
+        if (c->presence == CLEAN && (c->posted_count > 0 || (s->away >> h & 1))) absent(s, h);
         for (unsigned v = c->floor; v < s->versions && c->presence == CLEAN; v++)
             if (same(s->version[v], c->data)) { /* as good as one that comes in anew, if that is not flushed either */
                 uint8_t floor = c->floor;
                 absent(s, h);
                 c->floor = floor;
             }
-        if (c->floor < oldest)
-            oldest = c->floor;
+        if (c->floor < oldest) oldest = c->floor;
     }
     for (int r = 0; r < w->ranks; r++) {
         uint8_t *at = &s->rank[r].flushed_at, floor = s->host[w->host_of[r]].floor;
         *at = *at > floor ? (uint8_t)(*at - oldest) : 0;
     }
-    for (int h = 0; h < w->hosts; h++)
-        s->host[h].floor = (uint8_t)(s->host[h].floor - oldest);
+    for (int h = 0; h < w->hosts; h++) s->host[h].floor = (uint8_t)(s->host[h].floor - oldest);
     shift(s->version, oldest, s->versions);
     s->versions = (uint8_t)(s->versions - oldest);
 }
@@ -76,8 +69,7 @@ typedef struct {
 static rank_set flushed_since(const world *w, const line_state *s, int host, unsigned version) {
     rank_set ranks = 0;
     for (int r = 0; r < w->ranks; r++)
-        if (w->host_of[r] == host && s->rank[r].flushed_at > version)
-            ranks |= (rank_set)(1u << r);
+        if (w->host_of[r] == host && s->rank[r].flushed_at > version) ranks |= (rank_set)(1u << r);
     return ranks;
 }
 
@@ -88,8 +80,7 @@ static int look(const world *w, const line_state *s, int host, choice *out) {
     if (c->presence != ABSENT) {
         out[n] = (choice){.dropping = c->dropping, .age = c->presence == DIRTY ? OWN : COPY};
         memcpy(out[n++].data, c->data, sizeof(content));
-        if (!w->lazy || c->presence == DIRTY)
-            return n;
+        if (!w->lazy || c->presence == DIRTY) return n;
     } else if (c->posted_count > 0) {
         out[0] = (choice){.age = NO_CHOICE};
         memcpy(out[0].data, c->posted[c->posted_count - 1].data, sizeof(content));
@@ -97,10 +88,8 @@ static int look(const world *w, const line_state *s, int host, choice *out) {
     }
     for (int v = newest(s); v >= c->floor; v--) {
         bool known = false;
-        for (int k = 0; k < n; k++)
-            known |= same(out[k].data, s->version[v]);
-        if (known)
-            continue;
+        for (int k = 0; k < n; k++) known |= same(out[k].data, s->version[v]);
+        if (known) continue;
         out[n] = (choice){.dropping = flushed_since(w, s, host, (unsigned)v), .age = (int8_t)(newest(s) - v)};
         memcpy(out[n++].data, s->version[v], sizeof(content));
     }
@@ -110,8 +99,7 @@ static int look(const world *w, const line_state *s, int host, choice *out) {
 /* The line is in the cache now, as it was chosen. One that comes from a pending write-back stays that in lazy mode. */
 static void hold(const world *w, line_state *s, int host, const choice *chosen) {
     cached_line *c = &s->host[host];
-    if (c->presence == DIRTY || (w->lazy && c->posted_count > 0))
-        return;
+    if (c->presence == DIRTY || (w->lazy && c->posted_count > 0)) return;
     c->presence = CLEAN;
     memcpy(c->data, chosen->data, sizeof(content));
     c->dropping = chosen->dropping;
@@ -122,8 +110,7 @@ static void hold(const world *w, line_state *s, int host, const choice *chosen) 
 
 static bool post(line_state *s, int host, rank_set ranks) {
     cached_line *c = &s->host[host];
-    if (c->posted_count == POSTED_MAX)
-        return false;
+    if (c->posted_count == POSTED_MAX) return false;
     write_back *back = &c->posted[c->posted_count++];
     memcpy(back->data, c->data, sizeof(content));
     back->ranks = ranks;
@@ -134,23 +121,18 @@ static bool post(line_state *s, int host, rank_set ranks) {
 static bool flush(const world *w, line_state *s, line_action a) {
     cached_line *c = &s->host[a.host];
     rank_set rank = (rank_set)(1u << a.rank);
-    if (c->presence == DIRTY && !post(s, a.host, rank))
-        return false;
-    for (int k = 0; k < c->posted_count; k++)
-        c->posted[k].ranks |= rank;
+    if (c->presence == DIRTY && !post(s, a.host, rank)) return false;
+    for (int k = 0; k < c->posted_count; k++) c->posted[k].ranks |= rank;
     if (a.what != FLUSH_KEEP) {
-        if (c->presence != ABSENT)
-            c->dropping |= rank;
-        if (w->lazy)
-            s->rank[a.rank].flushed_at = newest(s);
+        if (c->presence != ABSENT) c->dropping |= rank;
+        if (w->lazy) s->rank[a.rank].flushed_at = newest(s);
     }
     return true;
 }
 
 static rank_set posting(const cached_line *c) {
     rank_set ranks = 0;
-    for (int k = 0; k < c->posted_count; k++)
-        ranks |= c->posted[k].ranks;
+    for (int k = 0; k < c->posted_count; k++) ranks |= c->posted[k].ranks;
     return ranks;
 }
 
@@ -159,13 +141,10 @@ static rank_set posting(const cached_line *c) {
 static bool fenced(const world *w, line_state *s, line_action a) {
     cached_line *c = &s->host[a.host];
     rank_set rank = (rank_set)(1u << a.rank);
-    if (posting(c) & rank)
-        return false;
-    if (!w->lazy || c->presence == DIRTY)
-        return !(c->dropping & rank);
+    if (posting(c) & rank) return false;
+    if (!w->lazy || c->presence == DIRTY) return !(c->dropping & rank);
     uint8_t *at = &s->rank[a.rank].flushed_at, floor = *at > c->floor ? *at : c->floor;
-    if (c->dropping & rank)
-        absent(s, a.host);
+    if (c->dropping & rank) absent(s, a.host);
     c->floor = floor;
     *at = 0;
     return true;
@@ -189,8 +168,7 @@ static void oldest_nt_leaves(rank_line *r) {
 static uint8_t sees(const line_state *s, line_action a, const content data) {
     const rank_line *own = &s->rank[a.rank];
     for (int k = own->count - 1; k >= 0; k--)
-        if (own->word[k] == a.word)
-            return own->value[k];
+        if (own->word[k] == a.word) return own->value[k];
     return data[a.word];
 }
 
@@ -198,15 +176,13 @@ static uint8_t sees(const line_state *s, line_action a, const content data) {
 static int on_what_it_finds(const world *w, const line_state *before, line_action a, line_result *out) {
     line_state s = *before;
     choice choices[CHOICES_MAX];
-    if (a.what == WAIT && !fenced(w, &s, a))
-        return 0;
+    if (a.what == WAIT && !fenced(w, &s, a)) return 0;
     int n = 0, count = look(w, &s, a.host, choices);
     for (int k = 0; k < count; k++) {
         line_result *r = &out[n];
         *r = (line_result){.state = s, .seen = sees(&s, a, choices[k].data), .age = choices[k].age};
         cached_line *c = &r->state.host[a.host];
-        if (a.what == WAIT && w->values[r->seen] < w->values[a.value])
-            continue;
+        if (a.what == WAIT && w->values[r->seen] < w->values[a.value]) continue;
         if (a.what != PEEK) {
             hold(w, &r->state, a.host, &choices[k]);
             c->fresh = false;
@@ -217,8 +193,7 @@ static int on_what_it_finds(const world *w, const line_state *before, line_actio
             c->presence = DIRTY;
             r->state.away = (host_set)((s.away & ~(1u << a.host)) | s.crashed);
         }
-        if (a.what == SIGNAL && !flush(w, &r->state, a))
-            return TOO_MUCH;
+        if (a.what == SIGNAL && !flush(w, &r->state, a)) return TOO_MUCH;
         n++;
     }
     return n;
@@ -236,17 +211,12 @@ static int on_its_own(const world *w, line_state *s, line_action a) {
     rank_line *r = &s->rank[a.rank];
     switch (a.what) {
     case FLUSH:
-    case FLUSH_KEEP:
-        return flush(w, s, a) ? 1 : TOO_MUCH;
-    case AGAIN:
-        return !looked_in_vain(w, s, a) ? 0 : flush(w, s, a) ? 1 : TOO_MUCH;
-    case FENCE:
-        return r->count == 0 && fenced(w, s, a);
-    case INVALIDATE:
-        return fenced(w, s, a);
+    case FLUSH_KEEP: return flush(w, s, a) ? 1 : TOO_MUCH;
+    case AGAIN: return !looked_in_vain(w, s, a) ? 0 : flush(w, s, a) ? 1 : TOO_MUCH;
+    case FENCE: return r->count == 0 && fenced(w, s, a);
+    case INVALIDATE: return fenced(w, s, a);
     case STORE_NT:
-        if (r->count == NT_MAX || (c->presence == DIRTY && !post(s, a.host, (rank_set)(1u << a.rank))))
-            return TOO_MUCH;
+        if (r->count == NT_MAX || (c->presence == DIRTY && !post(s, a.host, (rank_set)(1u << a.rank)))) return TOO_MUCH;
         r->word[r->count] = a.word;
         r->value[r->count++] = a.value;
         return 1;
@@ -255,75 +225,59 @@ static int on_its_own(const world *w, line_state *s, line_action a) {
         s->crashed |= (host_set)(1u << a.host);
         s->away |= s->crashed;
         for (int k = 0; k < w->ranks; k++)
-            if (w->host_of[k] == a.host)
-                memset(&s->rank[k], 0, sizeof s->rank[k]);
+            if (w->host_of[k] == a.host) memset(&s->rank[k], 0, sizeof s->rank[k]);
         return 1;
-    case RETIRE:
-        s->away |= (host_set)(1u << a.host);
-        return 1;
+    case RETIRE: s->away |= (host_set)(1u << a.host); return 1;
     case RENEW:
     case RENEW_FRESH:
-        if (c->presence == DIRTY || c->posted_count > 0 || (a.what == RENEW_FRESH && !c->fresh))
-            return 1;
+        if (c->presence == DIRTY || c->posted_count > 0 || (a.what == RENEW_FRESH && !c->fresh)) return 1;
         absent(s, a.host);
         c->fresh = true;
         s->rank[a.rank].flushed_at = 0;
         s->away = (host_set)((s->away & ~(1u << a.host)) | s->crashed);
         return 1;
     case LAND:
-        if (c->posted_count == 0)
-            return 0;
-        if (!arrive(w, s, c->posted[0].data))
-            return TOO_MUCH;
+        if (c->posted_count == 0) return 0;
+        if (!arrive(w, s, c->posted[0].data)) return TOO_MUCH;
         oldest_posted_leaves(c);
         c->floor = newest(s);
         return 1;
     case LAND_NT: {
-        if (r->count == 0 || c->posted_count > 0)
-            return 0;
+        if (r->count == 0 || c->posted_count > 0) return 0;
         content data;
         memcpy(data, c->presence == DIRTY ? c->data : s->version[newest(s)], sizeof data);
         data[r->word[0]] = r->value[0];
-        if (!arrive(w, s, data))
-            return TOO_MUCH;
+        if (!arrive(w, s, data)) return TOO_MUCH;
         oldest_nt_leaves(r);
         absent(s, a.host);
         return 1;
     }
     case EVICT:
-        if (c->presence != DIRTY || c->posted_count > 0)
-            return 0;
-        if (!arrive(w, s, c->data))
-            return TOO_MUCH;
+        if (c->presence != DIRTY || c->posted_count > 0) return 0;
+        if (!arrive(w, s, c->data)) return TOO_MUCH;
         absent(s, a.host);
         return 1;
     case DROPPED: /* stored to since it was flushed: that is written back, too */
-        if (c->presence == ABSENT || !c->dropping || (w->lazy && c->presence != DIRTY))
-            return 0;
-        if (c->presence == DIRTY && !post(s, a.host, c->dropping))
-            return TOO_MUCH;
+        if (c->presence == ABSENT || !c->dropping || (w->lazy && c->presence != DIRTY)) return 0;
+        if (c->presence == DIRTY && !post(s, a.host, c->dropping)) return TOO_MUCH;
         absent(s, a.host);
         return 1;
     case DROP:
-        if (w->lazy || c->presence != CLEAN)
-            return 0;
+        if (w->lazy || c->presence != CLEAN) return 0;
         absent(s, a.host);
         return 1;
     case PREFETCH: {
         choice found;
-        if (w->lazy || c->presence != ABSENT || (s->crashed >> a.host & 1))
-            return 0;
+        if (w->lazy || c->presence != ABSENT || (s->crashed >> a.host & 1)) return 0;
         look(w, s, a.host, &found);
         hold(w, s, a.host, &found);
         return 1;
     }
     case LOSE:
-        if (c->posted_count == 0 || !(s->crashed >> a.host & 1))
-            return 0;
+        if (c->posted_count == 0 || !(s->crashed >> a.host & 1)) return 0;
         oldest_posted_leaves(c);
         return 1;
-    default:
-        return 0;
+    default: return 0;
     }
 }
 
@@ -337,8 +291,7 @@ int line_apply(const world *w, const line_state *s, line_action a, line_result *
         out[0] = (line_result){.state = *s, .age = NO_CHOICE};
         n = on_its_own(w, &out[0].state, a);
     }
-    for (int k = 0; w->lazy && k < n; k++)
-        forget(w, &out[k].state);
+    for (int k = 0; w->lazy && k < n; k++) forget(w, &out[k].state);
     return n;
 }
 
@@ -348,22 +301,19 @@ host_set line_away(const line_state *s) { return s->away & (host_set)~s->crashed
 
 host_set line_dirty(const world *w, const line_state *s) {
     unsigned hosts = 0;
-    for (int h = 0; h < w->hosts; h++)
-        hosts |= (unsigned)(s->host[h].presence == DIRTY) << h;
+    for (int h = 0; h < w->hosts; h++) hosts |= (unsigned)(s->host[h].presence == DIRTY) << h;
     return (host_set)hosts;
 }
 
 host_set line_posted(const world *w, const line_state *s) {
     unsigned hosts = 0;
-    for (int h = 0; h < w->hosts; h++)
-        hosts |= (unsigned)(s->host[h].posted_count > 0) << h;
+    for (int h = 0; h < w->hosts; h++) hosts |= (unsigned)(s->host[h].posted_count > 0) << h;
     return (host_set)hosts;
 }
 
 rank_set line_stored_nt(const world *w, const line_state *s) {
     unsigned ranks = 0;
-    for (int r = 0; r < w->ranks; r++)
-        ranks |= (unsigned)(s->rank[r].count > 0) << r;
+    for (int r = 0; r < w->ranks; r++) ranks |= (unsigned)(s->rank[r].count > 0) << r;
     return (rank_set)ranks;
 }
 

@@ -33,7 +33,7 @@ enum what {
     AWAIT,
     CRASH,
     FAIL,
-    PEEK,   /* a LOAD of which all that it could see is looked at, and nothing changes */
+    PEEK, /* a LOAD of which all that it could see is looked at, and nothing changes */
     RETIRE, /* a host will not look at the line again before it has flushed and fenced it */
     AGAIN,
     LAND,
@@ -43,15 +43,15 @@ enum what {
     DROP,
     PREFETCH,
     LOSE,
-    RENEW,        /* what a copy of the line could be is out of date: a host may see the newest version only */
+    RENEW, /* what a copy of the line could be is out of date: a host may see the newest version only */
     RENEW_FRESH, /* the same, of a line that has not been looked at since it was renewed */
 };
 
 typedef struct {
     uint8_t what;
     uint8_t host, rank; /* who does it */
-    uint8_t word;       /* in the line */
-    uint8_t value;      /* its number */
+    uint8_t word; /* in the line */
+    uint8_t value; /* its number */
 } line_action;
 
 enum presence { ABSENT, CLEAN, DIRTY }; /* lazy: a CLEAN copy is one that a load has seen */
@@ -65,8 +65,8 @@ typedef struct {
     uint8_t presence;
     content data;
     rank_set dropping; /* whose flush has still to take the copy out */
-    bool fresh;        /* lazy: renewed, and not looked at since: there is no copy unless nature fetched one */
-    uint8_t floor;     /* lazy: the oldest version that a copy brought in unseen can be */
+    bool fresh; /* lazy: renewed, and not looked at since: there is no copy unless nature fetched one */
+    uint8_t floor; /* lazy: the oldest version that a copy brought in unseen can be */
     uint8_t posted_count;
     write_back posted[POSTED_MAX]; /* oldest first */
 } cached_line;
@@ -74,13 +74,13 @@ typedef struct {
 typedef struct {
     uint8_t count;
     uint8_t word[NT_MAX], value[NT_MAX]; /* oldest first */
-    uint8_t flushed_at;                  /* lazy: its flush takes out copies of versions before this one */
+    uint8_t flushed_at; /* lazy: its flush takes out copies of versions before this one */
 } rank_line;
 
 typedef struct {
-    host_set away;                 /* crashed, or retired: its copy is nobody's business */
+    host_set away; /* crashed, or retired: its copy is nobody's business */
     host_set crashed;
-    uint8_t versions;              /* literal: always 1 */
+    uint8_t versions; /* literal: always 1 */
     content version[VERSIONS_MAX]; /* of the pool's line, the last one being what it holds now */
     cached_line host[HOSTS_MAX];
     rank_line rank[RANKS_MAX];
@@ -96,11 +96,13 @@ typedef struct {
 typedef struct {
     line_state state;
     uint8_t seen; /* the value's number, of LOAD, PEEK and WAIT */
-    int8_t age;   /* lazy: of the version that was chosen, 0 the newest; or where else the line came from */
+    int8_t age; /* lazy: of the version that was chosen, 0 the newest; or where else the line came from */
 } line_result;
 
 enum { COPY = -1 /* that was seen before */, NO_CHOICE = -2 /* the last write-back */, OWN = -3 /* dirty */ };
-enum { TOO_MUCH = -1 }; /* instead of a number of results: more versions, write-backs or stores than there is room for */
+enum {
+    TOO_MUCH = -1
+}; /* instead of a number of results: more versions, write-backs or stores than there is room for */
 
 /* The states that the action leads to, none where it is not possible. `out` has room for CHOICES_MAX. */
 int line_apply(const world *w, const line_state *s, line_action a, line_result *out);

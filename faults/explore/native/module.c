@@ -6,7 +6,7 @@
 
 typedef struct {
     PyObject *step, *next; /* of the thread, as Python knows it */
-    PyObject *numbers;     /* the node's name -> its number */
+    PyObject *numbers; /* the node's name -> its number */
 } outside_thread;
 
 typedef struct {
@@ -36,11 +36,9 @@ static bool release_lock(search *s, bool result) {
 static uint16_t node_number(search *s, int t, PyObject *name) {
     thread *self = &s->threads[t];
     PyObject *numbers = ((outside *)s->outside)->threads[t].numbers, *known = PyDict_GetItemWithError(numbers, name);
-    if (known != NULL)
-        return (uint16_t)PyLong_AsLong(known);
+    if (known != NULL) return (uint16_t)PyLong_AsLong(known);
     long long value = PyErr_Occurred() ? -1 : PyLong_AsLongLong(name);
-    if (value == -1 && PyErr_Occurred())
-        return NO_NODE;
+    if (value == -1 && PyErr_Occurred()) return NO_NODE;
     if (self->node_count == NODES_MAX) {
         s->trouble = TOO_MANY_NODES;
         return NO_NODE;
@@ -56,8 +54,7 @@ static uint16_t node_number(search *s, int t, PyObject *name) {
     PyObject *number = PyLong_FromUnsignedLong(self->node_count);
     int failed = number == NULL || PyDict_SetItem(numbers, name, number) < 0;
     Py_XDECREF(number);
-    if (failed)
-        return NO_NODE;
+    if (failed) return NO_NODE;
     self->nodes[self->node_count] = (node){.name = value, .next = NO_NODE};
     return (uint16_t)self->node_count++;
 }
@@ -70,13 +67,10 @@ static bool number_of(search *s, long long value, int16_t *number) {
 
 static bool action_number(search *s, const thread *t, const node *n, uint8_t what, int32_t *number) {
     line_action a = {.what = what, .host = t->host, .rank = t->rank};
-    if (what != FLUSH && what != FLUSH_KEEP && what != INVALIDATE)
-        a.word = n->word;
-    if (what == STORE || what == STORE_NT || what == SIGNAL || what == WAIT || what == AGAIN)
-        a.value = n->value;
+    if (what != FLUSH && what != FLUSH_KEEP && what != INVALIDATE) a.word = n->word;
+    if (what == STORE || what == STORE_NT || what == SIGNAL || what == WAIT || what == AGAIN) a.value = n->value;
     *number = table_action(&s->lines[n->line], a);
-    if (*number < 0)
-        s->trouble = NO_MEMORY;
+    if (*number < 0) s->trouble = NO_MEMORY;
     return *number >= 0;
 }
 
@@ -85,21 +79,18 @@ static bool read_step(search *s, const thread *t, node *n, PyObject *step) {
     const outside *o = s->outside;
     int what;
     long long place, value, into, expect, source;
-    if (!PyArg_ParseTuple(step, "iLLLLL", &what, &place, &value, &into, &expect, &source))
-        return false;
+    if (!PyArg_ParseTuple(step, "iLLLLL", &what, &place, &value, &into, &expect, &source)) return false;
     bool on_line = what == FLUSH || what == FLUSH_KEEP || what == INVALIDATE;
     bool on_word = what == STORE || what == STORE_NT || what == LOAD || what == SIGNAL || what == WAIT;
     bool of_event = what == RECORD || what == AWAIT;
     int bound = on_line ? s->line_count : on_word ? o->word_count : of_event ? o->event_count : INT32_MAX;
-    if (what < STORE || what > FAIL)
-        return REFUSE("%d is no step", what);
+    if (what < STORE || what > FAIL) return REFUSE("%d is no step", what);
     if ((on_line || on_word || of_event) && (place < 0 || place >= bound))
         return REFUSE("a step %d is at %lld, not one of the %d there are", what, place, bound);
     if (into >= o->register_count || source >= o->register_count)
         return REFUSE("a step names register %lld of %d", into > source ? into : source, o->register_count);
     int16_t number;
-    if (!number_of(s, value, &number))
-        return false;
+    if (!number_of(s, value, &number)) return false;
     n->what = (uint8_t)what;
     n->value = (uint8_t)number;
     n->reg = (int16_t)(into < 0 ? -1 : into);
@@ -108,23 +99,19 @@ static bool read_step(search *s, const thread *t, node *n, PyObject *step) {
     n->line = (uint16_t)(on_line ? place : on_word ? o->word_line[place] : 0);
     n->word = on_word ? o->word_slot[place] : 0;
     n->expect = -1;
-    if (what == LOAD && expect >= 0 && !number_of(s, expect, &n->expect))
-        return false;
+    if (what == LOAD && expect >= 0 && !number_of(s, expect, &n->expect)) return false;
     bool fine = true;
-    if (on_line || on_word)
-        fine = action_number(s, t, n, n->what, &n->action);
+    if (on_line || on_word) fine = action_number(s, t, n, n->what, &n->action);
     if (fine && two_moves(n->what))
         fine = action_number(s, t, n, FLUSH, &n->flush) && action_number(s, t, n, AGAIN, &n->again);
-    if (fine && what == LOAD)
-        fine = action_number(s, t, n, PEEK, &n->peek);
+    if (fine && what == LOAD) fine = action_number(s, t, n, PEEK, &n->peek);
     return fine;
 }
 
 static bool fill(search *s, thread *t, uint16_t number) {
     node *n = &t->nodes[number];
     PyObject *step = PyObject_CallFunction(((outside_thread *)t->outside)->step, "L", (long long)n->name);
-    if (step == NULL)
-        return false;
+    if (step == NULL) return false;
     bool fine = step == Py_None || read_step(s, t, n, step);
     Py_DECREF(step);
     n->known = fine;
@@ -139,8 +126,7 @@ static bool expand(search *s, thread *t, uint16_t number) {
 static bool find_next(search *s, thread *t, uint16_t number, uint8_t seen) {
     long long name = t->nodes[number].name, value = t->nodes[number].what == LOAD ? s->values[seen] : 0;
     PyObject *after = PyObject_CallFunction(((outside_thread *)t->outside)->next, "LL", name, value);
-    if (after == NULL)
-        return false;
+    if (after == NULL) return false;
     uint16_t next = node_number(s, (int)(t - s->threads), after);
     Py_DECREF(after);
     node *n = &t->nodes[number];
@@ -176,16 +162,12 @@ static bool read_words(search *s, outside *o, PyObject *words, uint8_t *filled) 
     o->word_count = (int)PyTuple_GET_SIZE(words);
     o->word_line = calloc((size_t)o->word_count + 1, sizeof *o->word_line);
     o->word_slot = calloc((size_t)o->word_count + 1, sizeof *o->word_slot);
-    if (o->word_line == NULL || o->word_slot == NULL)
-        return PyErr_NoMemory() != NULL;
+    if (o->word_line == NULL || o->word_slot == NULL) return PyErr_NoMemory() != NULL;
     for (int k = 0; k < o->word_count; k++) {
         long long line, initial;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(words, k), "LL", &line, &initial))
-            return false;
-        if (line < 0 || line >= s->line_count)
-            return REFUSE("word %d is on line %lld of %d", k, line, s->line_count);
-        if (filled[line] == WORDS_MAX)
-            return REFUSE("line %lld has more than %d words", line, WORDS_MAX);
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(words, k), "LL", &line, &initial)) return false;
+        if (line < 0 || line >= s->line_count) return REFUSE("word %d is on line %lld of %d", k, line, s->line_count);
+        if (filled[line] == WORDS_MAX) return REFUSE("line %lld has more than %d words", line, WORDS_MAX);
         o->word_line[k] = (uint16_t)line;
         o->word_slot[k] = filled[line]++;
         s->initial[line][o->word_slot[k]] = initial;
@@ -202,8 +184,7 @@ static bool begin_lines(search *s, const uint8_t *filled) {
                 return REFUSE("a program has at most %d different values", VALUES_MAX);
             data[k] = (uint8_t)number;
         }
-        if (!table_begin(&s->lines[line], &s->w, data, filled[line]))
-            return PyErr_NoMemory() != NULL;
+        if (!table_begin(&s->lines[line], &s->w, data, filled[line])) return PyErr_NoMemory() != NULL;
     }
     return true;
 }
@@ -213,21 +194,16 @@ static bool read_thread(search *s, outside *o, int t, PyObject *item) {
     outside_thread *known = &o->threads[t];
     long long host, rank, length;
     PyObject *first, *step, *next;
-    if (!PyArg_ParseTuple(item, "LLO!LOO", &host, &rank, &PyLong_Type, &first, &length, &step, &next))
-        return false;
+    if (!PyArg_ParseTuple(item, "LLO!LOO", &host, &rank, &PyLong_Type, &first, &length, &step, &next)) return false;
     if (host < 0 || host >= HOSTS_MAX || rank < 0 || rank >= RANKS_MAX)
         return REFUSE("thread %d is rank %lld on host %lld: there are at most %d of each", t, rank, host, RANKS_MAX);
-    if (length >= NODES_MAX)
-        return REFUSE("thread %d has more than %d steps", t, NODES_MAX - 1);
+    if (length >= NODES_MAX) return REFUSE("thread %d has more than %d steps", t, NODES_MAX - 1);
     *self = (thread){.host = (uint8_t)host, .rank = (uint8_t)rank, .straight = length >= 0, .outside = known};
     *known = (outside_thread){.step = Py_NewRef(step), .next = Py_NewRef(next), .numbers = PyDict_New()};
     self->last = calloc((size_t)s->line_count + 1, sizeof *self->last);
-    if (known->numbers == NULL || self->last == NULL)
-        return PyErr_NoMemory() != NULL;
-    if (s->w.hosts <= host)
-        s->w.hosts = (uint8_t)(host + 1);
-    if (s->w.ranks <= rank)
-        s->w.ranks = (uint8_t)(rank + 1);
+    if (known->numbers == NULL || self->last == NULL) return PyErr_NoMemory() != NULL;
+    if (s->w.hosts <= host) s->w.hosts = (uint8_t)(host + 1);
+    if (s->w.ranks <= rank) s->w.ranks = (uint8_t)(rank + 1);
     s->w.host_of[rank] = (uint8_t)host;
     return node_number(s, t, first) != NO_NODE;
 }
@@ -236,17 +212,12 @@ static bool read_thread(search *s, outside *o, int t, PyObject *item) {
 static bool read_nodes(search *s, int t) {
     thread *self = &s->threads[t];
     for (uint16_t k = 0; self->straight; k++) {
-        if (!fill(s, self, k))
-            return false;
+        if (!fill(s, self, k)) return false;
         const node n = self->nodes[k]; /* a copy: the next one may move it */
-        if (n.what == 0)
-            return true;
-        if (n.what == CRASH)
-            s->straight = false;
-        if (n.what != FENCE && n.what < RECORD)
-            self->last[n.line] = (uint16_t)(k + 1);
-        if (!find_next(s, self, k, 0))
-            return false;
+        if (n.what == 0) return true;
+        if (n.what == CRASH) s->straight = false;
+        if (n.what != FENCE && n.what < RECORD) self->last[n.line] = (uint16_t)(k + 1);
+        if (!find_next(s, self, k, 0)) return false;
         if ((n.what == LOAD ? self->nodes[k].seen_next[0] : self->nodes[k].next) != k + 1)
             return REFUSE("thread %d is not straight at node %d", t, k);
     }
@@ -262,10 +233,8 @@ static bool registers_are_private(const search *s) {
         for (uint32_t k = 0; k < s->threads[t].node_count; k++) {
             const node *n = &s->threads[t].nodes[k];
             int used = n->what == LOAD ? n->reg : n->source;
-            if (n->what == 0 || used < 0)
-                continue;
-            if (owner[used] >= 0 && owner[used] != t)
-                return false;
+            if (n->what == 0 || used < 0) continue;
+            if (owner[used] >= 0 && owner[used] != t) return false;
             owner[used] = t;
         }
     return true;
@@ -277,7 +246,8 @@ static bool begin_rows(search *s, const outside *o) {
     s->at_events = s->at_registers + o->register_count;
     uint32_t width = (uint32_t)(s->at_events + (o->event_count + 15) / 16 + 1);
     int16_t zero;
-    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0) || !number_of(s, 0, &zero))
+    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0) ||
+        !number_of(s, 0, &zero))
         return PyErr_NoMemory() != NULL;
     s->current = calloc(s->states.width, sizeof *s->current);
     s->next = calloc(s->states.width, sizeof *s->next);
@@ -285,25 +255,21 @@ static bool begin_rows(search *s, const outside *o) {
     s->trail.to = calloc(s->states.width, sizeof *s->trail.to);
     if (s->current == NULL || s->next == NULL || s->first == NULL || s->trail.to == NULL)
         return PyErr_NoMemory() != NULL;
-    for (int k = 0; k < o->register_count; k++)
-        s->current[s->at_registers + k] = (uint16_t)zero;
+    for (int k = 0; k < o->register_count; k++) s->current[s->at_registers + k] = (uint16_t)zero;
     return true;
 }
 
 /* -- findings */
 
 static PyObject *schedule_to(search *s, uint32_t state) {
-    if (!search_retrace(s, state))
-        return PyErr_NoMemory();
+    if (!search_retrace(s, state)) return PyErr_NoMemory();
     const trail *t = &s->trail;
     PyObject *moves = PyList_New(t->count);
     for (uint32_t k = 0; moves != NULL && k < t->count; k++) {
         const move *m = &t->moves[k];
         PyObject *item = Py_BuildValue("iiiii", m->what, m->who, m->line, m->age, m->made);
-        if (item == NULL)
-            Py_CLEAR(moves);
-        else
-            PyList_SET_ITEM(moves, k, item);
+        if (item == NULL) Py_CLEAR(moves);
+        else PyList_SET_ITEM(moves, k, item);
     }
     return moves;
 }
@@ -332,8 +298,7 @@ static PyObject *found(search *s, enum stopped stopped) {
     PyObject *outcomes = PyList_New(0);
     for (uint32_t k = 0; outcomes != NULL && k < s->outcomes.count; k++) {
         PyObject *outcome = outcome_at(s, k);
-        if (outcome == NULL || PyList_Append(outcomes, outcome) < 0)
-            Py_CLEAR(outcomes);
+        if (outcome == NULL || PyList_Append(outcomes, outcome) < 0) Py_CLEAR(outcomes);
         Py_XDECREF(outcome);
     }
     PyObject *finding = Py_NewRef(Py_None), *schedule = schedule_to(s, s->finding_state);
@@ -352,16 +317,14 @@ static PyObject *found(search *s, enum stopped stopped) {
 static void search_end(search *s, outside *o) {
     for (int t = 0; t < s->thread_count; t++) {
         thread *self = &s->threads[t];
-        for (uint32_t k = 0; k < self->node_count; k++)
-            free(self->nodes[k].seen_next);
+        for (uint32_t k = 0; k < self->node_count; k++) free(self->nodes[k].seen_next);
         free(self->nodes);
         free(self->last);
         Py_XDECREF(o->threads[t].step);
         Py_XDECREF(o->threads[t].next);
         Py_XDECREF(o->threads[t].numbers);
     }
-    for (int line = 0; s->lines != NULL && line < s->line_count; line++)
-        table_end(&s->lines[line]);
+    for (int line = 0; s->lines != NULL && line < s->line_count; line++) table_end(&s->lines[line]);
     free(s->lines);
     free(s->initial);
     rows_end(&s->states);
@@ -386,21 +349,16 @@ static bool prepare(search *s, outside *o, PyObject *threads, PyObject *words) {
     uint8_t filled[LINES_MAX] = {0};
     s->lines = calloc((size_t)s->line_count + 1, sizeof *s->lines);
     s->initial = calloc((size_t)s->line_count + 1, sizeof *s->initial);
-    if (s->lines == NULL || s->initial == NULL)
-        return PyErr_NoMemory() != NULL;
-    if (!read_words(s, o, words, filled))
-        return false;
+    if (s->lines == NULL || s->initial == NULL) return PyErr_NoMemory() != NULL;
+    if (!read_words(s, o, words, filled)) return false;
     int count = (int)PyTuple_GET_SIZE(threads);
     for (int t = 0; t < count; t++) {
         s->thread_count++; /* also one that is read in part has to be ended */
-        if (!read_thread(s, o, t, PyTuple_GET_ITEM(threads, t)))
-            return false;
+        if (!read_thread(s, o, t, PyTuple_GET_ITEM(threads, t))) return false;
     }
-    if (!begin_lines(s, filled))
-        return false;
+    if (!begin_lines(s, filled)) return false;
     for (int t = 0; t < count; t++)
-        if (!read_nodes(s, t))
-            return false;
+        if (!read_nodes(s, t)) return false;
     s->watch_ends = !s->straight;
     return begin_rows(s, o);
 }
@@ -439,15 +397,13 @@ static PyObject *py_explore(PyObject *self, PyObject *args) {
         s->reduction = reduction_begin(s);
         ready = s->reduction != NULL || PyErr_NoMemory() != NULL;
     }
-    if (ready && ample && lazy && !s->straight)
-        ready = settle_begin(s) || PyErr_NoMemory() != NULL;
+    if (ready && ample && lazy && !s->straight) ready = settle_begin(s) || PyErr_NoMemory() != NULL;
     if (ready) {
         o->released = PyEval_SaveThread();
         stopped = search_run(s, (budget){.states_max = states_max, .bytes_max = bytes_max, .seconds_max = seconds_max});
         PyEval_RestoreThread(o->released);
     }
-    if (!PyErr_Occurred())
-        result = found(s, stopped);
+    if (!PyErr_Occurred()) result = found(s, stopped);
     search_end(s, o);
     free(s);
     free(o);
@@ -456,7 +412,8 @@ static PyObject *py_explore(PyObject *self, PyObject *args) {
 
 static PyMethodDef METHODS[] = {
     {"explore", py_explore, METH_VARARGS,
-     "explore(threads, words, lines, registers, events, lazy, checked_reads, ample, past_hangs, states_max, bytes_max,\n"
+     "explore(threads, words, lines, registers, events, lazy, checked_reads, ample, past_hangs, states_max, "
+     "bytes_max,\n"
      "        seconds_max)\n"
      "Every state of a program: see core.py."},
     {NULL, NULL, 0, NULL},

@@ -22,12 +22,12 @@ typedef struct {
 } need;
 
 struct reduction {
-    need *needs[THREADS_MAX];     /* of each node */
-    uint8_t *steady;              /* [line]: the words that only rise, where all writers are on one host */
-    uint8_t *unread;              /* [line]: the words that nobody loads; there may be waits for them */
-    uint8_t *near, *far;          /* [line]: how threads of the same host, and of others, may touch it */
-    uint16_t reach[THREADS_MAX];  /* how far each thread can get */
-    bool fences;                  /* another thread of the same rank may */
+    need *needs[THREADS_MAX]; /* of each node */
+    uint8_t *steady; /* [line]: the words that only rise, where all writers are on one host */
+    uint8_t *unread; /* [line]: the words that nobody loads; there may be waits for them */
+    uint8_t *near, *far; /* [line]: how threads of the same host, and of others, may touch it */
+    uint16_t reach[THREADS_MAX]; /* how far each thread can get */
+    bool fences; /* another thread of the same rank may */
 };
 
 static bool on_a_line(const node *n) {
@@ -41,19 +41,16 @@ static bool writes(const node *n) { return n->what == STORE || n->what == STORE_
 
 static need who_satisfies(const search *s, const node *wait) {
     need found = {NOBODY, NEVER};
-    if (wait->what == WAIT && s->initial[wait->line][wait->word] >= s->values[wait->value])
-        return (need){NOBODY, 0};
+    if (wait->what == WAIT && s->initial[wait->line][wait->word] >= s->values[wait->value]) return (need){NOBODY, 0};
     bool several = false;
     for (int t = 0; t < s->thread_count; t++)
         for (uint32_t k = 0; k < s->threads[t].node_count; k++) {
             const node *n = &s->threads[t].nodes[k];
-            bool does = wait->what == AWAIT
-                            ? n->what == RECORD && n->event == wait->event
-                            : writes(n) && n->line == wait->line && n->word == wait->word &&
-                                  (n->source >= 0 || s->values[n->value] >= s->values[wait->value]);
+            bool does = wait->what == AWAIT ? n->what == RECORD && n->event == wait->event
+                                            : writes(n) && n->line == wait->line && n->word == wait->word &&
+                                                  (n->source >= 0 || s->values[n->value] >= s->values[wait->value]);
             several |= does && found.thread != NOBODY && found.thread != t;
-            if (does && found.thread == NOBODY)
-                found = (need){(uint8_t)t, (uint16_t)k};
+            if (does && found.thread == NOBODY) found = (need){(uint8_t)t, (uint16_t)k};
         }
     return several ? (need){NOBODY, 0} : found;
 }
@@ -68,15 +65,12 @@ static void note_steady(const search *s, uint8_t *steady) {
         for (int t = 0; t < s->thread_count; t++)
             for (uint32_t k = 0; k < s->threads[t].node_count; k++) {
                 const node *n = &s->threads[t].nodes[k];
-                if (!writes(n) || n->line != line)
-                    continue;
+                if (!writes(n) || n->line != line) continue;
                 int64_t value = n->source < 0 ? s->values[n->value] : INT64_MIN;
                 bool foreign = host >= 0 && host != s->threads[t].host;
                 bool falls = value < highest[n->word] || (writer[n->word] >= 0 && writer[n->word] != t);
-                if (foreign || n->what == STORE_NT)
-                    steady[line] = 0;
-                else if (falls)
-                    steady[line] &= (uint8_t)~(1u << n->word);
+                if (foreign || n->what == STORE_NT) steady[line] = 0;
+                else if (falls) steady[line] &= (uint8_t)~(1u << n->word);
                 host = s->threads[t].host;
                 writer[n->word] = t;
                 highest[n->word] = value;
@@ -94,8 +88,7 @@ static void note_unread(const search *s, uint8_t *unread) {
 
 reduction *reduction_begin(const search *s) {
     reduction *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        return NULL;
+    if (r == NULL) return NULL;
     size_t lines = (size_t)s->line_count + 1;
     r->steady = calloc(lines, 1);
     r->unread = calloc(lines, 1);
@@ -120,8 +113,7 @@ reduction *reduction_begin(const search *s) {
 }
 
 void reduction_end(reduction *r) {
-    for (int t = 0; r != NULL && t < THREADS_MAX; t++)
-        free(r->needs[t]);
+    for (int t = 0; r != NULL && t < THREADS_MAX; t++) free(r->needs[t]);
     if (r != NULL) {
         free(r->steady);
         free(r->unread);
@@ -135,11 +127,9 @@ void reduction_end(reduction *r) {
 
 static bool passes(const search *s, const reduction *r, int t, uint16_t at, int held_line, int host) {
     need what = r->needs[t][at];
-    if (what.thread == NOBODY ? what.beyond == NEVER : r->reach[what.thread] <= what.beyond)
-        return false;
+    if (what.thread == NOBODY ? what.beyond == NEVER : r->reach[what.thread] <= what.beyond) return false;
     const node *n = &s->threads[t].nodes[at];
-    if (n->what != WAIT || n->line != held_line || s->threads[t].host == host)
-        return true;
+    if (n->what != WAIT || n->line != held_line || s->threads[t].host == host) return true;
     const line_table *table = &s->lines[held_line];
     uint8_t shows = table->pools[table->info[s->current[s->at_lines + held_line]].pool][n->word];
     return s->values[shows] >= s->values[n->value];
@@ -147,8 +137,7 @@ static bool passes(const search *s, const reduction *r, int t, uint16_t at, int 
 
 /* How far threads get while some stay where they are, and what a host posted of `held_line` does not land. */
 static void advance(const search *s, reduction *r, uint64_t frozen, int held_line, int host) {
-    for (int t = 0; t < s->thread_count; t++)
-        r->reach[t] = s->current[t] >> 1;
+    for (int t = 0; t < s->thread_count; t++) r->reach[t] = s->current[t] >> 1;
     for (bool moved = true; moved;) {
         moved = false;
         for (int t = 0; t < s->thread_count; t++)
@@ -163,16 +152,11 @@ static void advance(const search *s, reduction *r, uint64_t frozen, int held_lin
 static uint8_t touch(const search *s, const node *n, bool passed, bool other_rank) {
     switch (n->what) {
     case STORE:
-    case STORE_NT:
-        return STORES;
-    case SIGNAL:
-        return SIGNALS;
-    case WAIT:
-        return (uint8_t)((passed ? WAITS : BLOCKED_WAITS) | (other_rank ? WAITS_OF_OTHER_RANKS : 0));
-    case LOAD:
-        return n->expect >= 0 && s->checked_reads ? PEEKS : OTHERWISE;
-    default:
-        return OTHERWISE;
+    case STORE_NT: return STORES;
+    case SIGNAL: return SIGNALS;
+    case WAIT: return (uint8_t)((passed ? WAITS : BLOCKED_WAITS) | (other_rank ? WAITS_OF_OTHER_RANKS : 0));
+    case LOAD: return n->expect >= 0 && s->checked_reads ? PEEKS : OTHERWISE;
+    default: return OTHERWISE;
     }
 }
 
@@ -200,7 +184,7 @@ typedef struct {
     const line_info *info;
     uint8_t near, far;
     bool dirty, posted, nt; /* of this host */
-    bool quiet;             /* no other host can change the pool's line */
+    bool quiet; /* no other host can change the pool's line */
 } place;
 
 static place place_of(const search *s, const reduction *r, int line, uint8_t host) {
@@ -227,16 +211,14 @@ static bool possible(search *s, const node *n, int32_t action, bool *changes) {
 }
 
 static bool flush_first(const place *p, const reduction *r, bool changes) {
-    if (!changes)
-        return !(p->near & STORES);
+    if (!changes) return !(p->near & STORES);
     return !p->near && ((!p->dirty && !p->posted) || (!r->fences && !p->nt));
 }
 
 static bool fence_first(const search *s, const reduction *r, uint8_t rank) {
     for (int line = 0; line < s->line_count; line++) {
         const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
-        if ((info->holds_fence >> rank & 1) || ((info->meets_fence >> rank & 1) && r->near[line]))
-            return false;
+        if ((info->holds_fence >> rank & 1) || ((info->meets_fence >> rank & 1) && r->near[line])) return false;
     }
     return true;
 }
@@ -258,37 +240,25 @@ static bool goes_first(search *s, int t, const node *n) {
     const thread *self = &s->threads[t];
     reduction *r = s->reduction;
     bool changes = true, begun = s->current[t] & 1;
-    if (n->what == RECORD)
-        return true;
-    if (n->what == AWAIT)
-        return s->current[s->at_events + n->event / 16] >> n->event % 16 & 1;
-    if (n->what == 0 || n->what == FAIL || (n->what != FENCE && !s->w.lazy))
-        return false;
+    if (n->what == RECORD) return true;
+    if (n->what == AWAIT) return s->current[s->at_events + n->event / 16] >> n->event % 16 & 1;
+    if (n->what == 0 || n->what == FAIL || (n->what != FENCE && !s->w.lazy)) return false;
     advance(s, r, (uint64_t)1 << t, -1, -1);
     look_ahead(s, r, t, self->host, self->rank);
-    if (n->what == FENCE)
-        return fence_first(s, r, self->rank);
+    if (n->what == FENCE) return fence_first(s, r, self->rank);
     const place p = place_of(s, r, n->line, self->host);
-    if (two_moves(n->what) && !begun)
-        return possible(s, n, n->flush, &changes) && flush_first(&p, r, changes);
+    if (two_moves(n->what) && !begun) return possible(s, n, n->flush, &changes) && flush_first(&p, r, changes);
     switch (n->what) {
     case FLUSH:
-    case FLUSH_KEEP:
-        return possible(s, n, n->action, &changes) && flush_first(&p, r, changes);
-    case INVALIDATE:
-        return possible(s, n, n->action, &changes) && (!changes || !p.near);
-    case WAIT:
-        return wait_first(s, n, &p);
+    case FLUSH_KEEP: return possible(s, n, n->action, &changes) && flush_first(&p, r, changes);
+    case INVALIDATE: return possible(s, n, n->action, &changes) && (!changes || !p.near);
+    case WAIT: return wait_first(s, n, &p);
     case LOAD:
-        if (touch(s, n, true, false) == PEEKS)
-            return p.quiet && !p.nt && !(p.near & (STORES | SIGNALS));
+        if (touch(s, n, true, false) == PEEKS) return p.quiet && !p.nt && !(p.near & (STORES | SIGNALS));
         return p.quiet && !p.nt && !p.near;
-    case STORE:
-        return p.quiet && !p.nt && !p.near && !p.dirty;
-    case SIGNAL:
-        return signal_first(s, n, &p);
-    default: /* STORE_NT */
-        return p.quiet && !p.near && !p.dirty && !r->fences;
+    case STORE: return p.quiet && !p.nt && !p.near && !p.dirty;
+    case SIGNAL: return signal_first(s, n, &p);
+    default: /* STORE_NT */ return p.quiet && !p.near && !p.dirty && !r->fences;
     }
 }
 
@@ -300,7 +270,8 @@ static bool lands_first(search *s, int line, uint8_t host) {
     const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
     for (int t = 0; t < s->thread_count; t++) {
         const thread *self = &s->threads[t];
-        if (self->nodes[s->current[t] >> 1].what == FENCE && self->host == host && (info->holds_fence >> self->rank & 1))
+        if (self->nodes[s->current[t] >> 1].what == FENCE && self->host == host &&
+            (info->holds_fence >> self->rank & 1))
             held |= (uint64_t)1 << t;
     }
     advance(s, r, held, line, host);
@@ -317,7 +288,8 @@ chosen_move reduction_choose(search *s) {
         const line_table *table = &s->lines[line];
         const line_info *info = &table->info[s->current[s->at_lines + line]];
         for (int k = 0; info->posted != 0 && k < (int)table->nature_count; k++)
-            if (table->actions[k].what == LAND && (info->nature >> k & 1) && lands_first(s, line, table->actions[k].host))
+            if (table->actions[k].what == LAND && (info->nature >> k & 1) &&
+                lands_first(s, line, table->actions[k].host))
                 return (chosen_move){.thread = -1, .line = line, .nature = k};
     }
     return ALL_MOVES;

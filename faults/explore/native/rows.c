@@ -13,13 +13,10 @@ static bool begin(item_set *set) {
 }
 
 static void set_order(row_set *rows, uint32_t spread) {
-    for (uint32_t k = 0; k < rows->width; k++)
-        rows->order[k] = rows->width;
-    for (uint32_t k = 0; k < spread; k++)
-        rows->order[(size_t)k * rows->width / spread] = k;
+    for (uint32_t k = 0; k < rows->width; k++) rows->order[k] = rows->width;
+    for (uint32_t k = 0; k < spread; k++) rows->order[(size_t)k * rows->width / spread] = k;
     for (uint32_t k = 0, next = spread; k < rows->width; k++)
-        if (rows->order[k] == rows->width)
-            rows->order[k] = next++;
+        if (rows->order[k] == rows->width) rows->order[k] = next++;
 }
 
 bool rows_begin(row_set *rows, uint32_t width, uint32_t spread) {
@@ -29,10 +26,8 @@ bool rows_begin(row_set *rows, uint32_t width, uint32_t spread) {
     rows->places = calloc(rows->node_count, sizeof *rows->places);
     rows->order = calloc(rows->width, sizeof *rows->order);
     bool fine = rows->nodes != NULL && rows->places != NULL && rows->order != NULL;
-    if (fine)
-        set_order(rows, spread);
-    for (uint32_t k = 0; fine && k < rows->node_count; k++)
-        fine = begin(&rows->nodes[k]);
+    if (fine) set_order(rows, spread);
+    for (uint32_t k = 0; fine && k < rows->node_count; k++) fine = begin(&rows->nodes[k]);
     return fine;
 }
 
@@ -70,21 +65,19 @@ static inline uint32_t hash(uint64_t item) {
 static bool more_items(item_set *set) {
     uint64_t capacity = set->capacity + set->capacity / 2;
     uint64_t *larger = capacity >= NO_ROW ? NULL : realloc(set->items, capacity * sizeof *larger);
-    if (larger == NULL)
-        return false;
+    if (larger == NULL) return false;
     set->items = larger;
     set->capacity = (uint32_t)capacity;
     return true;
 }
 
 static bool more_slots(item_set *set) {
-    uint32_t mask = set->slot_count * 2 - 1, *fresh = mask == UINT32_MAX ? NULL : calloc((size_t)mask + 1, sizeof *fresh);
-    if (fresh == NULL)
-        return false;
+    uint32_t mask = set->slot_count * 2 - 1,
+             *fresh = mask == UINT32_MAX ? NULL : calloc((size_t)mask + 1, sizeof *fresh);
+    if (fresh == NULL) return false;
     for (uint32_t k = 0; k < set->count; k++) {
         uint32_t at = hash(set->items[k]) & mask;
-        while (fresh[at] != 0)
-            at = (at + 1) & mask;
+        while (fresh[at] != 0) at = (at + 1) & mask;
         fresh[at] = k + 1;
     }
     free(set->slots);
@@ -97,10 +90,8 @@ static bool more_slots(item_set *set) {
 static uint32_t add(item_set *set, uint64_t item) {
     uint32_t mask = set->slot_count - 1, at = hash(item) & mask;
     for (; set->slots[at] != 0; at = (at + 1) & mask)
-        if (set->items[set->slots[at] - 1] == item)
-            return set->slots[at] - 1;
-    if (set->count == set->capacity && !more_items(set))
-        return NO_ROW;
+        if (set->items[set->slots[at] - 1] == item) return set->slots[at] - 1;
+    if (set->count == set->capacity && !more_items(set)) return NO_ROW;
     uint32_t number = set->count++;
     set->items[number] = item;
     set->slots[at] = number + 1;
@@ -109,8 +100,7 @@ static uint32_t add(item_set *set, uint64_t item) {
 
 static uint64_t leaf(const uint16_t *row, const uint32_t *order) {
     uint64_t item = 0;
-    for (int k = 0; k < IN_A_LEAF; k++)
-        item |= (uint64_t)row[order[k]] << 16 * k;
+    for (int k = 0; k < IN_A_LEAF; k++) item |= (uint64_t)row[order[k]] << 16 * k;
     return item;
 }
 
@@ -118,13 +108,10 @@ uint32_t rows_add(row_set *rows, const uint16_t *row, bool *fresh) {
     uint32_t first_leaf = rows->leaves - 1;
     for (uint32_t k = rows->node_count; k-- > 0;) {
         uint64_t item;
-        if (k >= first_leaf)
-            item = leaf(row, rows->order + (size_t)IN_A_LEAF * (k - first_leaf));
-        else
-            item = (uint64_t)rows->places[2 * k + 1] << 32 | rows->places[2 * k + 2];
+        if (k >= first_leaf) item = leaf(row, rows->order + (size_t)IN_A_LEAF * (k - first_leaf));
+        else item = (uint64_t)rows->places[2 * k + 1] << 32 | rows->places[2 * k + 2];
         rows->places[k] = add(&rows->nodes[k], item);
-        if (rows->places[k] == NO_ROW)
-            return NO_ROW;
+        if (rows->places[k] == NO_ROW) return NO_ROW;
     }
     *fresh = rows->places[0] == rows->count;
     rows->count = rows->nodes[0].count;

@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     item_set *nodes; /* the root first; the children of node k are 2k + 1 and 2k + 2 */
     uint32_t *places; /* of one row, node by node */
-    uint32_t *order;  /* where the leaves' numbers stand in the row */
+    uint32_t *order; /* where the leaves' numbers stand in the row */
     uint32_t leaves, node_count;
     uint32_t width; /* of a row, a multiple of IN_A_LEAF; what is left over is 0 */
     uint32_t count;

@@ -15,15 +15,13 @@ static double now(void) {
 }
 
 bool search_fail(search *s, enum trouble trouble) {
-    if (s->trouble == NO_TROUBLE)
-        s->trouble = trouble;
+    if (s->trouble == NO_TROUBLE) s->trouble = trouble;
     return false;
 }
 
 int search_value(search *s, int64_t value) {
     for (int k = 0; k < s->value_count; k++)
-        if (s->values[k] == value)
-            return k;
+        if (s->values[k] == value) return k;
     if (s->value_count > VALUES_MAX) {
         search_fail(s, TOO_MANY_VALUES);
         return -1;
@@ -40,24 +38,21 @@ static node *at_node(search *s, thread *t, uint16_t number) {
             search_fail(s, INTERRUPTED);
             return NULL;
         }
-        if (s->settling.on)
-            settle_expanded(s, t, &t->nodes[number]);
+        if (s->settling.on) settle_expanded(s, t, &t->nodes[number]);
     }
     return &t->nodes[number];
 }
 
 /* The node after one where `seen` was seen; NO_NODE in trouble. */
 static uint16_t after(search *s, thread *t, uint16_t number, uint8_t seen) {
-    if (t->straight)
-        return (uint16_t)(number + 1);
+    if (t->straight) return (uint16_t)(number + 1);
     const node *n = &t->nodes[number];
     uint16_t next = n->what != LOAD ? n->next : n->seen_next != NULL ? n->seen_next[seen] : NO_NODE;
     if (next == NO_NODE && s->follow(s, t, number, seen)) {
         n = &t->nodes[number];
         next = n->what == LOAD ? n->seen_next[seen] : n->next;
     }
-    if (next == NO_NODE)
-        search_fail(s, INTERRUPTED);
+    if (next == NO_NODE) search_fail(s, INTERRUPTED);
     return next;
 }
 
@@ -73,8 +68,7 @@ const node *search_node(search *s, const uint16_t *row, int t) {
 
 /* The number of what a step does to its line. A stored value may come from a register. */
 static int action_of(search *s, const thread *t, const node *n) {
-    if (n->source < 0)
-        return n->action;
+    if (n->source < 0) return n->action;
     uint8_t value = (uint8_t)s->current[s->at_registers + n->source];
     line_action a = {.what = n->what, .host = t->host, .rank = t->rank, .word = n->word, .value = value};
     return table_action(&s->lines[n->line], a);
@@ -84,12 +78,10 @@ static int action_of(search *s, const thread *t, const node *n) {
 
 bool search_note(search *s, move m) {
     trail *t = &s->trail;
-    if (!t->follows)
-        return true;
+    if (!t->follows) return true;
     if (t->count == t->capacity) {
         uint32_t more = 2 * t->capacity + 64;
-        if (!grow(&t->moves, more, sizeof *t->moves))
-            return search_fail(s, NO_MEMORY);
+        if (!grow(&t->moves, more, sizeof *t->moves)) return search_fail(s, NO_MEMORY);
         t->capacity = more;
     }
     t->moves[t->count++] = m;
@@ -98,11 +90,9 @@ bool search_note(search *s, move m) {
 
 /* For one number more in *array, at `count`. */
 static bool room_for(uint32_t **array, uint32_t count, uint32_t *capacity) {
-    if (count < *capacity)
-        return true;
+    if (count < *capacity) return true;
     uint64_t more = (uint64_t)*capacity + *capacity / 2 + 1024;
-    if (more > UINT32_MAX || !grow(array, more, sizeof **array))
-        return false;
+    if (more > UINT32_MAX || !grow(array, more, sizeof **array)) return false;
     *capacity = (uint32_t)more;
     return true;
 }
@@ -117,27 +107,22 @@ static bool note_first(search *s, int what, int who, int line, int age) {
 /* A move led to s->next. `obliged`: it will happen at some time, if nothing else does. */
 static bool arrive(search *s, int what, int who, int line, int age, bool obliged) {
     bool fresh, arrival = what == LAND || what == LAND_NT || what == EVICT;
-    if (s->trail.follows && !note_first(s, what, who, line, age))
-        return false;
+    if (s->trail.follows && !note_first(s, what, who, line, age)) return false;
     s->transitions += !s->trail.follows;
-    if (s->settling.on && !settle(s, arrival ? line : -1))
-        return false;
+    if (s->settling.on && !settle(s, arrival ? line : -1)) return false;
     if (s->trail.follows) {
         s->trail.found = memcmp(s->trail.to, s->next, s->states.width * sizeof *s->next) == 0;
         return !s->trail.found;
     }
     uint32_t number = rows_add(&s->states, s->next, &fresh);
-    if (number == NO_ROW)
-        return search_fail(s, NO_MEMORY);
+    if (number == NO_ROW) return search_fail(s, NO_MEMORY);
     s->is_obliged |= obliged;
     if (fresh) {
-        if (!room_for(&s->parents, number, &s->parent_capacity))
-            return search_fail(s, NO_MEMORY);
+        if (!room_for(&s->parents, number, &s->parent_capacity)) return search_fail(s, NO_MEMORY);
         s->parents[number] = s->at;
     }
     if (s->watch_ends && obliged) {
-        if (!room_for(&s->edges, s->edge_count, &s->edge_capacity))
-            return search_fail(s, NO_MEMORY);
+        if (!room_for(&s->edges, s->edge_count, &s->edge_capacity)) return search_fail(s, NO_MEMORY);
         s->edges[s->edge_count++] = number;
     }
     return true;
@@ -147,11 +132,9 @@ static bool arrive(search *s, int what, int who, int line, int age, bool obliged
 bool search_change(search *s, int line, line_action a) {
     uint16_t *state = &s->next[s->at_lines + line];
     int number = table_action(&s->lines[line], a), count = 0;
-    if (number < 0)
-        return search_fail(s, NO_MEMORY);
+    if (number < 0) return search_fail(s, NO_MEMORY);
     const successor *only = table_next(&s->lines[line], *state, (uint32_t)number, &count);
-    if (count == 0)
-        return search_fail(s, s->lines[line].trouble);
+    if (count == 0) return search_fail(s, s->lines[line].trouble);
     *state = only->state;
     return true;
 }
@@ -160,14 +143,11 @@ bool search_change(search *s, int line, line_action a) {
 bool search_proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
     thread *self = &s->threads[t];
     uint16_t next = after(s, self, from, seen);
-    if (next == NO_NODE)
-        return false;
+    if (next == NO_NODE) return false;
     s->next[t] = (uint16_t)(next << 1);
-    if (!s->w.lazy || s->reduction == NULL || line < 0 || next != self->last[line])
-        return true;
+    if (!s->w.lazy || s->reduction == NULL || line < 0 || next != self->last[line]) return true;
     for (int u = 0; u < s->thread_count; u++)
-        if (s->threads[u].host == self->host && s->next[u] >> 1 < s->threads[u].last[line])
-            return true;
+        if (s->threads[u].host == self->host && s->next[u] >> 1 < s->threads[u].last[line]) return true;
     return search_change(s, line, (line_action){.what = RETIRE, .host = self->host});
 }
 
@@ -186,11 +166,9 @@ static bool fence(search *s, int t, uint16_t at) {
 static bool crash(search *s, int t) {
     uint8_t host = s->threads[t].host;
     for (int line = 0; line < s->line_count; line++)
-        if (!search_change(s, line, (line_action){.what = CRASH, .host = host}))
-            return false;
+        if (!search_change(s, line, (line_action){.what = CRASH, .host = host})) return false;
     for (int u = 0; u < s->thread_count; u++)
-        if (s->threads[u].host == host)
-            s->next[u] = CRASHED;
+        if (s->threads[u].host == host) s->next[u] = CRASHED;
     return arrive(s, STORE, t, 0, NO_CHOICE, true);
 }
 
@@ -199,12 +177,10 @@ static bool begin(search *s, int t, const node *n) {
     int count;
     uint16_t *state = &s->next[s->at_lines + n->line];
     const successor *only = table_next(&s->lines[n->line], *state, (uint32_t)n->flush, &count);
-    if (count == 0)
-        return search_fail(s, s->lines[n->line].trouble);
+    if (count == 0) return search_fail(s, s->lines[n->line].trouble);
     *state = only->state;
     s->next[t] |= 1;
-    if (s->settling.on && !settle_begun(s, t, n->line))
-        return false;
+    if (s->settling.on && !settle_begun(s, t, n->line)) return false;
     return arrive(s, STORE, t, n->line, NO_CHOICE, true);
 }
 
@@ -212,40 +188,33 @@ static bool wait_again(search *s, int t, const node *n) {
     int count;
     uint16_t *state = &s->next[s->at_lines + n->line];
     const successor *only = table_next(&s->lines[n->line], *state, (uint32_t)n->again, &count);
-    if (count == 0)
-        return s->lines[n->line].trouble == NO_TROUBLE || search_fail(s, s->lines[n->line].trouble);
+    if (count == 0) return s->lines[n->line].trouble == NO_TROUBLE || search_fail(s, s->lines[n->line].trouble);
     *state = only->state;
     return arrive(s, AGAIN, t, n->line, NO_CHOICE, true);
 }
 
 /* A step on a line. */
 static bool access(search *s, int t, uint16_t at, const node *n) {
-    if (two_moves(n->what) && !(s->current[t] & 1))
-        return begin(s, t, n);
+    if (two_moves(n->what) && !(s->current[t] & 1)) return begin(s, t, n);
     uint16_t line = n->line;
     bool loads = n->what == LOAD, waits = n->what == WAIT; /* n is not to be used when the thread has proceeded */
     uint16_t *into = loads && n->reg >= 0 ? &s->next[s->at_registers + n->reg] : NULL;
     if (loads && n->expect >= 0 && s->w.lazy && s->checked_reads) { /* whatever it sees is right */
-        if (into != NULL)
-            *into = (uint16_t)n->expect;
+        if (into != NULL) *into = (uint16_t)n->expect;
         return search_proceed(s, t, at, (uint8_t)n->expect, line) && arrive(s, STORE, t, line, NO_CHOICE, true);
     }
     int number = action_of(s, &s->threads[t], n), count = 0;
-    if (number < 0)
-        return search_fail(s, NO_MEMORY);
+    if (number < 0) return search_fail(s, NO_MEMORY);
     successor found[CHOICES_MAX]; /* a copy: the table's may move */
     const successor *known = table_next(&s->lines[line], s->current[s->at_lines + line], (uint32_t)number, &count);
-    if (s->lines[line].trouble != NO_TROUBLE)
-        return search_fail(s, s->lines[line].trouble);
-    if (count == 0)
-        return !waits || wait_again(s, t, n);
+    if (s->lines[line].trouble != NO_TROUBLE) return search_fail(s, s->lines[line].trouble);
+    if (count == 0) return !waits || wait_again(s, t, n);
     memcpy(found, known, (size_t)count * sizeof *found);
     int obliging = found[0].age == COPY ? 0 : count - 1; /* the oldest copy: another one takes a prefetch */
     for (int k = 0; k < count; k++) {
         memcpy(s->next, s->current, s->states.width * sizeof *s->next);
         s->next[s->at_lines + line] = found[k].state;
-        if (into != NULL)
-            *into = found[k].seen;
+        if (into != NULL) *into = found[k].seen;
         bool obliged = waits && s->w.lazy ? found[k].age <= 0 && found[k].age != COPY : k == obliging;
         if (!search_proceed(s, t, at, found[k].seen, line) || !arrive(s, STORE, t, line, found[k].age, obliged))
             return false;
@@ -255,23 +224,16 @@ static bool access(search *s, int t, uint16_t at, const node *n) {
 
 static bool step(search *s, int t) {
     const node *n;
-    if (has_ended(s, s->current, t, &n))
-        return s->trouble == NO_TROUBLE;
+    if (has_ended(s, s->current, t, &n)) return s->trouble == NO_TROUBLE;
     uint16_t at = s->current[t] >> 1;
     memcpy(s->next, s->current, s->states.width * sizeof *s->next);
     uint16_t bit = (uint16_t)(1u << n->event % 16), *events = &s->next[s->at_events + n->event / 16];
     switch (n->what) {
-    case FENCE:
-        return fence(s, t, at);
-    case CRASH:
-        return crash(s, t);
-    case AWAIT:
-        return !(*events & bit) || (search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true));
-    case RECORD:
-        *events |= bit;
-        return search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
-    default:
-        return access(s, t, at, n);
+    case FENCE: return fence(s, t, at);
+    case CRASH: return crash(s, t);
+    case AWAIT: return !(*events & bit) || (search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true));
+    case RECORD: *events |= bit; return search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+    default: return access(s, t, at, n);
     }
 }
 
@@ -280,8 +242,7 @@ static bool by_nature(search *s, int line, int number) {
     line_action a = table->actions[number];
     int count;
     const successor *only = table_next(table, s->current[s->at_lines + line], (uint32_t)number, &count);
-    if (count == 0)
-        return search_fail(s, table->trouble);
+    if (count == 0) return search_fail(s, table->trouble);
     memcpy(s->next, s->current, s->states.width * sizeof *s->next);
     s->next[s->at_lines + line] = only->state;
     bool obliged = a.what == LAND || a.what == LAND_NT || a.what == DROPPED;
@@ -293,19 +254,15 @@ static bool by_nature(search *s, int line, int number) {
 /* A thread that fails here, or would see what it must not. */
 static bool complains(search *s, int t) {
     const node *n;
-    if (has_ended(s, s->current, t, &n))
-        return false;
+    if (has_ended(s, s->current, t, &n)) return false;
     int age = NO_CHOICE;
     if (n->what != FAIL) {
-        if (n->what != LOAD || n->expect < 0)
-            return false;
+        if (n->what != LOAD || n->expect < 0) return false;
         int count, k = 0;
-        const successor *seen =
-            table_next(&s->lines[n->line], s->current[s->at_lines + n->line], (uint32_t)n->peek, &count);
-        while (k < count && seen[k].seen == n->expect)
-            k++;
-        if (k == count)
-            return false;
+        const successor *seen = table_next(&s->lines[n->line], s->current[s->at_lines + n->line], (uint32_t)n->peek,
+                                           &count);
+        while (k < count && seen[k].seen == n->expect) k++;
+        if (k == count) return false;
         age = seen[k].age;
     }
     s->finding = n->what == FAIL ? ASSERTION : UNEXPECTED;
@@ -320,12 +277,10 @@ static bool complains(search *s, int t) {
 static bool is_end(search *s) {
     const node *n;
     for (int t = 0; t < s->thread_count; t++)
-        if (!has_ended(s, s->current, t, &n))
-            return false;
+        if (!has_ended(s, s->current, t, &n)) return false;
     for (int line = 0; line < s->line_count; line++) {
         const line_info *info = &s->lines[line].info[s->current[s->at_lines + line]];
-        if (info->posted | info->stored_nt)
-            return false;
+        if (info->posted | info->stored_nt) return false;
     }
     return true;
 }
@@ -339,8 +294,7 @@ static bool note_end(search *s) {
     uint32_t number = rows_add(&s->outcomes, s->next, &fresh);
     if (number == NO_ROW || (fresh && !grow(&s->outcome_states, number + 1, sizeof *s->outcome_states)))
         return search_fail(s, NO_MEMORY);
-    if (fresh)
-        s->outcome_states[number] = s->at;
+    if (fresh) s->outcome_states[number] = s->at;
     if (s->watch_ends) {
         if (s->end_count % 1024 == 0 && !grow(&s->ends, s->end_count + 1024, sizeof *s->ends))
             return search_fail(s, NO_MEMORY);
@@ -363,18 +317,14 @@ static void stuck(search *s, enum finding finding, uint32_t state) {
 /* All moves of s->current, or those that suffice. */
 static bool expand(search *s) {
     chosen_move only = s->reduction != NULL ? reduction_choose(s) : ALL_MOVES;
-    if (only.thread >= 0)
-        return step(s, only.thread);
-    if (only.line >= 0)
-        return by_nature(s, only.line, only.nature);
+    if (only.thread >= 0) return step(s, only.thread);
+    if (only.line >= 0) return by_nature(s, only.line, only.nature);
     for (int t = 0; t < s->thread_count; t++)
-        if (!step(s, t))
-            return false;
+        if (!step(s, t)) return false;
     for (int line = 0; line < s->line_count; line++) {
         uint64_t nature = s->lines[line].info[s->current[s->at_lines + line]].nature;
         for (int number = 0; nature != 0; number++, nature >>= 1)
-            if ((nature & 1) && !by_nature(s, line, number))
-                return false;
+            if ((nature & 1) && !by_nature(s, line, number)) return false;
     }
     s->is_whole = true;
     return true;
@@ -385,19 +335,15 @@ static bool look_at(search *s, uint32_t state) {
     s->at = state;
     s->is_obliged = s->is_whole = false;
     if (s->watch_ends) {
-        if (!room_for(&s->first_edges, state, &s->first_edge_capacity))
-            return search_fail(s, NO_MEMORY);
+        if (!room_for(&s->first_edges, state, &s->first_edge_capacity)) return search_fail(s, NO_MEMORY);
         s->first_edges[state] = s->edge_count;
     }
     rows_get(&s->states, state, s->current);
     for (int t = 0; t < s->thread_count; t++)
-        if (complains(s, t))
-            return false;
+        if (complains(s, t)) return false;
     bool end = is_end(s);
-    if ((end && !note_end(s)) || !expand(s))
-        return false;
-    if (s->is_whole && !end && !s->is_obliged && s->finding == NO_FINDING)
-        stuck(s, DEADLOCK, state);
+    if ((end && !note_end(s)) || !expand(s)) return false;
+    if (s->is_whole && !end && !s->is_obliged && s->finding == NO_FINDING) stuck(s, DEADLOCK, state);
     return s->finding == NO_FINDING || s->past_hangs;
 }
 
@@ -412,19 +358,16 @@ static bool find_endless(search *s) {
         return search_fail(s, NO_MEMORY);
     }
     s->first_edges[states] = s->edge_count;
-    for (uint32_t k = 0; k < s->end_count; k++)
-        reaches[s->ends[k]] = true;
+    for (uint32_t k = 0; k < s->end_count; k++) reaches[s->ends[k]] = true;
     for (bool more = true; more;) {
         more = false;
         for (uint32_t k = states; k-- > 0;) {
             for (uint32_t e = s->first_edges[k]; !reaches[k] && e < s->first_edges[k + 1]; e++)
-                if (reaches[s->edges[e]])
-                    more = reaches[k] = true;
+                if (reaches[s->edges[e]]) more = reaches[k] = true;
         }
     }
     for (uint32_t k = 0; k < states && s->finding == NO_FINDING; k++)
-        if (!reaches[k])
-            stuck(s, LIVELOCK, k);
+        if (!reaches[k]) stuck(s, LIVELOCK, k);
     free(reaches);
     return true;
 }
@@ -434,8 +377,7 @@ static bool find_endless(search *s) {
 static uint64_t bytes(const search *s) {
     uint64_t sum = rows_bytes(&s->states) + rows_bytes(&s->outcomes);
     sum += ((uint64_t)s->edge_capacity + s->first_edge_capacity + s->parent_capacity) * sizeof(uint32_t);
-    for (int line = 0; line < s->line_count; line++)
-        sum += table_bytes(&s->lines[line]);
+    for (int line = 0; line < s->line_count; line++) sum += table_bytes(&s->lines[line]);
     return sum;
 }
 
@@ -457,33 +399,25 @@ static bool retire_untouched(search *s) {
 static bool set_out(search *s) {
     memcpy(s->current, s->first, s->states.width * sizeof *s->next);
     memcpy(s->next, s->first, s->states.width * sizeof *s->next);
-    if (s->w.lazy && s->reduction != NULL && !retire_untouched(s))
-        return false;
+    if (s->w.lazy && s->reduction != NULL && !retire_untouched(s)) return false;
     return !s->settling.on || settle_first(s);
 }
 
 static enum stopped run(search *s, budget b, double began) {
     bool fresh;
-    if (!set_out(s))
-        return IN_TROUBLE;
-    if (rows_add(&s->states, s->next, &fresh) == NO_ROW)
-        return search_fail(s, NO_MEMORY) ? EXHAUSTED : IN_TROUBLE;
+    if (!set_out(s)) return IN_TROUBLE;
+    if (rows_add(&s->states, s->next, &fresh) == NO_ROW) return search_fail(s, NO_MEMORY) ? EXHAUSTED : IN_TROUBLE;
     for (uint32_t state = 0; state < s->states.count; state++) {
         if (!look_at(s, state))
             return s->trouble == NO_TROUBLE && !s->settling.wrong && s->finding != NO_FINDING ? FOUND : IN_TROUBLE;
-        if (s->states.count > b.states_max)
-            return STATES_SPENT;
+        if (s->states.count > b.states_max) return STATES_SPENT;
         if (state % BETWEEN_LOOKS_AT_THE_CLOCK == 0) {
-            if (now() - began > b.seconds_max)
-                return SECONDS_SPENT;
-            if (bytes(s) > b.bytes_max)
-                return BYTES_SPENT;
+            if (now() - began > b.seconds_max) return SECONDS_SPENT;
+            if (bytes(s) > b.bytes_max) return BYTES_SPENT;
         }
-        if (state % BETWEEN_PAUSES == 0 && !s->pause(s))
-            return search_fail(s, INTERRUPTED) ? EXHAUSTED : IN_TROUBLE;
+        if (state % BETWEEN_PAUSES == 0 && !s->pause(s)) return search_fail(s, INTERRUPTED) ? EXHAUSTED : IN_TROUBLE;
     }
-    if (s->watch_ends && s->finding == NO_FINDING && !find_endless(s))
-        return IN_TROUBLE;
+    if (s->watch_ends && s->finding == NO_FINDING && !find_endless(s)) return IN_TROUBLE;
     return s->finding == NO_FINDING ? EXHAUSTED : FOUND;
 }
 
@@ -493,8 +427,7 @@ enum stopped search_run(search *s, budget b) {
     for (;;) {
         enum stopped stopped = run(s, b, began);
         s->bytes_most = bytes(s) > s->bytes_most ? bytes(s) : s->bytes_most;
-        if (stopped != IN_TROUBLE || !s->settling.wrong || s->trouble != NO_TROUBLE)
-            return stopped;
+        if (stopped != IN_TROUBLE || !s->settling.wrong || s->trouble != NO_TROUBLE) return stopped;
         rows_clear(&s->states);
         rows_clear(&s->outcomes);
         s->edge_count = s->end_count = 0;
@@ -506,14 +439,10 @@ enum stopped search_run(search *s, budget b) {
 bool search_retrace(search *s, uint32_t state) {
     trail *t = &s->trail;
     uint32_t length = 0, *way = NULL;
-    for (uint32_t at = state; at != 0; at = s->parents[at])
-        length++;
-    if (!grow(&way, (size_t)length + 1, sizeof *way))
-        return false;
-    for (uint32_t k = length, at = state; k > 0; at = s->parents[at])
-        way[--k] = at;
-    for (int line = 0; line < s->line_count; line++)
-        s->lines[line].trouble = NO_TROUBLE; /* it came later */
+    for (uint32_t at = state; at != 0; at = s->parents[at]) length++;
+    if (!grow(&way, (size_t)length + 1, sizeof *way)) return false;
+    for (uint32_t k = length, at = state; k > 0; at = s->parents[at]) way[--k] = at;
+    for (int line = 0; line < s->line_count; line++) s->lines[line].trouble = NO_TROUBLE; /* it came later */
     enum trouble trouble = s->trouble;
     s->trouble = NO_TROUBLE;
     s->settling.wrong = false;

@@ -47,8 +47,7 @@ static uint64_t of_step(const search *s, const node *n) {
 void settle_expanded(search *s, const thread *t, const node *n) {
     settling *how = &s->settling;
     ((node *)n)->live = of_step(s, n);
-    if (!stores(n))
-        return;
+    if (!stores(n)) return;
     host_set host = (host_set)(1u << t->host);
     how->writers[n->line] |= host;
     how->wrong |= (how->trusting[n->line] & ~host) != 0;
@@ -56,8 +55,7 @@ void settle_expanded(search *s, const thread *t, const node *n) {
 
 /* Nobody else ever stores to the line. */
 static bool is_only_writer(settling *how, int line, uint8_t host) {
-    if (how->writers[line] & ~(1u << host))
-        return false;
+    if (how->writers[line] & ~(1u << host)) return false;
     how->trusting[line] |= (host_set)(1u << host);
     return true;
 }
@@ -86,12 +84,10 @@ bool settle_begin(search *s) {
         threads[s->threads[t].host]++;
         how->thread_of[s->threads[t].host] = (uint8_t)t;
     }
-    for (int host = 0; host < s->w.hosts; host++)
-        how->alone |= (host_set)((threads[host] == 1) << host);
+    for (int host = 0; host < s->w.hosts; host++) how->alone |= (host_set)((threads[host] == 1) << host);
     for (int t = 0; t < s->thread_count; t++) {
         for (uint32_t k = 0; k < s->threads[t].node_count; k++)
-            if (s->threads[t].nodes[k].known)
-                settle_expanded(s, &s->threads[t], &s->threads[t].nodes[k]);
+            if (s->threads[t].nodes[k].known) settle_expanded(s, &s->threads[t], &s->threads[t].nodes[k]);
         find_live(s, &s->threads[t]);
     }
     how->numbers = calloc((size_t)s->line_count + 1, sizeof *how->numbers);
@@ -100,8 +96,7 @@ bool settle_begin(search *s) {
             for (int way = 0; way < FORGETTING && (how->alone >> host & 1); way++) {
                 static const uint8_t WAYS[FORGETTING] = {RETIRE, RENEW, RENEW_FRESH};
                 line_action a = {.what = WAYS[way], .host = host, .rank = s->threads[how->thread_of[host]].rank};
-                if ((how->numbers[line][host][way] = table_action(&s->lines[line], a)) < 0)
-                    return false;
+                if ((how->numbers[line][host][way] = table_action(&s->lines[line], a)) < 0) return false;
             }
     return how->numbers != NULL;
 }
@@ -113,8 +108,7 @@ void settle_again(search *s) {
     how->wrong = false;
     how->rounds++;
     memset(how->trusting, 0, sizeof how->trusting);
-    for (int t = 0; t < s->thread_count; t++)
-        find_live(s, &s->threads[t]);
+    for (int t = 0; t < s->thread_count; t++) find_live(s, &s->threads[t]);
 }
 
 /* -- free steps */
@@ -127,10 +121,8 @@ static bool act(search *s, int line, int32_t number, uint8_t *seen, int8_t *age)
     int count;
     const successor *found = table_next(&s->lines[line], *state, (uint32_t)number, &count);
     for (int k = 1; k < count; k++)
-        if (found[k].state != found[0].state)
-            return false;
-    if (count == 0)
-        return false;
+        if (found[k].state != found[0].state) return false;
+    if (count == 0) return false;
     *state = found[0].state;
     *seen = found[0].seen;
     *age = found[0].age;
@@ -153,8 +145,7 @@ bool settle_begun(search *s, int t, int line) {
 static bool fence(search *s, int t) {
     const thread *self = &s->threads[t];
     for (int line = 0; line < s->line_count; line++)
-        if (info_of(s, line)->holds_fence >> self->rank & 1)
-            return false;
+        if (info_of(s, line)->holds_fence >> self->rank & 1) return false;
     for (int line = 0; line < s->line_count; line++)
         if (info_of(s, line)->meets_fence >> self->rank & 1)
             if (!search_change(s, line, (line_action){.what = FENCE, .host = self->host, .rank = self->rank}))
@@ -166,12 +157,10 @@ static bool fence(search *s, int t) {
 static bool go(search *s, int t, bool *went) {
     *went = false;
     const node *n = search_node(s, s->next, t);
-    if (n == NULL)
-        return false;
+    if (n == NULL) return false;
     thread *self = &s->threads[t];
     host_set host = (host_set)(1u << self->host);
-    if (n->what == 0 || n->what >= RECORD || !(s->settling.alone & host))
-        return true;
+    if (n->what == 0 || n->what >= RECORD || !(s->settling.alone & host)) return true;
     uint16_t at = s->next[t] >> 1;
     uint8_t seen = 0;
     int8_t age = NO_CHOICE;
@@ -191,9 +180,7 @@ static bool go(search *s, int t, bool *went) {
             return true;
         switch (n->what) {
         case FLUSH: /* what is dirty may be evicted before; posted first, it may arrive then */
-        case FLUSH_KEEP:
-            free = act(s, n->line, n->action, &seen, &age);
-            break;
+        case FLUSH_KEEP: free = act(s, n->line, n->action, &seen, &age); break;
         case INVALIDATE: /* flushed earlier, the line may show older versions, and those that it shows later, too */
         case WAIT:
             if (!begun) {
@@ -215,12 +202,10 @@ static bool go(search *s, int t, bool *went) {
                    (alone || is_only_writer(&s->settling, n->line, self->host)) &&
                    act(s, n->line, n->action, &seen, &age);
             break;
-        default:
-            break;
+        default: break;
         }
     }
-    if (!free)
-        return s->trouble == NO_TROUBLE;
+    if (!free) return s->trouble == NO_TROUBLE;
     *went = true;
     move made = {STORE, (uint8_t)t, false, age, n->what == FENCE ? 0 : n->line};
     return search_note(s, made) && search_proceed(s, t, at, seen, n->what == FENCE ? -1 : n->line);
@@ -231,12 +216,10 @@ static bool go(search *s, int t, bool *went) {
 /* A version of the line has come: who looks at it next? */
 static bool renew_lookers(search *s, int line) {
     for (int host = 0; host < s->w.hosts; host++) {
-        if (!(s->settling.alone >> host & 1))
-            continue;
+        if (!(s->settling.alone >> host & 1)) continue;
         int t = s->settling.thread_of[host];
         const node *n = search_node(s, s->next, t);
-        if (n == NULL)
-            return false;
+        if (n == NULL) return false;
         bool loads = n->what == LOAD, waits = n->what == WAIT && (s->next[t] & 1);
         if ((loads || waits) && n->line == line && !forget(s, line, (uint8_t)host, loads ? RENEWED_IF_FRESH : RENEWED))
             return false;
@@ -246,8 +229,7 @@ static bool renew_lookers(search *s, int line) {
 
 static bool retire(search *s, int t) {
     const node *n = search_node(s, s->next, t);
-    if (n == NULL)
-        return false;
+    if (n == NULL) return false;
     uint8_t host = s->threads[t].host;
     for (int line = 0; line < s->line_count && line < LIVE_MAX; line++) {
         const line_info *info = info_of(s, line);
@@ -262,24 +244,20 @@ static bool retire(search *s, int t) {
 bool settle_first(search *s) {
     for (int t = 0; t < s->thread_count; t++)
         for (int line = 0; line < s->line_count && (s->settling.alone >> s->threads[t].host & 1); line++)
-            if (!forget(s, line, s->threads[t].host, RENEWED))
-                return false;
+            if (!forget(s, line, s->threads[t].host, RENEWED)) return false;
     return settle(s, -1);
 }
 
 bool settle(search *s, int line) {
     bool moved = true;
-    if (line >= 0 && !renew_lookers(s, line))
-        return false;
+    if (line >= 0 && !renew_lookers(s, line)) return false;
     for (int steps = 0; moved && steps < CHAIN_MAX;) {
         moved = false;
         for (int t = 0; t < s->thread_count; t++)
             for (bool went = true; went && steps < CHAIN_MAX; steps += went, moved |= went)
-                if (!go(s, t, &went))
-                    return false;
+                if (!go(s, t, &went)) return false;
     }
     for (int host = 0; host < s->w.hosts; host++)
-        if ((s->settling.alone >> host & 1) && !retire(s, s->settling.thread_of[host]))
-            return false;
+        if ((s->settling.alone >> host & 1) && !retire(s, s->settling.thread_of[host])) return false;
     return !s->settling.wrong;
 }

@@ -12,24 +12,21 @@ bool grow(void *pointer, size_t count, size_t size) {
     void *array;
     memcpy(&array, pointer, sizeof array);
     array = realloc(array, count * size);
-    if (array != NULL)
-        memcpy(pointer, &array, sizeof array);
+    if (array != NULL) memcpy(pointer, &array, sizeof array);
     return array != NULL;
 }
 
 static uint64_t hash(const void *data, size_t size) { /* FNV-1a: line states are few */
     const uint8_t *bytes = data;
     uint64_t h = 0xcbf29ce484222325u;
-    for (size_t k = 0; k < size; k++)
-        h = (h ^ bytes[k]) * 0x100000001b3u;
+    for (size_t k = 0; k < size; k++) h = (h ^ bytes[k]) * 0x100000001b3u;
     return h ^ h >> 29;
 }
 
 /* The table of what is known, for more states or more actions. */
 static bool resize(line_table *t, uint32_t states, uint32_t actions) {
     uint32_t *known = calloc((size_t)states * actions, sizeof *known);
-    if (known == NULL)
-        return false;
+    if (known == NULL) return false;
     for (uint32_t s = 0; s < t->state_count; s++)
         memcpy(known + (size_t)s * actions, t->known + (size_t)s * t->action_capacity, t->action_count * sizeof *known);
     free(t->known);
@@ -41,12 +38,10 @@ static bool resize(line_table *t, uint32_t states, uint32_t actions) {
 
 static bool rehash(line_table *t, uint32_t slots) {
     uint32_t *fresh = calloc(slots, sizeof *fresh);
-    if (fresh == NULL)
-        return false;
+    if (fresh == NULL) return false;
     for (uint32_t s = 0; s < t->state_count; s++) {
         uint32_t at = (uint32_t)hash(&t->states[s], sizeof t->states[s]) & (slots - 1);
-        while (fresh[at] != 0)
-            at = (at + 1) & (slots - 1);
+        while (fresh[at] != 0) at = (at + 1) & (slots - 1);
         fresh[at] = s + 1;
     }
     free(t->slots);
@@ -57,16 +52,14 @@ static bool rehash(line_table *t, uint32_t slots) {
 
 static uint16_t pool_number(line_table *t, const content data) {
     for (uint32_t p = 0; p < t->pool_count; p++) /* few, as few as there are stores */
-        if (memcmp(t->pools[p], data, sizeof(content)) == 0)
-            return (uint16_t)p;
+        if (memcmp(t->pools[p], data, sizeof(content)) == 0) return (uint16_t)p;
     memcpy(t->pools[t->pool_count], data, sizeof(content));
     return (uint16_t)t->pool_count++;
 }
 
 static host_set hosts_of(const world *w, rank_set ranks) {
     unsigned hosts = 0;
-    for (int r = 0; r < w->ranks; r++)
-        hosts |= (unsigned)(ranks >> r & 1) << w->host_of[r];
+    for (int r = 0; r < w->ranks; r++) hosts |= (unsigned)(ranks >> r & 1) << w->host_of[r];
     return (host_set)hosts;
 }
 
@@ -83,8 +76,7 @@ static line_info describe(line_table *t, const line_state *s) {
     };
     line_result ignored[CHOICES_MAX];
     for (uint32_t k = 0; k < t->nature_count; k++)
-        if (line_apply(w, s, t->actions[k], ignored) != 0)
-            info.nature |= (uint64_t)1 << k;
+        if (line_apply(w, s, t->actions[k], ignored) != 0) info.nature |= (uint64_t)1 << k;
     return info;
 }
 
@@ -92,8 +84,7 @@ static line_info describe(line_table *t, const line_state *s) {
 static int state_number(line_table *t, const line_state *s) {
     uint32_t at = (uint32_t)hash(s, sizeof *s) & (t->slot_count - 1);
     for (; t->slots[at] != 0; at = (at + 1) & (t->slot_count - 1))
-        if (memcmp(&t->states[t->slots[at] - 1], s, sizeof *s) == 0)
-            return (int)t->slots[at] - 1;
+        if (memcmp(&t->states[t->slots[at] - 1], s, sizeof *s) == 0) return (int)t->slots[at] - 1;
     if (t->state_count == LINE_STATES_MAX) {
         t->trouble = TOO_MANY_LINE_STATES;
         return -1;
@@ -122,9 +113,10 @@ bool table_begin(line_table *t, const world *w, const content initial, uint8_t w
     uint32_t nature = (uint32_t)(OF_HOSTS_COUNT * w->hosts + w->ranks);
     t->action_capacity = nature + ENOUGH;
     t->actions = calloc(t->action_capacity, sizeof *t->actions);
-    if (t->actions == NULL || !grow(&t->states, ENOUGH, sizeof *t->states) || !grow(&t->info, ENOUGH, sizeof *t->info) ||
-        !grow(&t->pools, ENOUGH, sizeof *t->pools) || !resize(t, ENOUGH, t->action_capacity) ||
-        !rehash(t, 4 * ENOUGH) || !grow(&t->successors, ENOUGH, sizeof *t->successors))
+    if (t->actions == NULL || !grow(&t->states, ENOUGH, sizeof *t->states) ||
+        !grow(&t->info, ENOUGH, sizeof *t->info) || !grow(&t->pools, ENOUGH, sizeof *t->pools) ||
+        !resize(t, ENOUGH, t->action_capacity) || !rehash(t, 4 * ENOUGH) ||
+        !grow(&t->successors, ENOUGH, sizeof *t->successors))
         return false;
     t->successor_capacity = ENOUGH;
     for (uint32_t k = 0; k < OF_HOSTS_COUNT; k++)
@@ -150,13 +142,13 @@ void table_end(line_table *t) {
 
 size_t table_bytes(const line_table *t) {
     size_t a_state = sizeof *t->states + sizeof *t->info + sizeof *t->pools + t->action_capacity * sizeof *t->known;
-    return t->state_capacity * a_state + t->successor_capacity * sizeof *t->successors + t->slot_count * sizeof *t->slots;
+    return t->state_capacity * a_state + t->successor_capacity * sizeof *t->successors +
+           t->slot_count * sizeof *t->slots;
 }
 
 int table_action(line_table *t, line_action a) {
     for (uint32_t k = 0; k < t->action_count; k++)
-        if (memcmp(&t->actions[k], &a, sizeof a) == 0)
-            return (int)k;
+        if (memcmp(&t->actions[k], &a, sizeof a) == 0) return (int)k;
     if (t->action_count == t->action_capacity) {
         uint32_t more = t->action_capacity * 2;
         if (more > ACTIONS_MAX || !resize(t, t->state_capacity, more) || !grow(&t->actions, more, sizeof *t->actions)) {
@@ -187,13 +179,11 @@ uint32_t table_find(line_table *t, uint16_t state, uint32_t number) {
     }
     for (int k = 0; k < count; k++) {
         int after = state_number(t, &found[k].state);
-        if (after < 0)
-            return 0;
+        if (after < 0) return 0;
         bool known = false;
         for (uint32_t other = place; other < t->successor_count; other++)
             known |= t->successors[other].state == after && t->successors[other].seen == found[k].seen;
-        if (known)
-            continue;
+        if (known) continue;
         successor *next = &t->successors[t->successor_count++];
         *next = (successor){.state = (uint16_t)after, .seen = found[k].seen, .age = found[k].age};
     }

@@ -10,14 +10,22 @@
 enum { LINE_STATES_MAX = 0xFFFF, ACTIONS_MAX = 1 << 14 };
 
 /* Why a search stopped before its end. */
-enum trouble { NO_TROUBLE, NO_MEMORY, LINE_TOO_FULL, TOO_MANY_LINE_STATES, TOO_MANY_VALUES, TOO_MANY_NODES, INTERRUPTED };
+enum trouble {
+    NO_TROUBLE,
+    NO_MEMORY,
+    LINE_TOO_FULL,
+    TOO_MANY_LINE_STATES,
+    TOO_MANY_VALUES,
+    TOO_MANY_NODES,
+    INTERRUPTED
+};
 
 typedef struct {
     host_set away; /* retired, and not crashed */
     host_set dirty, posted, stored_nt; /* the hosts of the ranks that have non-temporal stores here */
     rank_set holds_fence, meets_fence;
     uint64_t nature; /* which of nature's actions are possible, by number */
-    uint16_t pool;   /* the number of what the pool holds */
+    uint16_t pool; /* the number of what the pool holds */
 } line_info;
 
 typedef struct {
@@ -59,8 +67,7 @@ uint32_t table_find(line_table *t, uint16_t state, uint32_t number);
 /* What an action makes of a state: `count` successors. In trouble `count` is 0, and the table says so. */
 static inline const successor *table_next(line_table *t, uint16_t state, uint32_t number, int *count) {
     uint32_t entry = t->known[(size_t)state * t->action_capacity + number];
-    if (entry == 0)
-        entry = table_find(t, state, number);
+    if (entry == 0) entry = table_find(t, state, number);
     if (entry == 0) {
         *count = 0;
         return t->successors;

@@ -71,7 +71,9 @@ void ring_bell(step *s, const record *r, const record *previous) {
     b->ring[b->rings++] = (ring){value, {know(s->now.known), s->now.self}};
 }
 
-static bool rung(const bell *b, int64_t value) { return value <= b->forgotten || (b->rings && b->ring[b->rings - 1].value >= value); }
+static bool rung(const bell *b, int64_t value) {
+    return value <= b->forgotten || (b->rings && b->ring[b->rings - 1].value >= value);
+}
 
 /* Goes on as soon as any execution may: when the first signal that satisfies it has been rung. */
 static void hear(step *s, const bell *b, int64_t value) {

@@ -15,7 +15,8 @@ bool kernel_fits(const plan *whole, const program *part, const record *r) {
     for (int k = 0; k < 4; k++) {
         const operand *o = all[k];
         if (its->of[k].rows == 0) continue;
-        if (o->kind != BUFFER || o->id >= part->buffer_count || !within(&its->of[k], o, part->buffer_bytes[o->id])) return false;
+        if (o->kind != BUFFER || o->id >= part->buffer_count || !within(&its->of[k], o, part->buffer_bytes[o->id]))
+            return false;
     }
     if (its->makes != PRODUCT) return true;
     const matrix *c = &its->of[0], *a = &its->of[1], *b = &its->of[2];
@@ -63,7 +64,9 @@ void run_kernel(step *s, const record *r) {
     }
     contents_begin(p, result);
     if (k->makes == PRODUCT) contents_product(p, result, &source[0], &source[1], k);
-    else contents_fill(p, result, 0, packed(out), k->makes == CHECKSUM ? checksum_value(s, k, source) : opaque_value(s, k, source), 0);
+    else
+        contents_fill(p, result, 0, packed(out),
+                      k->makes == CHECKSUM ? checksum_value(s, k, source) : opaque_value(s, k, source), 0);
     for (int64_t row = 0; row < out->rows; row++) {
         const operand at = row_of(&r->dst, out, row);
         access_operand(s, &at, out->nbytes, STORE, NULL);

@@ -20,7 +20,8 @@ static void *array_of(held *h, PyObject *object, size_t item, int64_t *count) {
     }
     if (PyObject_GetBuffer(object, &h->view[h->views], PyBUF_C_CONTIGUOUS) < 0) return NULL;
     const Py_buffer *view = &h->view[h->views++];
-    if (view->len % (Py_ssize_t)item) return PyErr_Format(PyExc_ValueError, "an array of %zd bytes has no whole items", view->len);
+    if (view->len % (Py_ssize_t)item)
+        return PyErr_Format(PyExc_ValueError, "an array of %zd bytes has no whole items", view->len);
     *count = view->len / (Py_ssize_t)item;
     return view->buf ? view->buf : h; /* an empty array may have no address */
 }
@@ -34,14 +35,17 @@ static bool streams_in(held *h, program *part, PyObject *streams) {
     }
     part->stream_count = (int32_t)count;
     for (Py_ssize_t s = 0; s < count; s++)
-        if (!(part->records[s] = array_of(h, PyList_GET_ITEM(streams, s), sizeof(record), &part->lengths[s]))) return false;
+        if (!(part->records[s] = array_of(h, PyList_GET_ITEM(streams, s), sizeof(record), &part->lengths[s])))
+            return false;
     return true;
 }
 
 static bool contribution_fits(const pass *p, const int64_t *of, int64_t words) {
     for (int64_t k = 0; k < words; k++)
         if (of[k] < 0 || of[k] > INT64_MAX / 2) return false;
-    if (words == PRODUCT_WORDS && (of[4] >= p->ranks || of[5] >= MAX_BUFFERS || of[6] < 1 || of[7] > INT64_MAX / 2 / of[6])) return false;
+    if (words == PRODUCT_WORDS &&
+        (of[4] >= p->ranks || of[5] >= MAX_BUFFERS || of[6] < 1 || of[7] > INT64_MAX / 2 / of[6]))
+        return false;
     return of[0] < p->ranks;
 }
 
@@ -53,10 +57,13 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
     whole->contract[rank] = piece, whole->contract_words[rank] = words;
     while (piece < end) {
         const int64_t left = end - piece - PIECE_WORDS, each = left >= 0 ? piece[4] : 0;
-        bool fits = (each == FOLD_WORDS || each == PRODUCT_WORDS) && piece[3] >= 1 && piece[3] <= left / each && piece[2] >= 1;
+        bool fits = (each == FOLD_WORDS || each == PRODUCT_WORDS) && piece[3] >= 1 && piece[3] <= left / each &&
+                    piece[2] >= 1;
         fits = fits && piece[5] >= 0 && piece[5] <= piece[3];
-        fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes && piece[0] <= output_bytes - piece[1];
-        for (int64_t k = 0; fits && k < piece[3]; k++) fits = contribution_fits(p, piece + PIECE_WORDS + k * each, each);
+        fits = fits && piece[0] >= 0 && piece[1] >= 0 && piece[1] <= output_bytes &&
+               piece[0] <= output_bytes - piece[1];
+        for (int64_t k = 0; fits && k < piece[3]; k++)
+            fits = contribution_fits(p, piece + PIECE_WORDS + k * each, each);
         if (!fits) {
             PyErr_SetString(PyExc_ValueError, "a contract is of whole pieces of the output");
             return false;
@@ -81,7 +88,9 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
     program *part = &whole->part[rank];
     PyObject *bytes, *lodgings, *contract, *streams;
     int64_t count, lodged;
-    if (!PyArg_ParseTuple(described, "iOOOO!", &part->event_count, &bytes, &lodgings, &contract, &PyList_Type, &streams)) return false;
+    if (!PyArg_ParseTuple(described, "iOOOO!", &part->event_count, &bytes, &lodgings, &contract, &PyList_Type,
+                          &streams))
+        return false;
     const int64_t *sizes = array_of(h, bytes, sizeof *sizes, &count);
     if (!sizes) return false;
     const lodging *lies = array_of(h, lodgings, sizeof *lies, &lodged);
@@ -105,7 +114,8 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
     int32_t stream;
     int64_t at;
     if (!program_check(part, extent_bytes, &stream, &at) || !kernels_fit(whole, part, &stream, &at)) {
-        PyErr_Format(PyExc_ValueError, "rank %d, stream %d, instruction %lld is none that could be executed", rank, stream, (long long)at);
+        PyErr_Format(PyExc_ValueError, "rank %d, stream %d, instruction %lld is none that could be executed", rank,
+                     stream, (long long)at);
         return false;
     }
     if (part->event_count > p->events_max) p->events_max = part->event_count;
@@ -118,7 +128,8 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
     long long rounds;
     int meets, dtype, redop, commutes;
     int64_t region_count, group_count;
-    if (!PyArg_ParseTuple(described, "OOOLpiipO!", &regions, &groups, &kernels, &rounds, &meets, &dtype, &redop, &commutes, &PyList_Type, &parts))
+    if (!PyArg_ParseTuple(described, "OOOLpiipO!", &regions, &groups, &kernels, &rounds, &meets, &dtype, &redop,
+                          &commutes, &PyList_Type, &parts))
         return false;
     const region *r = array_of(h, regions, sizeof *r, &region_count);
     if (!r) return false;
@@ -128,7 +139,8 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
         PyErr_SetString(PyExc_ValueError, "a plan has a part for every rank");
         return false;
     }
-    whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop, whole->commutes = commutes;
+    whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop,
+    whole->commutes = commutes;
     whole->part = zeroed(p, (size_t)p->ranks, sizeof *whole->part);
     whole->lodging = zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
     whole->contract = zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
@@ -192,7 +204,8 @@ static void clean(pass *p, const program *shape, int plans) {
     for (int k = 0; k < p->holdings; k++) free(p->held[k].got.run);
     free(p->held), free(p->contribution);
     free(p->card_contents), free(p->local_contents), free(p->laid.run), free(p->term), free(p->slot_of_term);
-    free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events), free(p->open);
+    free(p->plan), free(p->call), free(p->begun), free(p->now), free(p->ready), free(p->began), free(p->events),
+        free(p->open);
     free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);
 }
 
@@ -208,8 +221,9 @@ static PyObject *place_of(const pass *p, event e) {
 }
 
 static PyObject *told(const pass *p) {
-    return Py_BuildValue("iiiiLNNiL", (int)p->verdict, (int)p->reason, p->found.rule, p->found.detail, (long long)p->instructions,
-                         place_of(p, p->found.at), place_of(p, p->found.by), p->found.card, (long long)p->found.line);
+    return Py_BuildValue("iiiiLNNiL", (int)p->verdict, (int)p->reason, p->found.rule, p->found.detail,
+                         (long long)p->instructions, place_of(p, p->found.at), place_of(p, p->found.by), p->found.card,
+                         (long long)p->found.line);
 }
 
 typedef struct {
@@ -234,7 +248,8 @@ static bool taken_in(held *h, pass *p, const program *shape, const arguments *a)
     for (Py_ssize_t k = 0; k < plans; k++)
         if (!plan_in(h, p, &p->plan[k], PyList_GET_ITEM(a->plans, k), shape, a->extent_bytes)) return false;
     for (int32_t k = 0; k < p->calls; k++)
-        if (p->plan_of[k] < 0 || p->plan_of[k] >= plans || p->epoch_of[k] < 1 || (k && p->epoch_of[k] < p->epoch_of[k - 1])) {
+        if (p->plan_of[k] < 0 || p->plan_of[k] >= plans || p->epoch_of[k] < 1 ||
+            (k && p->epoch_of[k] < p->epoch_of[k - 1])) {
             PyErr_SetString(PyExc_ValueError, "calls are of the plans, and epochs rise from 1");
             return false;
         }
@@ -278,16 +293,16 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *result = NULL;
     int obliges;
     long long slot_card, doorbells, slot_doorbell, data, heap;
-    if (!PyArg_ParseTuple(args, "(iiiiLLLLLLii)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots, &shape.doorbells_per_rank,
-                          &slot_card, &doorbells, &slot_doorbell, &data, &heap, &a.extent_bytes, &shape.pool_cards, &shape.own_doorbells,
-                          &a.hosts, &a.strips,
-                          &PyList_Type, &a.plans, &a.plan_of, &a.epochs, &p.without, &obliges))
+    if (!PyArg_ParseTuple(args, "(iiiiLLLLLLii)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots,
+                          &shape.doorbells_per_rank, &slot_card, &doorbells, &slot_doorbell, &data, &heap,
+                          &a.extent_bytes, &shape.pool_cards, &shape.own_doorbells, &a.hosts, &a.strips, &PyList_Type,
+                          &a.plans, &a.plan_of, &a.epochs, &p.without, &obliges))
         return NULL;
     shape.slot_card_bytes = slot_card, shape.doorbells_offset = doorbells, shape.slot_doorbell_bytes = slot_doorbell;
     shape.data_offset = data, shape.heap_offset = heap;
     p.ranks = shape.ranks, p.obliges = obliges, p.interrupted = interrupted;
-    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS || shape.slots < 1 ||
-        shape.pool_cards < 1)
+    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS ||
+        shape.slots < 1 || shape.pool_cards < 1)
         return PyErr_Format(PyExc_ValueError, "a layout of 1 to %d ranks on 1 to %d cards", 1 << 16, MAX_CARDS);
     if (decided(&h, &p, &shape, &a)) result = told(&p);
     clean(&p, &shape, (int)PyList_GET_SIZE(a.plans));
@@ -299,27 +314,65 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"run", run_pass, METH_VARARGS,
-     "run(layout, hosts, strips, plans, plan_of, epochs, without, obliges): (verdict, reason, rule, detail, instructions,\n"
+     "run(layout, hosts, strips, plans, plan_of, epochs, without, obliges): (verdict, reason, rule, detail, "
+     "instructions,\n"
      "at, by, card, line). Raises ValueError for records that could not be executed."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "faults.prove._pass", .m_doc = "The happens-before pass.", .m_methods = methods,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "faults.prove._pass",
+    .m_doc = "The happens-before pass.",
+    .m_methods = methods,
 };
 
 static const constant constants[] = {
-    CONSTANT(ORDER), CONSTANT(LANDED), CONSTANT(OLDER_WRITE), CONSTANT(FRESH), CONSTANT(RESIDUE),
-    CONSTANT(STALE_ALLOCATE), CONSTANT(FALSE_SHARING), CONSTANT(PAYLOAD), CONSTANT(FENCE_SCOPE), CONSTANT(LOCAL),
-    CONSTANT(EXIT), CONSTANT(REUSE), CONSTANT(BARRIER), CONSTANT(CONTRACT), CONSTANT(FOLD_ORDER), CONSTANT(DEADLOCK),
-    CONSTANT(PLAIN), CONSTANT(UNWRITTEN), CONSTANT(UNORDERED_WRITE), CONSTANT(OVERWRITES), CONSTANT(NEVER_FLUSHED),
-    CONSTANT(NEVER_FENCED), CONSTANT(NOT_TOLD), CONSTANT(NEVER_DROPPED), CONSTANT(DROPPED_EARLY),
-    CONSTANT(DROP_UNFENCED), CONSTANT(UNREAD), CONSTANT(UNLANDED), CONSTANT(NOT_DONE), CONSTANT(UNMATCHED),
+    CONSTANT(ORDER),
+    CONSTANT(LANDED),
+    CONSTANT(OLDER_WRITE),
+    CONSTANT(FRESH),
+    CONSTANT(RESIDUE),
+    CONSTANT(STALE_ALLOCATE),
+    CONSTANT(FALSE_SHARING),
+    CONSTANT(PAYLOAD),
+    CONSTANT(FENCE_SCOPE),
+    CONSTANT(LOCAL),
+    CONSTANT(EXIT),
+    CONSTANT(REUSE),
+    CONSTANT(BARRIER),
+    CONSTANT(CONTRACT),
+    CONSTANT(FOLD_ORDER),
+    CONSTANT(DEADLOCK),
+    CONSTANT(PLAIN),
+    CONSTANT(UNWRITTEN),
+    CONSTANT(UNORDERED_WRITE),
+    CONSTANT(OVERWRITES),
+    CONSTANT(NEVER_FLUSHED),
+    CONSTANT(NEVER_FENCED),
+    CONSTANT(NOT_TOLD),
+    CONSTANT(NEVER_DROPPED),
+    CONSTANT(DROPPED_EARLY),
+    CONSTANT(DROP_UNFENCED),
+    CONSTANT(UNREAD),
+    CONSTANT(UNLANDED),
+    CONSTANT(NOT_DONE),
+    CONSTANT(UNMATCHED),
     CONSTANT(MISFOLDED),
-    CONSTANT(NO_REASON), CONSTANT(SIGNALS_UNORDERED), CONSTANT(SIGNALS_FALL), CONSTANT(TOO_MANY_FENCES),
-    CONSTANT(TOO_MANY_DRAINS), CONSTANT(COMPUTES),
-    CONSTANT(PROVED), CONSTANT(VIOLATED), CONSTANT(UNDECIDED), CONSTANT(OPAQUE), CONSTANT(CHECKSUM),
-    CONSTANT(PRODUCT), CONSTANT(FOLD_WORDS), CONSTANT(PRODUCT_WORDS),
+    CONSTANT(NO_REASON),
+    CONSTANT(SIGNALS_UNORDERED),
+    CONSTANT(SIGNALS_FALL),
+    CONSTANT(TOO_MANY_FENCES),
+    CONSTANT(TOO_MANY_DRAINS),
+    CONSTANT(COMPUTES),
+    CONSTANT(PROVED),
+    CONSTANT(VIOLATED),
+    CONSTANT(UNDECIDED),
+    CONSTANT(OPAQUE),
+    CONSTANT(CHECKSUM),
+    CONSTANT(PRODUCT),
+    CONSTANT(FOLD_WORDS),
+    CONSTANT(PRODUCT_WORDS),
 };
 
 PyMODINIT_FUNC PyInit__pass(void) {

@@ -31,9 +31,11 @@ static void execute(step *s, const record *r, const record *previous) {
     point *recorded;
     drain *posted;
     switch (r->op) {
-    case FLUSH: case INVALIDATE: flush(s, r); break;
+    case FLUSH:
+    case INVALIDATE: flush(s, r); break;
     case FENCE: fence(s); break;
-    case SIGNAL: case SIGNAL_DATA: ring_bell(s, r, previous); break;
+    case SIGNAL:
+    case SIGNAL_DATA: ring_bell(s, r, previous); break;
     case WAIT_DATA:
         access_operand(s, &r->dst, r->nbytes, STORE, NULL);
         take_payload(s, r);
@@ -53,7 +55,10 @@ static void execute(step *s, const record *r, const record *previous) {
     case WRITE:
         if (stays(s, r)) break;
         /* fall through */
-    case READ: case REDUCE: case COPY: case REDUCE_LOCAL:
+    case READ:
+    case REDUCE:
+    case COPY:
+    case REDUCE_LOCAL:
         for (int k = 0; k < 3; k++) access_operand(s, sources[k], r->nbytes, LOAD, NULL);
         for (int k = 0; k < 2; k++) access_operand(s, targets[k], r->nbytes, STORE, NULL);
         compute(s, r);
@@ -140,7 +145,8 @@ static void end_call(pass *p, int32_t rank) {
     const plan *whole = &p->plan[p->plan_of[p->call[rank]]];
     gather(p, rank);
     step s = first_step(p, rank);
-    if (s.part->buffer_count > OUTPUT) access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* by the user */
+    if (s.part->buffer_count > OUTPUT)
+        access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* by the user */
     if (whole->contract_words[rank]) {
         int64_t base;
         const contents *output = local_contents(&s, OUTPUT, 0, &base);

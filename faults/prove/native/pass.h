@@ -106,20 +106,48 @@ typedef struct {
     int rings, ring_room, readers, reader_room;
     ring *ring;
     int64_t forgotten; /* the largest value among those */
-    event payload;     /* the signal whose payload the line carries; at = 0: none */
-    contents carried;  /* that payload */
-    event *reader;     /* of that payload */
+    event payload; /* the signal whose payload the line carries; at = 0: none */
+    contents carried; /* that payload */
+    event *reader; /* of that payload */
 } bell;
 
 enum rule {
-    ORDER, LANDED, OLDER_WRITE, FRESH, RESIDUE, STALE_ALLOCATE, FALSE_SHARING, PAYLOAD, FENCE_SCOPE, LOCAL, EXIT, REUSE,
-    BARRIER, CONTRACT, FOLD_ORDER, DEADLOCK, NO_RULE = -1
+    ORDER,
+    LANDED,
+    OLDER_WRITE,
+    FRESH,
+    RESIDUE,
+    STALE_ALLOCATE,
+    FALSE_SHARING,
+    PAYLOAD,
+    FENCE_SCOPE,
+    LOCAL,
+    EXIT,
+    REUSE,
+    BARRIER,
+    CONTRACT,
+    FOLD_ORDER,
+    DEADLOCK,
+    NO_RULE = -1
 };
 
 /* Which sentence tells it. */
 enum detail {
-    PLAIN, UNWRITTEN, UNORDERED_WRITE, OVERWRITES, NEVER_FLUSHED, NEVER_FENCED, NOT_TOLD, NEVER_DROPPED, DROPPED_EARLY,
-    DROP_UNFENCED, UNREAD, UNLANDED, NOT_DONE, UNMATCHED, MISFOLDED
+    PLAIN,
+    UNWRITTEN,
+    UNORDERED_WRITE,
+    OVERWRITES,
+    NEVER_FLUSHED,
+    NEVER_FENCED,
+    NOT_TOLD,
+    NEVER_DROPPED,
+    DROPPED_EARLY,
+    DROP_UNFENCED,
+    UNREAD,
+    UNLANDED,
+    NOT_DONE,
+    UNMATCHED,
+    MISFOLDED
 };
 
 enum verdict { PROVED, VIOLATED, UNDECIDED };
@@ -162,7 +190,7 @@ typedef struct {
     int64_t kernel_count, rounds;
     bool meets; /* a barrier: nobody leaves before everybody came */
     int dtype, redop; /* of what is folded */
-    bool commutes;    /* a op b has the bits of b op a */
+    bool commutes; /* a op b has the bits of b op a */
 } plan;
 
 /* Bytes [first, ...) of what should be folded to `wanted`, which must be folded alike wherever they are held: as their first
@@ -181,20 +209,20 @@ typedef struct {
     const int32_t *plan_of; /* of each call */
     const int64_t *epoch_of;
     int64_t (*strip)[3]; /* of each rank in the heap: card, offset in the extent, bytes */
-    uint32_t without;    /* rules that are switched off */
-    bool obliges;        /* any other call may come before and after */
+    uint32_t without; /* rules that are switched off */
+    bool obliges; /* any other call may come before and after */
     /* how far it is */
     int32_t *call; /* of each rank */
     bool *begun;
     knowledge **known; /* of each stream, and its last step */
     uint32_t *now;
     uint32_t *began; /* [call][stream]: the step before its first instruction */
-    point *events;   /* [rank][event] of the rank's call */
+    point *events; /* [rank][event] of the rank's call */
     int32_t events_max;
     int64_t *ready; /* of each stream: up to which epoch its rank may store, all others being done */
     map *cards, *locals; /* locals: [rank][buffer] */
-    bell *bells;         /* published: [slot][doorbell], then done: [rank] */
-    drain ***open;       /* of each rank: not fenced yet by the stream that began them */
+    bell *bells; /* published: [slot][doorbell], then done: [rank] */
+    drain ***open; /* of each rank: not fenced yet by the stream that began them */
     int *opens, *open_room;
     knowledge *joint; /* of all who are done with a round */
     contents *card_contents, *local_contents, folding[4], laid; /* folding: three sources and what is made of them */
@@ -273,8 +301,10 @@ void contents_move(pass *p, contents *to, int64_t at, const contents *from, int6
 void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor);
 int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer);
 int32_t computed_term(pass *p, event by);
-int32_t checksum_term(pass *p, const contents *c, int64_t begin, int64_t nbytes); /* 0: nobody wrote some of these bytes */
-bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes, int64_t each); /* of contributions, from byte 0 on */
+int32_t checksum_term(pass *p, const contents *c, int64_t begin,
+                      int64_t nbytes); /* 0: nobody wrote some of these bytes */
+bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes,
+                          int64_t each); /* of contributions, from byte 0 on */
 void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k);
 bool contents_known(const contents *c, int64_t nbytes); /* somebody wrote all of them */
 bool contents_are(const contents *c, int64_t nbytes, int32_t number);

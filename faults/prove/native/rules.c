@@ -40,8 +40,12 @@ static int not_landed(const stored *w) {
     return detail;
 }
 
-static bool same_rank(const pass *p, const stored *w, const point *q) { return rank_of(p, w->at.stream) == rank_of(p, q->self.stream); }
-static bool same_host(const pass *p, const stored *w, const point *q) { return p->host[w->at.stream] == p->host[q->self.stream]; }
+static bool same_rank(const pass *p, const stored *w, const point *q) {
+    return rank_of(p, w->at.stream) == rank_of(p, q->self.stream);
+}
+static bool same_host(const pass *p, const stored *w, const point *q) {
+    return p->host[w->at.stream] == p->host[q->self.stream];
+}
 
 /* fresh: what has landed is seen after a drop of the host's own copy, itself complete. The rule that fails, if any. */
 static int stale(const pass *p, const segment *s, const stored *w, const point *q, int *detail) {
@@ -92,7 +96,8 @@ void check_load(pass *p, const touch *a, segment *s, int begin, int end) {
 /* order, the other way round: whoever reads what is overwritten has read it. */
 static void overwrite(pass *p, const touch *a, const segment *s, const cell *c) {
     for (int k = 0; k < c->readers && !off(p, ORDER); k++)
-        if (!before(c->reader[k], &a->now)) violated(p, ORDER, OVERWRITES, a->now.self, c->reader[k], a->card, s->first);
+        if (!before(c->reader[k], &a->now))
+            violated(p, ORDER, OVERWRITES, a->now.self, c->reader[k], a->card, s->first);
 }
 
 /* older write: what lies beneath a store has reached the pool before it, or it would come out on top. */
@@ -210,7 +215,8 @@ void check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part) {
         if (b->forgotten >= last) continue;
         const ring *r = first_ring(b, last);
         const event other = {(uint32_t)(rank * p->per_rank), 0};
-        if (!r || !before(r->at.self, &q)) violated(p, REUSE, NOT_DONE, q.self, r ? r->at.self : other, -1, epoch % part->slots);
+        if (!r || !before(r->at.self, &q))
+            violated(p, REUSE, NOT_DONE, q.self, r ? r->at.self : other, -1, epoch % part->slots);
     }
     p->ready[stream] = epoch;
 }
@@ -235,7 +241,8 @@ static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
         const ring *r = first_ring(done_bell(p, rank), epoch);
         const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
         if (!r) violated(p, EXIT, NOT_DONE, last, nobody, -1, epoch % part->slots);
-        for (int32_t s = 0; s < p->streams; s++) knows[s] = knows[s] > r->at.known->at[s] ? knows[s] : r->at.known->at[s];
+        for (int32_t s = 0; s < p->streams; s++)
+            knows[s] = knows[s] > r->at.known->at[s] ? knows[s] : r->at.known->at[s];
         if (knows[r->at.self.stream] < r->at.self.at) knows[r->at.self.stream] = r->at.self.at;
     }
     const int64_t slot = epoch % part->slots, begin = part->data_offset + slot * part->slot_card_bytes;
@@ -253,7 +260,8 @@ void check_exit(pass *p, int32_t call) {
     const plan *whole = &p->plan[p->plan_of[call]];
     const program *part = &whole->part[0];
     if (!p->obliges || off(p, EXIT)) return;
-    const int64_t end = p->epoch_of[call] + whole->rounds, most = whole->rounds < part->slots ? whole->rounds : part->slots;
+    const int64_t end = p->epoch_of[call] + whole->rounds,
+                  most = whole->rounds < part->slots ? whole->rounds : part->slots;
     for (int64_t epoch = end - most; epoch < end; epoch++) {
         point q = {p->joint, {UINT32_MAX, 0}};
         memset(q.known->at, 0, (size_t)p->streams * sizeof q.known->at[0]);

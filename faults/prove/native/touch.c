@@ -43,7 +43,8 @@ void access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind 
     card_extent found[MAX_CARDS];
     if (o->kind == BUFFER) access_buffer(s, o->id, o->offset, nbytes, kind);
     if (o->kind != REGION) return;
-    if (kind != LOAD && nbytes && !s->part->regions[o->id].heap) check_reuse(s->p, s->stream, s->part->epoch + o->seq, s->part);
+    if (kind != LOAD && nbytes && !s->part->regions[o->id].heap)
+        check_reuse(s->p, s->stream, s->part->epoch + o->seq, s->part);
     const int count = extents_of(s->part, o, nbytes, found);
     for (int k = 0; k < count; k++)
         access_pool(s, found[k].at.card, found[k].at.offset, found[k].at.offset + found[k].nbytes, kind, posted);
@@ -100,7 +101,8 @@ void compute(step *s, const record *r) {
     const plan *whole = &s->p->plan[s->p->plan_of[s->p->call[rank_of(s->p, s->stream)]]];
     const bool counts = folds && whole->redop; /* where nothing is reduced, no result can be made of a fold */
     bool right = !counts || (r->dtype == whole->dtype && r->redop == whole->redop);
-    for (int k = 0; counts && right && k < count; k++) right = contents_in_elements(s->p, &folding[k], r->nbytes, item_bytes[r->dtype]);
+    for (int k = 0; counts && right && k < count; k++)
+        right = contents_in_elements(s->p, &folding[k], r->nbytes, item_bytes[r->dtype]);
     if (!right) violated(s->p, CONTRACT, MISFOLDED, s->now.self, (event){0, 0}, -1, 0);
     if (!folds) result = &folding[0];
     else contents_fold(s->p, result, folding, count, r->nbytes, r->flags & FLAG_DIVIDE ? r->arg : 1);
@@ -138,7 +140,8 @@ void flush(step *s, const record *r) {
     for (int k = 0; k < count; k++) {
         map *m = &s->p->cards[found[k].at.card];
         const int64_t begin = found[k].at.offset, end = begin + found[k].nbytes;
-        const range lines = open_range(s->p, m, begin - begin % LINE_BYTES, (end + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
+        const range lines = open_range(s->p, m, begin - begin % LINE_BYTES,
+                                       (end + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
         for (int at = lines.at; at < lines.end; at++) {
             segment *touched = &m->segment[at];
             for (int c = 0; c < touched->cells; c++) drain_cell(s, &touched->cell[c], d);

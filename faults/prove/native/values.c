@@ -38,7 +38,8 @@ static int32_t term_of(pass *p, int32_t kind, int32_t left, int32_t right, int64
     int64_t at = hash_of(&t) & (p->slots_of_terms - 1);
     for (; p->slot_of_term[at]; at = (at + 1) & (p->slots_of_terms - 1)) {
         const term *known = &p->term[p->slot_of_term[at]];
-        if (known->kind == kind && known->left == left && known->right == right && known->by == by) return p->slot_of_term[at];
+        if (known->kind == kind && known->left == left && known->right == right && known->by == by)
+            return p->slot_of_term[at];
     }
     const int32_t number = p->terms ? p->terms : 1;
     p->term = room_for(p, p->term, &p->term_room, number + 1, sizeof *p->term);
@@ -190,7 +191,10 @@ static int32_t columns(pass *p, const contents *b, const matrix *rows, int64_t a
         *end = end_of(b, k, begin + *end) - begin;
         whole = whole && r->term != NOBODY;
         if (row == 0) *shift = r->shift;
-        if (whole) column = opaque(p, column) ? column : opaque(p, r->term) ? r->term : term_of(p, BELOW, column, r->term, begin + r->shift - *shift);
+        if (whole)
+            column = opaque(p, column)    ? column
+                     : opaque(p, r->term) ? r->term
+                                          : term_of(p, BELOW, column, r->term, begin + r->shift - *shift);
     }
     return whole ? column : NOBODY;
 }
@@ -205,7 +209,8 @@ void contents_product(pass *p, contents *into, const contents *a, const contents
         const int32_t column = columns(p, b, of_b, at, &end, &shift);
         for (int64_t row = 0; row < c->rows; row++) {
             const int64_t begin = row * of_a->nbytes;
-            const int32_t line = checksum_term(p, a, begin, of_a->nbytes), unknown = opaque_in(p, a, begin, of_a->nbytes);
+            const int32_t line = checksum_term(p, a, begin, of_a->nbytes),
+                          unknown = opaque_in(p, a, begin, of_a->nbytes);
             int32_t made = column && line ? term_of(p, DOT, line, column, k->unit) : NOBODY;
             if (made && (unknown || opaque(p, column))) made = unknown ? unknown : column;
             contents_fill(p, into, row * c->nbytes + at, row * c->nbytes + end, made, shift - row * c->nbytes);
@@ -223,11 +228,15 @@ static bool same_bits(const pass *p, int32_t one, int64_t by, int32_t other, int
     if (one == other && by == other_by) return true;
     if (!one || !other || !commutes) return false;
     const term *a = &p->term[one], *b = &p->term[other];
-    if (a->kind == DIVIDED && b->kind == DIVIDED) return a->by == b->by && same_bits(p, a->left, by, b->left, other_by, true);
+    if (a->kind == DIVIDED && b->kind == DIVIDED)
+        return a->by == b->by && same_bits(p, a->left, by, b->left, other_by, true);
     if (a->kind != FOLDED || b->kind != FOLDED) return false;
     const int64_t right = by + a->by, other_right = other_by + b->by;
-    if (same_bits(p, a->right, right, b->right, other_right, true) && same_bits(p, a->left, by, b->left, other_by, true)) return true;
-    return same_bits(p, a->right, right, b->left, other_by, true) && same_bits(p, a->left, by, b->right, other_right, true);
+    if (same_bits(p, a->right, right, b->right, other_right, true) &&
+        same_bits(p, a->left, by, b->left, other_by, true))
+        return true;
+    return same_bits(p, a->right, right, b->left, other_by, true) &&
+           same_bits(p, a->left, by, b->right, other_right, true);
 }
 
 /* What a piece is folded from, and where in each of these its first byte lies. */
@@ -284,7 +293,8 @@ static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t wor
 /* Contributions [first, end), from the left. */
 static int32_t fold_of(pass *p, const contributions *of, int64_t first, int64_t end) {
     int32_t sum = of->number[first];
-    for (int64_t k = first + 1; k < end; k++) sum = term_of(p, FOLDED, sum, of->number[k], along(of, k) - along(of, first));
+    for (int64_t k = first + 1; k < end; k++)
+        sum = term_of(p, FOLDED, sum, of->number[k], along(of, k) - along(of, first));
     return sum;
 }
 
@@ -292,7 +302,8 @@ static int32_t fold_of(pass *p, const contributions *of, int64_t first, int64_t 
 static int32_t ordered_fold(pass *p, const contributions *of, int64_t apart, int64_t divisor) {
     int32_t sum = fold_of(p, of, 0, apart);
     for (int64_t k = apart; k < of->count; k += apart)
-        sum = term_of(p, FOLDED, sum, fold_of(p, of, k, k + apart < of->count ? k + apart : of->count), along(of, k) - along(of, 0));
+        sum = term_of(p, FOLDED, sum, fold_of(p, of, k, k + apart < of->count ? k + apart : of->count),
+                      along(of, k) - along(of, 0));
     return divisor == 1 ? sum : term_of(p, DIVIDED, sum, 0, divisor);
 }
 
@@ -334,7 +345,8 @@ void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, cons
         const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], ordered = piece[5];
         p->contribution = room_for(p, p->contribution, &p->contribution_room, (int)piece[3], sizeof *p->contribution);
         const contributions of = {p->contribution, piece + PIECE_WORDS, piece[3], piece[4]};
-        for (int64_t k = 0; k < of.count; k++) p->contribution[k] = contributed(p, p->call[rank], of.source + k * of.words, of.words);
+        for (int64_t k = 0; k < of.count; k++)
+            p->contribution[k] = contributed(p, p->call[rank], of.source + k * of.words, of.words);
         const int32_t wanted = ordered_fold(p, &of, ordered ? ordered : 1, divisor);
         const run expected = {0, wanted, of.source[1] - at - base};
         for (int k = find(c, base + at); k < c->runs && c->run[k].begin < base + at + nbytes; k++) {
