@@ -3,8 +3,7 @@
 cxlemu run --algorithm examples/my_all_reduce.py:my_all_reduce
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 VECTOR, RESULT = 0, 1  # every rank has room for two blocks in the pool
 

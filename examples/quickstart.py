@@ -3,7 +3,7 @@
 import numpy as np
 
 from collectives import Communicator
-from cxlemu.world import RankContext, launch
+from cxlemu import RankContext, launch
 
 
 def main(context: RankContext) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from collectives import Communicator
 from collectives.algorithms.catalog import recipe
 from collectives.communicator.plans import plan_of
+from cxlemu import RankContext, launch
 from cxlemu.capacity import PoolManager
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.streams import Binding, Running
@@ -16,7 +17,6 @@ from cxlemu.errors import AccessError, PlanError
 from cxlemu.plan import Call
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.shm import ShmPool
-from cxlemu.world import RankContext, launch
 
 
 def reach_out(context: RankContext, comm: Communicator, there: int) -> list[str]:

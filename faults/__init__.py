@@ -5,11 +5,12 @@
     explore/    every execution of a protocol or a small plan, in C; or some, by strategies
     prove/      plans of any size: happens-before, in all executions at once
     mutate/     every mistake in a plan's synchronization, to be found by all of these
-    lockstep    all ranks of a world in one thread, on real bytes; schedule, orders: who goes on, and what caches do
-    witness     a violation, executed until it shows
-    model       what may break, and what is owed then; script: which of it does; inject/: that it does
-    campaign/   many of these; token, replay, shown: what was found, to be seen again elsewhere
-    worlds, pytest_plugin   the same for a user's own tests
+    lockstep/   all ranks of a world in one thread, on real bytes; who goes on, what caches do, and counterexamples
+    protocols/  a user's protocol, executed by real ranks on any memory
+    inject/     what may break, what is owed then (model), a script of it, and that it happens
+    campaign/   many of these; replay/: what was found, to be seen again elsewhere
+    testing/    the same for a user's own tests
+    cli/        the commands
 
 Verdicts have three values (verdict): a search that ran out of budget says unknown.
 """

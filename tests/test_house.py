@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+
+import collectives
+import cxlemu
+from cxlemu import version
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")  # each imports itself and those before it
@@ -167,3 +172,16 @@ def test_every_package_brings_its_commands() -> None:
 @pytest.mark.parametrize("entry", entry_points(group="cxlemu.faults"), ids=lambda entry: entry.name)
 def test_what_a_run_needs_of_faults_is_there(entry: object) -> None:
     assert callable(entry.load())  # type: ignore[attr-defined]
+
+
+def test_the_version_is_said_once() -> None:
+    """In cxlemu/version.py, and in the package's description, which pip reads before anything can be imported."""
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert described == version.__version__ == cxlemu.__version__
+
+
+def test_the_front_has_what_programs_begin_with() -> None:
+    for package in (cxlemu, collectives):
+        assert all(getattr(package, name) is not None for name in package.__all__)
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            package.nothing  # noqa: B018

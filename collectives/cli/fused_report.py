@@ -14,10 +14,10 @@ from collectives.fused.choice import call_of
 from collectives.sweep.fused.measure import Job, Seen
 from collectives.sweep.fused.metrics import Metrics, Wait
 from collectives.sweep.fused.seen import median_ns, metrics, refusal, times_ns, waits
-from cxlemu import __version__
 from cxlemu.engines.pace import TimeScale
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
+from cxlemu.version import __version__
 
 COLUMNS = "  {:<32} {:>10} {:>10} {:>8} {:>7}"
 NAMES = {

@@ -19,7 +19,6 @@ from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuned import TunedFile, modelled
 from collectives.sweep.fused.tuner import Tuned, tune
 from collectives.sweep.fused.virtual import Simulator
-from cxlemu import __version__
 from cxlemu.cli.console import console
 from cxlemu.cli.output import check_output, write_json, write_output, writing
 from cxlemu.engines.trace import events, perfetto
@@ -28,6 +27,7 @@ from cxlemu.plan import Plan
 from cxlemu.plan.kernels import GEMM_DTYPES
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS as STANDINGS
+from cxlemu.version import __version__
 
 TRACED_INSTRUCTIONS_MAX = 300_000
 COLUMNS = "  {:<32} {:>10} {:>10} {:>8}"

@@ -18,13 +18,13 @@ from collectives.algorithms.hierarchical.estimate import Ways
 from collectives.cli.run_pace import lateness, paced
 from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, Measured, Paced, Row, Sweep, row
-from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from cxlemu.engines.pace import TimeScale
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 
 COLUMNS = "{:>10} {:>9} {:>4} {:>5} {:>4} {:>8} {:>7} {:>7} {:>6}  {}"
 HEADS = (

@@ -20,7 +20,6 @@ from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
-from cxlemu import __version__
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.commands import with_forms
 from cxlemu.cli.output import check_output, write_output
@@ -31,6 +30,7 @@ from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import BytesParam, format_bytes
+from cxlemu.version import __version__
 
 MIN_BYTES, MAX_BYTES, STEP_FACTOR = 1 << 20, 1 << 30, 4
 TRACED_INSTRUCTIONS_MAX = 300_000

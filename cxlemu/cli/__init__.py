@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from cxlemu import __version__
 from cxlemu.cli.commands import LazyGroup
 from cxlemu.errors import CxlemuError
+from cxlemu.version import __version__
 
 # verb -> (module, one line of help): the entry point of cxlemu.commands, see cxlemu/cli/commands.py
 VERBS: dict[str, tuple[str, str]] = {

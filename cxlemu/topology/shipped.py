@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cxlemu
-
 
 def shipped_configs() -> dict[str, Path]:
     """Topologies: name without ``.yaml`` -> file, in alphabetical order."""
@@ -23,7 +21,7 @@ def shipped_hardware() -> dict[str, Path]:
 
 
 def _files(pattern: str) -> dict[str, Path]:
-    package = Path(cxlemu.__file__).parent
+    package = Path(__file__).parents[1]
     for folder in (package / "configs", package.parent / "configs"):
         if found := {path.stem: path for path in sorted(folder.glob(pattern), key=lambda path: path.stem)}:
             return found

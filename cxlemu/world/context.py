@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from uuid import UUID
 
-from cxlemu import __version__
 from cxlemu.capacity.lease import Lease, lease_for
 from cxlemu.capacity.pool_manager import table_memory
 from cxlemu.capacity.table import header_of
@@ -32,6 +31,7 @@ from cxlemu.pool.session_lines import FINGERPRINT_BYTES
 from cxlemu.pool.shm import NewClocks, ShmPool
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import memories_behind_pool
+from cxlemu.version import __version__
 from cxlemu.world.topology_of import machine
 
 OnMessage = Callable[[object], None]

@@ -8,8 +8,7 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 cxlemu run broadcast --algorithm examples/algorithms/binomial_broadcast.py:binomial_broadcast
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("broadcast")

@@ -8,8 +8,7 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 cxlemu run --algorithm examples/algorithms/binomial_gather.py:binomial_gather
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 def subtree(place: int, ranks: int) -> int:

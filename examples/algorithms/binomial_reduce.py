@@ -7,8 +7,7 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 cxlemu run --algorithm examples/algorithms/binomial_reduce.py:binomial_reduce
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("reduce", fold_order="uniform")

@@ -8,8 +8,8 @@ Source: Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-al
 cxlemu run --algorithm examples/algorithms/bruck_all_gather.py:bruck_all_gather
 """
 
-from collectives.builder import Builder, Chunk
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
+from collectives.builder import Chunk
 from cxlemu.plan import Operand
 
 

@@ -7,8 +7,7 @@ Source: Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-al
 cxlemu run --algorithm examples/algorithms/bruck_all_to_all.py:bruck_all_to_all
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("all_to_all")

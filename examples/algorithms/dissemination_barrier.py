@@ -7,8 +7,7 @@ Source: Hensgen, Finkel, Manber, Two algorithms for barrier synchronization, IJP
 cxlemu run --algorithm examples/algorithms/dissemination_barrier.py:dissemination_barrier
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("barrier")

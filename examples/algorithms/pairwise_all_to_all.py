@@ -8,8 +8,7 @@ pairs are those of a round-robin tournament, so that any N will do.
 cxlemu run --algorithm examples/algorithms/pairwise_all_to_all.py:pairwise_all_to_all
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("all_to_all")

@@ -11,8 +11,8 @@ Source: Rabenseifner, Optimization of collective reduction operations, ICCS 2004
 cxlemu run --algorithm examples/algorithms/rabenseifner_all_reduce.py:rabenseifner_all_reduce
 """
 
-from collectives.builder import Builder, Chunk
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
+from collectives.builder import Chunk
 
 GIVEN, RESULT = 0, 1  # blocks: parts of the vector that peers fold, parts of the result that they get
 

@@ -10,8 +10,7 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 cxlemu run --algorithm examples/algorithms/recursive_doubling_all_reduce.py:recursive_doubling_all_reduce
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("all_reduce", fold_order="uniform")

@@ -6,8 +6,7 @@ Source: Chan, Heimlich, Purkayastha, van de Geijn, Collective communication: the
 cxlemu run --algorithm examples/algorithms/ring_all_gather.py:ring_all_gather
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("all_gather")

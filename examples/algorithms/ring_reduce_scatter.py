@@ -7,8 +7,7 @@ Source: Chan, Heimlich, Purkayastha, van de Geijn, Collective communication: the
 cxlemu run --algorithm examples/algorithms/ring_reduce_scatter.py:ring_reduce_scatter
 """
 
-from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives import Builder, algorithm
 
 
 @algorithm("reduce_scatter", fold_order="uniform")

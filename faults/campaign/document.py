@@ -6,7 +6,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from cxlemu import __version__
+from cxlemu.version import __version__
 from faults.campaign.run import Finding, Result
 
 # XML 1.0 has no other control characters, and no lone surrogates.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from cxlemu import __version__
 from cxlemu.errors import CxlemuError
+from cxlemu.version import __version__
 from faults.campaign.replay import picture
 from faults.campaign.run import Finding, Result
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cxlemu import __version__
 from cxlemu.cli.output import write_json
+from cxlemu.version import __version__
 from faults.campaign.calls_token import token_of
 from faults.lockstep.schedule import to_json
 from faults.mutate.cases import Case

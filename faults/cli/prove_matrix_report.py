@@ -15,10 +15,10 @@ from rich.markup import escape
 
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import REGION_BYTES
-from cxlemu import __version__
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.output import write_json
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from faults.cli.prove_report import again_with, bar_on, out_for, shown_of, violation_as_dict
 from faults.lockstep.counterexample import Counterexample
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered, numbers

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collectives.checking.oracle import check_exact
 from collectives.sweep.sweep import Case as CollectiveCase
-from cxlemu import __version__
 from cxlemu.cli.console import console
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from faults.campaign.calls_token import POOL_BYTES_MAX, token_of
 from faults.lockstep.counterexample import Counterexample, witness
 from faults.lockstep.schedule import to_json

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from cxlemu.errors import name_numbers
 from cxlemu.memory import MemorySpec
+from cxlemu.version import __version__
 from faults.protocols.rank import Ending, How
 from faults.protocols.run import Run
 

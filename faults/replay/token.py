@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cxlemu import __version__
 from cxlemu.errors import TokenError
+from cxlemu.version import __version__
 
 PREFIX = "cxl1."
 TOKEN_CHARS_MAX = 1 << 20

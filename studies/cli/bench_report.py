@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu import __version__
 from cxlemu.cli.output import write_json
 from cxlemu.plan import Call
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from studies.peers.callgrind import Counted
 from studies.peers.compare import Comparison, Machine
 from studies.peers.find import MPIS

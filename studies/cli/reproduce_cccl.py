@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from collectives.algorithms.nccl import SLICE_BYTES
-from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from studies.cli.reproduce_plot import PICTURES, pictures
 from studies.cli.reproduce_table import check_directory, table_of
 from studies.published.cccl import AVERAGES, FITTED_ON, GROUPED, REDUCING, VARIANTS, Reproduction

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
+from cxlemu.version import __version__
 from studies.cli.reproduce_flux_plot import PICTURES, pictures
 from studies.cli.reproduce_table import check_directory, table_of
 from studies.published.flux import (

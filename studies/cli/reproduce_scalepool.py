@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, write_json, write_output
 from cxlemu.topology.provenance import KINDS
+from cxlemu.version import __version__
 from studies.cli.reproduce_scalepool_plot import PICTURES, pictures
 from studies.cli.reproduce_table import check_directory, table_of
 from studies.published.rows import MISS, Row

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from collectives.cli.run import Names
-from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import BytesParam, format_bytes
+from cxlemu.version import __version__
 from studies.cli.bench_plot import pyplot
 from studies.cli.simulate_memory_plot import draw
 from studies.tiering.policies import POLICIES

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu import __version__
 from cxlemu.chakra.workload import load
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.output import check_json_file, check_output, read_json, write_json, write_output
@@ -20,6 +19,7 @@ from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from studies.traces import Called, Replay, replay
 
 EVENTS_MAX = 300_000

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.cli.simulate_failures import failed_ways
-from cxlemu import __version__
 from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
@@ -22,6 +21,7 @@ from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS, Standings
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from studies.training.durations import LEVELS
 from studies.training.language_model import LanguageModel
 from studies.training.machine import Machine

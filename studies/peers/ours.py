@@ -13,12 +13,12 @@ from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
 from collectives.sweep.defaults import REGION_BYTES
-from cxlemu import __version__
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
+from cxlemu.version import __version__
 from cxlemu.world import RankContext, launch
 from studies.peers.worker import Buffers, Call, Repeated, allocate, die_with_parent, serve
 

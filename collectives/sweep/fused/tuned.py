@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collectives.fused.choice import Choice, Operator
 from collectives.sweep.fused.tuner import Tuned
-from cxlemu import __version__
 from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
 from cxlemu.plan.kernels import DIMENSION_MAX
 from cxlemu.topology import Accelerator, Topology
+from cxlemu.version import __version__
 
 FILE_BYTES_MAX = 1 << 22
 FILES_ARE = "a file that --tuned wrote"
