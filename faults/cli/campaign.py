@@ -18,7 +18,7 @@ from cxlemu.plan.checksums import INTEGRITIES
 from cxlemu.units import BytesParam
 from cxlemu.world.signals import stops_exit
 from faults.campaign.document import as_json, as_junit
-from faults.campaign.executors import NAMES, cores, executor_for
+from faults.campaign.executors import NAMES, cores, executors
 from faults.campaign.journal import Journal
 from faults.campaign.page import page
 from faults.campaign.run import Result, Runner
@@ -132,8 +132,8 @@ def command(
     sweep = spec.sweep(seeds)
     campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
     workers = jobs or cores()
-    make = executor_for(executor, workers, scheduler)
     with ExitStack() as stack:
+        make = stack.enter_context(executors(executor, workers, scheduler))
         journal = stack.enter_context(Journal(resume, campaign)) if resume else None
         screen = stack.enter_context(Screen(len(sweep), workers, executor))
         stack.enter_context(stops_exit())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -467,3 +468,4 @@ def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
     (finding,) = json.loads(out.read_text())["findings"]
     assert (finding["kind"], finding["count"]) == ("wrong bytes", 2)
     assert finding["case"]["nbytes"] == 1
+    assert not multiprocessing.active_children()  # the cluster ends with the campaign

@@ -638,6 +638,7 @@ def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> No
         assert (native.finding.kind, native.finding.thread) == (reference.finding.kind, reference.finding.thread)
 
 
+@pytest.mark.deep(rows=lambda file: file.stem in ("bakery", "peterson"))  # all that may come after a replay is much
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
 def test_the_known_bugs_are_found_and_their_repairs_exhausted(file: Path) -> None:
     broken = cxlemu("explore", f"{file}:broken")
