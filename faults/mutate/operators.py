@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Group, Instruction, Kind, Op, Plan
+from cxlemu.plan import Group, Instruction, Kind, Op, Plan, RankPart
 from faults.prove.rounds import rounds_of
 
 WAITS = (Op.WAIT, Op.WAIT_DATA)
@@ -235,7 +235,7 @@ def _after(place: Place) -> Iterator[tuple[int, Instruction]]:
 def _without_round(place: Place) -> Mutations:
     """Made once for each round of a rank: where its first stream that has a part in it begins that."""
     streams = place.plan.part(place.rank).streams
-    rounds = [rounds_of(stream.records, place.plan.layout.slots).clip(0).tolist() for stream in streams]
+    rounds = _rounds(place.plan, place.rank)
     number = rounds[place.stream][place.at]
     if number in rounds[place.stream][: place.at] or any(number in its for its in rounds[: place.stream]):
         return
@@ -245,6 +245,18 @@ def _without_round(place: Place) -> Mutations:
         if number in rounds[s]
     }
     yield f"round={number}", Mutation(left)
+
+
+_KNOWN: dict[str, tuple[RankPart, list[list[int]]]] = {}  # the part that was asked about last
+
+
+def _rounds(plan: Plan, rank: int) -> list[list[int]]:
+    """Of every instruction of every stream of a rank; its instructions are asked for one after another."""
+    part = plan.part(rank)
+    if "last" not in _KNOWN or _KNOWN["last"][0] is not part:
+        found = [rounds_of(stream.records, plan.layout.slots).clip(0).tolist() for stream in part.streams]
+        _KNOWN["last"] = (part, found)
+    return _KNOWN["last"][1]
 
 
 _ALL, _LINES, _FOLDS = frozenset(Op), frozenset(LINES), frozenset(FOLDS)

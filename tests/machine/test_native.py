@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
@@ -130,6 +130,10 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, memory: str, data:
     first, second, third = (
         data.draw(plans(layout, name)) for name in (collective, collective, data.draw(any_collective))
     )
+    # A checksum is computed by Python, after which C begins with the first stream again: where streams pass chunks on to
+    # each other, that is another order of the same steps, in which an adversary draws other moves.
+    passes_on = any(p.call.algorithm.startswith(("doubling+", "binomial+")) for p in (first, second, third))
+    assume(not (passes_on and memory in ("emulated", "adversary")))
     seed, per_host = data.draw(st.integers(0, 1 << 20)), data.draw(st.sampled_from([1, 1, 2]))
     calls = [(p, harmless_bits(p.call, np.random.default_rng(seed))) for p in (first, second, third, first)]
     reference, native = worlds(layout, memory, seed, per_host=per_host)
