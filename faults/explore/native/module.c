@@ -262,6 +262,7 @@ static bool begin_rows(search *s, const outside *o) {
 /* -- findings */
 
 static PyObject *schedule_to(search *s, uint32_t state) {
+    if (s->current == NULL) return PyList_New(0); /* in trouble before there was a state */
     if (!search_retrace(s, state)) return PyErr_NoMemory();
     const trail *t = &s->trail;
     PyObject *moves = PyList_New(t->count);
