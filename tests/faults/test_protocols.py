@@ -559,6 +559,7 @@ def test_processes_meet_on_memory_that_is_not_emulated(backend: str, tmp_path: P
     assert hidden in done.output
 
 
+@pytest.mark.deep(rows=lambda file: file.stem not in ("ring_queue", "early_ready"))
 @pytest.mark.parametrize("file", SHOWN_BY_RUNS, ids=lambda file: file.stem)
 def test_known_bugs_show_with_the_command_that_their_file_has(file: Path) -> None:
     """With the one that executes them; the other one is test_explore's."""
@@ -621,6 +622,7 @@ def test_ranks_of_a_launcher_run_a_protocol(tmp_path: Path) -> None:
     assert len(document["runs"]) == 5
 
 
+@pytest.mark.deep(rows=lambda how: how == "threads")
 @pytest.mark.parametrize("how", ["processes", "threads"])
 def test_ctrl_c_leaves_nothing_behind(how: str, tmp_path: Path) -> None:
     said = tmp_path / "said.json"
