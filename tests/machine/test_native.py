@@ -131,7 +131,7 @@ def test_the_same_calls_leave_the_same_bytes(collective: str, memory: str, data:
         data.draw(plans(layout, name)) for name in (collective, collective, data.draw(any_collective))
     )
     # Not explained yet: with checksums, plans whose streams pass chunks on to each other had the same bytes, but an
-    # adversary that drew other moves. Perhaps C begins with the first stream again after a COMPUTE that Python executes.
+    # adversary that drew other moves. Perhaps C begins with the first stream again after a COMPUTE of Python.
     passes_on = any(p.call.algorithm.startswith(("doubling+", "binomial+")) for p in (first, second, third))
     assume(not (passes_on and memory in ("emulated", "adversary")))
     seed, per_host = data.draw(st.integers(0, 1 << 20)), data.draw(st.sampled_from([1, 1, 2]))
