@@ -23,9 +23,10 @@ from faults.campaign.journal import Journal
 from faults.campaign.judge import Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
 from faults.campaign.shrink import Shrunk, shrink
-from faults.campaign.spec import Sweep
+from faults.campaign.spec import Spec, Sweep
 from faults.replay.token import Token
 
+FIRST_SHRINK_BUDGET_S = 10.0  # in a test, where somebody waits for it
 CASES_A_WORKER = 4
 TICK_S = 0.2
 SCENARIO = "case"  # the kind of its tokens
@@ -253,3 +254,36 @@ class Runner:
             if first is not finding:
                 first.count += finding.count
                 self._result.found[key] = first
+
+
+class CheckFailed(AssertionError):
+    """A case of `check` failed.
+
+    Attributes:
+        finding: the failure, made small.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"{finding.judgement.detail}\nsmallest: {finding.smallest}\nagain: {finding.command}")
+        self.finding = finding
+
+
+def check(spec: Spec, *, seeds: int, seed: int) -> None:
+    """Run a small campaign inside a test, in this process; the first failure ends it.
+
+    Args:
+        spec: what to sweep over.
+        seeds: how many seeds each case is tried with.
+        seed: the first of them.
+
+    Raises:
+        CheckFailed: a case failed.
+        ArgumentError, ConfigError: a case cannot run, as `Spec.sweep` raises them.
+    """
+    for case in spec.sweep(seeds):
+        script = case.script.model_copy(update={"seed": seed + case.script.seed})
+        case = case.model_copy(update={"script": script})
+        found = judge(case)
+        if found.fails:
+            shrunk = shrink(case, found, budget_s=FIRST_SHRINK_BUDGET_S)
+            raise CheckFailed(Finding(shrunk.judgement, case, shrunk.case, 1, shrunk.tried, shrunk.done))

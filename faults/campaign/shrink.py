@@ -2,22 +2,24 @@
 
 Smaller is what a person would rather read. A candidate counts only when it fails in the same way, of the same kind and
 in the same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of
-things to try is fixed, so that the same case shrinks to the same case.
+things to try is fixed, so that the same case shrinks to the same case. Faults and schedules shrink by delta debugging
+(Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, IEEE TSE 2002).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from cxlemu.errors import CxlemuError, InputError
 from cxlemu.plan import DTYPES
 from faults.campaign.case import Case
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.minimize import fewer, smaller
 from faults.inject.script import Fault
 from faults.lockstep.schedule import Move, to_json
+
+T = TypeVar("T")
 
 BUDGET_S = 20.0
 SCHEDULE_MOVES_MAX = 20_000  # longer ones are left to their seed
@@ -155,3 +157,40 @@ def _simpler_faults(fault: Fault) -> Iterator[Fault]:
         yield fault.model_copy(update={"when": when.model_copy(update={"call": call})})
     for instruction in _below(when.instruction, 0):
         yield fault.model_copy(update={"when": when.model_copy(update={"instruction": instruction})})
+
+
+# --- delta debugging -------------------------------------------------------------------------------------------------
+
+
+def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Some of the items, in their order, with which it still fails, and from which no single one can be taken.
+
+    ``fails`` is asked about sequences that are shorter than those it said yes to, and about no other.
+    """
+    kept, pieces = list(items), 1
+    while kept:
+        size = -(-len(kept) // pieces)
+        for at in range(0, len(kept), size):
+            candidate = kept[:at] + kept[at + size :]
+            if fails(candidate):
+                kept, pieces = candidate, max(pieces - 1, 1)
+                break
+        else:
+            if size == 1:
+                break
+            pieces = min(2 * pieces, len(kept))
+    return kept
+
+
+def smaller(value: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool]) -> T:
+    """Follow ``simpler``, which names the boldest simplifications of a value first, as long as it still fails.
+
+    Every value that it names must be simpler than the one it was asked about, or this does not end.
+    """
+    while True:
+        for candidate in simpler(value):
+            if fails(candidate):
+                value = candidate
+                break
+        else:
+            return value

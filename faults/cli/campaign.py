@@ -17,10 +17,9 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan.checksums import INTEGRITIES
 from cxlemu.units import BytesParam
 from cxlemu.world.signals import stops_exit
-from faults.campaign.document import as_json, as_junit
 from faults.campaign.executors import NAMES, cores, executors
 from faults.campaign.journal import Journal
-from faults.campaign.page import page
+from faults.campaign.report import as_json, as_junit, page
 from faults.campaign.run import Result, Runner
 from faults.campaign.spec import Spec
 from faults.cli.campaign_report import Screen

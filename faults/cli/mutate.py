@@ -16,7 +16,7 @@ from cxlemu.cli.output import check_json_file
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.plan.checksums import INTEGRITIES
 from cxlemu.world.signals import stops_exit
-from faults.campaign.workers import Workers
+from faults.campaign.executors import Workers
 from faults.cli.mutate_report import MutateReport, print_one
 from faults.cli.ranks import RanksParam
 from faults.mutate import operators

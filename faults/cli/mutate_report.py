@@ -15,12 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cxlemu.cli.output import write_json
 from cxlemu.version import __version__
-from faults.campaign.calls_token import token_of
 from faults.lockstep.schedule import to_json
 from faults.mutate.cases import Case
 from faults.mutate.operators import FAR, OPERATORS
 from faults.mutate.sweep import Row, equivalent, killed, survived
 from faults.mutate.trial import Fate, Judgement, Trial
+from faults.replay.calls import token_of
 from faults.replay.token import Token
 
 COLUMNS = ("mutants", "killed", "confirmed", "equivalent", "survived")

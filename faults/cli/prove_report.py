@@ -19,12 +19,12 @@ from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
-from faults.campaign.calls_token import POOL_BYTES_MAX, token_of
 from faults.lockstep.counterexample import Counterexample, witness
 from faults.lockstep.schedule import to_json
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.products import ProductCase
 from faults.prove.proof import FOLD_ORDER, Proof, Violation
+from faults.replay.calls import POOL_BYTES_MAX, token_of
 from faults.verdict import Verdict
 
 Case = CollectiveCase | ProductCase

@@ -1,21 +1,70 @@
-"""Runs what a token describes, once more. Nothing that a token names is executed: code is named by who replays it."""
+"""Runs what a token describes, once more. Nothing that a token names is executed: code is named by who replays it.
+
+There are two kinds of tokens: a campaign's case, replayed here, and calls with a mistake (faults/replay/calls.py).
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from cxlemu.errors import TokenError
-from faults.replay.replayed import Replayed, Replayer
+from cxlemu.errors import ArgumentError, TokenError
+from faults.campaign.case import Case, digest
+from faults.campaign.judge import Judgement, judge
+from faults.campaign.picture import picture
+from faults.replay.calls import replay_calls
+from faults.replay.replayed import Replayed
 from faults.replay.token import Token
-
-# The kind of a token -> the module with ``replay(body, algorithm) -> Replayed`` for it, imported when needed.
-KINDS = {"case": "faults.campaign.replay", "calls": "faults.campaign.calls_token"}
 
 
 def replay(token: Token, algorithm: str | None = None) -> Replayed:
-    """``algorithm`` is the FILE.py:function that stands for the one that the token names. Raises TokenError for a kind
-    that is not known here, and InputErrors for what cannot run."""
-    if token.kind not in KINDS:
-        raise TokenError(f"this token is of a kind {token.kind!r}, known here are {', '.join(KINDS)}: update cxlemu")
-    replayer: Replayer = import_module(KINDS[token.kind]).replay
-    return replayer(token.body, algorithm)
+    """Run what a token describes, here.
+
+    Args:
+        token: of a campaign, of ``cxlemu prove`` or of ``cxlemu mutate``.
+        algorithm: the ``FILE.py:function`` that stands for the one that the token names; it is executed.
+
+    Raises:
+        TokenError: the token is of another version, or of a kind that is not known here.
+        ArgumentError: an algorithm is missing, or given where the token names none.
+        InputError: the token's case cannot run here.
+    """
+    if token.kind not in REPLAYERS:
+        known = ", ".join(REPLAYERS)
+        raise TokenError(f"this token is of a kind {token.kind!r}, known here are {known}: update cxlemu")
+    return REPLAYERS[token.kind](token.body, algorithm)
+
+
+def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
+    """Raises TokenError, and ArgumentError for an algorithm that is missing, or given where there is none."""
+    found = body.get("found")
+    if body.keys() != {"case", "found"} or not isinstance(found, dict):
+        raise TokenError("a token of this kind holds a case and what was found, this one does not: update cxlemu")
+    case, before = Case.parse(body["case"]), Judgement.of(found)
+    remarks = []
+    if case.algorithm is not None:
+        if algorithm is None:
+            raise ArgumentError(
+                f"this failure is of an algorithm of somebody's own, {case.algorithm!r}: say which file may be "
+                f"executed for it with --algorithm FILE.py:function"
+            )
+        if digest(algorithm) != case.algorithm_sha256:
+            remarks.append(f"{algorithm} is not the file that failed: its contents differ")
+        case = case.model_copy(update={"algorithm": algorithm})
+    elif algorithm is not None:
+        raise ArgumentError("this failure is of an algorithm that cxlemu ships: leave out --algorithm")
+    now = judge(case.check())
+    if case.launch != "lockstep":
+        remarks.append(f"ranks as {case.launch} take their own time: it may take a few tries")
+    return Replayed(str(case), _words(before), _words(now), tuple(remarks), lambda: picture(case))
+
+
+def _words(judgement: Judgement) -> str:
+    return f"{judgement.kind}: {judgement.detail}" if judgement.fails else ""
+
+
+# The kind of a token -> what replays its body.
+REPLAYERS: dict[str, Callable[[Mapping[str, Any], str | None], Replayed]] = {
+    "case": replay_case,
+    "calls": replay_calls,
+}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """``what`` was replayed, ``before`` what came of it then, and ``now``; empty words stand for no failure.
+    """How a failure fared in a replay.
 
-    ``remarks`` are reasons why the two may differ. ``picture`` draws an SVG, where there is something to draw.
+    Attributes:
+        what: the calls that were replayed, in words.
+        before: the failure that the token holds; empty where there was none.
+        now: the failure of this replay; empty where there is none.
+        remarks: reasons why the two may differ.
+        picture: draws an SVG, or gives None where there is nothing to draw.
     """
 
     what: str
@@ -23,6 +27,3 @@ class Replayed:
     @property
     def same(self) -> bool:
         return self.before == self.now
-
-
-Replayer = Callable[[Mapping[str, Any], str | None], Replayed]

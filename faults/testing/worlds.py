@@ -152,7 +152,7 @@ class Worlds:
 
     def check(self, collective: str, variant: str = "every", **sizes: int) -> None:
         """Shipped algorithms in random interleavings, nature disturbing every cache: ``ranks=3``, ``nbytes=600`` as of
-        `cxlemu run`, ``seeds=20``. Raises `faults.campaign.once.WentWrong`, with the smallest failure's token.
+        `cxlemu run`, ``seeds=20``. Raises `faults.campaign.run.CheckFailed`, with the smallest failure's token.
         """
         self._check({"collectives": (collective,), "variants": (variant,)}, **sizes)
 
@@ -161,10 +161,10 @@ class Worlds:
         self._check({"algorithms": (algorithm,)}, **sizes)
 
     def _check(self, what: dict[str, Any], *, ranks: int = 3, nbytes: int = 600, seeds: int = 20) -> None:
-        from faults.campaign import once, spec  # only here: most tests have no use for them
+        from faults.campaign import run, spec  # only here: most tests have no use for them
 
         shape = {"ranks": (ranks,), "sizes": (nbytes,), "launches": ("lockstep",), "kinds": (spec.NATURE,)}
-        once.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
+        run.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
 
     def history(self) -> list[str]:
         """The worlds so far, a line each."""

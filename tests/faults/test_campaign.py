@@ -21,12 +21,12 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from faults.campaign.case import Case
+from faults.campaign.executors import Workers
+from faults.campaign.explain import story
 from faults.campaign.judge import Judgement, executed, judge
 from faults.campaign.run import Judged, Runner, judged
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
-from faults.campaign.tell import story
-from faults.campaign.workers import Workers
 from faults.replay.token import Token, parse
 from tests.helpers.tiers import PATIENT_S
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from cxlemu.errors import ArgumentError, ConfigError, TokenError
 from faults.campaign.case import Case
 from faults.campaign.journal import Journal
-from faults.campaign.minimize import fewer, smaller
-from faults.campaign.shrink import simpler
+from faults.campaign.shrink import fewer, simpler, smaller
 from faults.campaign.spec import Spec
 from tests.helpers.tiers import examples
 

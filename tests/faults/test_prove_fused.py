@@ -17,13 +17,13 @@ from cxlemu.errors import ContractError
 from cxlemu.plan import Frame, Instruction, Kernel, Layout, Op, Plan, RankPart, encode
 from cxlemu.plan.kernels import KERNELS, KernelKind
 from cxlemu.plan.rules import findings
-from faults.campaign.calls_token import token_of
 from faults.explore.plans import explore_plan
 from faults.mutate.cases import WIDE, Case, plan_of
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.sweep import is_needless
 from faults.mutate.trial import Fate, Trial
 from faults.prove import Proof, prove, prove_calls
+from faults.replay.calls import token_of
 from faults.verdict import Verdict
 
 

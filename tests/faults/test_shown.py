@@ -10,12 +10,12 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from cxlemu.plan import Op
-from faults.campaign.calls_token import token_of
 from faults.lockstep.counterexample import Kind
 from faults.lockstep.orders import hasty
 from faults.mutate.cases import Case
 from faults.mutate.mutants import Mutant, apply
 from faults.mutate.trial import Trial
+from faults.replay.calls import token_of
 from faults.replay.token import Token, parse
 
 

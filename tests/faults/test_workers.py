@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.campaign.workers import Workers
+from faults.campaign.executors import Workers
 from tests.helpers.tiers import PATIENT_S
 
 WORKERS = 2

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from html import escape
 from textwrap import wrap
 
-from faults.campaign.story import Event, Held, Story
+from faults.campaign.case import Case
+from faults.campaign.explain import Event, Held, Story, story
+from faults.campaign.judge import executed
+from faults.campaign.record import Execution
 
 LEFT, TOP, RIGHT, LEGEND = 64, 128, 110, 640
 COLUMN, ROW, BAND, BOX = 270, 46, 10, 30
@@ -25,6 +28,25 @@ text{fill:#1b1f24}.head{font-weight:bold;font-size:14px}.small{font-size:10px;fi
 .wrong{fill:#ffe3e3;stroke:#d1242f;stroke-width:2.5}.red{fill:#c4161c;font-weight:bold}
 .bell{stroke:#5b6570;stroke-dasharray:5 4;fill:none}.gap{stroke:#c9d0d7;stroke-dasharray:1 4}
 """
+
+
+def picture(case: Case) -> str | None:
+    """Draw a case's wrong read or deadlock; this executes the case again.
+
+    Returns:
+        An SVG, or None where nothing is wrong, or where ranks are not in lockstep.
+    """
+    return drawn(executed(case)) if case.launch == "lockstep" else None
+
+
+def drawn(execution: Execution) -> str | None:
+    """Draw the first wrong read of an execution or, where there is none, the wait that never ends.
+
+    Returns:
+        An SVG, or None where neither happens.
+    """
+    told = story(execution)
+    return None if told is None else svg(told)
 
 
 def svg(story: Story) -> str:

@@ -21,10 +21,10 @@ from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call, Gemm, InHeap, Layout, Plan
 from cxlemu.topology.fields import Model
 from faults.campaign.case import digest
+from faults.campaign.picture import drawn
 from faults.campaign.record import Execution
-from faults.campaign.tell import drawn
 from faults.lockstep.counterexample import Counterexample, Kind, Program
-from faults.lockstep.orders import replay as replayed
+from faults.lockstep.orders import replay
 from faults.lockstep.schedule import MOVES_MAX, from_json, to_json
 from faults.mutate.mutants import Mutant, apply
 from faults.replay.replayed import Replayed
@@ -138,7 +138,7 @@ def token_of(
     return Token(KIND, body)
 
 
-def replay(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
+def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     """Raises TokenError, and InputErrors for what cannot run here."""
     try:
         parsed = Body.model_validate(body)
@@ -158,7 +158,7 @@ def replay(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     program = Program.of(meant)
     for right, plan in zip(meant, plans, strict=True):
         program = program if plan is right else program.with_plan(right, plan)
-    shown = program.run(replayed(from_json(parsed.moves)))
+    shown = program.run(replay(from_json(parsed.moves)))
     execution = Execution(
         layout,
         list(zip(plans, program.inputs, strict=True)),
