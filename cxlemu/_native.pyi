@@ -41,7 +41,7 @@ class Program:
     def stop(self, stream: int, at: int) -> None: ...
     def modelled_ns(self, stream: int) -> int | None: ...
 
-class Ring:
+class Sequencer:
     epoch: int
     calls: int
     tag: int
@@ -64,7 +64,7 @@ class Operation:
     cookie: Any
     def __init__(
         self,
-        ring: Ring,
+        ring: Sequencer,
         program: Program,
         rounds: int,
         digest: int,
@@ -77,8 +77,8 @@ class Operation:
     def __call__(self) -> Any: ...
     def run(self) -> Any: ...
 
-class Calls:
-    def __init__(self, miss: Callable[..., Any], heap: Bytes) -> None: ...
+class DispatchCache:
+    def __init__(self, slow_path: Callable[..., Any], heap: Bytes) -> None: ...
     def __call__(
         self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, async_op: bool, /
     ) -> Any: ...
@@ -91,7 +91,7 @@ class Verb:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: DispatchCache,
         method: Callable[..., Any],
         parameters: tuple[str, ...],
         positional: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, Ways
+from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, TwoLevelEstimate
 from collectives.builder import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
@@ -25,7 +25,13 @@ class Choice(NamedTuple):
 
 
 def choose(
-    collective: str, nbytes: int, ranks: int, *, in_pool: bool = False, ways: Ways | None = None, dtype: str = ""
+    collective: str,
+    nbytes: int,
+    ranks: int,
+    *,
+    in_pool: bool = False,
+    ways: TwoLevelEstimate | None = None,
+    dtype: str = "",
 ) -> Choice:
     """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.heap made.
 

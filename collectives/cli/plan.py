@@ -18,7 +18,7 @@ from rich.table import Table
 
 from collectives.algorithms.catalog import build, load_plan, recipe, variants
 from collectives.algorithms.choose import choose
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
@@ -93,7 +93,7 @@ class Wanted:
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
         if self.variant != "auto":
             return recipe(collective, self.variant)
-        ways = Ways.of(Topology.load(self.config), self.ranks)
+        ways = TwoLevelEstimate.of(Topology.load(self.config), self.ranks)
         return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways, dtype=self.dtype).variant)
 
 

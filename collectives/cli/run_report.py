@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.cli.run_pace import lateness, paced
 from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, Measured, Paced, Row, Sweep, row
@@ -63,7 +63,7 @@ class Report:
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)
         two_levels = not setup.memory.backend.on_devices and sweep.integrity is None
-        self._ways = Ways.of(setup.topology, setup.ranks) if two_levels else None
+        self._ways = TwoLevelEstimate.of(setup.topology, setup.ranks) if two_levels else None
         self._json_file = None if silent else json_file
         self._verbose = verbose
         self._seen: list[dict[int, Measured]] = [{} for _ in self._cases]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from collectives.algorithms.choose import Choice
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.communicator import groups, revocation
 from collectives.communicator.arrays import Array
@@ -122,12 +122,12 @@ class Communicator(Verbs, Products):
             layout=layout,
             base=ring.at,
             heap=self.heap,
-            ways=Ways.of(context.topology, self.size) if two_levels else None,
+            ways=TwoLevelEstimate.of(context.topology, self.size) if two_levels else None,
             integrity=integrity,
             tenancy=context.tenancy,
         )
         self.persistent = Persistent(self.rank, self.size, self._prepare, self._prepare_product)
-        self._remembered = self._calls = _native.Calls(self._call, self.heap.memory)
+        self._remembered = self._calls = _native.DispatchCache(self._call, self.heap.memory)
         self._install_fast_path(self._remembered)
         if context.tenancy is not None:
             context.tenancy.on_loss(self._runner.close_ring)

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectives.algorithms.catalog import check, recipe
 from collectives.algorithms.choose import Choice, choose
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import SCRATCH
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
@@ -50,7 +50,7 @@ class CallPlanner:
     layout: Layout
     base: int
     heap: SymmetricHeap
-    ways: Ways | None
+    ways: TwoLevelEstimate | None
     integrity: str | None
     tenancy: Tenancy | None
     _permitted: dict[int, Plan] = field(default_factory=dict)

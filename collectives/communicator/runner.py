@@ -48,7 +48,7 @@ class CallRunner:
         self.revoked: RunError | None = None
         self._context, self._layout, self._base, self._board = context, layout, base, board
         self._rank = members.index(context.rank)
-        self.ring = _native.Ring(
+        self.ring = _native.Sequencer(
             ranks=len(members),
             epoch=1,  # doorbells start at 0: nothing is published yet
             tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other rings notice, too

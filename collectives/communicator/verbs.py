@@ -124,7 +124,7 @@ class Verbs:
         """Return when all ranks have called it."""
         return self._calls("barrier", None, None, "none", 0, variant, async_op)
 
-    def _install_fast_path(self, calls: _native.Calls) -> None:
+    def _install_fast_path(self, calls: _native.DispatchCache) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
         for name, its in COLLECTIVES.items():
             method = getattr(self, name)

@@ -14,7 +14,7 @@ import numpy as np
 from collectives import sizes
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import ZERO_COPY
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
@@ -244,7 +244,7 @@ def row(
     checked: bool,
     one_clock: bool = True,
     paced: Paced | None = None,
-    ways: Ways | None = None,
+    ways: TwoLevelEstimate | None = None,
 ) -> Row:
     """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
     are ``paced``, times are the model's. ``ways``: by which the ranks chose.

@@ -30,6 +30,6 @@ Here a topology becomes the tables with which cxlemu/native/cost computes, in C.
 """
 
 from cxlemu.cost.model import CostModel
-from cxlemu.cost.resources import PACE_FIELDS, Resource, bytes_per_ms, duration_ns
+from cxlemu.cost.resources import SERVICE_RATE_FIELDS, Resource, bytes_per_ms, duration_ns
 
-__all__ = ["PACE_FIELDS", "CostModel", "Resource", "bytes_per_ms", "duration_ns"]
+__all__ = ["SERVICE_RATE_FIELDS", "CostModel", "Resource", "bytes_per_ms", "duration_ns"]

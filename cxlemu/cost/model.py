@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.cost.costs import costs_of
-from cxlemu.cost.resources import PACE_DTYPE, Resource, bytes_per_ms
+from cxlemu.cost.link_table import LinkTable
+from cxlemu.cost.resources import SERVICE_RATE_DTYPE, Resource, bytes_per_ms
 from cxlemu.cost.routes import routes_of
-from cxlemu.cost.ways import Ways
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Accelerator, Space, Topology
@@ -70,9 +70,9 @@ class CostModel:
             if group.owner == "ranks":
                 its = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
                 rows["owner_rank"][its] = np.arange(placed)
-        ways = Ways(topology, cards, ranks, rows, resources)
+        links = LinkTable(topology, cards, ranks, rows, resources)
         found, route_of, changes = routes_of(topology, cards, failures)
-        table = ways.table(found)
+        table = links.table(found)
         return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
 
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ class CostModel:
     def tables(self) -> dict[str, Any]:
         """What C takes of it: see cost/tables.h."""
         return {
-            "paces": self.paces(),
+            "service_rates": self.service_rates(),
             "routes": self.routes,
             "route_of": self.route_of,
             "changes_ns": np.array([change.at_ns for change in self.changes], np.int64),
@@ -118,7 +118,7 @@ class CostModel:
             "multiprocessors": self.accelerator.multiprocessors if self.accelerator else 0,
         }
 
-    def paces(self) -> Records:
-        """A row of PACE_DTYPE for each resource."""
+    def service_rates(self) -> Records:
+        """A row of SERVICE_RATE_DTYPE for each resource."""
         rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
-        return np.array(rows, PACE_DTYPE)
+        return np.array(rows, SERVICE_RATE_DTYPE)

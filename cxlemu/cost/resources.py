@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-PACE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
-PACE_DTYPE = np.dtype([(name, "<i8") for name in PACE_FIELDS])
+SERVICE_RATE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
+SERVICE_RATE_DTYPE = np.dtype([(name, "<i8") for name in SERVICE_RATE_FIELDS])
 
 
 class Resource(NamedTuple):

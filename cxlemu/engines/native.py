@@ -40,13 +40,13 @@ check_compiled(
         "DTYPES": len(DTYPES),
     },
 )
-# How a run ends: enum status in native/core.h. ITS_TIME stands in an obstacle instead of a doorbell: the modelled time
-# has not come.
-DONE, IDLE, MISMATCH, KERNEL, HELD, EXHAUSTED, STOPPED, DAMAGED, CLOCKS_HELD, ITS_TIME = (
+# How a run ends: enum status in native/core.h. An obstacle has MODELLED_TIME instead of a doorbell where a stream's
+# modelled time has not come.
+DONE, IDLE, MISMATCH, KERNEL, LOCK_TIMEOUT, OUT_OF_MEMORY, STOPPED, DAMAGED, CLOCKS_TIMEOUT, MODELLED_TIME = (
     _native.CONSTANTS[name]
     for name in (
-        *("DONE", "IDLE", "MISMATCH", "KERNEL", "HELD", "EXHAUSTED"),
-        *("STOPPED", "DAMAGED", "CLOCKS_HELD", "ITS_TIME"),
+        *("DONE", "IDLE", "MISMATCH", "KERNEL", "LOCK_TIMEOUT", "OUT_OF_MEMORY"),
+        *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "MODELLED_TIME"),
     )
 )
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
@@ -130,24 +130,24 @@ class NativeEngine:
                 program.stop(stream, its[following] if following < len(its) else _length(running, stream))
                 if left_out:
                     program.skip(stream)
-            elif status == HELD:
+            elif status == LOCK_TIMEOUT:
                 raise held()
-            elif status == CLOCKS_HELD:
+            elif status == CLOCKS_TIMEOUT:
                 raise DeadlineError(
                     f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped"
                 )
             elif status in (LINK_DOWN, CARD_LOST, POISONED):
                 assert self.through is not None  # only an emulated pool says so
                 raise self.through.failure(status)
-            elif status == EXHAUSTED:
+            elif status == OUT_OF_MEMORY:
                 raise MemoryError("no memory for the non-temporal stores of an emulated host")
             else:
                 if [o[:2] for o in found] != [o[:2] for o in before]:
                     since = time.monotonic() - LOOK_NS / 1e9
                 before = found
                 blocked = [_blocked(running, *obstacle) for obstacle in found if _length(running, obstacle[0])]
-                its_time = any(doorbell == ITS_TIME for _, _, doorbell, _, _ in found)  # then it waits for nobody's
-                waited_s = 0.0 if its_time else time.monotonic() - since
+                paced = any(doorbell == MODELLED_TIME for _, _, doorbell, _, _ in found)  # then it waits for no peer
+                waited_s = 0.0 if paced else time.monotonic() - since
                 if watch is not None:
                     watch(running, blocked, waited_s)
                 if waited_s > deadline_s:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from cxlemu import _virtual
 from cxlemu.compiled import check_compiled
-from cxlemu.cost import PACE_FIELDS, CostModel, Resource
+from cxlemu.cost import SERVICE_RATE_FIELDS, CostModel, Resource
 from cxlemu.cost.compute import kernel_costs
-from cxlemu.cost.ways import HOPS_MAX
+from cxlemu.cost.link_table import HOPS_MAX
 from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, DeadlockError, PlanError
@@ -36,7 +36,10 @@ OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_WAY = (
     _virtual.CONSTANTS[name] for name in ("OVER", "DEADLOCK", "BAD_RECORD", "TOO_LONG", "NO_WAY")
 )
 
-RESOURCE_FIELDS = (*PACE_FIELDS, "free_ns", "uses", "bytes", "busy_ns", "queue_ns", "transfer", "load", "start_ns")
+RESOURCE_FIELDS = (
+    *SERVICE_RATE_FIELDS,
+    *("free_ns", "uses", "bytes", "busy_ns", "queue_ns", "transfer", "load", "start_ns"),
+)
 RESOURCE_DTYPE = np.dtype([(name, "<i8") for name in RESOURCE_FIELDS])
 OP_DTYPE = np.dtype([("count", "<i8"), ("ns", "<i8"), ("queue_ns", "<i8")])
 EXECUTED_DTYPE = np.dtype(

@@ -8,7 +8,7 @@ static place place_of(const region *r, int64_t granules, int64_t granule, int64_
                    granules + granule / r->cards * r->granularity_bytes + within};
 }
 
-int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found) {
+int address_runs(const program *p, const operand *o, int64_t nbytes, card_run *found) {
     const region *r = &p->regions[o->id];
     const int64_t size = r->granularity_bytes, granules = granules_at(p, o), begin = r->start + o->offset,
                   end = begin + nbytes;
@@ -37,7 +37,7 @@ int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found)
     return count;
 }
 
-int extents_of(const program *p, const operand *o, int64_t nbytes, card_extent *found) {
+int address_extents(const program *p, const operand *o, int64_t nbytes, card_extent *found) {
     const region *r = &p->regions[o->id];
     const int64_t size = r->granularity_bytes, granules = granules_at(p, o), begin = r->start + o->offset,
                   end = begin + nbytes;

@@ -65,9 +65,9 @@ static inline int64_t granules_at(const program *p, const operand *o) {
 static inline uint8_t *bytes_at(const program *p, place where) { return p->cards[where.card] + where.offset; }
 
 /* AddressMap.runs: a broken first granule, one run per card, a broken last granule. At most MAX_RUNS; returns how many. */
-int runs_of(const program *p, const operand *o, int64_t nbytes, card_run *found);
+int address_runs(const program *p, const operand *o, int64_t nbytes, card_run *found);
 
 /* AddressMap.extents: at most one per card, in the order of their first bytes; returns how many. */
-int extents_of(const program *p, const operand *o, int64_t nbytes, card_extent *found);
+int address_extents(const program *p, const operand *o, int64_t nbytes, card_extent *found);
 
 #endif

@@ -27,7 +27,7 @@ static void copy_lines(uint8_t *to, const uint8_t *from, int64_t first, int64_t 
     copy(to + first * LINE_BYTES, from + first * LINE_BYTES, (last - first) * LINE_BYTES);
 }
 
-void strided_take(uint8_t *into, strided from, int64_t at, int64_t nbytes) {
+void cache_take_strided(uint8_t *into, strided from, int64_t at, int64_t nbytes) {
     for (int64_t done = 0, piece; done < nbytes; done += piece) {
         const int64_t within = (at + done) % from.block_bytes;
         piece = from.block_bytes - within < nbytes - done ? from.block_bytes - within : nbytes - done;
@@ -35,7 +35,7 @@ void strided_take(uint8_t *into, strided from, int64_t at, int64_t nbytes) {
     }
 }
 
-void strided_give(strided into, int64_t at, const uint8_t *from, int64_t nbytes) {
+void cache_give_strided(strided into, int64_t at, const uint8_t *from, int64_t nbytes) {
     for (int64_t done = 0, piece; done < nbytes; done += piece) {
         const int64_t within = (at + done) % into.block_bytes;
         piece = into.block_bytes - within < nbytes - done ? into.block_bytes - within : nbytes - done;
@@ -136,7 +136,7 @@ void cache_store(card_cache *c, int64_t offset, strided from, int64_t nbytes) {
     const int64_t first = offset / LINE_BYTES, last = (offset + nbytes + LINE_BYTES - 1) / LINE_BYTES;
     if (offset % LINE_BYTES) fetch(c, first, first + 1);
     if ((offset + nbytes) % LINE_BYTES) fetch(c, last - 1, last);
-    strided_take(c->data + offset, from, 0, nbytes);
+    cache_take_strided(c->data + offset, from, 0, nbytes);
     THEN();
     memset(c->state + first, PRESENT | DIRTY, (size_t)(last - first));
 }
@@ -149,14 +149,14 @@ void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nb
     }
     const int64_t head = first * LINE_BYTES - offset, whole = (last - first) * LINE_BYTES;
     land(c, first, last);
-    strided_take(c->posted + first * LINE_BYTES, from, head, whole);
+    cache_take_strided(c->posted + first * LINE_BYTES, from, head, whole);
     THEN();
     memset(c->pending + first, 1, (size_t)(last - first));
     memset(c->state + first, FLUSHED, (size_t)(last - first));
     uint8_t ends[LINE_BYTES];
-    strided_take(ends, from, 0, head);
+    cache_take_strided(ends, from, 0, head);
     cache_store(c, offset, (strided){ends, LINE_BYTES, 0}, head);
-    strided_take(ends, from, head + whole, nbytes - head - whole);
+    cache_take_strided(ends, from, head + whole, nbytes - head - whole);
     cache_store(c, last * LINE_BYTES, (strided){ends, LINE_BYTES, 0}, nbytes - head - whole);
 }
 
@@ -167,7 +167,7 @@ static void fetch_through(card_cache *c, int64_t first, int64_t last, strided in
     const int64_t nbytes = (last - first) * LINE_BYTES;
     copy(block, c->pool + first * LINE_BYTES, nbytes);
     lines_copy_nt(c->data + first * LINE_BYTES, block, nbytes, 0);
-    strided_give(into, at, block, nbytes);
+    cache_give_strided(into, at, block, nbytes);
 }
 
 void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
@@ -184,7 +184,7 @@ void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
             memset(c->state + first, PRESENT, (size_t)(last - first));
         } else {
             fetch(c, first, last);
-            strided_give(into, at, c->data + begin, piece);
+            cache_give_strided(into, at, c->data + begin, piece);
         }
     }
 }

@@ -27,7 +27,7 @@ void cache_land_nt(card_cache *c, int64_t offset, const uint8_t *bytes, int64_t 
 int64_t cache_move(card_cache *c, const adversary_move *move);
 
 /* Bytes from..from + nbytes of strided ones; and the reverse. */
-void strided_take(uint8_t *into, strided from, int64_t at, int64_t nbytes);
-void strided_give(strided into, int64_t at, const uint8_t *from, int64_t nbytes);
+void cache_take_strided(uint8_t *into, strided from, int64_t at, int64_t nbytes);
+void cache_give_strided(strided into, int64_t at, const uint8_t *from, int64_t nbytes);
 
 #endif

@@ -2,7 +2,7 @@
  * (and say it in sentences); these checks are what memory safety needs. */
 #include "core.h"
 
-const int64_t item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
+const int64_t program_item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
 
 static bool fits(int64_t at, int64_t nbytes, int64_t size) {
     return at >= 0 && nbytes >= 0 && nbytes <= size && at <= size - nbytes;
@@ -65,10 +65,11 @@ static bool record_ok(const program *p, const record *r) {
     case REDUCE:
     case REDUCE_LOCAL:
         if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;
-        if (!given(&r->a) || !given(&r->b) || has(&r->dst2, BUFFER) || r->nbytes % item_bytes[r->dtype]) return false;
+        if (!given(&r->a) || !given(&r->b) || has(&r->dst2, BUFFER) || r->nbytes % program_item_bytes[r->dtype])
+            return false;
         if (r->flags & FLAG_DIVIDE && r->arg < 1) return false;
         for (int k = 0; k < 5; k++)
-            if (!aligned(p, all[k], item_bytes[r->dtype])) return false;
+            if (!aligned(p, all[k], program_item_bytes[r->dtype])) return false;
         return true;
     case SIGNAL_DATA: return doorbell_ok(p, r, false) && has(&r->a, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
     case WAIT_DATA: return doorbell_ok(p, r, true) && has(&r->dst, BUFFER) && r->nbytes <= PAYLOAD_BYTES;

@@ -109,19 +109,19 @@ enum status {
     IDLE,
     MISMATCH,
     KERNEL,
-    HELD,
-    EXHAUSTED,
+    LOCK_TIMEOUT,
+    OUT_OF_MEMORY,
     LINK_DOWN,
     CARD_LOST,
     POISONED,
     STOPPED,
     DAMAGED,
-    CLOCKS_HELD
+    CLOCKS_TIMEOUT
 };
-enum { ITS_OWN = -1, ITS_TIME = -2 };
+enum { NO_DOORBELL = -1, MODELLED_TIME = -2 };
 
-/* Where a stream stands: what it waits for, or what ended the run. doorbell is ITS_OWN for an event of the rank's own, and
- * ITS_TIME where the modelled time `wanted` has not come (see pace.h). */
+/* Where a stream stands: what it waits for, or what ended the run. doorbell is NO_DOORBELL for an event of the rank's own, and
+ * MODELLED_TIME where the modelled time `wanted` has not come (see pace.h). */
 typedef struct {
     int32_t stream, doorbell;
     int64_t at, wanted, shows;
@@ -137,14 +137,14 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
 /* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
  * of them), or until something ends it, and found[0] says where: a doorbell was rung by another call (MISMATCH) or shows
  * what nobody rings (DAMAGED), a COMPUTE is due (KERNEL), a stream has come to its stop (STOPPED), an emulated host's cache
- * or the pool's clocks cannot be had (HELD, CLOCKS_HELD), there is no memory for what it has posted (EXHAUSTED), or a load from an emulated pool fails
+ * or the pool's clocks cannot be had (LOCK_TIMEOUT, CLOCKS_TIMEOUT), there is no memory for what it has posted (OUT_OF_MEMORY), or a load from an emulated pool fails
  * (LINK_DOWN, CARD_LOST, POISONED). spins: looks at doorbells before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 
 /* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */
-void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
-          int64_t divisor);
+void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
+                 int64_t divisor);
 
-extern const int64_t item_bytes[DTYPES];
+extern const int64_t program_item_bytes[DTYPES];
 
 #endif

@@ -79,14 +79,14 @@ static void reduce(const program *p, const record *r) {
         const uint8_t *a = piece(p, &r->a, at, &run), *b = piece(p, &r->b, at, &run);
         const uint8_t *c = r->c.kind ? piece(p, &r->c, at, &run) : NULL;
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
-        fold(r->dtype, r->redop, to, a, b, c, run, divisor);
+        fold_arrays(r->dtype, r->redop, to, a, b, c, run, divisor);
         if (too) memcpy(too, to, (size_t)run);
     }
 }
 
 static void flush(const program *p, const record *r) {
     card_extent extents[MAX_CARDS];
-    const int count = extents_of(p, &r->a, r->nbytes, extents);
+    const int count = address_extents(p, &r->a, r->nbytes, extents);
     for (int k = 0; k < count; k++) {
         if (r->op == FLUSH) lines_flush(bytes_at(p, extents[k].at), extents[k].nbytes, 0);
         else lines_invalidate(bytes_at(p, extents[k].at), extents[k].nbytes);
@@ -112,7 +112,7 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
     uint64_t word;
     found->doorbell = doorbell, found->wanted = wanted, found->shows = 0;
     if (p->through) {
-        const enum status status = through_look(p, doorbell, wanted, copied);
+        const enum status status = shadow_look(p, doorbell, wanted, copied);
         if (status != DONE) return status;
         memcpy(&word, line, sizeof word);
     } else {
@@ -183,12 +183,12 @@ static enum status step(program *p, const record *r, bool last, obstacle *found)
         return look(p, r->arg, p->epoch + r->value, p->buffers[r->dst.id] + r->dst.offset, r->nbytes, found);
     case WAIT_ALL: return wait_group(p, r, found);
     case RECORD: p->events[r->arg] = 1; return DONE;
-    case AWAIT: found->doorbell = ITS_OWN, found->wanted = found->shows = 0; return p->events[r->arg] ? DONE : IDLE;
-    case COMPUTE: found->doorbell = ITS_OWN, found->wanted = found->shows = 0; return KERNEL;
+    case AWAIT: found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0; return p->events[r->arg] ? DONE : IDLE;
+    case COMPUTE: found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0; return KERNEL;
     default:
         if (!p->through) return direct_step(p, r);
-        found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
-        return through_step(p, r, r->op == WRITE && flushed_next(r, last));
+        found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0;
+        return shadow_step(p, r, r->op == WRITE && flushed_next(r, last));
     }
 }
 
@@ -197,14 +197,14 @@ static enum status paced_step(program *p, int32_t s, const record *r, bool last,
     const bool waits = r->op == WAIT || r->op == WAIT_ALL || r->op == WAIT_DATA || r->op == AWAIT;
     if (waits || r->op == COMPUTE) {
         const enum status status = pace_due(p, s, found) ? step(p, r, last, found) : IDLE;
-        if (status == DONE) pace_saw(p, s, r);
+        if (status == DONE) pace_observe(p, s, r);
         return status;
     }
     bool more = true;
-    found->doorbell = ITS_OWN, found->wanted = found->shows = 0;
+    found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0;
     for (bool first = p->pacing->streams[s].phase == 0; more; first = false) {
         if (!pace_due(p, s, found)) return IDLE;
-        enum status status = pace_pay(p, s, r, &more);
+        enum status status = pace_charge(p, s, r, &more);
         if (status == DONE && first) status = step(p, r, last, found);
         if (status != DONE) return status;
     }
@@ -289,7 +289,7 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                     ++*count;
                     continue;
                 }
-                found[0] = (obstacle){.stream = s, .doorbell = ITS_OWN, .at = p->position[s]};
+                found[0] = (obstacle){.stream = s, .doorbell = NO_DOORBELL, .at = p->position[s]};
                 *count = 1;
                 return STOPPED;
             }

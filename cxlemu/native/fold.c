@@ -126,8 +126,8 @@ KERNELS(f64, f64, double, double, PLAIN, PLAIN, FLOAT)
         if (divisor != 1) divide_##t(dst, n, divisor); \
     } while (0)
 
-void fold(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
-          int64_t divisor) {
+void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
+                 int64_t divisor) {
     switch (dtype) {
     case 0: COMBINE(u8); break;
     case 1: COMBINE(i8); break;

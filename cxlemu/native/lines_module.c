@@ -130,4 +130,4 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int add_lines(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int lines_add_to(PyObject *module) { return PyModule_AddFunctions(module, methods); }

@@ -82,14 +82,14 @@ static PyTypeObject HostLockType = {
     .tp_methods = lock_methods,
 };
 
-host_lock *lock_of(PyObject *object) {
+host_lock *host_lock_of(PyObject *object) {
     if (PyObject_TypeCheck(object, &HostLockType))
         return is_made((HostLock *)object) ? word_of((HostLock *)object) : NULL;
     PyErr_SetString(PyExc_TypeError, "a lock is a HostLock");
     return NULL;
 }
 
-int add_lock(PyObject *module) {
+int host_lock_add_to(PyObject *module) {
     if (PyType_Ready(&HostLockType) < 0) return -1;
     return PyModule_AddObjectRef(module, "HostLock", (PyObject *)&HostLockType);
 }

@@ -137,7 +137,7 @@ static bool reaches_doorbells(const program *p, const pacer *its) {
 
 /* At a pace that is its rank's. */
 static int go_at(Program *self, PyObject *object, PyObject *kernels) {
-    pacer *its = pacer_of(object);
+    pacer *its = pace_pacer_of(object);
     if (!its) return -1;
     if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
         PyErr_SetString(PyExc_ValueError, "the pace is that of other cards");
@@ -278,7 +278,7 @@ static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-PyObject *obstacle_list(const obstacle *found, int count) {
+PyObject *program_obstacle_list(const obstacle *found, int count) {
     PyObject *list = PyList_New(count);
     for (int k = 0; list && k < count; k++) {
         PyObject *one = Py_BuildValue("(iLiLL)", (int)found[k].stream, (long long)found[k].at, (int)found[k].doorbell,
@@ -310,7 +310,7 @@ static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_
     Py_END_ALLOW_THREADS
     self->state = status == DONE ? READY : STARTED;
     if (status == DONE) release_call(self);
-    PyObject *list = obstacle_list(found, waiting);
+    PyObject *list = program_obstacle_list(found, waiting);
     return list ? Py_BuildValue("(iN)", (int)status, list) : NULL;
 }
 
@@ -365,9 +365,9 @@ static PyObject *module_fold(PyObject *module, PyObject *args) {
     (void)module;
     if (!PyArg_ParseTuple(args, "iiw*y*y*OL", &dtype, &redop, &dst, &a, &b, &third, &divisor)) return NULL;
     bool ok = dtype >= 0 && dtype < DTYPES && redop > 0 && redop < REDOP_END && divisor > 0 && a.len == dst.len &&
-              b.len == dst.len && dst.len % item_bytes[dtype] == 0;
+              b.len == dst.len && dst.len % program_item_bytes[dtype] == 0;
     if (third != Py_None) ok = PyObject_GetBuffer(third, &c, PyBUF_SIMPLE) == 0 && c.len == dst.len && ok;
-    if (ok) fold(dtype, redop, dst.buf, a.buf, b.buf, c.obj ? c.buf : NULL, dst.len, divisor);
+    if (ok) fold_arrays(dtype, redop, dst.buf, a.buf, b.buf, c.obj ? c.buf : NULL, dst.len, divisor);
     PyBuffer_Release(&dst), PyBuffer_Release(&a), PyBuffer_Release(&b);
     if (c.obj) PyBuffer_Release(&c);
     if (!ok) {
@@ -389,7 +389,7 @@ static PyMethodDef program_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject ProgramType = {
+PyTypeObject program_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Program",
     .tp_doc = "A rank's part of a plan, bound to the cards of a pool.",
     .tp_basicsize = sizeof(Program),
@@ -446,16 +446,16 @@ static const constant constants[] = {
     CONSTANT(IDLE),
     CONSTANT(MISMATCH),
     CONSTANT(KERNEL),
-    CONSTANT(HELD),
-    CONSTANT(EXHAUSTED),
+    CONSTANT(LOCK_TIMEOUT),
+    CONSTANT(OUT_OF_MEMORY),
     CONSTANT(LINK_DOWN),
     CONSTANT(CARD_LOST),
     CONSTANT(POISONED),
     CONSTANT(STOPPED),
     CONSTANT(DAMAGED),
-    CONSTANT(CLOCKS_HELD),
-    CONSTANT(ITS_OWN),
-    CONSTANT(ITS_TIME),
+    CONSTANT(CLOCKS_TIMEOUT),
+    CONSTANT(NO_DOORBELL),
+    CONSTANT(MODELLED_TIME),
     CONSTANT(LINE_BYTES),
     CONSTANT(PAYLOAD_BYTES),
     CONSTANT(TAG_BITS),
@@ -466,19 +466,20 @@ PyMODINIT_FUNC PyInit__native(void) {
     static const struct {
         const char *name;
         PyTypeObject *type;
-    } types[] = {{"Program", &ProgramType},
-                 {"Ring", &RingType},
-                 {"Operation", &OperationType},
-                 {"Calls", &CallsType},
-                 {"Verb", &VerbType}};
-    if (import_numpy() < 0) return NULL;
+    } types[] = {{"Program", &program_type},
+                 {"Sequencer", &sequencer_type},
+                 {"Operation", &operation_type},
+                 {"DispatchCache", &dispatch_cache_type},
+                 {"Verb", &verb_type}};
+    if (dispatch_import_numpy() < 0) return NULL;
     PyObject *module = PyModule_Create(&native_module);
     for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
-                   add_lines(module) < 0 || add_lock(module) < 0 || add_pace(module) < 0 || add_shadow(module) < 0))
+    if (module &&
+        (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 || lines_add_to(module) < 0 ||
+         host_lock_add_to(module) < 0 || pace_add_to(module) < 0 || shadow_add_to(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -9,18 +9,18 @@
 #include "core.h"
 #include "hostlock.h"
 
-int add_lines(PyObject *module);
-int add_lock(PyObject *module);
-int add_pace(PyObject *module);
-int add_shadow(PyObject *module);
+int lines_add_to(PyObject *module);
+int host_lock_add_to(PyObject *module);
+int pace_add_to(PyObject *module);
+int shadow_add_to(PyObject *module);
 
 /* The lock of a HostLock that was made; NULL with an exception for anything else. */
-host_lock *lock_of(PyObject *object);
+host_lock *host_lock_of(PyObject *object);
 
 /* What a Python object is that is to be a rank's emulated memory; NULL with an exception for anything else. */
 shadow *shadow_of(PyObject *object);
 
 /* The same of a rank's pace. */
-struct pacer *pacer_of(PyObject *object);
+struct pacer *pace_pacer_of(PyObject *object);
 
 #endif

@@ -12,12 +12,12 @@ static PyObject *refuse(const char *why) {
 
 /* The arguments were checked: the buffers are as long as the plan says. */
 PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result) {
-    Ring *ring = self->ring;
+    Sequencer *ring = self->ring;
     program *p = &self->program->p;
     if (ring->busy || self->program->state == BUSY) return refuse("this communicator is in a call in another thread");
     int64_t epoch;
     uint16_t tag;
-    ring_begin(ring, self->rounds, self->digest, &epoch, &tag);
+    sequencer_begin(ring, self->rounds, self->digest, &epoch, &tag);
     p->buffers[INPUT] = input, p->buffers[OUTPUT] = output, p->buffers[SCRATCH] = self->views[SCRATCH].buf;
     p->done_seen = p->through ? NULL : ring->done_seen; /* an emulated cache sees every look */
     program_begin(p, epoch, tag);
@@ -36,7 +36,7 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
     }
     self->program->state = status == DONE ? READY : STARTED;
     if (status != DONE) {
-        PyObject *list = obstacle_list(found, waiting), *finished = NULL;
+        PyObject *list = program_obstacle_list(found, waiting), *finished = NULL;
         if (list)
             finished = PyObject_CallFunction(ring->resume, "OLIOiN", self->cookie, (long long)epoch, (unsigned int)tag,
                                              (PyObject *)self->program, (int)status, list);
@@ -58,7 +58,7 @@ static PyObject *Operation_call(PyObject *callable, PyObject *const *args, size_
         PyErr_SetString(PyExc_TypeError, "an operation is called without arguments: they were given when it was made");
         return NULL;
     }
-    if (ring_closed(self->ring)) return PyObject_CallOneArg(self->ring->turn, callable);
+    if (sequencer_is_closed(self->ring)) return PyObject_CallOneArg(self->ring->turn, callable);
     return Operation_run(self, NULL);
 }
 
@@ -70,12 +70,13 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "an Operation is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LHOOOOO", names, &RingType, &ring, &ProgramType, &prog,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LHOOOOO", names, &sequencer_type, &ring, &program_type, &prog,
                                      &self->rounds, &self->digest, &cookie, &result, &buffers[INPUT], &buffers[OUTPUT],
                                      &buffers[SCRATCH]))
         return -1;
     const program *p = &((Program *)prog)->p;
-    if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS || p->ranks != ((Ring *)ring)->ranks) {
+    if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS ||
+        p->ranks != ((Sequencer *)ring)->ranks) {
         PyErr_SetString(PyExc_ValueError,
                         "a call's program is of the ring's ranks, and has an input, an output and scratch memory");
         return -1;
@@ -90,7 +91,7 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
             return -1;
         }
     }
-    self->ring = (Ring *)Py_NewRef(ring), self->program = (Program *)Py_NewRef(prog);
+    self->ring = (Sequencer *)Py_NewRef(ring), self->program = (Program *)Py_NewRef(prog);
     self->cookie = Py_NewRef(cookie), self->result = Py_NewRef(result);
     self->call = Operation_call;
     return 0;
@@ -129,7 +130,7 @@ static PyMemberDef operation_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject OperationType = {
+PyTypeObject operation_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Operation",
     .tp_doc = "A collective call that is ready to run again and again, on the same arrays.",
     .tp_basicsize = sizeof(Operation),

@@ -11,12 +11,12 @@ enum { LOCK_S = 10 }; /* who has it needs a microsecond: this is a stopped proce
 
 static int64_t round_to(int64_t bytes, int64_t whole) { return (bytes + whole - 1) / whole * whole; }
 
-int64_t clocks_bytes(int64_t resource_count, int64_t card_count, int64_t card_bytes) {
+int64_t pace_clocks_bytes(int64_t resource_count, int64_t card_count, int64_t card_bytes) {
     return CLOCKS_HEAD_BYTES + round_to(resource_count * (int64_t)sizeof(resource), CLOCKS_HEAD_BYTES) +
            card_count * (card_bytes / LINE_BYTES) * (int64_t)sizeof(rung);
 }
 
-int64_t pacer_now(const pacer *p) {
+int64_t pace_now(const pacer *p) {
     if (p->test_ns) return *p->test_ns;
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -28,7 +28,7 @@ void pace_begin(program *p) {
 #if defined(__linux__)
     prctl(PR_SET_TIMERSLACK, 1); /* of this thread: its naps end when they should */
 #endif
-    const int64_t begin = pacer_now(its) + its->model.costs->call_ns; /* the one before ended earlier */
+    const int64_t begin = pace_now(its) + its->model.costs->call_ns; /* the one before ended earlier */
     for (int32_t s = 0; s < MAX_STREAMS; s++) p->pacing->streams[s] = (progress){.now = begin};
     its->ended_ns = begin;
 }
@@ -50,10 +50,10 @@ void pace_order(const program *p, int32_t order[MAX_STREAMS]) {
 bool pace_due(const program *p, int32_t s, obstacle *found) {
     progress *stream = &p->pacing->streams[s];
     const record *next = p->position[s] < p->lengths[s] ? &p->records[s][p->position[s]] : NULL;
-    if (stream->now < stream->computed_ns && needs_result(next)) stream->now = stream->computed_ns;
+    if (stream->now < stream->computed_ns && cost_needs_result(next)) stream->now = stream->computed_ns;
     const int64_t due = stream->now;
-    if (due <= pacer_now(p->pacing->pacer)) return true;
-    *found = (obstacle){.stream = s, .doorbell = ITS_TIME, .at = p->position[s], .wanted = due};
+    if (due <= pace_now(p->pacing->pacer)) return true;
+    *found = (obstacle){.stream = s, .doorbell = MODELLED_TIME, .at = p->position[s], .wanted = due};
     return false;
 }
 
@@ -94,7 +94,7 @@ static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {
         rank < 0 ? &rung_at(p, doorbell_place(p, doorbell, epoch))->ns : done_at(p, rank, epoch), memory_order_relaxed);
 }
 
-void pace_saw(program *p, int32_t s, const record *r) {
+void pace_observe(program *p, int32_t s, const record *r) {
     const pacer *its = p->pacing->pacer;
     progress *stream = &p->pacing->streams[s];
     if (r->op == AWAIT) {
@@ -112,15 +112,15 @@ void pace_saw(program *p, int32_t s, const record *r) {
 
 /* --- all others ------------------------------------------------------------------------------------------------------ */
 
-enum status pace_pay(program *p, int32_t s, const record *r, bool *more) {
+enum status pace_charge(program *p, int32_t s, const record *r, bool *more) {
     pacer *its = p->pacing->pacer;
     progress *stream = &p->pacing->streams[s];
     *more = false;
     if (r->op == SIGNAL || r->op == SIGNAL_DATA) ring(p, s, r);
     else if (r->op == RECORD) p->pacing->event_ns[r->arg] = later(stream->now, stream->computed_ns);
     else {
-        if (!host_lock_take(&its->shared->lock, LOCK_S)) return CLOCKS_HELD;
-        *more = instruction_part(&its->model, its->rank, p->pacing->regions, r, &its->landed_ns, stream) == MORE;
+        if (!host_lock_take(&its->shared->lock, LOCK_S)) return CLOCKS_TIMEOUT;
+        *more = cost_instruction_part(&its->model, its->rank, p->pacing->regions, r, &its->landed_ns, stream) == MORE;
         host_lock_release(&its->shared->lock);
     }
     if (!*more) next_instruction(stream, stream->now);
@@ -133,11 +133,11 @@ void pace_skip(program *p, int32_t s) {
     const record *r = &p->records[s][p->position[s]];
     int64_t first, last;
     if (r->op != COMPUTE || !its->kernels || r->arg < 0 || r->arg >= its->kernel_count) {
-        next_instruction(stream, later(stream->now, pacer_now(its->pacer)));
+        next_instruction(stream, later(stream->now, pace_now(its->pacer)));
         return;
     }
-    const int64_t end = compute_tiles(&its->kernels[r->arg], its->pacer->free_ns, its->pacer->model.multiprocessors,
-                                      stream->now, &first, &last);
+    const int64_t end = cost_compute_tiles(&its->kernels[r->arg], its->pacer->free_ns,
+                                           its->pacer->model.multiprocessors, stream->now, &first, &last);
     stream->computed_ns = later(stream->computed_ns, end);
     next_instruction(stream, last);
 }
@@ -147,8 +147,8 @@ int64_t pace_rest_ns(const program *p, const obstacle *found, int count, bool *o
     int64_t due = INT64_MAX;
     *only = true;
     for (int k = 0; k < count; k++) {
-        if (found[k].doorbell != ITS_TIME) *only = false;
+        if (found[k].doorbell != MODELLED_TIME) *only = false;
         else if (found[k].wanted < due) due = found[k].wanted;
     }
-    return due == INT64_MAX ? due : (int64_t)((double)(due - pacer_now(its)) * its->time_scale) + 1;
+    return due == INT64_MAX ? due : (int64_t)((double)(due - pace_now(its)) * its->time_scale) + 1;
 }

@@ -52,10 +52,10 @@ typedef struct pacing {
 } pacing;
 
 /* Bytes of the clocks for so many resources and cards of so many bytes. */
-int64_t clocks_bytes(int64_t resource_count, int64_t card_count, int64_t card_bytes);
+int64_t pace_clocks_bytes(int64_t resource_count, int64_t card_count, int64_t card_bytes);
 
 /* The modelled time of this moment. */
-int64_t pacer_now(const pacer *p);
+int64_t pace_now(const pacer *p);
 
 /* A call begins. */
 void pace_begin(program *p);
@@ -69,12 +69,12 @@ void pace_order(const program *p, int32_t order[MAX_STREAMS]);
 /* Whether a stream's modelled time has come, and that of what it computes, where it needs that; if not, *found says so. */
 bool pace_due(const program *p, int32_t s, obstacle *found);
 
-/* What an instruction costs that is about to be executed: DONE, or CLOCKS_HELD when the clocks cannot be had. *more: it has
+/* What an instruction costs that is about to be executed: DONE, or CLOCKS_TIMEOUT when the clocks cannot be had. *more: it has
  * another part, with which it is not executed once more. */
-enum status pace_pay(program *p, int32_t s, const record *r, bool *more);
+enum status pace_charge(program *p, int32_t s, const record *r, bool *more);
 
 /* What a wait costs that was executed. */
-void pace_saw(program *p, int32_t s, const record *r);
+void pace_observe(program *p, int32_t s, const record *r);
 
 /* What a stream stood at was executed elsewhere: a COMPUTE that the model knows, or what took the time that has passed. */
 void pace_skip(program *p, int32_t s);

@@ -24,7 +24,7 @@ static bool fits(const pacer *p, int64_t cards, long long card_bytes, Py_ssize_t
     }
     return cards > 0 && cards <= MAX_CARDS && card_bytes > 0 && card_bytes % LINE_BYTES == 0 &&
            card_bytes <= INT64_MAX / MAX_CARDS && p->shared->resource_count == p->model.resource_count &&
-           clocks_bytes(p->model.resource_count, cards, card_bytes) == nbytes;
+           pace_clocks_bytes(p->model.resource_count, cards, card_bytes) == nbytes;
 }
 
 static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
@@ -38,8 +38,8 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
                                      &table, &card_bytes, &test))
         return -1;
     if (!(self->kept = PyList_New(0))) return -1;
-    const pace *paces = model_take(&p->model, tables, self->kept);
-    if (!paces || !(p->card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return -1;
+    const service_rate *rates = cost_model_take(&p->model, tables, self->kept);
+    if (!rates || !(p->card_of = cost_keep_table(self->kept, table, sizeof(int32_t), &cards))) return -1;
     if (test != Py_None) {
         if (PyObject_GetBuffer(test, &self->test_ns, PyBUF_SIMPLE) < 0) return -1;
         if (self->test_ns.len != sizeof(int64_t)) return refuse("a test's clock is one 64-bit number");
@@ -55,7 +55,7 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     p->time_scale = p->shared->time_scale;
     if (!(p->time_scale > 0)) return refuse("the clocks have no time scale");
     p->model.resources = (resource *)(void *)(at + CLOCKS_HEAD_BYTES);
-    p->rung = (rung *)(void *)(at + clocks_bytes(p->model.resource_count, 0, 0));
+    p->rung = (rung *)(void *)(at + pace_clocks_bytes(p->model.resource_count, 0, 0));
     p->card_lines = card_bytes / LINE_BYTES, p->card_count = (int32_t)cards;
     if (!(p->free_ns = PyMem_Calloc((size_t)p->model.multiprocessors + 1, sizeof *p->free_ns))) {
         PyErr_NoMemory();
@@ -63,7 +63,7 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     }
     p->model.transfers = (int64_t)p->rank << 40; /* of all ranks, no two are alike */
     if (!host_lock_take(&p->shared->lock, 10)) return refuse("the clocks cannot be had");
-    for (int32_t k = 0; k < p->model.resource_count; k++) p->model.resources[k].pace = paces[k];
+    for (int32_t k = 0; k < p->model.resource_count; k++) p->model.resources[k].service = rates[k];
     host_lock_release(&p->shared->lock);
     return 0;
 }
@@ -100,7 +100,7 @@ static PyObject *module_clocks_bytes(PyObject *module, PyObject *args) {
     long long resources, cards, card_bytes;
     (void)module;
     if (!PyArg_ParseTuple(args, "LLL", &resources, &cards, &card_bytes)) return NULL;
-    return PyLong_FromLongLong(clocks_bytes(resources, cards, card_bytes));
+    return PyLong_FromLongLong(pace_clocks_bytes(resources, cards, card_bytes));
 }
 
 /* clocks_make(clocks, resources, time_scale): of bytes that are zeros, before any rank has them */
@@ -129,7 +129,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-pacer *pacer_of(PyObject *object) {
+pacer *pace_pacer_of(PyObject *object) {
     if (!PyObject_TypeCheck(object, &PacerType) || !((Pacer *)object)->p.shared) {
         PyErr_SetString(PyExc_TypeError, "a pacer is a Pacer that was made");
         return NULL;
@@ -137,7 +137,7 @@ pacer *pacer_of(PyObject *object) {
     return &((Pacer *)object)->p;
 }
 
-int add_pace(PyObject *module) {
+int pace_add_to(PyObject *module) {
     if (PyType_Ready(&PacerType) < 0 || PyModule_AddFunctions(module, functions) < 0) return -1;
     return PyModule_AddObjectRef(module, "Pacer", (PyObject *)&PacerType);
 }

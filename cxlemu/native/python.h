@@ -22,7 +22,7 @@ typedef struct {
     int call_view_count;
 } Program;
 
-extern PyTypeObject ProgramType, RingType, OperationType, CallsType, VerbType;
+extern PyTypeObject program_type, sequencer_type, operation_type, dispatch_cache_type, verb_type;
 
 enum { INPUT, OUTPUT, SCRATCH, CALL_BUFFERS };
 
@@ -38,12 +38,12 @@ typedef struct {
     Py_buffer gate; /* a byte, not 0: calls are to go by way of turn */
     PyObject *resume; /* resume(cookie, epoch, tag, program, status, obstacles): finish what does not end at once */
     PyObject *turn; /* turn(operation): the operation's result, when its turn has come */
-} Ring;
+} Sequencer;
 
 /* A call that is ready to run again and again, on the arrays it was made with. */
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
-    Ring *ring;
+    Sequencer *ring;
     Program *program;
     long long rounds;
     unsigned short digest;
@@ -54,10 +54,12 @@ typedef struct {
 } Operation;
 
 /* Whether calls are to go by way of turn. */
-static inline bool ring_closed(const Ring *self) { return self->revoked || *(const volatile char *)self->gate.buf; }
+static inline bool sequencer_is_closed(const Sequencer *self) {
+    return self->revoked || *(const volatile char *)self->gate.buf;
+}
 
 /* A call begins: its first epoch, and a tag of it and all calls before it. */
-void ring_begin(Ring *self, int64_t rounds, uint16_t digest, int64_t *epoch, uint16_t *tag);
+void sequencer_begin(Sequencer *self, int64_t rounds, uint16_t digest, int64_t *epoch, uint16_t *tag);
 
 /* Run on arrays that are known to be as long as the plan says. Returns a new reference to result. */
 PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result);
@@ -66,12 +68,12 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
 enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 
 /* Run a call if one like it was remembered. True: it ran, and *result is what it returned, NULL with an exception. */
-bool calls_find(PyObject *calls, PyObject *const *call, PyObject **result);
+bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result);
 
 /* A new list of (stream, at, doorbell, wanted, shows). */
-PyObject *obstacle_list(const obstacle *found, int count);
+PyObject *program_obstacle_list(const obstacle *found, int count);
 
 /* Before anything looks at an array; -1 with an exception on failure. */
-int import_numpy(void);
+int dispatch_import_numpy(void);
 
 #endif

@@ -122,7 +122,7 @@ static bool disturb(shadow *s) {
 }
 
 static enum status enter(shadow *s, window lines, bool *ok) {
-    if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    if (!host_lock_take(s->lock, s->lock_s)) return LOCK_TIMEOUT;
     if (s->disturbed) adversary_touched(&s->nature, lines);
     *ok = disturb(s);
     return DONE;
@@ -131,7 +131,7 @@ static enum status enter(shadow *s, window lines, bool *ok) {
 static enum status leave(shadow *s, bool ok) {
     ok = disturb(s) && ok;
     host_lock_release(s->lock);
-    return ok ? DONE : EXHAUSTED;
+    return ok ? DONE : OUT_OF_MEMORY;
 }
 
 /* Whether these lines can be loaded; if not, the host's lock is let go. */
@@ -177,13 +177,13 @@ static void load(shadow *s, place at, strided into, int64_t nbytes) {
         const int64_t low = own->at.offset > at.offset ? own->at.offset : at.offset,
                       high = own_end < end ? own_end : end;
         if (own->at.card == at.card && low < high)
-            strided_give(into, low - at.offset, own->bytes + (low - own->at.offset), high - low);
+            cache_give_strided(into, low - at.offset, own->bytes + (low - own->at.offset), high - low);
     }
 }
 
 enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through) {
     bool ok;
-    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return LOCK_TIMEOUT;
     const bool in_one = through && !s->disturbed && !damage_armed(s->cards[at.card].damage);
     const enum status status = store(s, at, from, nbytes, in_one, &ok);
     return status == DONE ? leave(s, ok) : status;
@@ -191,10 +191,10 @@ enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool
 
 enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes) {
     bool ok;
-    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return LOCK_TIMEOUT;
     uint8_t *bytes = nbytes ? malloc((size_t)nbytes) : NULL;
     if (nbytes && bytes && room(&s->stores, s->store_count, &s->store_room, sizeof *s->stores)) {
-        strided_take(bytes, from, 0, nbytes);
+        cache_take_strided(bytes, from, 0, nbytes);
         s->stores[s->store_count++] = (posted_store){at, nbytes, bytes, bytes};
     } else if (nbytes) {
         free(bytes);
@@ -205,7 +205,7 @@ enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes) {
 
 enum status shadow_read(shadow *s, place at, strided into, int64_t nbytes) {
     bool ok;
-    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return HELD;
+    if (enter(s, lines_of(at, nbytes), &ok) != DONE) return LOCK_TIMEOUT;
     const enum status status = loadable(s, lines_of(at, nbytes));
     if (status != DONE) return status;
     load(s, at, into, nbytes);
@@ -215,14 +215,14 @@ enum status shadow_read(shadow *s, place at, strided into, int64_t nbytes) {
 enum status shadow_flush(shadow *s, place at, int64_t nbytes, bool keep) {
     bool ok;
     const window lines = lines_of(at, nbytes);
-    if (enter(s, lines, &ok) != DONE) return HELD;
+    if (enter(s, lines, &ok) != DONE) return LOCK_TIMEOUT;
     cache_flush(&s->cards[at.card], lines.first, lines.last, keep);
     ok = note_flushed(s, lines) && ok;
     return leave(s, ok);
 }
 
 enum status shadow_fence(shadow *s) {
-    if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    if (!host_lock_take(s->lock, s->lock_s)) return LOCK_TIMEOUT;
     bool ok = disturb(s);
     for (int64_t k = 0; k < s->store_count; k++) {
         land_store(s, s->stores[k].at, s->stores[k].bytes, s->stores[k].nbytes);
@@ -239,7 +239,7 @@ enum status shadow_fence(shadow *s) {
 enum status shadow_invalidate(shadow *s, place at, int64_t nbytes) {
     bool ok;
     const window lines = lines_of(at, nbytes);
-    if (enter(s, lines, &ok) != DONE) return HELD;
+    if (enter(s, lines, &ok) != DONE) return LOCK_TIMEOUT;
     cache_invalidate(&s->cards[at.card], lines.first, lines.last);
     atomic_thread_fence(memory_order_seq_cst);
     return leave(s, ok);
@@ -248,7 +248,7 @@ enum status shadow_invalidate(shadow *s, place at, int64_t nbytes) {
 enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *payload, int64_t nbytes) {
     bool ok;
     const window lines = lines_of(line, LINE_BYTES);
-    if (enter(s, lines, &ok) != DONE) return HELD;
+    if (enter(s, lines, &ok) != DONE) return LOCK_TIMEOUT;
     uint8_t bytes[LINE_BYTES];
     memcpy(bytes, &word, sizeof word);
     if (nbytes) memcpy(bytes + sizeof word, payload, (size_t)nbytes);
@@ -261,7 +261,7 @@ enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *p
 
 /* Undisturbed: how often a rank polls depends on time, and the adversary must not. */
 enum status shadow_poll(shadow *s, place line, uint8_t into[LINE_BYTES]) {
-    if (!host_lock_take(s->lock, s->lock_s)) return HELD;
+    if (!host_lock_take(s->lock, s->lock_s)) return LOCK_TIMEOUT;
     if (damage_armed(s->cards[line.card].damage)) {
         const window lines = lines_of(line, LINE_BYTES);
         cache_invalidate(&s->cards[line.card], lines.first, lines.last);

@@ -45,7 +45,7 @@ struct shadow {
     damaged_place broken; /* where the last load failed that did */
 };
 
-/* All return DONE, HELD (the lock could not be had), EXHAUSTED (no memory for what is posted) or, where they load, why that
+/* All return DONE, LOCK_TIMEOUT (the lock could not be had), OUT_OF_MEMORY (no memory for what is posted) or, where they load, why that
  * failed: then nothing was loaded or stored. */
 
 /* through: what is stored is flushed next, by this rank. */

@@ -14,7 +14,7 @@ static strided piece_of(uint8_t *bytes, const card_run *run) {
 
 static enum status store(const program *p, const operand *o, uint8_t *from, int64_t nbytes, int op, bool flushed) {
     card_run runs[MAX_RUNS];
-    const int count = runs_of(p, o, nbytes, runs);
+    const int count = address_runs(p, o, nbytes, runs);
     enum status status = DONE;
     for (int k = 0; k < count && status == DONE; k++) {
         const int64_t size = runs[k].block_bytes * runs[k].blocks;
@@ -27,7 +27,7 @@ static enum status store(const program *p, const operand *o, uint8_t *from, int6
 
 static enum status load(const program *p, const operand *o, uint8_t *into, int64_t nbytes) {
     card_run runs[MAX_RUNS];
-    const int count = runs_of(p, o, nbytes, runs);
+    const int count = address_runs(p, o, nbytes, runs);
     enum status status = DONE;
     for (int k = 0; k < count && status == DONE; k++)
         status = shadow_read(p->through, runs[k].at, piece_of(into, &runs[k]), runs[k].block_bytes * runs[k].blocks);
@@ -36,7 +36,7 @@ static enum status load(const program *p, const operand *o, uint8_t *into, int64
 
 static enum status flush(const program *p, const record *r) {
     card_extent extents[MAX_CARDS];
-    const int count = extents_of(p, &r->a, r->nbytes, extents);
+    const int count = address_extents(p, &r->a, r->nbytes, extents);
     enum status status = DONE;
     for (int k = 0; k < count && status == DONE; k++)
         status = r->op == FLUSH ? shadow_flush(p->through, extents[k].at, extents[k].nbytes, false)
@@ -60,7 +60,7 @@ static enum status reduce(program *p, const record *r) {
     const operand *const sources[] = {&r->a, &r->b, &r->c};
     if (3 * most > p->scratch_bytes) {
         uint8_t *scratch = realloc(p->scratch, (size_t)(3 * most));
-        if (!scratch) return EXHAUSTED;
+        if (!scratch) return OUT_OF_MEMORY;
         p->scratch = scratch, p->scratch_bytes = 3 * most;
     }
     for (int64_t at = 0, block; at < r->nbytes; at += block) {
@@ -75,7 +75,7 @@ static enum status reduce(program *p, const record *r) {
             if (status != DONE) return status;
             values[k] = p->scratch + k * most;
         }
-        fold(r->dtype, r->redop, local(p, &r->dst) + at, values[0], values[1], values[2], block, divisor);
+        fold_arrays(r->dtype, r->redop, local(p, &r->dst) + at, values[0], values[1], values[2], block, divisor);
     }
     return store_too(p, r);
 }
@@ -87,7 +87,7 @@ static enum status ring(const program *p, const record *r) {
                          payload ? r->nbytes : 0);
 }
 
-enum status through_step(program *p, const record *r, bool flushed) {
+enum status shadow_step(program *p, const record *r, bool flushed) {
     switch (r->op) {
     case WRITE:
     case WRITE_NT: return store(p, &r->dst, local(p, &r->a), r->nbytes, r->op, flushed);
@@ -100,6 +100,6 @@ enum status through_step(program *p, const record *r, bool flushed) {
     }
 }
 
-enum status through_look(const program *p, int32_t doorbell, int64_t epoch, uint8_t line[LINE_BYTES]) {
+enum status shadow_look(const program *p, int32_t doorbell, int64_t epoch, uint8_t line[LINE_BYTES]) {
     return shadow_poll(p->through, doorbell_place(p, doorbell, epoch), line);
 }

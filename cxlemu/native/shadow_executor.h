@@ -6,9 +6,9 @@
 
 /* One of WRITE, WRITE_NT, FLUSH, FENCE, INVALIDATE, READ, REDUCE, SIGNAL, SIGNAL_DATA. flushed: the next record flushes
  * just what this one writes. */
-enum status through_step(program *p, const record *r, bool flushed);
+enum status shadow_step(program *p, const record *r, bool flushed);
 
 /* The line of a doorbell as it is in the pool now. */
-enum status through_look(const program *p, int32_t doorbell, int64_t epoch, uint8_t line[LINE_BYTES]);
+enum status shadow_look(const program *p, int32_t doorbell, int64_t epoch, uint8_t line[LINE_BYTES]);
 
 #endif

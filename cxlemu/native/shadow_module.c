@@ -83,7 +83,7 @@ static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     self->lock = Py_NewRef(lock);
-    host_lock *its = lock_of(lock);
+    host_lock *its = host_lock_of(lock);
     if (!its || hold_cards(self, cards) < 0 || divide_storage(self, host) < 0) return -1;
     if (adversary_of != Py_None) {
         adversary *nature = &self->s.nature;
@@ -127,9 +127,9 @@ static bool place_given(Shadow *self, PyObject *const *args, long long *nbytes, 
 
 static PyObject *outcome(enum status status) {
     if (status == DONE) Py_RETURN_NONE;
-    if (status == EXHAUSTED) return PyErr_NoMemory();
+    if (status == OUT_OF_MEMORY) return PyErr_NoMemory();
     PyObject *code = PyLong_FromLong(status);
-    if (status == HELD) PyErr_SetString(PyExc_TimeoutError, "the host's cache is held by somebody else");
+    if (status == LOCK_TIMEOUT) PyErr_SetString(PyExc_TimeoutError, "the host's cache is held by somebody else");
     else PyErr_SetObject(PyExc_OSError, code);
     Py_XDECREF(code);
     return NULL;
@@ -310,7 +310,7 @@ shadow *shadow_of(PyObject *object) {
     return &((Shadow *)object)->s;
 }
 
-int add_shadow(PyObject *module) {
+int shadow_add_to(PyObject *module) {
     if (PyType_Ready(&ShadowType) < 0) return -1;
     return PyModule_AddObjectRef(module, "Shadow", (PyObject *)&ShadowType);
 }

@@ -44,7 +44,7 @@ static bool in_order(const Verb *self, PyObject *const *args, Py_ssize_t given, 
 static PyObject *Verb_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
     const Verb *self = (Verb *)callable;
     PyObject *call[ARGUMENTS], *result;
-    if (in_order(self, args, PyVectorcall_NARGS(nargsf), names, call) && calls_find(self->calls, call, &result))
+    if (in_order(self, args, PyVectorcall_NARGS(nargsf), names, call) && dispatch_find(self->calls, call, &result))
         return result;
     return PyObject_Vectorcall(self->method, args, nargsf, names);
 }
@@ -57,7 +57,7 @@ static int Verb_init(Verb *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Verb is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lpp", keywords, &CallsType, &calls, &method,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lpp", keywords, &dispatch_cache_type, &calls, &method,
                                      &PyTuple_Type, &parameters, &self->positional, &PyTuple_Type, &places,
                                      &PyTuple_Type, &defaults, &self->rank, &self->replaces, &self->only_at_root))
         return -1;
@@ -118,7 +118,7 @@ static PyMemberDef verb_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject VerbType = {
+PyTypeObject verb_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Verb",
     .tp_basicsize = sizeof(Verb),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.algorithms.choose import choose
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import HIERARCHICAL
 from collectives.builder.recipes import with_checksums
 from collectives.checking.symbolic import verify
@@ -299,7 +299,7 @@ def simulated(topology: Topology, collective: str, nbytes: int, variant: str, *,
 
 @pytest.mark.parametrize("collective", MOVING)
 def test_auto_takes_what_is_faster_in_virtual_time(collective: str) -> None:
-    ways = Ways.of(TWO_CLUSTERS, 8)
+    ways = TwoLevelEstimate.of(TWO_CLUSTERS, 8)
     assert ways is not None
     for nbytes in (1 << 10, 1 << 17, 8 << 20):
         flat = choose(collective, nbytes, 8).variant
@@ -313,7 +313,7 @@ def test_auto_takes_what_is_faster_in_virtual_time(collective: str) -> None:
 
 def test_auto_knows_that_many_small_copies_wait() -> None:
     """On two racks of 72, where virtual time takes 2,146 and 1,611 us, and 2,144 and 5,458 us."""
-    ways = Ways.of(Topology.load("racks-2x72"), 144)
+    ways = TwoLevelEstimate.of(Topology.load("racks-2x72"), 144)
     assert choose("all_reduce", 1 << 20, 144, ways=ways).variant == "two_shot"
     assert choose("all_gather", (64 << 20) // 144, 144, ways=ways).variant == "hierarchical"
 
@@ -326,9 +326,9 @@ def test_virtual_time_moves_the_right_bytes() -> None:
 
 
 def test_what_costs_nothing_more_to_know_changes_nothing_without_clusters() -> None:
-    assert Ways.of(Topology.load("six-cards"), 3) is None
-    assert Ways.of(Topology.load("one-host-four-ranks"), 4) is None
-    assert choose("all_reduce", 100, 8, ways=Ways.of(TWO_CLUSTERS, 8)).variant == "line"
+    assert TwoLevelEstimate.of(Topology.load("six-cards"), 3) is None
+    assert TwoLevelEstimate.of(Topology.load("one-host-four-ranks"), 4) is None
+    assert choose("all_reduce", 100, 8, ways=TwoLevelEstimate.of(TWO_CLUSTERS, 8)).variant == "line"
     assert "hierarchical" not in variants("all_reduce")
     assert "hierarchical" in variants("all_reduce", clusters=True)
 

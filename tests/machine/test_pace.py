@@ -30,7 +30,7 @@ from collectives.layouts import layout_in
 from cxlemu import _native
 from cxlemu.cli import main
 from cxlemu.cost import CostModel
-from cxlemu.engines.native import DONE, IDLE, ITS_TIME, KERNEL, NativeEngine, compute
+from cxlemu.engines.native import DONE, IDLE, KERNEL, MODELLED_TIME, NativeEngine, compute
 from cxlemu.engines.pace import Clocks, Pace, suitable_time_scale
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -103,7 +103,7 @@ class Paced:
                             status, found = programs[rank].advance(0, 0)
                         assert status in (DONE, IDLE), status
                         if status == IDLE:
-                            due += [wanted for _, _, doorbell, wanted, _ in found if doorbell == ITS_TIME]
+                            due += [wanted for _, _, doorbell, wanted, _ in found if doorbell == MODELLED_TIME]
                             break
                         ends[begun[rank]][rank] = self.pacers[rank].native.ended_ns
                     begun[rank] += 1

@@ -46,7 +46,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class TwoLevelEstimate:
     """Those of ranks in clusters: inside, and the pool."""
 
     cluster: int
@@ -54,7 +54,7 @@ class Ways:
     pool: Way
 
     @classmethod
-    def of(cls, topology: Topology, ranks: int) -> Ways | None:
+    def of(cls, topology: Topology, ranks: int) -> TwoLevelEstimate | None:
         """None without clusters whose ranks have memories: on the pool alone two levels move more bytes."""
         memory = cluster_memory(topology, ranks)
         if memory is None:

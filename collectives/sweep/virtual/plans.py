@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
-from collectives.algorithms.hierarchical.estimate import Ways
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.algorithms.nccl import RECIPES
 from collectives.algorithms.nccl.protocols import take
 from collectives.algorithms.nccl.room import room
@@ -38,7 +38,7 @@ def planned(
         recipe = load_algorithm(algorithm)
     else:
         if call.algorithm == AUTO:
-            ways = Ways.of(topology, call.ranks) if space in (None, topology.pool_space) else None
+            ways = TwoLevelEstimate.of(topology, call.ranks) if space in (None, topology.pool_space) else None
             choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
         recipe = catalog.recipe(call.collective, choice.variant)
     return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice

@@ -1,8 +1,8 @@
 /* What is computed, on the multiprocessors of one rank: compute.py says how. */
 #include "cost.h"
 
-int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first,
-                      int64_t *last) {
+int64_t cost_compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now,
+                           int64_t *first, int64_t *last) {
     int64_t end = now;
     *first = *last = now;
     for (int64_t tile = 0; tile < cost->tiles; tile++) {
@@ -16,7 +16,7 @@ int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multipr
     return end;
 }
 
-bool needs_result(const record *i) {
+bool cost_needs_result(const record *i) {
     if (!i) return true;
     switch (i->op) {
     case COMPUTE:

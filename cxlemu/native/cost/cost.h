@@ -15,11 +15,11 @@ enum { MAX_HOPS = 32, MAX_MULTIPROCESSORS = 1024 };
  * how many bytes it carries for so many of payload, in whole flits. */
 typedef struct {
     int64_t rate, message_ns, flit_bytes, payload_bytes;
-} pace;
+} service_rate;
 
 /* Something that one transfer at a time uses, in the order of requests. */
 typedef struct {
-    pace pace;
+    service_rate service;
     int64_t free_ns;
     int64_t uses, bytes, busy_ns, queue_ns; /* statistics; queue_ns: how long transfers stood before it */
     int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
@@ -58,7 +58,7 @@ static inline bool kernel_cost_fits(const kernel_cost *cost) {
 }
 
 _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE");
-_Static_assert(sizeof(pace) == 32, "pace differs from PACE_DTYPE");
+_Static_assert(sizeof(service_rate) == 32, "service_rate differs from SERVICE_RATE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
 _Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
@@ -93,13 +93,13 @@ typedef struct {
     const int32_t *card_of; /* of its layout's cards, which of the model's */
 } region_table;
 
-enum way { TO_POOL, FROM_POOL, FOLD }; /* FOLD: from the pool, by a kernel that folds */
+enum direction { TO_POOL, FROM_POOL, FOLD }; /* FOLD: from the pool, by a kernel that folds */
 
 /* Move bytes of a region between a rank and the pool, beginning at `now`: when the last one arrived. *alone_ns: how long
  * that takes when nothing else moves; *way_ns: the longest way to a card and back. -1 for a region that is not there, or
  * that no way leads to. */
-int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
-                 int64_t *alone_ns, int64_t *way_ns);
+int64_t cost_transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes,
+                      enum direction direction, int64_t now, int64_t *alone_ns, int64_t *way_ns);
 
 /* How far a stream is. phase: which part of its instruction comes next, 0 before the first. */
 typedef struct {
@@ -112,20 +112,21 @@ typedef struct {
 /* Its next instruction may begin at `now`. */
 static inline void next_instruction(progress *p, int64_t now) { p->now = now, p->queue_ns = 0, p->phase = 0; }
 
-enum part { NOT_THERE = -1, MORE, LAST };
+enum part { INVALID_RECORD = -1, MORE, LAST };
 
 /* The next part of an instruction that moves, orders or combines bytes: p->now moves to its end. A part is one request to
  * the pool, so that those of other ranks come in between. *landed_ns: when all that the rank wrote is in the pool.
- * LAST: it is over then. NOT_THERE for an instruction that names what is not there, or that this model does not know. */
-enum part instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p);
+ * LAST: it is over then. INVALID_RECORD for an instruction that names what is not there, or that this model does not know. */
+enum part cost_instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns,
+                                progress *p);
 
 /* A COMPUTE: each tile goes to the multiprocessor that is free first, which free_ns says of all. *last: when the last tile
  * begins, from when on the stream goes on. Returns when all are over, *first: when the first one begins. */
-int64_t compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now, int64_t *first,
-                      int64_t *last);
+int64_t cost_compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now,
+                           int64_t *first, int64_t *last);
 
 /* Whether an instruction waits for what its stream computes; NULL: the stream's end. */
-bool needs_result(const record *i);
+bool cost_needs_result(const record *i);
 
 /* Rounded up; what is too long for a run is not too long for the type. */
 static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
@@ -136,7 +137,7 @@ static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
 }
 
 /* How long a transfer keeps a resource. */
-static inline int64_t kept_ns(int64_t nbytes, const pace *p) {
+static inline int64_t kept_ns(int64_t nbytes, const service_rate *p) {
     const int64_t flits = p->payload_bytes == 1 ? nbytes : (nbytes + p->payload_bytes - 1) / p->payload_bytes;
     return p->message_ns + bytes_ns(flits * p->flit_bytes, p->rate);
 }

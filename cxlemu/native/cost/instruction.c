@@ -18,16 +18,16 @@ static const costs *costs_of(const model *m, region_table r, const operand *o) {
 static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
 
 /* One copy from or to the pool, after what it takes to start it. */
-static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way way,
-                      int64_t *landed_ns, progress *p) {
-    const bool to_pool = way == TO_POOL;
+static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes,
+                      enum direction direction, int64_t *landed_ns, progress *p) {
+    const bool to_pool = direction == TO_POOL;
     int64_t alone_ns = 0, way_ns = 0;
     const int32_t card = card_at(r, o);
-    if (card < 0) return NOT_THERE;
+    if (card < 0) return INVALID_RECORD;
     const costs *cost = costs_at(m, card);
     const int64_t begin = p->now + cost->copy_ns + coherence_ns(m, rank, card);
-    const int64_t end = transfer(m, rank, r, o, nbytes, way, begin, &alone_ns, &way_ns);
-    if (end < 0) return NOT_THERE;
+    const int64_t end = cost_transfer(m, rank, r, o, nbytes, direction, begin, &alone_ns, &way_ns);
+    if (end < 0) return INVALID_RECORD;
     p->queue_ns += end - begin - alone_ns;
     if (to_pool && cost->coherent) p->stored_coherent = true;
     else if (to_pool) p->stored = true, *landed_ns = later(*landed_ns, end + way_ns);
@@ -36,7 +36,7 @@ static enum part copy(model *m, int32_t rank, region_table r, const operand *o, 
 }
 
 static enum part write(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
-    if (i->dst.id >= r.count) return NOT_THERE;
+    if (i->dst.id >= r.count) return INVALID_RECORD;
     if (r.all[i->dst.id].heap) return LAST; /* an array in the heap is there already */
     return copy(m, rank, r, &i->dst, i->nbytes, TO_POOL, landed_ns, p);
 }
@@ -47,8 +47,9 @@ static enum part gather(model *m, int32_t rank, region_table r, const record *i,
     while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
     if (p->phase == COMPUTED) return copy(m, rank, r, &i->dst2, i->nbytes, TO_POOL, landed_ns, p);
     if (p->phase < SOURCES) {
-        const enum way way = i->op == REDUCE ? FOLD : FROM_POOL;
-        if (copy(m, rank, r, sources[p->phase++], i->nbytes, way, landed_ns, p) == NOT_THERE) return NOT_THERE;
+        const enum direction direction = i->op == REDUCE ? FOLD : FROM_POOL;
+        if (copy(m, rank, r, sources[p->phase++], i->nbytes, direction, landed_ns, p) == INVALID_RECORD)
+            return INVALID_RECORD;
         while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
         if (p->phase < SOURCES) return MORE;
     }
@@ -64,9 +65,10 @@ static void fence(const model *m, int64_t landed_ns, progress *p) {
     p->stored = p->stored_coherent = false;
 }
 
-enum part instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
+enum part cost_instruction_part(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns,
+                                progress *p) {
     const costs *cost = costs_of(m, r, &i->a);
-    if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return NOT_THERE;
+    if (i->nbytes < 0 || i->nbytes > LARGEST_BYTES) return INVALID_RECORD;
     switch (i->op) {
     case WRITE:
     case WRITE_NT: return write(m, rank, r, i, landed_ns, p);
@@ -77,6 +79,6 @@ enum part instruction_part(model *m, int32_t rank, region_table r, const record 
     case FENCE: fence(m, *landed_ns, p); return LAST;
     case COPY: p->now += bytes_ns(i->nbytes, m->costs->local_copy_rate); return LAST;
     case REDUCE_LOCAL: p->now += bytes_ns(combined_bytes(i), m->costs->reduce_rate); return LAST;
-    default: return NOT_THERE;
+    default: return INVALID_RECORD;
     }
 }

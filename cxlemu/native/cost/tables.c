@@ -1,6 +1,6 @@
 #include "tables.h"
 
-const void *keep(PyObject *kept, PyObject *object, size_t size, int64_t *count) {
+const void *cost_keep_table(PyObject *kept, PyObject *object, size_t size, int64_t *count) {
     PyObject *view = PyMemoryView_FromObject(object);
     if (!view) return NULL;
     const Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
@@ -29,7 +29,7 @@ static bool leads_somewhere(const model *m, const route *way, int64_t host, int6
     return true;
 }
 
-static bool is_right(const model *m, const pace *paces) {
+static bool is_right(const model *m, const service_rate *rates) {
     const int64_t cards = m->cards, ranks = m->rank_count, resources = m->resource_count;
     const int64_t one_table = m->hosts * cards, pairs = one_table * (m->change_count + 1);
     bool right = fits(m->first_read, cards, resources) && fits(m->first_write, cards, resources) &&
@@ -41,8 +41,8 @@ static bool is_right(const model *m, const pace *paces) {
     for (int64_t k = 0; k < cards; k++)
         right = right && fits(m->card[k].costs, 1, m->cost_rows) && m->card[k].owner_host < m->hosts;
     for (int64_t k = 0; k < resources; k++)
-        right = right && paces[k].rate >= 0 && paces[k].message_ns >= 0 && paces[k].payload_bytes >= 1 &&
-                paces[k].flit_bytes >= 1 && paces[k].flit_bytes <= 65536;
+        right = right && rates[k].rate >= 0 && rates[k].message_ns >= 0 && rates[k].payload_bytes >= 1 &&
+                rates[k].flit_bytes >= 1 && rates[k].flit_bytes <= 65536;
     for (int64_t k = 0; k < pairs; k++) right = right && m->route_of[k] >= -1 && m->route_of[k] < m->route_count;
     for (int64_t k = 0; k < ranks; k++) right = right && m->host_of[k] >= 0 && m->host_of[k] < m->hosts;
     for (int64_t k = 0; k < m->route_count; k++)
@@ -54,24 +54,24 @@ static bool is_right(const model *m, const pace *paces) {
     return right;
 }
 
-const pace *model_take(model *m, PyObject *tables, PyObject *kept) {
-    static char *names[] = {"paces", "routes",     "route_of",    "changes_ns",  "cards",           "host_of",
-                            "costs", "first_read", "first_write", "first_total", "multiprocessors", NULL};
-    PyObject *none = PyTuple_New(0), *pace_rows, *routes, *route_of, *changes, *card_rows, *host_of, *cost_rows;
+const service_rate *cost_model_take(model *m, PyObject *tables, PyObject *kept) {
+    static char *names[] = {"service_rates", "routes",     "route_of",    "changes_ns",  "cards",           "host_of",
+                            "costs",         "first_read", "first_write", "first_total", "multiprocessors", NULL};
+    PyObject *none = PyTuple_New(0), *rate_rows, *routes, *route_of, *changes, *card_rows, *host_of, *cost_rows;
     int64_t resources, route_count, pairs, cards, ranks, costs_count;
     if (!none) return NULL;
-    const int parsed = PyArg_ParseTupleAndKeywords(none, tables, "OOOOOOOiiii", names, &pace_rows, &routes, &route_of,
+    const int parsed = PyArg_ParseTupleAndKeywords(none, tables, "OOOOOOOiiii", names, &rate_rows, &routes, &route_of,
                                                    &changes, &card_rows, &host_of, &cost_rows, &m->first_read,
                                                    &m->first_write, &m->first_total, &m->multiprocessors);
     Py_DECREF(none);
     if (!parsed) return NULL;
-    const pace *paces = keep(kept, pace_rows, sizeof *paces, &resources);
-    m->routes = paces ? keep(kept, routes, sizeof(route), &route_count) : NULL;
-    m->route_of = m->routes ? keep(kept, route_of, sizeof(int32_t), &pairs) : NULL;
-    m->changes_ns = m->route_of ? keep(kept, changes, sizeof(int64_t), &m->change_count) : NULL;
-    m->card = m->changes_ns ? keep(kept, card_rows, sizeof(card_row), &cards) : NULL;
-    m->host_of = m->card ? keep(kept, host_of, sizeof(int32_t), &ranks) : NULL;
-    m->costs = m->host_of ? keep(kept, cost_rows, sizeof(costs), &costs_count) : NULL;
+    const service_rate *rates = cost_keep_table(kept, rate_rows, sizeof *rates, &resources);
+    m->routes = rates ? cost_keep_table(kept, routes, sizeof(route), &route_count) : NULL;
+    m->route_of = m->routes ? cost_keep_table(kept, route_of, sizeof(int32_t), &pairs) : NULL;
+    m->changes_ns = m->route_of ? cost_keep_table(kept, changes, sizeof(int64_t), &m->change_count) : NULL;
+    m->card = m->changes_ns ? cost_keep_table(kept, card_rows, sizeof(card_row), &cards) : NULL;
+    m->host_of = m->card ? cost_keep_table(kept, host_of, sizeof(int32_t), &ranks) : NULL;
+    m->costs = m->host_of ? cost_keep_table(kept, cost_rows, sizeof(costs), &costs_count) : NULL;
     if (!m->costs) return NULL;
     const int64_t tables_count = m->change_count + 1;
     if (m->multiprocessors < 0 || m->multiprocessors > MAX_MULTIPROCESSORS || !costs_count || costs_count > INT32_MAX ||
@@ -83,7 +83,7 @@ const pace *model_take(model *m, PyObject *tables, PyObject *kept) {
     m->cost_rows = (int32_t)costs_count, m->cards = (int32_t)cards, m->hosts = (int32_t)(pairs / cards / tables_count);
     m->rank_count = (int32_t)ranks, m->resource_count = (int32_t)resources, m->route_count = (int32_t)route_count;
     m->changed = 0, m->no_way_to = -1;
-    if (is_right(m, paces)) return paces;
+    if (is_right(m, rates)) return rates;
     PyErr_SetString(PyExc_ValueError, "the tables of the model name what is not there");
     return NULL;
 }

@@ -31,8 +31,8 @@ static void note(const model *m, const resource *r, int32_t rank, int64_t begin_
 /* From when it is asked for. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
 static int64_t take(model *m, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns,
                     int64_t *alone_ns) {
-    if (!r->pace.rate) return asked_ns;
-    const int64_t needs = kept_ns(nbytes, &r->pace), start = later(asked_ns, r->free_ns);
+    if (!r->service.rate) return asked_ns;
+    const int64_t needs = kept_ns(nbytes, &r->service), start = later(asked_ns, r->free_ns);
     r->free_ns = start + needs;
     r->uses++, r->bytes += nbytes, r->busy_ns += needs, r->queue_ns += start - asked_ns;
     *end_ns = later(*end_ns, r->free_ns), *alone_ns = later(*alone_ns, needs);
@@ -56,12 +56,12 @@ static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resour
     return count;
 }
 
-int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes, enum way taken, int64_t now,
-                 int64_t *alone_ns, int64_t *way_ns) {
+int64_t cost_transfer(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes,
+                      enum direction direction, int64_t now, int64_t *alone_ns, int64_t *way_ns) {
     int32_t cards[MAX_CARDS];
     int64_t pieces[MAX_CARDS];
     resource *way[MAX_HOPS + 2];
-    const bool to_pool = taken == TO_POOL;
+    const bool to_pool = direction == TO_POOL;
     if (o->kind != REGION || o->id >= r.count || nbytes < 0 || nbytes > LARGEST_BYTES || o->offset < 0 ||
         o->offset > LARGEST_BYTES)
         return -1;
@@ -73,9 +73,9 @@ int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64
         if (!reaches(m, rank, cards[k])) return -1;
     const costs *cost = costs_at(m, cards[0]);
     const int64_t engines[] = {cost->first_to, cost->first_from, cost->first_fold};
-    resource *engine = &m->resources[engines[taken] + rank];
+    resource *engine = &m->resources[engines[direction] + rank];
     resource *both = &m->resources[cost->first_both + rank];
-    const int64_t began = later(now, engine->pace.rate ? engine->free_ns : 0);
+    const int64_t began = later(now, engine->service.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
     start = take(m, both, rank, start, nbytes, &end, alone_ns);
@@ -103,8 +103,8 @@ int64_t transfer(model *m, int32_t rank, region_table r, const operand *o, int64
         last_start = later(last_start, here);
         *way_ns = later(*way_ns, round_trip_ns(m, rank, cards[k], to_pool));
     }
-    if (engine->pace.rate) {
-        const int64_t needs = kept_ns(nbytes, &engine->pace);
+    if (engine->service.rate) {
+        const int64_t needs = kept_ns(nbytes, &engine->service);
         end = later(end, (to_pool ? began : last_start) + needs);
         engine->queue_ns += began - now, engine->busy_ns += end - began, engine->bytes += nbytes, engine->uses++;
         engine->free_ns = end, *alone_ns = later(*alone_ns, needs);

@@ -50,7 +50,8 @@ static void *one_more(simulation *v, void *rows, size_t size, int64_t length, in
     return grown;
 }
 
-void log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes) {
+void simulation_log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns,
+                                int64_t nbytes) {
     simulation *v = watcher;
     reserved *rows = one_more(v, v->log_reserved, sizeof *rows, v->reserved_length, &v->reserved_room);
     if (!rows) return;
@@ -273,8 +274,8 @@ static enum state go_on(simulation *v, int64_t id, const virtual_call *c, const 
     stream *s = &v->streams[id];
     rank_state *r = &v->ranks[s->rank];
     const int64_t begin = s->progress.now;
-    const enum part part = instruction_part(&v->model, s->rank, c->regions, i, &r->landed_ns, &s->progress);
-    if (part == NOT_THERE) return WRONG;
+    const enum part part = cost_instruction_part(&v->model, s->rank, c->regions, i, &r->landed_ns, &s->progress);
+    if (part == INVALID_RECORD) return WRONG;
     busy(r, begin, s->progress.now);
     if (part == LAST) finish(v, id, s->progress.now);
     return ON;
@@ -288,8 +289,8 @@ static enum state compute(simulation *v, int64_t id, const virtual_call *c, cons
     const kernel_cost *cost = &c->kernels[i->arg];
     const int32_t multiprocessors = v->model.multiprocessors;
     int64_t first, last;
-    const int64_t end = compute_tiles(cost, &v->free_ns[(int64_t)s->rank * multiprocessors], multiprocessors, s->began,
-                                      &first, &last);
+    const int64_t end = cost_compute_tiles(cost, &v->free_ns[(int64_t)s->rank * multiprocessors], multiprocessors,
+                                           s->began, &first, &last);
     r->tiles_ns += cost->tiles * cost->tile_ns;
     busy(r, s->began, end);
     s->began = first;
@@ -365,7 +366,8 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
         stream *s = &v->streams[id];
         *where = id;
         change_ways(&v->model, v->heap[0].ns);
-        if (s->progress.now < s->progress.computed_ns && needs_result(s->at < s->length ? &s->records[s->at] : NULL)) {
+        if (s->progress.now < s->progress.computed_ns &&
+            cost_needs_result(s->at < s->length ? &s->records[s->at] : NULL)) {
             s->progress.now = s->began = s->progress.computed_ns;
             sift_down(v, (due){s->progress.now, id});
             continue;

@@ -34,8 +34,8 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     if (self->kept) return refuse("a Simulation is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyDict_Type, &tables)) return -1;
     if (!(self->kept = PyList_New(0))) return -1;
-    const pace *paces = model_take(m, tables, self->kept);
-    if (!paces) return -1;
+    const service_rate *rates = cost_model_take(m, tables, self->kept);
+    if (!rates) return -1;
     m->resources = zeros(m->resource_count, sizeof(resource));
     v->ranks = zeros(m->rank_count, sizeof(rank_state));
     v->streams = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(stream));
@@ -43,7 +43,7 @@ static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     v->heap = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(due));
     v->woken = zeros((int64_t)m->rank_count * MAX_STREAMS, sizeof(int32_t));
     if (!m->resources || !v->ranks || !v->streams || !v->free_ns || !v->heap || !v->woken) return -1;
-    for (int32_t k = 0; k < m->resource_count; k++) m->resources[k].pace = paces[k];
+    for (int32_t k = 0; k < m->resource_count; k++) m->resources[k].service = rates[k];
     return 0;
 }
 
@@ -74,7 +74,7 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells,
                           &made.pool_cards, &table, &epochs, &used))
         return NULL;
-    if (!(made.card_of = keep(self->kept, table, sizeof(int32_t), &cards))) return NULL;
+    if (!(made.card_of = cost_keep_table(self->kept, table, sizeof(int32_t), &cards))) return NULL;
     made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
     bool there = made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
     there = there && made.pool_cards <= made.cards &&
@@ -135,9 +135,9 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
         refuse("the call does not fit its communicator");
         return NULL;
     }
-    made.regions.all = keep(self->kept, region_rows, sizeof(region), &region_count);
-    made.groups = made.regions.all ? keep(self->kept, group_rows, sizeof(group), &groups) : NULL;
-    made.kernels = made.groups ? keep(self->kept, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
+    made.regions.all = cost_keep_table(self->kept, region_rows, sizeof(region), &region_count);
+    made.groups = made.regions.all ? cost_keep_table(self->kept, group_rows, sizeof(group), &groups) : NULL;
+    made.kernels = made.groups ? cost_keep_table(self->kept, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
     if (!made.kernels) return NULL;
     made.regions.count = (int32_t)region_count, made.regions.card_of = v->comms[made.comm].card_of;
     made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
@@ -169,8 +169,8 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
         bool right = length <= MAX_STREAMS && counts[m] >= 0;
         for (Py_ssize_t k = 0; right && k < length; k++) {
             program_stream *its = &streams[m * MAX_STREAMS + k];
-            right = (its->records = keep(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record), &its->length)) !=
-                    NULL;
+            right = (its->records = cost_keep_table(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record),
+                                                    &its->length)) != NULL;
         }
         Py_DECREF(one);
         if (!right) {
@@ -192,8 +192,8 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
         refuse("a Simulation runs once");
         return NULL;
     }
-    v->turns = keep(self->kept, turns, 2 * sizeof(int32_t), &turn_count);
-    v->first_turn = v->turns ? keep(self->kept, firsts, sizeof(int32_t), &first_count) : NULL;
+    v->turns = cost_keep_table(self->kept, turns, 2 * sizeof(int32_t), &turn_count);
+    v->first_turn = v->turns ? cost_keep_table(self->kept, firsts, sizeof(int32_t), &first_count) : NULL;
     if (!v->first_turn) return NULL;
     bool right = first_count == v->model.rank_count + 1 && v->first_turn[0] == 0 &&
                  v->first_turn[v->model.rank_count] == turn_count;
@@ -206,7 +206,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
         return NULL;
     }
     v->logs = logs;
-    if (logs) v->model.seen = log_reservation, v->model.watcher = v;
+    if (logs) v->model.seen = simulation_log_reservation, v->model.watcher = v;
     self->ran = true;
     enum outcome outcome;
     Py_BEGIN_ALLOW_THREADS

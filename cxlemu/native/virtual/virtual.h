@@ -123,6 +123,7 @@ enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY };
 enum outcome simulation_run(simulation *v, int64_t *where);
 
 /* A reservation_seen: into the log of the simulation that is its watcher. */
-void log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns, int64_t nbytes);
+void simulation_log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns,
+                                int64_t nbytes);
 
 #endif

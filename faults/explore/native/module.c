@@ -45,7 +45,7 @@ static uint16_t node_number(search *s, int t, PyObject *name) {
     }
     if (self->node_count == self->node_capacity) {
         uint32_t more = self->node_capacity * 2 + 16;
-        if (!grow(&self->nodes, more, sizeof *self->nodes)) {
+        if (!table_grow(&self->nodes, more, sizeof *self->nodes)) {
             s->trouble = NO_MEMORY;
             return NO_NODE;
         }

@@ -81,7 +81,7 @@ bool search_note(search *s, move m) {
     if (!t->follows) return true;
     if (t->count == t->capacity) {
         uint32_t more = 2 * t->capacity + 64;
-        if (!grow(&t->moves, more, sizeof *t->moves)) return search_fail(s, NO_MEMORY);
+        if (!table_grow(&t->moves, more, sizeof *t->moves)) return search_fail(s, NO_MEMORY);
         t->capacity = more;
     }
     t->moves[t->count++] = m;
@@ -92,7 +92,7 @@ bool search_note(search *s, move m) {
 static bool room_for(uint32_t **array, uint32_t count, uint32_t *capacity) {
     if (count < *capacity) return true;
     uint64_t more = (uint64_t)*capacity + *capacity / 2 + 1024;
-    if (more > UINT32_MAX || !grow(array, more, sizeof **array)) return false;
+    if (more > UINT32_MAX || !table_grow(array, more, sizeof **array)) return false;
     *capacity = (uint32_t)more;
     return true;
 }
@@ -109,7 +109,7 @@ static bool arrive(search *s, int what, int who, int line, int age, bool obliged
     bool fresh, arrival = what == LAND || what == LAND_NT || what == EVICT;
     if (s->trail.follows && !note_first(s, what, who, line, age)) return false;
     s->transitions += !s->trail.follows;
-    if (s->settling.on && !settle(s, arrival ? line : -1)) return false;
+    if (s->settling.on && !settle_state(s, arrival ? line : -1)) return false;
     if (s->trail.follows) {
         s->trail.found = memcmp(s->trail.to, s->next, s->states.width * sizeof *s->next) == 0;
         return !s->trail.found;
@@ -292,11 +292,11 @@ static bool note_end(search *s) {
         s->next[s->at_lines + line] = s->lines[line].info[s->current[s->at_lines + line]].pool;
     memset(s->next + s->at_events, 0, (s->states.width - (size_t)s->at_events) * sizeof *s->next);
     uint32_t number = rows_add(&s->outcomes, s->next, &fresh);
-    if (number == NO_ROW || (fresh && !grow(&s->outcome_states, number + 1, sizeof *s->outcome_states)))
+    if (number == NO_ROW || (fresh && !table_grow(&s->outcome_states, number + 1, sizeof *s->outcome_states)))
         return search_fail(s, NO_MEMORY);
     if (fresh) s->outcome_states[number] = s->at;
     if (s->watch_ends) {
-        if (s->end_count % 1024 == 0 && !grow(&s->ends, s->end_count + 1024, sizeof *s->ends))
+        if (s->end_count % 1024 == 0 && !table_grow(&s->ends, s->end_count + 1024, sizeof *s->ends))
             return search_fail(s, NO_MEMORY);
         s->ends[s->end_count++] = s->at;
     }
@@ -440,7 +440,7 @@ bool search_retrace(search *s, uint32_t state) {
     trail *t = &s->trail;
     uint32_t length = 0, *way = NULL;
     for (uint32_t at = state; at != 0; at = s->parents[at]) length++;
-    if (!grow(&way, (size_t)length + 1, sizeof *way)) return false;
+    if (!table_grow(&way, (size_t)length + 1, sizeof *way)) return false;
     for (uint32_t k = length, at = state; k > 0; at = s->parents[at]) way[--k] = at;
     for (int line = 0; line < s->line_count; line++) s->lines[line].trouble = NO_TROUBLE; /* it came later */
     enum trouble trouble = s->trouble;

@@ -143,7 +143,7 @@ void settle_again(search *s); /* what was learned is taken into account */
 void settle_expanded(search *s, const thread *t, const node *n);
 bool settle_begun(search *s, int t, int line); /* a thread has flushed a line, and will fence it */
 bool settle_first(search *s); /* s->next is the first state */
-bool settle(search *s, int line); /* s->next; the pool's content of `line` may have changed if it is not -1 */
+bool settle_state(search *s, int line); /* s->next; the pool's content of `line` may have changed if it is not -1 */
 
 reduction *reduction_begin(const search *s); /* of straight threads whose nodes are all known; NULL without memory */
 void reduction_end(reduction *r);

@@ -245,10 +245,10 @@ bool settle_first(search *s) {
     for (int t = 0; t < s->thread_count; t++)
         for (int line = 0; line < s->line_count && (s->settling.alone >> s->threads[t].host & 1); line++)
             if (!forget(s, line, s->threads[t].host, RENEWED)) return false;
-    return settle(s, -1);
+    return settle_state(s, -1);
 }
 
-bool settle(search *s, int line) {
+bool settle_state(search *s, int line) {
     bool moved = true;
     if (line >= 0 && !renew_lookers(s, line)) return false;
     for (int steps = 0; moved && steps < CHAIN_MAX;) {

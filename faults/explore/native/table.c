@@ -8,7 +8,7 @@ enum { ENOUGH = 16 };
 static const uint8_t OF_HOSTS[] = {LAND, DROPPED, EVICT, DROP, PREFETCH, LOSE};
 enum { OF_HOSTS_COUNT = sizeof OF_HOSTS };
 
-bool grow(void *pointer, size_t count, size_t size) {
+bool table_grow(void *pointer, size_t count, size_t size) {
     void *array;
     memcpy(&array, pointer, sizeof array);
     array = realloc(array, count * size);
@@ -91,8 +91,8 @@ static int state_number(line_table *t, const line_state *s) {
     }
     if (t->state_count == t->state_capacity) {
         uint32_t more = t->state_capacity * 2;
-        if (!grow(&t->states, more, sizeof *t->states) || !grow(&t->info, more, sizeof *t->info) ||
-            !grow(&t->pools, more, sizeof *t->pools) || !resize(t, more, t->action_capacity)) {
+        if (!table_grow(&t->states, more, sizeof *t->states) || !table_grow(&t->info, more, sizeof *t->info) ||
+            !table_grow(&t->pools, more, sizeof *t->pools) || !resize(t, more, t->action_capacity)) {
             t->trouble = NO_MEMORY;
             return -1;
         }
@@ -113,10 +113,10 @@ bool table_begin(line_table *t, const world *w, const content initial, uint8_t w
     uint32_t nature = (uint32_t)(OF_HOSTS_COUNT * w->hosts + w->ranks);
     t->action_capacity = nature + ENOUGH;
     t->actions = calloc(t->action_capacity, sizeof *t->actions);
-    if (t->actions == NULL || !grow(&t->states, ENOUGH, sizeof *t->states) ||
-        !grow(&t->info, ENOUGH, sizeof *t->info) || !grow(&t->pools, ENOUGH, sizeof *t->pools) ||
+    if (t->actions == NULL || !table_grow(&t->states, ENOUGH, sizeof *t->states) ||
+        !table_grow(&t->info, ENOUGH, sizeof *t->info) || !table_grow(&t->pools, ENOUGH, sizeof *t->pools) ||
         !resize(t, ENOUGH, t->action_capacity) || !rehash(t, 4 * ENOUGH) ||
-        !grow(&t->successors, ENOUGH, sizeof *t->successors))
+        !table_grow(&t->successors, ENOUGH, sizeof *t->successors))
         return false;
     t->successor_capacity = ENOUGH;
     for (uint32_t k = 0; k < OF_HOSTS_COUNT; k++)
@@ -151,7 +151,8 @@ int table_action(line_table *t, line_action a) {
         if (memcmp(&t->actions[k], &a, sizeof a) == 0) return (int)k;
     if (t->action_count == t->action_capacity) {
         uint32_t more = t->action_capacity * 2;
-        if (more > ACTIONS_MAX || !resize(t, t->state_capacity, more) || !grow(&t->actions, more, sizeof *t->actions)) {
+        if (more > ACTIONS_MAX || !resize(t, t->state_capacity, more) ||
+            !table_grow(&t->actions, more, sizeof *t->actions)) {
             t->trouble = NO_MEMORY;
             return -1;
         }
@@ -171,7 +172,7 @@ uint32_t table_find(line_table *t, uint16_t state, uint32_t number) {
     uint32_t place = t->successor_count;
     if (place + CHOICES_MAX > t->successor_capacity) {
         uint32_t more = 2 * t->successor_capacity + CHOICES_MAX;
-        if (more > UINT32_MAX / 64 || !grow(&t->successors, more, sizeof *t->successors)) {
+        if (more > UINT32_MAX / 64 || !table_grow(&t->successors, more, sizeof *t->successors)) {
             t->trouble = NO_MEMORY;
             return 0;
         }

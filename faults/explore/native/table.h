@@ -52,7 +52,7 @@ typedef struct {
 } line_table;
 
 /* Make room in *pointer for so many; false leaves it as it is. */
-bool grow(void *pointer, size_t count, size_t size);
+bool table_grow(void *pointer, size_t count, size_t size);
 
 bool table_begin(line_table *t, const world *w, const content initial, uint8_t words);
 void table_end(line_table *t);

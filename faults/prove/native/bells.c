@@ -5,18 +5,18 @@
 
 enum { RINGS_KEPT = 64 };
 
-bell *done_bell(const pass *p, int32_t rank) {
+bell *bell_done(const pass *p, int32_t rank) {
     const program *any = &p->plan[0].part[0];
     return &p->bells[(int64_t)any->slots * published_count(any) + rank];
 }
 
 bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch) {
     const int32_t published = published_count(part);
-    if (doorbell >= published) return done_bell(p, doorbell - published);
+    if (doorbell >= published) return bell_done(p, doorbell - published);
     return &p->bells[slot_of(part, epoch) * published + doorbell];
 }
 
-const ring *first_ring(const bell *b, int64_t value) {
+const ring *bell_first_ring(const bell *b, int64_t value) {
     int low = 0, high = b->rings;
     if (value <= b->forgotten) return NULL;
     while (low < high) {
@@ -29,8 +29,8 @@ const ring *first_ring(const bell *b, int64_t value) {
 
 static bool known_to_all(const pass *p, event e) {
     for (uint32_t s = 0; s < (uint32_t)p->streams; s++) {
-        const point q = now(p, s);
-        if (!before(e, &q)) return false;
+        const point q = clock_now(p, s);
+        if (!clock_before(e, &q)) return false;
     }
     return true;
 }
@@ -39,36 +39,36 @@ static bool known_to_all(const pass *p, event e) {
 static void forget_rings(pass *p, bell *b) {
     int gone = 0;
     while (gone < b->rings - RINGS_KEPT / 2 && known_to_all(p, b->ring[gone].at.self)) {
-        forget(b->ring[gone].at.known);
+        clock_forget(b->ring[gone].at.known);
         b->forgotten = b->ring[gone++].value;
     }
     b->rings -= gone;
     for (int k = 0; k < b->rings; k++) b->ring[k] = b->ring[k + gone];
 }
 
-void ring_bell(step *s, const record *r, const record *previous) {
+void bell_ring(step *s, const record *r, const record *previous) {
     pass *p = s->p;
     const int64_t value = s->part->epoch + r->value;
     const place at = doorbell_place(s->part, r->arg, value);
     const touch a = {s->now, at.card};
     bell *b = bell_at(p, s->part, r->arg, value);
     const ring *last = b->rings ? &b->ring[b->rings - 1] : NULL;
-    if (last && !before(last->at.self, &s->now)) undecided(p, SIGNALS_UNORDERED, s->now.self);
-    if ((last && value < last->value) || value < b->forgotten) undecided(p, SIGNALS_FALL, s->now.self);
+    if (last && !clock_before(last->at.self, &s->now)) pass_undecided(p, SIGNALS_UNORDERED, s->now.self);
+    if ((last && value < last->value) || value < b->forgotten) pass_undecided(p, SIGNALS_FALL, s->now.self);
     if (r->op == SIGNAL_DATA) {
-        access_operand(s, &r->a, r->nbytes, LOAD, NULL);
-        check_reuse(p, s->stream, value, s->part);
+        pass_access_operand(s, &r->a, r->nbytes, LOAD, NULL);
+        rule_check_reuse(p, s->stream, value, s->part);
         if (!previous || memcmp(r, previous, sizeof *r) != 0) { /* twice the same is once */
-            check_payload_store(p, &a, b, at.offset / LINE_BYTES);
+            rule_check_payload_store(p, &a, b, at.offset / LINE_BYTES);
             b->payload = s->now.self, b->readers = 0;
             contents_begin(p, &b->carried);
-            fetch(s, &b->carried, 0, &r->a, r->nbytes);
+            pass_fetch(s, &b->carried, 0, &r->a, r->nbytes);
         }
     }
     if (last && value == last->value) return; /* whoever waits may go on at the first one */
     if (b->rings >= RINGS_KEPT && b->rings % RINGS_KEPT == 0) forget_rings(p, b);
-    b->ring = room_for(p, b->ring, &b->ring_room, b->rings + 1, sizeof *b->ring);
-    b->ring[b->rings++] = (ring){value, {know(s->now.known), s->now.self}};
+    b->ring = pass_room_for(p, b->ring, &b->ring_room, b->rings + 1, sizeof *b->ring);
+    b->ring[b->rings++] = (ring){value, {clock_know(s->now.known), s->now.self}};
 }
 
 static bool rung(const bell *b, int64_t value) {
@@ -77,12 +77,12 @@ static bool rung(const bell *b, int64_t value) {
 
 /* Goes on as soon as any execution may: when the first signal that satisfies it has been rung. */
 static void hear(step *s, const bell *b, int64_t value) {
-    const ring *first = first_ring(b, value);
-    if (first) learn(s->p, s->stream, &first->at);
-    s->now = now(s->p, s->stream);
+    const ring *first = bell_first_ring(b, value);
+    if (first) clock_learn(s->p, s->stream, &first->at);
+    s->now = clock_now(s->p, s->stream);
 }
 
-bool hears(step *s, const record *r) {
+bool bell_hears(step *s, const record *r) {
     const int64_t value = s->part->epoch + r->value;
     const group all = r->op == WAIT_ALL ? s->part->groups[r->arg] : (group){r->arg, 1, 1};
     if (value <= 0) return true; /* before the communicator's first round: doorbells start at 0 */
@@ -93,15 +93,15 @@ bool hears(step *s, const record *r) {
         bell *b = bell_at(s->p, s->part, r->arg, value);
         const place at = doorbell_place(s->part, r->arg, value);
         const touch a = {s->now, at.card};
-        check_payload_load(s->p, &a, b, first_ring(b, value), at.offset / LINE_BYTES);
-        b->reader = room_for(s->p, b->reader, &b->reader_room, b->readers + 1, sizeof *b->reader);
+        rule_check_payload_load(s->p, &a, b, bell_first_ring(b, value), at.offset / LINE_BYTES);
+        b->reader = pass_room_for(s->p, b->reader, &b->reader_room, b->readers + 1, sizeof *b->reader);
         b->reader[b->readers++] = s->now.self;
     }
     return true;
 }
 
-void take_payload(step *s, const record *r) {
+void bell_take_payload(step *s, const record *r) {
     bell *b = bell_at(s->p, s->part, r->arg, s->part->epoch + r->value);
     if (!b->carried.runs) contents_begin(s->p, &b->carried);
-    put(s, &r->dst, &b->carried, 0, r->nbytes);
+    pass_put(s, &r->dst, &b->carried, 0, r->nbytes);
 }

@@ -30,14 +30,14 @@ static int64_t packed(const matrix *t) { return t->rows * t->nbytes; }
 static int32_t opaque_value(step *s, const kernel *k, const contents *source) {
     for (int i = 0; i < 3; i++)
         if (!contents_known(&source[i], packed(&k->of[1 + i]))) return 0;
-    return computed_term(s->p, s->now.self);
+    return term_of_compute(s->p, s->now.self);
 }
 
 static int32_t checksum_value(step *s, const kernel *k, const contents *source) {
-    const int32_t sum = checksum_term(s->p, &source[0], 0, packed(&k->of[1]));
+    const int32_t sum = term_of_checksum(s->p, &source[0], 0, packed(&k->of[1]));
     const bool compares = k->of[2].rows && !(s->p->without >> CONTRACT & 1);
     if (compares && (sum == 0 || !contents_are(&source[1], packed(&k->of[2]), sum)))
-        violated(s->p, CONTRACT, UNMATCHED, s->now.self, (event){0, 0}, -1, 0);
+        pass_violated(s->p, CONTRACT, UNMATCHED, s->now.self, (event){0, 0}, -1, 0);
     return sum;
 }
 
@@ -47,7 +47,7 @@ static operand row_of(const operand *o, const matrix *t, int64_t row) {
     return at;
 }
 
-void run_kernel(step *s, const record *r) {
+void kernel_run(step *s, const record *r) {
     pass *p = s->p;
     const kernel *k = &s->kernels[r->arg];
     const operand *sources[] = {&r->a, &r->b, &r->c};
@@ -58,8 +58,8 @@ void run_kernel(step *s, const record *r) {
         contents_begin(p, &source[i]);
         for (int64_t row = 0; row < t->rows; row++) {
             const operand at = row_of(sources[i], t, row);
-            access_operand(s, &at, t->nbytes, LOAD, NULL);
-            fetch(s, &source[i], row * t->nbytes, &at, t->nbytes);
+            pass_access_operand(s, &at, t->nbytes, LOAD, NULL);
+            pass_fetch(s, &source[i], row * t->nbytes, &at, t->nbytes);
         }
     }
     contents_begin(p, result);
@@ -69,7 +69,7 @@ void run_kernel(step *s, const record *r) {
                       k->makes == CHECKSUM ? checksum_value(s, k, source) : opaque_value(s, k, source), 0);
     for (int64_t row = 0; row < out->rows; row++) {
         const operand at = row_of(&r->dst, out, row);
-        access_operand(s, &at, out->nbytes, STORE, NULL);
-        put(s, &at, result, row * out->nbytes, out->nbytes);
+        pass_access_operand(s, &at, out->nbytes, STORE, NULL);
+        pass_put(s, &at, result, row * out->nbytes, out->nbytes);
     }
 }

@@ -8,8 +8,8 @@
 static void cell_copy(pass *p, cell *to, const cell *from) {
     *to = *from;
     to->write = NULL, to->reader = NULL, to->write_room = to->reader_room = 0, to->writes = to->readers = 0;
-    to->write = room_for(p, NULL, &to->write_room, from->writes, sizeof *to->write);
-    to->reader = room_for(p, NULL, &to->reader_room, from->readers, sizeof *to->reader);
+    to->write = pass_room_for(p, NULL, &to->write_room, from->writes, sizeof *to->write);
+    to->reader = pass_room_for(p, NULL, &to->reader_room, from->readers, sizeof *to->reader);
     if (from->writes) memcpy(to->write, from->write, (size_t)from->writes * sizeof *to->write);
     if (from->readers) memcpy(to->reader, from->reader, (size_t)from->readers * sizeof *to->reader);
     to->writes = from->writes, to->readers = from->readers;
@@ -18,7 +18,7 @@ static void cell_copy(pass *p, cell *to, const cell *from) {
 }
 
 static void cell_free(cell *c) {
-    while (c->writes) drop_write(c, c->writes - 1);
+    while (c->writes) cell_drop_write(c, c->writes - 1);
     free(c->write);
     free(c->reader);
 }
@@ -45,11 +45,11 @@ static int find(const map *m, int64_t line) {
 static int split(pass *p, map *m, int64_t line) {
     const int at = find(m, line);
     if (m->segment[at].first == line) return at;
-    m->segment = room_for(p, m->segment, &m->room, m->segments + 1, sizeof *m->segment);
+    m->segment = pass_room_for(p, m->segment, &m->room, m->segments + 1, sizeof *m->segment);
     segment *low = &m->segment[at], copy = {.first = line, .end = low->end};
-    copy.cell = zeroed(p, (size_t)low->cells, sizeof *copy.cell);
+    copy.cell = pass_zeroed(p, (size_t)low->cells, sizeof *copy.cell);
     for (; copy.cells < low->cells; copy.cells++) cell_copy(p, &copy.cell[copy.cells], &low->cell[copy.cells]);
-    copy.drop = room_for(p, NULL, &copy.drop_room, low->drops, sizeof *copy.drop);
+    copy.drop = pass_room_for(p, NULL, &copy.drop_room, low->drops, sizeof *copy.drop);
     for (; copy.drops < low->drops; copy.drops++) copy.drop[copy.drops] = drain_keep(low->drop[copy.drops]);
     low->end = line;
     memmove(low + 2, low + 1, (size_t)(m->segments - at - 1) * sizeof *low);
@@ -64,7 +64,7 @@ static void split_line(pass *p, segment *s, uint8_t byte) {
     while (s->cell[at].end <= byte) at++;
     if (s->cell[at].begin == byte) return;
     cell *more = realloc(s->cell, (size_t)(s->cells + 1) * sizeof *more);
-    if (!more) longjmp(p->stop, OUT_OF_MEMORY);
+    if (!more) longjmp(p->stop, NO_MEMORY);
     s->cell = more;
     cell copy;
     cell_copy(p, &copy, &more[at]);
@@ -75,7 +75,7 @@ static void split_line(pass *p, segment *s, uint8_t byte) {
 }
 
 /* Bytes [begin, end) as whole cells of whole segments. */
-range open_range(pass *p, map *m, int64_t begin, int64_t end) {
+range map_open_range(pass *p, map *m, int64_t begin, int64_t end) {
     const int64_t first = begin / LINE_BYTES, last = (end - 1) / LINE_BYTES;
     range r = {split(p, m, first), 0, begin, end};
     if (begin % LINE_BYTES) {
@@ -91,42 +91,42 @@ range open_range(pass *p, map *m, int64_t begin, int64_t end) {
     return r;
 }
 
-void bytes_in(const range *r, const segment *s, int *begin, int *end) {
+void map_bytes_in(const range *r, const segment *s, int *begin, int *end) {
     *begin = s->first == r->begin_byte / LINE_BYTES ? (int)(r->begin_byte % LINE_BYTES) : 0;
     *end = s->end * LINE_BYTES > r->end_byte ? (int)(r->end_byte % LINE_BYTES) : LINE_BYTES;
 }
 
-void add_reader(pass *p, cell *c, event e) {
+void cell_add_reader(pass *p, cell *c, event e) {
     for (int k = 0; k < c->readers; k++)
         if (c->reader[k].stream == e.stream) {
             c->reader[k] = e;
             return;
         }
-    c->reader = room_for(p, c->reader, &c->reader_room, c->readers + 1, sizeof *c->reader);
+    c->reader = pass_room_for(p, c->reader, &c->reader_room, c->readers + 1, sizeof *c->reader);
     c->reader[c->readers++] = e;
 }
 
-void add_write(pass *p, cell *c, event e, bool nt) {
-    c->write = room_for(p, c->write, &c->write_room, c->writes + 1, sizeof *c->write);
+void cell_add_write(pass *p, cell *c, event e, bool nt) {
+    c->write = pass_room_for(p, c->write, &c->write_room, c->writes + 1, sizeof *c->write);
     c->write[c->writes++] = (stored){.at = e, .nt = nt};
 }
 
-void drop_write(cell *c, int at) {
+void cell_drop_write(cell *c, int at) {
     for (int k = 0; k < c->write[at].drains; k++) drain_drop(c->write[at].by[k]);
     memmove(&c->write[at], &c->write[at + 1], (size_t)(--c->writes - at) * sizeof *c->write);
 }
 
 /* A drop is of no more use when a later one of its host is complete for whatever that host's streams do next. */
 static bool outdone(const pass *p, const drain *old, const drain *by) {
-    if (!before(old->from.self, &by->from)) return false;
+    if (!clock_before(old->from.self, &by->from)) return false;
     for (uint32_t s = 0; s < (uint32_t)p->streams; s++) {
-        const point q = now(p, s);
-        if (p->host[s] == by->host && !fenced(by, &q)) return false;
+        const point q = clock_now(p, s);
+        if (p->host[s] == by->host && !drain_is_fenced(by, &q)) return false;
     }
     return true;
 }
 
-void add_drop(pass *p, segment *s, drain *d) {
+void segment_add_drop(pass *p, segment *s, drain *d) {
     int kept = 0;
     for (int k = 0; k < s->drops; k++) {
         bool useless = false;
@@ -136,14 +136,14 @@ void add_drop(pass *p, segment *s, drain *d) {
         else s->drop[kept++] = s->drop[k];
     }
     s->drops = kept;
-    s->drop = room_for(p, s->drop, &s->drop_room, s->drops + 1, sizeof *s->drop);
+    s->drop = pass_room_for(p, s->drop, &s->drop_room, s->drops + 1, sizeof *s->drop);
     s->drop[s->drops++] = drain_keep(d);
 }
 
 void map_begin(pass *p, map *m) {
-    m->segment = room_for(p, m->segment, &m->room, 1, sizeof *m->segment);
+    m->segment = pass_room_for(p, m->segment, &m->room, 1, sizeof *m->segment);
     segment all = {.first = 0, .end = INT64_MAX / LINE_BYTES, .cells = 1};
-    all.cell = zeroed(p, 1, sizeof *all.cell);
+    all.cell = pass_zeroed(p, 1, sizeof *all.cell);
     all.cell[0] = (cell){.end = LINE_BYTES, .spoil = {NO_RULE, {0, 0}}};
     m->segment[0] = all;
     m->segments = 1;

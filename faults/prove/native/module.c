@@ -141,10 +141,10 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
     }
     whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop,
     whole->commutes = commutes;
-    whole->part = zeroed(p, (size_t)p->ranks, sizeof *whole->part);
-    whole->lodging = zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
-    whole->contract = zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
-    whole->contract_words = zeroed(p, (size_t)p->ranks, sizeof *whole->contract_words);
+    whole->part = pass_zeroed(p, (size_t)p->ranks, sizeof *whole->part);
+    whole->lodging = pass_zeroed(p, (size_t)p->ranks, sizeof *whole->lodging);
+    whole->contract = pass_zeroed(p, (size_t)p->ranks, sizeof *whole->contract);
+    whole->contract_words = pass_zeroed(p, (size_t)p->ranks, sizeof *whole->contract_words);
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         program *part = &whole->part[rank];
         *part = *shape;
@@ -159,25 +159,25 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
 static void prepare(pass *p, const program *shape) {
     const size_t ranks = (size_t)p->ranks, streams = ranks * (size_t)p->per_rank, calls = (size_t)p->calls;
     p->streams = (int32_t)streams;
-    p->call = zeroed(p, ranks, sizeof *p->call), p->begun = zeroed(p, ranks, sizeof *p->begun);
-    p->now = zeroed(p, streams, sizeof *p->now), p->ready = zeroed(p, streams, sizeof *p->ready);
-    p->began = zeroed(p, calls * streams, sizeof *p->began);
-    p->events = zeroed(p, ranks * (size_t)p->events_max, sizeof *p->events);
-    p->open = zeroed(p, ranks, sizeof *p->open);
-    p->opens = zeroed(p, ranks, sizeof *p->opens), p->open_room = zeroed(p, ranks, sizeof *p->open_room);
-    p->bells = zeroed(p, ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * ranks, sizeof *p->bells);
-    p->joint = zeroed(p, 1, sizeof *p->joint + streams * sizeof p->joint->at[0]);
-    p->known = zeroed(p, streams, sizeof *p->known);
+    p->call = pass_zeroed(p, ranks, sizeof *p->call), p->begun = pass_zeroed(p, ranks, sizeof *p->begun);
+    p->now = pass_zeroed(p, streams, sizeof *p->now), p->ready = pass_zeroed(p, streams, sizeof *p->ready);
+    p->began = pass_zeroed(p, calls * streams, sizeof *p->began);
+    p->events = pass_zeroed(p, ranks * (size_t)p->events_max, sizeof *p->events);
+    p->open = pass_zeroed(p, ranks, sizeof *p->open);
+    p->opens = pass_zeroed(p, ranks, sizeof *p->opens), p->open_room = pass_zeroed(p, ranks, sizeof *p->open_room);
+    p->bells = pass_zeroed(p, ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * ranks, sizeof *p->bells);
+    p->joint = pass_zeroed(p, 1, sizeof *p->joint + streams * sizeof p->joint->at[0]);
+    p->known = pass_zeroed(p, streams, sizeof *p->known);
     for (size_t s = 0; s < streams; s++) {
-        p->known[s] = zeroed(p, 1, sizeof **p->known + streams * sizeof p->known[s]->at[0]);
+        p->known[s] = pass_zeroed(p, 1, sizeof **p->known + streams * sizeof p->known[s]->at[0]);
         p->known[s]->refs = 1;
     }
-    p->cards = zeroed(p, (size_t)shape->card_count, sizeof *p->cards);
+    p->cards = pass_zeroed(p, (size_t)shape->card_count, sizeof *p->cards);
     for (int32_t k = 0; k < shape->card_count; k++) map_begin(p, &p->cards[k]);
-    p->locals = zeroed(p, ranks * MAX_BUFFERS, sizeof *p->locals);
-    p->card_contents = zeroed(p, (size_t)shape->card_count, sizeof *p->card_contents);
+    p->locals = pass_zeroed(p, ranks * MAX_BUFFERS, sizeof *p->locals);
+    p->card_contents = pass_zeroed(p, (size_t)shape->card_count, sizeof *p->card_contents);
     for (int32_t k = 0; k < shape->card_count; k++) contents_begin(p, &p->card_contents[k]);
-    p->local_contents = zeroed(p, ranks * MAX_BUFFERS, sizeof *p->local_contents);
+    p->local_contents = pass_zeroed(p, ranks * MAX_BUFFERS, sizeof *p->local_contents);
 }
 
 static void clean(pass *p, const program *shape, int plans) {
@@ -189,11 +189,11 @@ static void clean(pass *p, const program *shape, int plans) {
     for (int32_t k = 0; p->cards && k < shape->card_count; k++) map_free(&p->cards[k]);
     for (int32_t k = 0; p->locals && k < p->ranks * MAX_BUFFERS; k++) map_free(&p->locals[k]);
     for (size_t k = 0; p->bells && k < bells; k++) {
-        for (int r = 0; r < p->bells[k].rings; r++) forget(p->bells[k].ring[r].at.known);
+        for (int r = 0; r < p->bells[k].rings; r++) clock_forget(p->bells[k].ring[r].at.known);
         free(p->bells[k].ring), free(p->bells[k].reader), free(p->bells[k].carried.run);
     }
-    for (int32_t k = 0; p->events && k < p->ranks * p->events_max; k++) forget(p->events[k].known);
-    for (int32_t k = 0; p->known && k < p->streams; k++) forget(p->known[k]);
+    for (int32_t k = 0; p->events && k < p->ranks * p->events_max; k++) clock_forget(p->events[k].known);
+    for (int32_t k = 0; p->known && k < p->streams; k++) clock_forget(p->known[k]);
     for (int32_t k = 0; p->opens && p->open && k < p->ranks; k++) {
         for (int d = 0; d < p->opens[k]; d++) drain_drop(p->open[k][d]);
         free(p->open[k]);
@@ -244,7 +244,7 @@ static bool taken_in(held *h, pass *p, const program *shape, const arguments *a)
         return false;
     }
     p->calls = (int32_t)calls, p->per_rank = 1, p->events_max = 1;
-    p->plan = zeroed(p, (size_t)plans, sizeof *p->plan);
+    p->plan = pass_zeroed(p, (size_t)plans, sizeof *p->plan);
     for (Py_ssize_t k = 0; k < plans; k++)
         if (!plan_in(h, p, &p->plan[k], PyList_GET_ITEM(a->plans, k), shape, a->extent_bytes)) return false;
     for (int32_t k = 0; k < p->calls; k++)

@@ -11,17 +11,17 @@ enum { LOOKS_AFTER = 1 << 14 }; /* instructions: whether Ctrl-C was pressed */
 static bool stays(const step *s, const record *r) {
     card_extent found[MAX_CARDS];
     const lodging *l = &s->lodging[r->a.id];
-    return l->card >= 0 && extents_of(s->part, &r->dst, r->nbytes, found) == 1 && found[0].at.card == l->card &&
+    return l->card >= 0 && address_extents(s->part, &r->dst, r->nbytes, found) == 1 && found[0].at.card == l->card &&
            found[0].at.offset == l->offset + r->a.offset;
 }
 
 static bool satisfied(step *s, const record *r) {
-    if (r->op == WAIT || r->op == WAIT_DATA || r->op == WAIT_ALL) return hears(s, r);
+    if (r->op == WAIT || r->op == WAIT_DATA || r->op == WAIT_ALL) return bell_hears(s, r);
     if (r->op != AWAIT) return true;
     const point *recorded = &s->p->events[s->rank * s->p->events_max + r->arg];
     if (!recorded->known) return false;
-    learn(s->p, s->stream, recorded);
-    s->now = now(s->p, s->stream);
+    clock_learn(s->p, s->stream, recorded);
+    s->now = clock_now(s->p, s->stream);
     return true;
 }
 
@@ -32,24 +32,24 @@ static void execute(step *s, const record *r, const record *previous) {
     drain *posted;
     switch (r->op) {
     case FLUSH:
-    case INVALIDATE: flush(s, r); break;
-    case FENCE: fence(s); break;
+    case INVALIDATE: pass_flush(s, r); break;
+    case FENCE: pass_fence(s); break;
     case SIGNAL:
-    case SIGNAL_DATA: ring_bell(s, r, previous); break;
+    case SIGNAL_DATA: bell_ring(s, r, previous); break;
     case WAIT_DATA:
-        access_operand(s, &r->dst, r->nbytes, STORE, NULL);
-        take_payload(s, r);
+        pass_access_operand(s, &r->dst, r->nbytes, STORE, NULL);
+        bell_take_payload(s, r);
         break;
     case RECORD:
         recorded = &p->events[s->rank * p->events_max + r->arg];
-        if (!recorded->known) *recorded = (point){know(s->now.known), s->now.self};
+        if (!recorded->known) *recorded = (point){clock_know(s->now.known), s->now.self};
         break;
     case WRITE_NT:
-        access_operand(s, &r->a, r->nbytes, LOAD, NULL);
+        pass_access_operand(s, &r->a, r->nbytes, LOAD, NULL);
         posted = drain_new(p, s->stream);
-        await_fence(p, s->rank, posted);
-        access_operand(s, &r->dst, r->nbytes, STORE_NT, posted);
-        compute(s, r);
+        pass_await_fence(p, s->rank, posted);
+        pass_access_operand(s, &r->dst, r->nbytes, STORE_NT, posted);
+        pass_compute(s, r);
         drain_drop(posted);
         break;
     case WRITE:
@@ -59,11 +59,11 @@ static void execute(step *s, const record *r, const record *previous) {
     case REDUCE:
     case COPY:
     case REDUCE_LOCAL:
-        for (int k = 0; k < 3; k++) access_operand(s, sources[k], r->nbytes, LOAD, NULL);
-        for (int k = 0; k < 2; k++) access_operand(s, targets[k], r->nbytes, STORE, NULL);
-        compute(s, r);
+        for (int k = 0; k < 3; k++) pass_access_operand(s, sources[k], r->nbytes, LOAD, NULL);
+        for (int k = 0; k < 2; k++) pass_access_operand(s, targets[k], r->nbytes, STORE, NULL);
+        pass_compute(s, r);
         break;
-    case COMPUTE: run_kernel(s, r); break;
+    case COMPUTE: kernel_run(s, r); break;
     default: break; /* WAIT, WAIT_ALL, AWAIT: that was all */
     }
 }
@@ -76,7 +76,7 @@ static bool advance(step *s, program *part, int32_t stream) {
         const int64_t at = part->position[stream];
         const record *r = &part->records[stream][at];
         p->now[s->stream]++;
-        s->now = now(p, s->stream);
+        s->now = clock_now(p, s->stream);
         if (!satisfied(s, r)) {
             p->now[s->stream]--;
             break;
@@ -93,7 +93,7 @@ static bool advance(step *s, program *part, int32_t stream) {
 static step first_step(pass *p, int32_t rank) {
     const plan *whole = &p->plan[p->plan_of[p->call[rank]]];
     const uint32_t stream = (uint32_t)(rank * p->per_rank);
-    return (step){p, &whole->part[rank], whole->lodging[rank], whole->kernels, stream, rank, now(p, stream)};
+    return (step){p, &whole->part[rank], whole->lodging[rank], whole->kernels, stream, rank, clock_now(p, stream)};
 }
 
 /* The user fills arrays in the heap before a call and, for all we know, as soon as it returns. */
@@ -101,7 +101,7 @@ static void user_stores(pass *p, int32_t rank) {
     for (int32_t k = 0; k < p->per_rank; k++) p->now[rank * p->per_rank + k]++; /* steps of their own */
     step s = first_step(p, rank);
     for (int k = 0; k < s.part->buffer_count; k++)
-        if (s.lodging[k].card >= 0) access_buffer(&s, k, 0, s.part->buffer_bytes[k], STORE);
+        if (s.lodging[k].card >= 0) pass_access_buffer(&s, k, 0, s.part->buffer_bytes[k], STORE);
 }
 
 /* Inputs are what they are; nothing else has a meaning yet. */
@@ -109,8 +109,8 @@ static void fill_buffers(pass *p, int32_t rank) {
     const step s = first_step(p, rank);
     int64_t at;
     for (int k = s.part->buffer_count - 1; k >= 0; k--) { /* the input last: it may lie in the output */
-        contents *local = local_contents(&s, k, 0, &at);
-        const int32_t given = k == INPUT || k >= MORE ? input_term(p, p->call[rank], rank, k) : 0;
+        contents *local = pass_local_contents(&s, k, 0, &at);
+        const int32_t given = k == INPUT || k >= MORE ? term_of_input(p, p->call[rank], rank, k) : 0;
         contents_fill(p, local, at, at + s.part->buffer_bytes[k], given, -at);
     }
 }
@@ -119,16 +119,16 @@ static void begin_call(pass *p, int32_t rank) {
     const int32_t call = p->call[rank];
     program *part = &p->plan[p->plan_of[call]].part[rank];
     part->epoch = p->epoch_of[call], part->slot = part->epoch % part->slots;
-    gather(p, rank);
+    clock_gather(p, rank);
     user_stores(p, rank);
-    gather(p, rank);
+    clock_gather(p, rank);
     for (int32_t s = 0; s < p->per_rank; s++) {
         const int64_t stream = rank * p->per_rank + s;
         p->began[(int64_t)call * p->streams + stream] = p->now[stream];
         if (s < part->stream_count) part->position[s] = 0;
     }
     for (int32_t e = 0; e < p->events_max; e++) {
-        forget(p->events[rank * p->events_max + e].known);
+        clock_forget(p->events[rank * p->events_max + e].known);
         p->events[rank * p->events_max + e].known = NULL;
     }
     for (int k = 0; k < part->buffer_count; k++) {
@@ -143,21 +143,21 @@ static void begin_call(pass *p, int32_t rank) {
 
 static void end_call(pass *p, int32_t rank) {
     const plan *whole = &p->plan[p->plan_of[p->call[rank]]];
-    gather(p, rank);
+    clock_gather(p, rank);
     step s = first_step(p, rank);
     if (s.part->buffer_count > OUTPUT)
-        access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* by the user */
+        pass_access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* by the user */
     if (whole->contract_words[rank]) {
         int64_t base;
-        const contents *output = local_contents(&s, OUTPUT, 0, &base);
-        check_contract(p, rank, output, base, whole->contract[rank], whole->contract_words[rank]);
+        const contents *output = pass_local_contents(&s, OUTPUT, 0, &base);
+        contents_check_contract(p, rank, output, base, whole->contract[rank], whole->contract_words[rank]);
     }
-    if (whole->meets) check_barrier(p, rank);
+    if (whole->meets) rule_check_barrier(p, rank);
     if (p->obliges && p->strip[rank][2]) { /* whatever arrays were lent: the user may store to them */
         const int64_t *strip = p->strip[rank];
         p->now[rank * p->per_rank]++;
-        s.now = now(p, s.stream);
-        access_pool(&s, (int32_t)strip[0], strip[1], strip[1] + strip[2], STORE, NULL);
+        s.now = clock_now(p, s.stream);
+        pass_access_pool(&s, (int32_t)strip[0], strip[1], strip[1] + strip[2], STORE, NULL);
     }
     user_stores(p, rank);
     p->begun[rank] = false, p->call[rank]++;
@@ -196,7 +196,7 @@ static void stuck(pass *p) {
         for (int32_t s = 0; s < part->stream_count; s++) {
             const uint32_t stream = (uint32_t)(rank * p->per_rank + s);
             if (part->position[s] < part->lengths[s])
-                violated(p, DEADLOCK, PLAIN, (event){stream, p->now[stream] + 1}, (event){0, 0}, -1, 0);
+                pass_violated(p, DEADLOCK, PLAIN, (event){stream, p->now[stream] + 1}, (event){0, 0}, -1, 0);
         }
     }
 }
@@ -208,10 +208,10 @@ void pass_run(pass *p) {
         if (least_call(p) > horizon) {
             bool together = true;
             for (int32_t rank = 0; rank < p->ranks; rank++) together &= p->call[rank] == horizon + 1;
-            if (together) check_exit(p, horizon);
+            if (together) rule_check_exit(p, horizon);
             horizon++;
         } else if (!moved && ++horizon == p->calls) stuck(p);
     }
-    if (p->computed.at) undecided(p, COMPUTES, p->computed);
+    if (p->computed.at) pass_undecided(p, COMPUTES, p->computed);
     p->verdict = PROVED;
 }

@@ -240,26 +240,26 @@ typedef struct {
     enum verdict verdict;
     enum reason reason;
     finding found;
-    jmp_buf stop; /* longjmp: with DECIDED when decided, OUT_OF_MEMORY, INTERRUPTED */
+    jmp_buf stop; /* longjmp: with DECIDED when decided, NO_MEMORY, INTERRUPTED */
     bool (*interrupted)(void);
 } pass;
 
-enum { DECIDED = 1, OUT_OF_MEMORY, INTERRUPTED };
+enum { DECIDED = 1, NO_MEMORY, INTERRUPTED };
 
 /* clock.c */
-void *room_for(pass *p, void *array, int *room, int needed, size_t each);
-void *zeroed(pass *p, size_t count, size_t each);
-bool before(event e, const point *q);
-point now(const pass *p, uint32_t stream);
-knowledge *know(knowledge *k);
-void forget(knowledge *k);
-void learn(pass *p, uint32_t stream, const point *of);
-void gather(pass *p, int32_t rank); /* all streams of a rank know what each of them knows */
+void *pass_room_for(pass *p, void *array, int *room, int needed, size_t each);
+void *pass_zeroed(pass *p, size_t count, size_t each);
+bool clock_before(event e, const point *q);
+point clock_now(const pass *p, uint32_t stream);
+knowledge *clock_know(knowledge *k);
+void clock_forget(knowledge *k);
+void clock_learn(pass *p, uint32_t stream, const point *of);
+void clock_gather(pass *p, int32_t rank); /* all streams of a rank know what each of them knows */
 drain *drain_new(pass *p, uint32_t stream);
 drain *drain_keep(drain *d);
 void drain_drop(drain *d);
 void drain_fenced(pass *p, drain *d, event by);
-bool fenced(const drain *d, const point *q);
+bool drain_is_fenced(const drain *d, const point *q);
 static inline int32_t rank_of(const pass *p, uint32_t stream) { return (int32_t)stream / p->per_rank; }
 
 /* lines.c */
@@ -268,47 +268,48 @@ typedef struct {
     int64_t begin_byte, end_byte;
 } range;
 
-range open_range(pass *p, map *m, int64_t begin, int64_t end);
-void bytes_in(const range *r, const segment *s, int *begin, int *end); /* of each of its lines */
-void add_reader(pass *p, cell *c, event e);
-void add_write(pass *p, cell *c, event e, bool nt);
-void drop_write(cell *c, int at);
-void add_drop(pass *p, segment *s, drain *d);
+range map_open_range(pass *p, map *m, int64_t begin, int64_t end);
+void map_bytes_in(const range *r, const segment *s, int *begin, int *end); /* of each of its lines */
+void cell_add_reader(pass *p, cell *c, event e);
+void cell_add_write(pass *p, cell *c, event e, bool nt);
+void cell_drop_write(cell *c, int at);
+void segment_add_drop(pass *p, segment *s, drain *d);
 void map_begin(pass *p, map *m);
 void map_free(map *m);
 
 /* rules.c */
-_Noreturn void violated(pass *p, int rule, int detail, event at, event by, int32_t card, int64_t line);
-_Noreturn void undecided(pass *p, enum reason reason, event at);
+_Noreturn void pass_violated(pass *p, int rule, int detail, event at, event by, int32_t card, int64_t line);
+_Noreturn void pass_undecided(pass *p, enum reason reason, event at);
 typedef struct {
     point now;
     int32_t card;
 } touch;
-void check_load(pass *p, const touch *a, segment *s, int begin, int end);
-void check_store(pass *p, const touch *a, segment *s, int begin, int end, bool nt);
-void check_local_load(pass *p, const touch *a, segment *s, int begin, int end);
-void check_local_store(pass *p, const touch *a, segment *s, int begin, int end);
-void check_payload_store(pass *p, const touch *a, const bell *b, int64_t line);
-void check_payload_load(pass *p, const touch *a, const bell *b, const ring *satisfied, int64_t line);
-void check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part);
-void check_exit(pass *p, int32_t call);
-void check_barrier(pass *p, int32_t rank);
+void rule_check_load(pass *p, const touch *a, segment *s, int begin, int end);
+void rule_check_store(pass *p, const touch *a, segment *s, int begin, int end, bool nt);
+void rule_check_local_load(pass *p, const touch *a, segment *s, int begin, int end);
+void rule_check_local_store(pass *p, const touch *a, segment *s, int begin, int end);
+void rule_check_payload_store(pass *p, const touch *a, const bell *b, int64_t line);
+void rule_check_payload_load(pass *p, const touch *a, const bell *b, const ring *satisfied, int64_t line);
+void rule_check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part);
+void rule_check_exit(pass *p, int32_t call);
+void rule_check_barrier(pass *p, int32_t rank);
 
 /* values.c */
 void contents_begin(pass *p, contents *c);
 void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t number, int64_t shift);
 void contents_move(pass *p, contents *to, int64_t at, const contents *from, int64_t begin, int64_t nbytes);
 void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor);
-int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer);
-int32_t computed_term(pass *p, event by);
-int32_t checksum_term(pass *p, const contents *c, int64_t begin,
-                      int64_t nbytes); /* 0: nobody wrote some of these bytes */
+int32_t term_of_input(pass *p, int32_t call, int32_t rank, int buffer);
+int32_t term_of_compute(pass *p, event by);
+int32_t term_of_checksum(pass *p, const contents *c, int64_t begin,
+                         int64_t nbytes); /* 0: nobody wrote some of these bytes */
 bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes,
                           int64_t each); /* of contributions, from byte 0 on */
 void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k);
 bool contents_known(const contents *c, int64_t nbytes); /* somebody wrote all of them */
 bool contents_are(const contents *c, int64_t nbytes, int32_t number);
-void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words);
+void contents_check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece,
+                             int64_t words);
 
 /* Where an instruction is: a stream of a rank in a call. */
 typedef struct {
@@ -324,28 +325,28 @@ typedef struct {
 enum access_kind { LOAD, STORE, STORE_NT };
 
 /* touch.c */
-void access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_kind kind, drain *posted);
-void access_buffer(step *s, int buffer, int64_t offset, int64_t nbytes, enum access_kind kind);
-void access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind kind, drain *posted);
-contents *local_contents(const step *s, int buffer, int64_t offset, int64_t *at);
-void fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes);
-void put(step *s, const operand *o, const contents *from, int64_t begin, int64_t nbytes);
-void compute(step *s, const record *r);
-void await_fence(pass *p, int32_t rank, drain *d);
-void flush(step *s, const record *r);
-void fence(step *s);
+void pass_access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_kind kind, drain *posted);
+void pass_access_buffer(step *s, int buffer, int64_t offset, int64_t nbytes, enum access_kind kind);
+void pass_access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind kind, drain *posted);
+contents *pass_local_contents(const step *s, int buffer, int64_t offset, int64_t *at);
+void pass_fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes);
+void pass_put(step *s, const operand *o, const contents *from, int64_t begin, int64_t nbytes);
+void pass_compute(step *s, const record *r);
+void pass_await_fence(pass *p, int32_t rank, drain *d);
+void pass_flush(step *s, const record *r);
+void pass_fence(step *s);
 
 /* kernels.c */
 bool kernel_fits(const plan *whole, const program *part, const record *r);
-void run_kernel(step *s, const record *r);
+void kernel_run(step *s, const record *r);
 
 /* bells.c */
-bell *done_bell(const pass *p, int32_t rank);
+bell *bell_done(const pass *p, int32_t rank);
 bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch);
-const ring *first_ring(const bell *b, int64_t value); /* that satisfies; NULL: none, or forgotten */
-void ring_bell(step *s, const record *r, const record *previous);
-bool hears(step *s, const record *r);
-void take_payload(step *s, const record *r);
+const ring *bell_first_ring(const bell *b, int64_t value); /* that satisfies; NULL: none, or forgotten */
+void bell_ring(step *s, const record *r, const record *previous);
+bool bell_hears(step *s, const record *r);
+void bell_take_payload(step *s, const record *r);
 
 /* pass.c */
 void pass_run(pass *p);

@@ -6,13 +6,13 @@
 
 static const event nobody = {0, 0};
 
-_Noreturn void violated(pass *p, int rule, int detail, event at, event by, int32_t card, int64_t line) {
+_Noreturn void pass_violated(pass *p, int rule, int detail, event at, event by, int32_t card, int64_t line) {
     p->verdict = VIOLATED;
     p->found = (finding){rule, detail, at, by, card, line};
     longjmp(p->stop, DECIDED);
 }
 
-_Noreturn void undecided(pass *p, enum reason reason, event at) {
+_Noreturn void pass_undecided(pass *p, enum reason reason, event at) {
     p->verdict = UNDECIDED, p->reason = reason;
     p->found = (finding){NO_RULE, PLAIN, at, nobody, -1, 0};
     longjmp(p->stop, DECIDED);
@@ -25,9 +25,9 @@ static bool inside(const cell *c, int begin, int end) { return c->begin >= begin
 
 /* landed: a flush by a rank of the writer's host, then that rank's own fence. */
 static bool landed(const pass *p, const stored *w, const point *q) {
-    if (off(p, LANDED)) return before(w->at, q);
+    if (off(p, LANDED)) return clock_before(w->at, q);
     for (int k = 0; k < w->drains; k++)
-        if (fenced(w->by[k], q)) return true;
+        if (drain_is_fenced(w->by[k], q)) return true;
     return false;
 }
 
@@ -59,10 +59,10 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
     for (int k = 0; k < s->drops; k++) {
         const drain *d = s->drop[k];
         if (d->host != p->host[q->self.stream]) continue;
-        const bool timely = landed(p, w, &d->from), complete = fenced(d, q);
+        const bool timely = landed(p, w, &d->from), complete = drain_is_fenced(d, q);
         if (timely && complete) return NO_RULE;
         const uint32_t began = p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
-        if (before(d->from.self, q) && d->from.self.at > began) /* in this call */
+        if (clock_before(d->from.self, q) && d->from.self.at > began) /* in this call */
             *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
     }
     return FRESH;
@@ -73,21 +73,22 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
 /* order: the write that the contract wants is the last one in every execution. */
 static void order(pass *p, const touch *a, const segment *s, const cell *c) {
     if (off(p, ORDER)) return;
-    if (!c->writes) violated(p, ORDER, UNWRITTEN, a->now.self, nobody, a->card, s->first);
+    if (!c->writes) pass_violated(p, ORDER, UNWRITTEN, a->now.self, nobody, a->card, s->first);
     const stored *w = &c->write[c->writes - 1];
-    if (!before(w->at, &a->now)) violated(p, ORDER, UNORDERED_WRITE, a->now.self, w->at, a->card, s->first);
+    if (!clock_before(w->at, &a->now)) pass_violated(p, ORDER, UNORDERED_WRITE, a->now.self, w->at, a->card, s->first);
 }
 
-void check_load(pass *p, const touch *a, segment *s, int begin, int end) {
+void rule_check_load(pass *p, const touch *a, segment *s, int begin, int end) {
     for (cell *c = s->cell; c < s->cell + s->cells; c++) {
         if (!inside(c, begin, end)) continue;
         order(p, a, s, c);
-        if (c->spoil.rule != NO_RULE) violated(p, c->spoil.rule, PLAIN, a->now.self, c->spoil.by, a->card, s->first);
+        if (c->spoil.rule != NO_RULE)
+            pass_violated(p, c->spoil.rule, PLAIN, a->now.self, c->spoil.by, a->card, s->first);
         int detail = PLAIN;
         const stored *w = c->writes ? &c->write[c->writes - 1] : NULL;
         const int rule = w ? stale(p, s, w, &a->now, &detail) : NO_RULE;
-        if (rule != NO_RULE) violated(p, rule, detail, a->now.self, w->at, a->card, s->first);
-        add_reader(p, c, a->now.self);
+        if (rule != NO_RULE) pass_violated(p, rule, detail, a->now.self, w->at, a->card, s->first);
+        cell_add_reader(p, c, a->now.self);
     }
 }
 
@@ -96,13 +97,13 @@ void check_load(pass *p, const touch *a, segment *s, int begin, int end) {
 /* order, the other way round: whoever reads what is overwritten has read it. */
 static void overwrite(pass *p, const touch *a, const segment *s, const cell *c) {
     for (int k = 0; k < c->readers && !off(p, ORDER); k++)
-        if (!before(c->reader[k], &a->now))
-            violated(p, ORDER, OVERWRITES, a->now.self, c->reader[k], a->card, s->first);
+        if (!clock_before(c->reader[k], &a->now))
+            pass_violated(p, ORDER, OVERWRITES, a->now.self, c->reader[k], a->card, s->first);
 }
 
 /* older write: what lies beneath a store has reached the pool before it, or it would come out on top. */
 static int older_write(const pass *p, const stored *w, const point *q) {
-    if (!before(w->at, q)) return off(p, ORDER) ? NO_RULE : ORDER;
+    if (!clock_before(w->at, q)) return off(p, ORDER) ? NO_RULE : ORDER;
     if (off(p, OLDER_WRITE) || (same_host(p, w, q) && (!w->nt || same_rank(p, w, q)))) return NO_RULE;
     return landed(p, w, q) ? NO_RULE : OLDER_WRITE;
 }
@@ -110,7 +111,7 @@ static int older_write(const pass *p, const stored *w, const point *q) {
 /* dirty residue and false sharing: another host's store beside ours takes our bytes along when its line is written. */
 static int residue(const pass *p, const stored *w, const point *q) {
     if (w->nt || same_host(p, w, q)) return NO_RULE;
-    if (!before(w->at, q)) return off(p, FALSE_SHARING) ? NO_RULE : FALSE_SHARING;
+    if (!clock_before(w->at, q)) return off(p, FALSE_SHARING) ? NO_RULE : FALSE_SHARING;
     return off(p, RESIDUE) || landed(p, w, q) ? NO_RULE : RESIDUE;
 }
 
@@ -128,25 +129,26 @@ static void stale_allocate(pass *p, const touch *a, const segment *s, cell *c) {
     const stored *w = c->writes ? &c->write[c->writes - 1] : NULL;
     if (!w || same_host(p, w, &a->now)) return;
     int detail = PLAIN, rule = STALE_ALLOCATE;
-    if (!before(w->at, &a->now)) rule = FALSE_SHARING;
+    if (!clock_before(w->at, &a->now)) rule = FALSE_SHARING;
     else if (stale(p, s, w, &a->now, &detail) == NO_RULE) return;
     if (off(p, (enum rule)rule)) return;
     for (int k = 0; k < c->readers; k++)
-        if (!before(c->reader[k], &a->now)) violated(p, rule, PLAIN, c->reader[k], a->now.self, a->card, s->first);
+        if (!clock_before(c->reader[k], &a->now))
+            pass_violated(p, rule, PLAIN, c->reader[k], a->now.self, a->card, s->first);
     if (c->spoil.rule == NO_RULE) c->spoil = (spoil){rule, a->now.self};
 }
 
 /* A rank's own cached store waits for what it stored to the line non-temporally. */
 static void wait_for_nt(pass *p, const touch *a, cell *c) {
     for (stored *w = c->write; w < c->write + c->writes; w++)
-        if (w->nt && same_rank(p, w, &a->now) && before(w->at, &a->now)) drain_fenced(p, w->by[0], a->now.self);
+        if (w->nt && same_rank(p, w, &a->now) && clock_before(w->at, &a->now)) drain_fenced(p, w->by[0], a->now.self);
 }
 
 static bool over(const pass *p, const stored *w, const point *q, bool nt) {
-    return before(w->at, q) && ((same_host(p, w, q) && !w->nt && !nt) || landed(p, w, q));
+    return clock_before(w->at, q) && ((same_host(p, w, q) && !w->nt && !nt) || landed(p, w, q));
 }
 
-void check_store(pass *p, const touch *a, segment *s, int begin, int end, bool nt) {
+void rule_check_store(pass *p, const touch *a, segment *s, int begin, int end, bool nt) {
     for (cell *c = s->cell; c < s->cell + s->cells; c++) {
         if (!nt) wait_for_nt(p, a, c);
         if (inside(c, begin, end)) {
@@ -157,80 +159,83 @@ void check_store(pass *p, const touch *a, segment *s, int begin, int end, bool n
     for (cell *c = s->cell; c < s->cell + s->cells; c++) {
         if (!inside(c, begin, end)) continue;
         for (int k = c->writes - 1; k >= 0; k--)
-            if (over(p, &c->write[k], &a->now, nt)) drop_write(c, k);
+            if (over(p, &c->write[k], &a->now, nt)) cell_drop_write(c, k);
         c->readers = 0;
-        add_write(p, c, a->now.self, nt);
+        cell_add_write(p, c, a->now.self, nt);
     }
 }
 
 /* --- local memory ---------------------------------------------------------------------------------------------- */
 
 /* local: streams of one rank share its buffers, and only events and doorbells order them. */
-void check_local_load(pass *p, const touch *a, segment *s, int begin, int end) {
+void rule_check_local_load(pass *p, const touch *a, segment *s, int begin, int end) {
     for (cell *c = s->cell; c < s->cell + s->cells; c++) {
         if (!inside(c, begin, end)) continue;
-        if (c->writes && !before(c->write[0].at, &a->now) && !off(p, LOCAL))
-            violated(p, LOCAL, UNORDERED_WRITE, a->now.self, c->write[0].at, -1, s->first);
-        if (c->spoil.rule != NO_RULE) violated(p, LOCAL, PLAIN, a->now.self, c->spoil.by, -1, s->first);
-        add_reader(p, c, a->now.self);
+        if (c->writes && !clock_before(c->write[0].at, &a->now) && !off(p, LOCAL))
+            pass_violated(p, LOCAL, UNORDERED_WRITE, a->now.self, c->write[0].at, -1, s->first);
+        if (c->spoil.rule != NO_RULE) pass_violated(p, LOCAL, PLAIN, a->now.self, c->spoil.by, -1, s->first);
+        cell_add_reader(p, c, a->now.self);
     }
 }
 
-void check_local_store(pass *p, const touch *a, segment *s, int begin, int end) {
+void rule_check_local_store(pass *p, const touch *a, segment *s, int begin, int end) {
     for (cell *c = s->cell; c < s->cell + s->cells; c++) {
         if (!inside(c, begin, end)) continue;
         for (int k = 0; k < c->readers && !off(p, LOCAL); k++)
-            if (!before(c->reader[k], &a->now)) violated(p, LOCAL, OVERWRITES, a->now.self, c->reader[k], -1, s->first);
-        const bool contested = c->writes && !before(c->write[0].at, &a->now) && !off(p, LOCAL);
+            if (!clock_before(c->reader[k], &a->now))
+                pass_violated(p, LOCAL, OVERWRITES, a->now.self, c->reader[k], -1, s->first);
+        const bool contested = c->writes && !clock_before(c->write[0].at, &a->now) && !off(p, LOCAL);
         c->spoil = contested ? (spoil){LOCAL, c->write[0].at} : (spoil){NO_RULE, nobody};
-        while (c->writes) drop_write(c, 0);
+        while (c->writes) cell_drop_write(c, 0);
         c->readers = 0;
-        add_write(p, c, a->now.self, false);
+        cell_add_write(p, c, a->now.self, false);
     }
 }
 
 /* --- doorbells ------------------------------------------------------------------------------------------------- */
 
 /* payload: it travels under the old flag, too, so the last one has been taken before the next one is stored. */
-void check_payload_store(pass *p, const touch *a, const bell *b, int64_t line) {
+void rule_check_payload_store(pass *p, const touch *a, const bell *b, int64_t line) {
     for (int k = 0; k < b->readers && !off(p, PAYLOAD); k++)
-        if (!before(b->reader[k], &a->now)) violated(p, PAYLOAD, OVERWRITES, a->now.self, b->reader[k], a->card, line);
+        if (!clock_before(b->reader[k], &a->now))
+            pass_violated(p, PAYLOAD, OVERWRITES, a->now.self, b->reader[k], a->card, line);
 }
 
-void check_payload_load(pass *p, const touch *a, const bell *b, const ring *satisfied, int64_t line) {
+void rule_check_payload_load(pass *p, const touch *a, const bell *b, const ring *satisfied, int64_t line) {
     const point *told = satisfied ? &satisfied->at : &a->now;
-    if (b->payload.at && !before(b->payload, told) && !off(p, PAYLOAD))
-        violated(p, PAYLOAD, UNORDERED_WRITE, a->now.self, b->payload, a->card, line);
+    if (b->payload.at && !clock_before(b->payload, told) && !off(p, PAYLOAD))
+        pass_violated(p, PAYLOAD, UNORDERED_WRITE, a->now.self, b->payload, a->card, line);
 }
 
 /* --- between calls --------------------------------------------------------------------------------------------- */
 
 /* reuse: whoever stores to a slot knows that all ranks are done with the round that used it before. */
-void check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part) {
+void rule_check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part) {
     const int64_t last = epoch - part->slots;
     if (!p->obliges || off(p, REUSE) || last <= 0 || epoch <= p->ready[stream]) return;
-    const point q = now(p, stream);
+    const point q = clock_now(p, stream);
     for (int32_t rank = 0; rank < p->ranks; rank++) {
-        const bell *b = done_bell(p, rank);
+        const bell *b = bell_done(p, rank);
         if (b->forgotten >= last) continue;
-        const ring *r = first_ring(b, last);
+        const ring *r = bell_first_ring(b, last);
         const event other = {(uint32_t)(rank * p->per_rank), 0};
-        if (!r || !before(r->at.self, &q))
-            violated(p, REUSE, NOT_DONE, q.self, r ? r->at.self : other, -1, epoch % part->slots);
+        if (!r || !clock_before(r->at.self, &q))
+            pass_violated(p, REUSE, NOT_DONE, q.self, r ? r->at.self : other, -1, epoch % part->slots);
     }
     p->ready[stream] = epoch;
 }
 
 static void settled(pass *p, const point *q, int32_t card, int64_t begin, int64_t end) {
     if (begin == end) return;
-    const range r = open_range(p, &p->cards[card], begin, end);
+    const range r = map_open_range(p, &p->cards[card], begin, end);
     for (int k = r.at; k < r.end; k++) {
         const segment *s = &p->cards[card].segment[k];
         for (const cell *c = s->cell; c < s->cell + s->cells; c++) {
             for (const event *e = c->reader; e < c->reader + c->readers; e++)
-                if (!before(*e, q)) violated(p, EXIT, UNREAD, *e, nobody, card, s->first);
+                if (!clock_before(*e, q)) pass_violated(p, EXIT, UNREAD, *e, nobody, card, s->first);
             for (const stored *w = c->write; w < c->write + c->writes; w++)
-                if (!before(w->at, q) || !landed(p, w, q)) violated(p, EXIT, UNLANDED, w->at, nobody, card, s->first);
+                if (!clock_before(w->at, q) || !landed(p, w, q))
+                    pass_violated(p, EXIT, UNLANDED, w->at, nobody, card, s->first);
         }
     }
 }
@@ -238,9 +243,9 @@ static void settled(pass *p, const point *q, int32_t card, int64_t begin, int64_
 static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
     uint32_t *knows = q->known->at;
     for (int32_t rank = 0; rank < p->ranks; rank++) {
-        const ring *r = first_ring(done_bell(p, rank), epoch);
+        const ring *r = bell_first_ring(bell_done(p, rank), epoch);
         const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
-        if (!r) violated(p, EXIT, NOT_DONE, last, nobody, -1, epoch % part->slots);
+        if (!r) pass_violated(p, EXIT, NOT_DONE, last, nobody, -1, epoch % part->slots);
         for (int32_t s = 0; s < p->streams; s++)
             knows[s] = knows[s] > r->at.known->at[s] ? knows[s] : r->at.known->at[s];
         if (knows[r->at.self.stream] < r->at.self.at) knows[r->at.self.stream] = r->at.self.at;
@@ -251,12 +256,12 @@ static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
         const bell *b = &p->bells[slot * published_count(part) + k];
         const place at = doorbell_place(part, k, epoch);
         for (const event *e = b->reader; e < b->reader + b->readers; e++)
-            if (!before(*e, q)) violated(p, EXIT, UNREAD, *e, nobody, at.card, at.offset / LINE_BYTES);
+            if (!clock_before(*e, q)) pass_violated(p, EXIT, UNREAD, *e, nobody, at.card, at.offset / LINE_BYTES);
     }
 }
 
 /* exit: when all ranks are done with a round, all that it wrote has landed and all that it read has been read. */
-void check_exit(pass *p, int32_t call) {
+void rule_check_exit(pass *p, int32_t call) {
     const plan *whole = &p->plan[p->plan_of[call]];
     const program *part = &whole->part[0];
     if (!p->obliges || off(p, EXIT)) return;
@@ -270,11 +275,12 @@ void check_exit(pass *p, int32_t call) {
 }
 
 /* barrier: nobody leaves before everybody came. */
-void check_barrier(pass *p, int32_t rank) {
-    const point q = now(p, (uint32_t)(rank * p->per_rank));
+void rule_check_barrier(pass *p, int32_t rank) {
+    const point q = clock_now(p, (uint32_t)(rank * p->per_rank));
     for (int32_t peer = 0; peer < p->ranks && !off(p, BARRIER); peer++) {
         const uint32_t stream = (uint32_t)(peer * p->per_rank);
         const event came = {stream, p->began[(int64_t)p->call[rank] * p->streams + stream]};
-        if (!came.at || !before(came, &q)) violated(p, BARRIER, PLAIN, q.self, (event){stream, came.at}, -1, 0);
+        if (!came.at || !clock_before(came, &q))
+            pass_violated(p, BARRIER, PLAIN, q.self, (event){stream, came.at}, -1, 0);
     }
 }

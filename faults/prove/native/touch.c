@@ -3,16 +3,16 @@
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
-void access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_kind kind, drain *posted) {
+void pass_access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_kind kind, drain *posted) {
     const touch a = {s->now, card};
     map *m = &s->p->cards[card];
-    const range r = open_range(s->p, m, begin, end);
+    const range r = map_open_range(s->p, m, begin, end);
     for (int k = r.at; k < r.end; k++) {
         segment *touched = &m->segment[k];
         int from, to;
-        bytes_in(&r, touched, &from, &to);
-        if (kind == LOAD) check_load(s->p, &a, touched, from, to);
-        else check_store(s->p, &a, touched, from, to, kind == STORE_NT);
+        map_bytes_in(&r, touched, &from, &to);
+        if (kind == LOAD) rule_check_load(s->p, &a, touched, from, to);
+        else rule_check_store(s->p, &a, touched, from, to, kind == STORE_NT);
         for (cell *c = touched->cell; posted && c < touched->cell + touched->cells; c++) {
             if (c->begin < from || c->end > to) continue;
             stored *w = &c->write[c->writes - 1];
@@ -24,96 +24,97 @@ void access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_
 static void access_local(step *s, int64_t root, int64_t begin, int64_t end, enum access_kind kind) {
     const touch a = {s->now, -1};
     map *m = &s->p->locals[s->rank * MAX_BUFFERS + root];
-    const range r = open_range(s->p, m, begin, end);
+    const range r = map_open_range(s->p, m, begin, end);
     for (int k = r.at; k < r.end; k++) {
         int from, to;
-        bytes_in(&r, &m->segment[k], &from, &to);
-        (kind == LOAD ? check_local_load : check_local_store)(s->p, &a, &m->segment[k], from, to);
+        map_bytes_in(&r, &m->segment[k], &from, &to);
+        (kind == LOAD ? rule_check_local_load : rule_check_local_store)(s->p, &a, &m->segment[k], from, to);
     }
 }
 
-void access_buffer(step *s, int buffer, int64_t offset, int64_t nbytes, enum access_kind kind) {
+void pass_access_buffer(step *s, int buffer, int64_t offset, int64_t nbytes, enum access_kind kind) {
     const lodging *l = &s->lodging[buffer];
     if (nbytes == 0) return;
-    if (l->card >= 0) access_pool(s, (int32_t)l->card, l->offset + offset, l->offset + offset + nbytes, kind, NULL);
+    if (l->card >= 0)
+        pass_access_pool(s, (int32_t)l->card, l->offset + offset, l->offset + offset + nbytes, kind, NULL);
     else if (s->part->stream_count > 1) access_local(s, l->root, l->at + offset, l->at + offset + nbytes, kind);
 }
 
-void access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind kind, drain *posted) {
+void pass_access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind kind, drain *posted) {
     card_extent found[MAX_CARDS];
-    if (o->kind == BUFFER) access_buffer(s, o->id, o->offset, nbytes, kind);
+    if (o->kind == BUFFER) pass_access_buffer(s, o->id, o->offset, nbytes, kind);
     if (o->kind != REGION) return;
     if (kind != LOAD && nbytes && !s->part->regions[o->id].heap)
-        check_reuse(s->p, s->stream, s->part->epoch + o->seq, s->part);
-    const int count = extents_of(s->part, o, nbytes, found);
+        rule_check_reuse(s->p, s->stream, s->part->epoch + o->seq, s->part);
+    const int count = address_extents(s->part, o, nbytes, found);
     for (int k = 0; k < count; k++)
-        access_pool(s, found[k].at.card, found[k].at.offset, found[k].at.offset + found[k].nbytes, kind, posted);
+        pass_access_pool(s, found[k].at.card, found[k].at.offset, found[k].at.offset + found[k].nbytes, kind, posted);
 }
 
 /* --- values ---------------------------------------------------------------------------------------------------- */
 
 /* The memory that a local operand is, and where in it. */
-contents *local_contents(const step *s, int buffer, int64_t offset, int64_t *at) {
+contents *pass_local_contents(const step *s, int buffer, int64_t offset, int64_t *at) {
     const lodging *l = &s->lodging[buffer];
     *at = (l->card >= 0 ? l->offset : l->at) + offset;
     return l->card >= 0 ? &s->p->card_contents[l->card] : &s->p->local_contents[s->rank * MAX_BUFFERS + l->root];
 }
 
-void fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes) {
+void pass_fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes) {
     card_run found[MAX_RUNS];
     if (o->kind == BUFFER) {
         int64_t begin;
-        const contents *local = local_contents(s, o->id, o->offset, &begin);
+        const contents *local = pass_local_contents(s, o->id, o->offset, &begin);
         contents_move(s->p, into, at, local, begin, nbytes);
         return;
     }
-    const int count = runs_of(s->part, o, nbytes, found);
+    const int count = address_runs(s->part, o, nbytes, found);
     for (const card_run *r = found; r < found + count; r++)
         for (int64_t k = 0; k < r->blocks; k++)
             contents_move(s->p, into, at + r->local + k * r->stride, &s->p->card_contents[r->at.card],
                           r->at.offset + k * r->block_bytes, r->block_bytes);
 }
 
-void put(step *s, const operand *o, const contents *from, int64_t begin, int64_t nbytes) {
+void pass_put(step *s, const operand *o, const contents *from, int64_t begin, int64_t nbytes) {
     card_run found[MAX_RUNS];
     int64_t at;
     if (o->kind == BUFFER) {
-        contents *local = local_contents(s, o->id, o->offset, &at);
+        contents *local = pass_local_contents(s, o->id, o->offset, &at);
         contents_move(s->p, local, at, from, begin, nbytes);
     }
-    const int count = o->kind == REGION ? runs_of(s->part, o, nbytes, found) : 0;
+    const int count = o->kind == REGION ? address_runs(s->part, o, nbytes, found) : 0;
     for (const card_run *r = found; r < found + count; r++)
         for (int64_t k = 0; k < r->blocks; k++)
             contents_move(s->p, &s->p->card_contents[r->at.card], r->at.offset + k * r->block_bytes, from,
                           begin + r->local + k * r->stride, r->block_bytes);
 }
 
-void compute(step *s, const record *r) {
+void pass_compute(step *s, const record *r) {
     const operand *sources[] = {&r->a, &r->b, &r->c};
     contents *folding = s->p->folding, *result = &folding[3];
     int count = 0;
     for (int k = 0; k < 3; k++) {
         if (!sources[k]->kind) continue;
         contents_begin(s->p, &folding[count]);
-        fetch(s, &folding[count++], 0, sources[k], r->nbytes);
+        pass_fetch(s, &folding[count++], 0, sources[k], r->nbytes);
     }
     const bool folds = r->op == REDUCE || r->op == REDUCE_LOCAL;
     const plan *whole = &s->p->plan[s->p->plan_of[s->p->call[rank_of(s->p, s->stream)]]];
     const bool counts = folds && whole->redop; /* where nothing is reduced, no result can be made of a fold */
     bool right = !counts || (r->dtype == whole->dtype && r->redop == whole->redop);
     for (int k = 0; counts && right && k < count; k++)
-        right = contents_in_elements(s->p, &folding[k], r->nbytes, item_bytes[r->dtype]);
-    if (!right) violated(s->p, CONTRACT, MISFOLDED, s->now.self, (event){0, 0}, -1, 0);
+        right = contents_in_elements(s->p, &folding[k], r->nbytes, program_item_bytes[r->dtype]);
+    if (!right) pass_violated(s->p, CONTRACT, MISFOLDED, s->now.self, (event){0, 0}, -1, 0);
     if (!folds) result = &folding[0];
     else contents_fold(s->p, result, folding, count, r->nbytes, r->flags & FLAG_DIVIDE ? r->arg : 1);
-    put(s, &r->dst, result, 0, r->nbytes);
-    put(s, &r->dst2, result, 0, r->nbytes);
+    pass_put(s, &r->dst, result, 0, r->nbytes);
+    pass_put(s, &r->dst2, result, 0, r->nbytes);
 }
 
 /* --- flushes and fences ---------------------------------------------------------------------------------------- */
 
-void await_fence(pass *p, int32_t rank, drain *d) {
-    p->open[rank] = room_for(p, p->open[rank], &p->open_room[rank], p->opens[rank] + 1, sizeof *p->open[rank]);
+void pass_await_fence(pass *p, int32_t rank, drain *d) {
+    p->open[rank] = pass_room_for(p, p->open[rank], &p->open_room[rank], p->opens[rank] + 1, sizeof *p->open[rank]);
     p->open[rank][p->opens[rank]++] = drain_keep(d);
 }
 
@@ -121,31 +122,31 @@ void await_fence(pass *p, int32_t rank, drain *d) {
  * first flush after a store is enough. */
 static void drain_cell(step *s, cell *c, drain *d) {
     for (stored *w = c->write; w < c->write + c->writes; w++) {
-        if (w->nt || s->p->host[w->at.stream] != d->host || !before(w->at, &s->now)) continue;
+        if (w->nt || s->p->host[w->at.stream] != d->host || !clock_before(w->at, &s->now)) continue;
         bool known = false;
         for (int k = 0; k < w->drains && !known; k++)
-            known = w->by[k]->from.self.stream == s->stream || fenced(w->by[k], &s->now);
+            known = w->by[k]->from.self.stream == s->stream || drain_is_fenced(w->by[k], &s->now);
         if (known) continue;
-        if (w->drains == DRAINS_MAX) undecided(s->p, TOO_MANY_DRAINS, s->now.self);
+        if (w->drains == DRAINS_MAX) pass_undecided(s->p, TOO_MANY_DRAINS, s->now.self);
         w->by[w->drains++] = drain_keep(d);
     }
 }
 
-void flush(step *s, const record *r) {
+void pass_flush(step *s, const record *r) {
     card_extent found[MAX_CARDS];
     drain *d = drain_new(s->p, s->stream);
     if (r->op == INVALIDATE) drain_fenced(s->p, d, s->now.self);
-    else await_fence(s->p, s->rank, d);
-    const int count = extents_of(s->part, &r->a, r->nbytes, found);
+    else pass_await_fence(s->p, s->rank, d);
+    const int count = address_extents(s->part, &r->a, r->nbytes, found);
     for (int k = 0; k < count; k++) {
         map *m = &s->p->cards[found[k].at.card];
         const int64_t begin = found[k].at.offset, end = begin + found[k].nbytes;
-        const range lines = open_range(s->p, m, begin - begin % LINE_BYTES,
-                                       (end + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
+        const range lines = map_open_range(s->p, m, begin - begin % LINE_BYTES,
+                                           (end + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
         for (int at = lines.at; at < lines.end; at++) {
             segment *touched = &m->segment[at];
             for (int c = 0; c < touched->cells; c++) drain_cell(s, &touched->cell[c], d);
-            add_drop(s->p, touched, d);
+            segment_add_drop(s->p, touched, d);
         }
     }
     drain_drop(d);
@@ -156,7 +157,7 @@ static void fence_of(step *s, int32_t rank) {
     int kept = 0;
     for (int k = 0; k < p->opens[rank]; k++) {
         drain *d = p->open[rank][k];
-        if (before(d->from.self, &s->now)) drain_fenced(p, d, s->now.self);
+        if (clock_before(d->from.self, &s->now)) drain_fenced(p, d, s->now.self);
         if (d->from.self.stream == s->stream) drain_drop(d);
         else p->open[rank][kept++] = d;
     }
@@ -164,7 +165,7 @@ static void fence_of(step *s, int32_t rank) {
 }
 
 /* A fence is its rank's own. */
-void fence(step *s) {
+void pass_fence(step *s) {
     for (int32_t rank = 0; rank < s->p->ranks; rank++) {
         const bool neighbour = s->p->host[rank * s->p->per_rank] == s->p->host[s->stream];
         if (rank == s->rank || (neighbour && s->p->without >> FENCE_SCOPE & 1)) fence_of(s, rank);

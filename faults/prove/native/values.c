@@ -22,7 +22,7 @@ static int64_t hash_of(const term *t) {
 
 static void rehash(pass *p) {
     const int64_t size = p->slots_of_terms ? 2 * p->slots_of_terms : 1024;
-    int32_t *bigger = zeroed(p, (size_t)size, sizeof *bigger);
+    int32_t *bigger = pass_zeroed(p, (size_t)size, sizeof *bigger);
     for (int32_t k = 1; k < p->terms; k++) {
         int64_t at = hash_of(&p->term[k]) & (size - 1);
         while (bigger[at]) at = (at + 1) & (size - 1);
@@ -42,7 +42,7 @@ static int32_t term_of(pass *p, int32_t kind, int32_t left, int32_t right, int64
             return p->slot_of_term[at];
     }
     const int32_t number = p->terms ? p->terms : 1;
-    p->term = room_for(p, p->term, &p->term_room, number + 1, sizeof *p->term);
+    p->term = pass_room_for(p, p->term, &p->term_room, number + 1, sizeof *p->term);
     p->term[number] = t, p->terms = number + 1;
     return p->slot_of_term[at] = number;
 }
@@ -73,7 +73,7 @@ static int find(const contents *c, int64_t at) {
 static bool alike(const run *a, const run *b) { return a->term == b->term && a->shift == b->shift; }
 
 void contents_begin(pass *p, contents *c) {
-    c->run = room_for(p, c->run, &c->room, 1, sizeof *c->run);
+    c->run = pass_room_for(p, c->run, &c->room, 1, sizeof *c->run);
     c->run[0] = (run){0, NOBODY, 0}, c->runs = 1;
 }
 
@@ -82,10 +82,10 @@ static void lay(pass *p, contents *c, int64_t begin, int64_t end, contents *laid
     const int first = find(c, begin), last = find(c, end), kept = first + (c->run[first].begin < begin);
     run after = c->run[last];
     after.begin = end;
-    laid->run = room_for(p, laid->run, &laid->room, laid->runs + 1, sizeof *laid->run);
+    laid->run = pass_room_for(p, laid->run, &laid->room, laid->runs + 1, sizeof *laid->run);
     laid->run[laid->runs++] = after;
     const int rest = c->runs - last - 1, moved = kept + laid->runs;
-    c->run = room_for(p, c->run, &c->room, moved + rest, sizeof *c->run);
+    c->run = pass_room_for(p, c->run, &c->room, moved + rest, sizeof *c->run);
     if (moved != last + 1) memmove(&c->run[moved], &c->run[last + 1], (size_t)rest * sizeof *c->run);
     memcpy(&c->run[kept], laid->run, (size_t)laid->runs * sizeof *c->run);
     c->runs = moved + rest;
@@ -93,7 +93,7 @@ static void lay(pass *p, contents *c, int64_t begin, int64_t end, contents *laid
 
 void contents_fill(pass *p, contents *c, int64_t begin, int64_t end, int32_t number, int64_t shift) {
     if (begin == end) return;
-    p->laid.run = room_for(p, p->laid.run, &p->laid.room, 1, sizeof(run));
+    p->laid.run = pass_room_for(p, p->laid.run, &p->laid.room, 1, sizeof(run));
     p->laid.run[0] = (run){begin, number, number ? shift : 0}, p->laid.runs = 1;
     lay(p, c, begin, end, &p->laid);
 }
@@ -104,7 +104,7 @@ void contents_move(pass *p, contents *to, int64_t at, const contents *from, int6
     for (int k = find(from, begin); k < from->runs && from->run[k].begin < begin + nbytes; k++) {
         const run *r = &from->run[k];
         const int64_t start = r->begin > begin ? r->begin : begin;
-        p->laid.run = room_for(p, p->laid.run, &p->laid.room, p->laid.runs + 1, sizeof(run));
+        p->laid.run = pass_room_for(p, p->laid.run, &p->laid.room, p->laid.runs + 1, sizeof(run));
         p->laid.run[p->laid.runs++] = (run){start - begin + at, r->term, r->term ? r->shift + begin - at : 0};
     }
     lay(p, to, at, at + nbytes, &p->laid);
@@ -139,7 +139,7 @@ bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes, int6
 
 /* --- kernels --------------------------------------------------------------------------------------------------- */
 
-int32_t computed_term(pass *p, event by) { return term_of(p, COMPUTED, 0, 0, (int64_t)by.stream << 32 | by.at); }
+int32_t term_of_compute(pass *p, event by) { return term_of(p, COMPUTED, 0, 0, (int64_t)by.stream << 32 | by.at); }
 
 static int64_t end_of(const contents *c, int k, int64_t end) {
     return k + 1 < c->runs && c->run[k + 1].begin < end ? c->run[k + 1].begin : end;
@@ -159,7 +159,7 @@ bool contents_are(const contents *c, int64_t nbytes, int32_t number) {
 }
 
 /* Equal bytes have an equal one, however their runs are cut, and no others: a collision is left to chance. */
-int32_t checksum_term(pass *p, const contents *c, int64_t begin, int64_t nbytes) {
+int32_t term_of_checksum(pass *p, const contents *c, int64_t begin, int64_t nbytes) {
     const int64_t end = begin + nbytes;
     int32_t sum = NOBODY;
     for (int k = find(c, begin); k < c->runs && c->run[k].begin < end; k++) {
@@ -209,7 +209,7 @@ void contents_product(pass *p, contents *into, const contents *a, const contents
         const int32_t column = columns(p, b, of_b, at, &end, &shift);
         for (int64_t row = 0; row < c->rows; row++) {
             const int64_t begin = row * of_a->nbytes;
-            const int32_t line = checksum_term(p, a, begin, of_a->nbytes),
+            const int32_t line = term_of_checksum(p, a, begin, of_a->nbytes),
                           unknown = opaque_in(p, a, begin, of_a->nbytes);
             int32_t made = column && line ? term_of(p, DOT, line, column, k->unit) : NOBODY;
             if (made && (unknown || opaque(p, column))) made = unknown ? unknown : column;
@@ -220,7 +220,7 @@ void contents_product(pass *p, contents *into, const contents *a, const contents
 
 /* --- a call's begin and end ------------------------------------------------------------------------------------ */
 
-int32_t input_term(pass *p, int32_t call, int32_t rank, int buffer) { return term_of(p, GIVEN, call, rank, buffer); }
+int32_t term_of_input(pass *p, int32_t call, int32_t rank, int buffer) { return term_of(p, GIVEN, call, rank, buffer); }
 
 /* Whether two terms, each so many bytes further on, have the same bits: they are one term, or differ in nothing but which
  * operand is the left one where that does not matter. */
@@ -271,7 +271,7 @@ static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const 
         if (p->term[number].kind != DIVIDED || p->term[number].by != divisor) return false;
         number = p->term[number].left;
     }
-    bool *taken = zeroed(p, (size_t)of->count, sizeof *taken);
+    bool *taken = pass_zeroed(p, (size_t)of->count, sizeof *taken);
     const int64_t found = folded_from(p, number, got->shift + at, of, taken);
     free(taken);
     return found == of->count;
@@ -279,15 +279,15 @@ static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const 
 
 /* A row of the A of one rank times the columns of the B of another. */
 static int32_t product_term(pass *p, int32_t call, const int64_t *of) {
-    int32_t row = term_of(p, CHECKED, NOBODY, input_term(p, call, (int32_t)of[0], 0), of[2]), column = NOBODY;
+    int32_t row = term_of(p, CHECKED, NOBODY, term_of_input(p, call, (int32_t)of[0], 0), of[2]), column = NOBODY;
     row = term_of(p, UP_TO, row, 0, of[3]);
-    const int32_t b = input_term(p, call, (int32_t)of[4], (int)of[5]);
+    const int32_t b = term_of_input(p, call, (int32_t)of[4], (int)of[5]);
     for (int64_t k = 0; k < of[6]; k++) column = term_of(p, BELOW, column, b, k * of[7]);
     return term_of(p, DOT, row, column, of[8]);
 }
 
 static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t words) {
-    return words == PRODUCT_WORDS ? product_term(p, call, of) : input_term(p, call, (int32_t)of[0], 0);
+    return words == PRODUCT_WORDS ? product_term(p, call, of) : term_of_input(p, call, (int32_t)of[0], 0);
 }
 
 /* Contributions [first, end), from the left. */
@@ -315,7 +315,7 @@ static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_
     for (int k = 0; k < p->holdings && !h; k++)
         if (p->held[k].wanted == wanted && p->held[k].first == begin + shift) h = &p->held[k];
     if (!h) {
-        p->held = room_for(p, p->held, &p->held_room, p->holdings + 1, sizeof *p->held);
+        p->held = pass_room_for(p, p->held, &p->held_room, p->holdings + 1, sizeof *p->held);
         h = &p->held[p->holdings];
         *h = (holding){wanted, begin + shift, {0}};
         p->holdings++; /* from here on it is freed at the end, also if there is no memory for its contents */
@@ -337,13 +337,15 @@ static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_
  * many contributions, words of each, how many are folded apart or 0: in any order, the same wherever it is held), and then
  * those: (rank, offset in that rank's input), or of a product (rank, offset of its columns, where the row of A begins, its
  * bytes; rank, buffer, rows and how far these are apart of B; unit). The output's byte 0 is byte `base` of c. */
-void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece, int64_t words) {
+void contents_check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece,
+                             int64_t words) {
     const bool contract = !(p->without >> CONTRACT & 1), order = !(p->without >> FOLD_ORDER & 1);
     const bool commutes = p->plan[p->plan_of[p->call[rank]]].commutes;
     const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
     for (const int64_t *end = piece + words; piece < end; piece += PIECE_WORDS + piece[3] * piece[4]) {
         const int64_t at = piece[0], nbytes = piece[1], divisor = piece[2], ordered = piece[5];
-        p->contribution = room_for(p, p->contribution, &p->contribution_room, (int)piece[3], sizeof *p->contribution);
+        p->contribution = pass_room_for(p, p->contribution, &p->contribution_room, (int)piece[3],
+                                        sizeof *p->contribution);
         const contributions of = {p->contribution, piece + PIECE_WORDS, piece[3], piece[4]};
         for (int64_t k = 0; k < of.count; k++)
             p->contribution[k] = contributed(p, p->call[rank], of.source + k * of.words, of.words);
@@ -354,7 +356,7 @@ void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, cons
             const int64_t first = got->begin > base + at ? got->begin - base : at;
             if (same_bits(p, got->term, got->shift, wanted, expected.shift, commutes)) continue;
             if (got->term && folded_in_any_order(p, got, divisor, &of, base + at)) {
-                if (ordered && order) violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, first);
+                if (ordered && order) pass_violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, first);
                 continue;
             }
             if (!contract) continue;
@@ -363,10 +365,10 @@ void check_contract(pass *p, int32_t rank, const contents *c, int64_t base, cons
                 if (!p->computed.at) p->computed = (event){(uint32_t)(by >> 32), (uint32_t)by};
                 continue;
             }
-            violated(p, CONTRACT, got->term ? PLAIN : UNWRITTEN, last, (event){0, 0}, -1, first);
+            pass_violated(p, CONTRACT, got->term ? PLAIN : UNWRITTEN, last, (event){0, 0}, -1, first);
         }
         if (ordered || !order) continue;
         const int64_t other = held_otherwise(p, wanted, c, base + at, base + at + nbytes, expected.shift, commutes);
-        if (other >= 0) violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, other - base);
+        if (other >= 0) pass_violated(p, FOLD_ORDER, PLAIN, last, (event){0, 0}, -1, other - base);
     }
 }

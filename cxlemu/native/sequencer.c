@@ -1,4 +1,4 @@
-/* A Ring counts a communicator's rounds and calls. What is rare (waiting for long, errors, calls whose turn has not come)
+/* A Sequencer counts a communicator's rounds and calls. What is rare (waiting for long, errors, calls whose turn has not come)
  * is left to Python: resume and turn are its functions. */
 #include "python.h"
 
@@ -6,11 +6,11 @@
 
 enum { TAG_FACTOR = 40503 }; /* odd: after equal calls, tags that differed differ still */
 
-static int Ring_init(Ring *self, PyObject *args, PyObject *kwargs) {
+static int Sequencer_init(Sequencer *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "gate", "resume", "turn", NULL};
     PyObject *resume, *turn;
     if (self->gate.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "a Ring is made once");
+        PyErr_SetString(PyExc_RuntimeError, "a Sequencer is made once");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag,
@@ -29,27 +29,27 @@ static int Ring_init(Ring *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static int Ring_traverse(Ring *self, visitproc visit, void *arg) {
+static int Sequencer_traverse(Sequencer *self, visitproc visit, void *arg) {
     Py_VISIT(self->resume);
     Py_VISIT(self->turn);
     return 0;
 }
 
-static int Ring_clear(Ring *self) {
+static int Sequencer_clear(Sequencer *self) {
     Py_CLEAR(self->resume);
     Py_CLEAR(self->turn);
     return 0;
 }
 
-static void Ring_dealloc(Ring *self) {
+static void Sequencer_dealloc(Sequencer *self) {
     PyObject_GC_UnTrack(self);
-    Ring_clear(self);
+    Sequencer_clear(self);
     if (self->gate.obj) PyBuffer_Release(&self->gate);
     PyMem_Free(self->done_seen);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-void ring_begin(Ring *self, int64_t rounds, uint16_t digest, int64_t *epoch, uint16_t *tag) {
+void sequencer_begin(Sequencer *self, int64_t rounds, uint16_t digest, int64_t *epoch, uint16_t *tag) {
     *epoch = self->epoch;
     *tag = (uint16_t)(self->tag = (self->tag * (unsigned)TAG_FACTOR + digest) & ((1u << TAG_BITS) - 1));
     self->epoch += rounds;
@@ -57,41 +57,41 @@ void ring_begin(Ring *self, int64_t rounds, uint16_t digest, int64_t *epoch, uin
 }
 
 /* begin(rounds, digest) -> (epoch, tag) of a call that begins now */
-static PyObject *Ring_begin(Ring *self, PyObject *args) {
+static PyObject *Sequencer_begin(Sequencer *self, PyObject *args) {
     long long rounds;
     unsigned short digest;
     int64_t epoch;
     uint16_t tag;
     if (!PyArg_ParseTuple(args, "LH", &rounds, &digest)) return NULL;
-    ring_begin(self, rounds, digest, &epoch, &tag);
+    sequencer_begin(self, rounds, digest, &epoch, &tag);
     return Py_BuildValue("(LI)", (long long)epoch, (unsigned int)tag);
 }
 
-static PyMethodDef ring_methods[] = {
-    {"begin", (PyCFunction)Ring_begin, METH_VARARGS,
+static PyMethodDef sequencer_methods[] = {
+    {"begin", (PyCFunction)Sequencer_begin, METH_VARARGS,
      "begin(rounds, digest) -> (epoch, tag) of a call that begins now."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef ring_members[] = {
-    {"epoch", T_LONGLONG, offsetof(Ring, epoch), READONLY, "of the next round"},
-    {"calls", T_LONGLONG, offsetof(Ring, calls), READONLY, "begun so far"},
-    {"tag", T_UINT, offsetof(Ring, tag), READONLY, "of the calls so far"},
-    {"spins", T_LONGLONG, offsetof(Ring, spins), 0, "looks at doorbells before the core is given away"},
-    {"revoked", T_INT, offsetof(Ring, revoked), 0, "not 0: every call goes by way of turn, which refuses it"},
+static PyMemberDef sequencer_members[] = {
+    {"epoch", T_LONGLONG, offsetof(Sequencer, epoch), READONLY, "of the next round"},
+    {"calls", T_LONGLONG, offsetof(Sequencer, calls), READONLY, "begun so far"},
+    {"tag", T_UINT, offsetof(Sequencer, tag), READONLY, "of the calls so far"},
+    {"spins", T_LONGLONG, offsetof(Sequencer, spins), 0, "looks at doorbells before the core is given away"},
+    {"revoked", T_INT, offsetof(Sequencer, revoked), 0, "not 0: every call goes by way of turn, which refuses it"},
     {NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject RingType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Ring",
+PyTypeObject sequencer_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Sequencer",
     .tp_doc = "What goes on across a communicator's calls: its rounds, and a tag of what was called.",
-    .tp_basicsize = sizeof(Ring),
+    .tp_basicsize = sizeof(Sequencer),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Ring_init,
-    .tp_traverse = (traverseproc)Ring_traverse,
-    .tp_clear = (inquiry)Ring_clear,
-    .tp_dealloc = (destructor)Ring_dealloc,
-    .tp_methods = ring_methods,
-    .tp_members = ring_members,
+    .tp_init = (initproc)Sequencer_init,
+    .tp_traverse = (traverseproc)Sequencer_traverse,
+    .tp_clear = (inquiry)Sequencer_clear,
+    .tp_dealloc = (destructor)Sequencer_dealloc,
+    .tp_methods = sequencer_methods,
+    .tp_members = sequencer_members,
 };

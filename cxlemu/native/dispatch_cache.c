@@ -1,4 +1,4 @@
-/* Calls finds the Operation for the arguments of an ordinary call. A call not seen before is Python's matter: miss. */
+/* DispatchCache finds the Operation for the arguments of an ordinary call. A call not seen before is Python's matter: slow_path. */
 #include "python.h"
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -14,7 +14,7 @@ typedef struct {
 } shape;
 
 typedef struct {
-    PyObject *collective, *redop, *root, *variant; /* compared by identity: equal but not the same is a miss */
+    PyObject *collective, *redop, *root, *variant; /* compared by identity: equal but not the same is a slow_path */
     shape x, out; /* dtypes by identity, too */
     bool overlap;
     int64_t distance; /* of x from out, where they overlap */
@@ -23,10 +23,10 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
-    PyObject *miss; /* miss(*arguments): an ordinary call, which may remember an operation */
+    PyObject *slow_path; /* slow_path(*arguments): an ordinary call, which may remember an operation */
     Py_buffer heap; /* calls depend on where in it their arrays lie, so those are never found here */
     entry entries[ENTRIES];
-} Calls;
+} DispatchCache;
 
 /* False for what cannot be compared here: Python says in a sentence what is wrong with it, or does with it. */
 static bool look_at(PyObject *object, bool written, shape *s, uint8_t **at) {
@@ -70,14 +70,14 @@ static bool look_at_arrays(const Py_buffer *heap, PyObject *x, PyObject *out, ar
     return true;
 }
 
-bool calls_find(PyObject *calls, PyObject *const *call, PyObject **result) {
-    Calls *self = (Calls *)calls;
+bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result) {
+    DispatchCache *self = (DispatchCache *)calls;
     arrays a;
     if (call[ASYNC] != Py_False || !look_at_arrays(&self->heap, call[X], call[OUT], &a)) return false;
     entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
     if (!e->operation || e->collective != call[COLLECTIVE] || e->redop != call[REDOP] || e->root != call[ROOT] ||
         e->variant != call[VARIANT] || !same(&e->x, &a.x) || !same(&e->out, &a.out) || e->overlap != a.overlap ||
-        e->distance != a.distance || ring_closed(e->operation->ring))
+        e->distance != a.distance || sequencer_is_closed(e->operation->ring))
         return false;
     Operation *operation = (Operation *)Py_NewRef(e->operation); /* should the entry go while it runs */
     *result = operation_run(operation, a.input, a.output, call[OUT]);
@@ -85,11 +85,11 @@ bool calls_find(PyObject *calls, PyObject *const *call, PyObject **result) {
     return true;
 }
 
-static PyObject *Calls_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
+static PyObject *DispatchCache_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
     const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *result;
-    if (count == ARGUMENTS && !names && calls_find(callable, args, &result)) return result;
-    return PyObject_Vectorcall(((Calls *)callable)->miss, args, (size_t)count, names);
+    if (count == ARGUMENTS && !names && dispatch_find(callable, args, &result)) return result;
+    return PyObject_Vectorcall(((DispatchCache *)callable)->slow_path, args, (size_t)count, names);
 }
 
 static void forget(entry *e) {
@@ -104,9 +104,9 @@ static void forget(entry *e) {
 
 /* remember(operation, collective, x, out, op, root, variant): calls with such arguments run the operation's program, on
  * the arrays they bring. An operation's own arrays have the lengths that its program needs, so like ones have, too. */
-static PyObject *Calls_remember(Calls *self, PyObject *const *args, Py_ssize_t count) {
+static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *args, Py_ssize_t count) {
     arrays a;
-    if (count != ARGUMENTS || !PyObject_TypeCheck(args[0], &OperationType)) {
+    if (count != ARGUMENTS || !PyObject_TypeCheck(args[0], &operation_type)) {
         PyErr_SetString(PyExc_TypeError, "remember takes an operation and six arguments of its call");
         return NULL;
     }
@@ -126,21 +126,21 @@ static PyObject *Calls_remember(Calls *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_TRUE;
 }
 
-static int Calls_init(Calls *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"miss", "heap", NULL};
-    PyObject *miss;
+static int DispatchCache_init(DispatchCache *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"slow_path", "heap", NULL};
+    PyObject *slow_path;
     if (self->heap.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "Calls are made once");
+        PyErr_SetString(PyExc_RuntimeError, "a DispatchCache is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oy*", names, &miss, &self->heap)) return -1;
-    Py_XSETREF(self->miss, Py_NewRef(miss));
-    self->call = Calls_call;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oy*", names, &slow_path, &self->heap)) return -1;
+    Py_XSETREF(self->slow_path, Py_NewRef(slow_path));
+    self->call = DispatchCache_call;
     return 0;
 }
 
-static int Calls_traverse(Calls *self, visitproc visit, void *arg) {
-    Py_VISIT(self->miss);
+static int DispatchCache_traverse(DispatchCache *self, visitproc visit, void *arg) {
+    Py_VISIT(self->slow_path);
     for (int k = 0; k < ENTRIES; k++) {
         Py_VISIT(self->entries[k].operation);
         Py_VISIT(self->entries[k].variant);
@@ -148,38 +148,38 @@ static int Calls_traverse(Calls *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int Calls_clear(Calls *self) {
-    Py_CLEAR(self->miss);
+static int DispatchCache_clear(DispatchCache *self) {
+    Py_CLEAR(self->slow_path);
     for (int k = 0; k < ENTRIES; k++) forget(&self->entries[k]);
     return 0;
 }
 
-static void Calls_dealloc(Calls *self) {
+static void DispatchCache_dealloc(DispatchCache *self) {
     PyObject_GC_UnTrack(self);
-    Calls_clear(self);
+    DispatchCache_clear(self);
     if (self->heap.obj) PyBuffer_Release(&self->heap);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef calls_methods[] = {
-    {"remember", (PyCFunction)(void (*)(void))Calls_remember, METH_FASTCALL,
+static PyMethodDef dispatch_cache_methods[] = {
+    {"remember", (PyCFunction)(void (*)(void))DispatchCache_remember, METH_FASTCALL,
      "remember(operation, collective, x, out, op, root, variant) -> bool: such calls run the operation's program."},
     {NULL, NULL, 0, NULL},
 };
 
-int import_numpy(void) { return PyArray_ImportNumPyAPI(); }
+int dispatch_import_numpy(void) { return PyArray_ImportNumPyAPI(); }
 
-PyTypeObject CallsType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Calls",
+PyTypeObject dispatch_cache_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.DispatchCache",
     .tp_doc = "Collective calls by their arguments: calls(collective, x, out, op, root, variant, async_op).",
-    .tp_basicsize = sizeof(Calls),
+    .tp_basicsize = sizeof(DispatchCache),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_vectorcall_offset = offsetof(Calls, call),
+    .tp_vectorcall_offset = offsetof(DispatchCache, call),
     .tp_call = PyVectorcall_Call,
     .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Calls_init,
-    .tp_traverse = (traverseproc)Calls_traverse,
-    .tp_clear = (inquiry)Calls_clear,
-    .tp_dealloc = (destructor)Calls_dealloc,
-    .tp_methods = calls_methods,
+    .tp_init = (initproc)DispatchCache_init,
+    .tp_traverse = (traverseproc)DispatchCache_traverse,
+    .tp_clear = (inquiry)DispatchCache_clear,
+    .tp_dealloc = (destructor)DispatchCache_dealloc,
+    .tp_methods = dispatch_cache_methods,
 };

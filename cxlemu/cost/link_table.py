@@ -21,7 +21,7 @@ ROUTE_DTYPE = np.dtype(
 )
 
 
-class Ways:
+class LinkTable:
     """Links as resources, two each: there and back. Routes as hops.
 
     A link to some hosts, ranks or cards is one for each of them. A switch that every host has of its own has a link of
@@ -46,12 +46,12 @@ class Ways:
         hosts, ranks, cards = (self._numbers(link, kind) for kind in ("host", "rank", "card"))
         if hosts is None and ranks is None and not self._own.isdisjoint(link.ends):
             hosts = range(self._counts["host"])
-        first, pace = len(self._resources), (link.gbytes_per_s, link.message_ns or 0)
+        first, rate = len(self._resources), (link.gbytes_per_s, link.message_ns or 0)
         flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
         for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
             words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
             for way in ("to the pool", "from the pool"):
-                self._resources.append(Resource(" ".join([link.name, *words, way]), "link", *pace, flit, payload))
+                self._resources.append(Resource(" ".join([link.name, *words, way]), "link", *rate, flit, payload))
         each = 2 * len(cards or [0])
         by_host, by_rank, by_card = each * bool(hosts), each * bool(ranks), 2 * bool(cards)
         return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
