@@ -21,9 +21,10 @@ def recursive_doubling_all_reduce(b: Builder) -> None:
     place = b.rank // 2 if paired else b.rank - pairs  # among those who take part
     for chunks in b.rounds(b.nbytes, blocks=steps + (pairs > 0), spread="ranges"):
         if paired and b.rank % 2 == 0:
-            sent = {chunk: b.publish(chunk, b.input(chunk.offset), overwritten=True) for chunk in chunks}
             for chunk in chunks:
-                b.retrieve(b.output(chunk.offset), chunk, b.rank + 1, block=steps, after=sent[chunk])
+                b.publish(chunk, b.input(chunk.offset))
+            for chunk in chunks:  # a result in place of its vector comes from the rank that has read the vector
+                b.retrieve(b.output(chunk.offset), chunk, b.rank + 1, block=steps)
             continue
         mine, came = dict.fromkeys(chunks, b.input()), dict.fromkeys(chunks)
         if paired:
