@@ -74,7 +74,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 # With zero copy in place, why not.
-NEVER_LENT_IN_PLACE = {
+NO_ZERO_COPY_IN_PLACE = {
     "all_to_all": "peers still read what the result would replace, pass out",
     "gather": "the root's block is no array of its own, so that the root cannot know where its peers' lie, pass out",
 }

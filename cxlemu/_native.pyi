@@ -54,7 +54,7 @@ class Sequencer:
         tag: int,
         idle_ns: int,
         spins: int,
-        gate: bytearray,
+        pending: bytearray,
         resume: Callable[[Any, int, int, Program, int, list[tuple[int, int, int, int, int]]], None],
         turn: Callable[[Operation], Any],
     ) -> None: ...

@@ -34,7 +34,8 @@ SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *NCCL)) | {"auto", "ev
 
 def variants(collective: str, *, clusters: bool = False) -> list[str]:
     """The variants that a collective can be run in; some take ranks that come in ``clusters``."""
-    return [name for (c, name), its in _RECIPES.items() if c == collective and (clusters or not its.style.levels)]
+    found = [(name, its.spec) for (c, name), its in _RECIPES.items() if c == collective]
+    return [name for name, spec in found if clusters or not spec.takes_clusters]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
@@ -82,9 +83,9 @@ def load_algorithm(spec: str) -> Recipe:
     if is_plan(spec):
         plan = load_plan(spec)
         call = plan.call
-        style = replace(ALL, name=call.algorithm, heap=call.heap is not None, levels=call.cluster > 1)
+        variant = replace(ALL, name=call.algorithm, zero_copy=call.heap is not None, takes_clusters=call.cluster > 1)
         order = call.fold_order
-        return Recipe(call.collective, call.algorithm, _cannot_build, style, order, source=spec, plan=plan)
+        return Recipe(call.collective, call.algorithm, _cannot_build, variant, order, source=spec, plan=plan)
     function, file, name = userfile.load(spec, "--algorithm")
     found = own_recipe(function, name, spec)
     if found is None:
@@ -101,9 +102,9 @@ def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
     found = recipes_of(function)
     if not found:
         return None
-    style = found[0].style if len(found) == 1 else ALL
+    variant = found[0].spec if len(found) == 1 else ALL
     name = _own_name(found[0], name, spec)
-    return replace(found[0], name=name, style=replace(style, name=name), source=spec)
+    return replace(found[0], name=name, spec=replace(variant, name=name), source=spec)
 
 
 def _own_name(its: Recipe, function: str, spec: str) -> str:
@@ -124,18 +125,18 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     call = replace(call, fold_order=recipe.fold_order)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
-    if recipe.style.heap and call.heap is None:
+    if recipe.spec.zero_copy and call.heap is None:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.heap.empty")
 
-    if recipe.style.levels and not 1 < call.cluster < call.ranks:
+    if recipe.spec.takes_clusters and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
             f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
             f"each of two or more hosts"
         )
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        kind = Levels if recipe.style.levels else Sends if recipe.style.slice_bytes else Builder
-        builder = kind(call, layout, recipe.style, rank, foreign=bool(recipe.source))
+        kind = Levels if recipe.spec.takes_clusters else Sends if recipe.spec.slice_bytes else Builder
+        builder = kind(call, layout, recipe.spec, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
         elif recipe.source:

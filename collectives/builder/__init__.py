@@ -11,7 +11,7 @@ they got wrong. Builders for two levels, for inboxes and for products add their 
 
 from collectives.builder.areas import Areas, Chunk
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event
-from collectives.builder.style import AGGREGATE, ALL, HIERARCHICAL, LINE, NAIVE, STYLES, ZERO_COPY, Style
+from collectives.builder.variant import AGGREGATE, ALL, HIERARCHICAL, LINE, NAIVE, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
 
 __all__ = [
@@ -24,11 +24,11 @@ __all__ = [
     "NAIVE",
     "OUTPUT",
     "SCRATCH",
-    "STYLES",
+    "VARIANTS",
     "ZERO_COPY",
     "Areas",
     "Builder",
     "Chunk",
     "Event",
-    "Style",
+    "VariantSpec",
 ]

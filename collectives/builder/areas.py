@@ -43,7 +43,7 @@ class Areas:
     block_bytes: int  # a block's place in its writer's area
     doorbells_per_block: int
     nbytes: int = 0  # a whole block's, over all rounds
-    lent: int = 0  # so many blocks are parts of the input
+    placed_in_heap: int = 0  # so many blocks are parts of the input
     input_of: dict[int, int] = field(default_factory=dict)  # writer -> region id, in the heap
     output_of: dict[int, int] = field(default_factory=dict)
     blocks: int = 0  # so many a writer
@@ -65,14 +65,14 @@ class Placed(Part):
     @property
     def grain(self) -> int:
         """Bytes that travel as one: parts of a chunk that are published by themselves begin at multiples of it."""
-        return PAYLOAD_BYTES if self.style.line else LINE_BYTES
+        return PAYLOAD_BYTES if self.spec.in_lines else LINE_BYTES
 
     def _plan_areas(
         self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
     ) -> tuple[int, int, Areas]:
         """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
         piece, step, areas = self._placed(nbytes, writers, blocks, spread, chunk_bytes, bells)
-        first_bell = blocks if self.style.line and bells else 0
+        first_bell = blocks if self.spec.in_lines and bells else 0
         return piece, step, replace(areas, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
 
     def _doorbells_of(self, count: int, what: str) -> int:
@@ -88,16 +88,16 @@ class Placed(Part):
     def _placed(
         self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int, bells: int
     ) -> tuple[int, int, Areas]:
-        if self.style.line:
+        if self.spec.in_lines:
             doorbells = self._doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
         else:
             doorbells = self._doorbells_of(bells or blocks, "bells" if bells else "blocks")
-        if self.style.line:  # every line carries its own flag and up to 56 bytes; a round is one chunk
+        if self.spec.in_lines:  # every line carries its own flag and up to 56 bytes; a round is one chunk
             piece = doorbells * PAYLOAD_BYTES
             return piece, piece, Areas({}, 0, doorbells)
-        placement = spread if self.style.interleaved else "sequential"
-        chunks = min(self.style.chunks, doorbells)
-        if self.style.heap:
+        placement = spread if self.spec.interleaved else "sequential"
+        chunks = min(self.spec.chunks, doorbells)
+        if self.spec.zero_copy:
             return self._plan_heap_areas(nbytes, writers, blocks, placement, chunks)
         regions, room = place(self.layout, len(writers), blocks, nbytes, placement)
         piece, step = room, min(chunk_bytes, room)
@@ -115,15 +115,15 @@ class Placed(Part):
             (heap.input + writer * heap.step, contracts.buffers(self.call, writer)[0].nbytes) for writer in writers
         ]
         input_of = self._table(writers, [self._in_heap(w, *at) for w, at in zip(writers, inputs, strict=True)])
-        lent = min(blocks, max(-(-size // nbytes) for _, size in inputs))
+        placed_in_heap = min(blocks, max(-(-size // nbytes) for _, size in inputs))
         piece = round_up(nbytes, LINE_BYTES)
-        if lent == blocks:
-            return piece, 0, Areas({}, 0, chunks, nbytes, lent, input_of)
+        if placed_in_heap == blocks:
+            return piece, 0, Areas({}, 0, chunks, nbytes, placed_in_heap, input_of)
         if heap.output is not None:
             outputs = [self._in_heap(w, heap.output, contracts.buffers(self.call, w)[1].nbytes) for w in writers]
-            return piece, 0, Areas({}, 0, chunks, nbytes, lent, input_of, self._table(writers, outputs))
-        regions, piece = place(self.layout, len(writers), blocks - lent, nbytes, placement)
-        return piece, 0, Areas(self._table(writers, regions), piece, chunks, nbytes, lent, input_of)
+            return piece, 0, Areas({}, 0, chunks, nbytes, placed_in_heap, input_of, self._table(writers, outputs))
+        regions, piece = place(self.layout, len(writers), blocks - placed_in_heap, nbytes, placement)
+        return piece, 0, Areas(self._table(writers, regions), piece, chunks, nbytes, placed_in_heap, input_of)
 
     def _table(self, writers: list[int], regions: Iterable[Region]) -> dict[int, int]:
         """New regions, one for each writer: their ids."""
@@ -142,15 +142,15 @@ class Placed(Part):
 
     def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         areas = self._areas
-        if block < areas.lent:
+        if block < areas.placed_in_heap:
             return Operand(Kind.REGION, areas.input_of[writer], 0, block * areas.nbytes + chunk.offset)
         if areas.output_of:
             return Operand(Kind.REGION, areas.output_of[writer], 0, writer * areas.nbytes + chunk.offset)
-        offset = (block - areas.lent) * areas.block_bytes + chunk.slot_offset
+        offset = (block - areas.placed_in_heap) * areas.block_bytes + chunk.slot_offset
         return Operand(Kind.REGION, areas.region_of[writer], chunk.seq, offset)
 
     def _in_slot(self, block: int) -> bool:
-        return not self.style.line and block >= self._areas.lent and not self._areas.output_of
+        return not self.spec.in_lines and block >= self._areas.placed_in_heap and not self._areas.output_of
 
     def _regions_of(self, writers: Ints) -> Ints:
         return np.array([self._areas.region_of[writer] for writer in writers.tolist()], np.int64)

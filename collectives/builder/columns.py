@@ -61,7 +61,7 @@ class Columns(Transfers):
     @property
     def _at_once(self) -> bool:
         """Whether words for many peers are made as columns: of what is written to slots and read from there."""
-        return not (self.style.line or self.style.heap or self.style.checked)
+        return not (self.spec.in_lines or self.spec.zero_copy or self.spec.checked)
 
     def _rows(self, stream: str, times: int, emit: Callable[[], None]) -> Records:
         """What ``emit`` would add to the stream, so many times, to be filled in where they differ."""

@@ -55,15 +55,20 @@ class Folds(Columns):
         for peer in range(self.ranks):
             if peer == self.rank:
                 sources.append(own)
-            elif self.style.line:
+            elif self.spec.in_lines:
                 sources.append(self._scratch(chunk.nbytes, row=peer + 1))
                 self._take_lines(sources[-1], chunk, peer, block)
-            elif self.style.checked:
+            elif self.spec.checked:
                 sources.append(self._scratch(chunk.nbytes, row=peer + 1))
                 self._read(sources[-1], chunk, peer, block)
             else:
                 sources.append(self._area(chunk, peer, block))
-        if self.style.heap and republish is not None and self._in_slot(republish) and chunk.seq >= self.layout.slots:
+        if (
+            self.spec.zero_copy
+            and republish is not None
+            and self._in_slot(republish)
+            and chunk.seq >= self.layout.slots
+        ):
             self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
         self._reduce(dst, chunk, sources, block, republish)
         if republish is not None:
@@ -97,7 +102,7 @@ class Folds(Columns):
 
         ``arrive`` emits what it takes that source number k may be read, where it lies in the pool.
         """
-        op = Op.REDUCE_LOCAL if self.style.line or self.style.checked else Op.REDUCE
+        op = Op.REDUCE_LOCAL if self.spec.in_lines or self.spec.checked else Op.REDUCE
         todo = list(enumerate(sources))
         sum_so_far: list[Operand] = []
         while todo:
@@ -172,4 +177,4 @@ class Folds(Columns):
 
     def _reduces_into(self, block: int) -> bool:
         """Whether the fold itself stores its result to the slot."""
-        return self._in_slot(block) and not self.style.checked
+        return self._in_slot(block) and not self.spec.checked

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives import contracts
 from collectives.builder.record_rows import Ints, concatenated
-from collectives.builder.style import Style
+from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import (
@@ -52,7 +52,7 @@ class Part:
 
     call: Call
     layout: Layout
-    style: Style
+    spec: VariantSpec
     rank: int
     foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
     _streams: dict[str, list[Instruction | Records]] = field(init=False)
@@ -67,7 +67,7 @@ class Part:
     _rows_at: tuple[int, int] = field(init=False, default=(0, 0))  # what folds have of it: from where, and how much
 
     def __post_init__(self) -> None:
-        names = ("publish", "retrieve") if self.style.overlap else ("main",)
+        names = ("publish", "retrieve") if self.spec.overlap else ("main",)
         self._streams = {name: [] for name in names}
         self._groups = [Group(self.layout.done(0), self.ranks, 1)]
 
@@ -109,7 +109,7 @@ class Part:
 
     def _stream_name(self, name: str) -> str:
         """Where overlapping is not asked for, there is one."""
-        return name if self.style.overlap else "main"
+        return name if self.spec.overlap else "main"
 
     def _instructions(self, name: str) -> list[Instruction | Records]:
         return self._streams[self._stream_name(name)]

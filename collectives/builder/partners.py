@@ -42,7 +42,7 @@ class Partners(Folds):
             misuse.check_local(self, "combine", dst, own)
             misuse.check_event(self, "combine", after)
         self._order(after)
-        if self.style.line or self.style.checked or not chunk.nbytes:
+        if self.spec.in_lines or self.spec.checked or not chunk.nbytes:
             theirs = self._scratch(chunk.nbytes, row=1)
             self._take([theirs], chunk, peer, block, bell)
         else:

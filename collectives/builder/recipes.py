@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from collectives.builder import ALL, HIERARCHICAL, STYLES, Builder, Style
+from collectives.builder import ALL, HIERARCHICAL, VARIANTS, Builder, VariantSpec
 from collectives.contracts import contract_of
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import FOLD_ORDERS, RANK_ORDER, Call, Plan
@@ -25,7 +25,7 @@ class Recipe:
     collective: str
     name: str
     algorithm: Algorithm
-    style: Style
+    spec: VariantSpec
     fold_order: str = RANK_ORDER
     named: bool = False  # by @algorithm(name=...), not after its style or its function
     source: str = ""  # FILE.py:function or FILE.plan, for an algorithm that we do not ship
@@ -62,13 +62,13 @@ def algorithm(
     if fold_order not in FOLD_ORDERS:
         raise ArgumentError(f"there is no fold order {fold_order!r}: it is one of {', '.join(FOLD_ORDERS)}")
     named = (HIERARCHICAL,) if levels else (replace(ALL, name=name),) if name else ()
-    asked = variants if variants is not None else () if named else tuple(STYLES)
-    styles = (*named, *(STYLES[variant] for variant in asked))
+    asked = variants if variants is not None else () if named else tuple(VARIANTS)
+    specs = (*named, *(VARIANTS[variant] for variant in asked))
 
     def decorate(function: Callable[[AnyBuilder], None]) -> Callable[[AnyBuilder], None]:
         recipes = tuple(
-            Recipe(collective, style.name, cast(Algorithm, function), style, fold_order, named=style.name == name)
-            for style in styles
+            Recipe(collective, spec.name, cast(Algorithm, function), spec, fold_order, named=spec.name == name)
+            for spec in specs
         )
         setattr(function, _ATTRIBUTE, recipes)
         return function
@@ -79,15 +79,16 @@ def algorithm(
 def with_checksums(recipe: Recipe) -> Recipe:
     """The same algorithm, on links that may lose what is written. Payload in a doorbell's line needs no checksum.
 
-    Raises ArgumentError for algorithms on two levels, which pass on what they have not compared, and saved plans.
+    Raises ArgumentError for algorithms on two levels, which pass on what they have not compared, for NCCL's, which send
+    through inboxes without checksums, and for saved plans.
     """
     if recipe.plan is not None:
         raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
-    if recipe.style.line:
+    if recipe.spec.in_lines:
         return recipe
-    if recipe.style.levels:
+    if recipe.spec.takes_clusters or recipe.spec.slice_bytes:
         raise ArgumentError(f"{recipe.name} carries no checksums: take another variant where links may lose writes")
-    return replace(recipe, name=recipe.name + CHECKED, style=replace(recipe.style, checked=True))
+    return replace(recipe, name=recipe.name + CHECKED, spec=replace(recipe.spec, checked=True))
 
 
 def recipes_of(function: object) -> tuple[Recipe, ...]:

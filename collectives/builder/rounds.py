@@ -22,7 +22,7 @@ class Rounds(Placed):
     """Goes through rounds, and meets."""
 
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
-    _lends: bool = field(init=False, default=False)  # and nothing else tells that it was read
+    _read_in_place: bool = field(init=False, default=False)  # and nothing else tells that it was read
     _answered: bool = field(init=False, default=False)
     _rang: bool = field(init=False, default=False)  # a doorbell for which perhaps nobody waits
     is_open: bool = field(init=False, default=False)  # a round is under way
@@ -71,9 +71,9 @@ class Rounds(Placed):
                 self.part(chunk, chunk.nbytes)
             yield chunks
             self._end(seq)
-        if self._lends:  # the user may change it as soon as the call returns
+        if self._read_in_place:  # the user may change it as soon as the call returns
             self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
-            self._lends = False
+            self._read_in_place = False
 
     @contextmanager
     def bells(self, count: int) -> Iterator[Chunk]:
@@ -106,7 +106,7 @@ class Rounds(Placed):
         nbytes = min(nbytes, chunk.nbytes - at)
         if at:
             chunk = chunk._replace(offset=chunk.offset + at, slot_offset=chunk.slot_offset + at)
-        if self.style.checked and nbytes:
+        if self.spec.checked and nbytes:
             for name in ("crc32c", "crc32c_check"):
                 self._kernels.setdefault(Kernel(name, (nbytes,)), len(self._kernels))
         return chunk._replace(nbytes=nbytes)

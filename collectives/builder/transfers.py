@@ -34,7 +34,7 @@ class Transfers(Signals):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.style.checked:
+        if self.spec.checked:
             self.scratch(CHECKSUMS_BYTES)
 
     def publish(
@@ -59,9 +59,9 @@ class Transfers(Signals):
             misuse.check_place(self, "publish", chunk, self.rank, block, len(sources), bell)
             misuse.check_local(self, "publish", *sources)
             misuse.check_event(self, "publish", after)
-        if self.style.heap and overwritten and self.call.in_place:
+        if self.spec.zero_copy and overwritten and self.call.in_place:
             raise ArgumentError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
-        if not self.style.heap or self.style.checked or self._in_slot(block):  # a checksum always lies in the slot
+        if not self.spec.zero_copy or self.spec.checked or self._in_slot(block):  # a checksum always lies in the slot
             self._enter(chunk.seq, "publish", after)
         self._order(after, "publish")
         self._push("publish", chunk, sources, block, written=False, bell=bell)
@@ -105,7 +105,7 @@ class Transfers(Signals):
         bell: int | None = None,
     ) -> None:
         """Make a chunk visible and say so. ``written``: its bytes are in the slot already, in this host's cache."""
-        if self.style.line:
+        if self.spec.in_lines:
             for number, src in enumerate(sources, block):
                 for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
                     doorbell = self._doorbell(chunk, self.rank, number, line)
@@ -115,15 +115,15 @@ class Transfers(Signals):
         doorbell = self._bell_of(chunk, self.rank, block, bell, len(sources))
         areas = [self._area(chunk, self.rank, block + number) for number in range(len(sources) if chunk.nbytes else 0)]
         for number, (area, src) in enumerate(zip(areas, sources, strict=False), block):
-            if self.style.heap and not self._in_slot(number):
-                self._lend(chunk, src, number)
+            if self.spec.zero_copy and not self._in_slot(number):
+                self._check_in_place(chunk, src, number)
             if not written:
                 self._emit(stream, Op.WRITE, dst=area, a=src, nbytes=chunk.nbytes)
         for area in areas:
             self._emit(stream, Op.FLUSH, a=area, nbytes=chunk.nbytes)
         if areas:
             self._emit(stream, Op.FENCE)
-        if not self.style.checked or not areas:
+        if not self.spec.checked or not areas:
             self._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
             return
         checksum = Operand(Kind.BUFFER, SCRATCH, 0, CHECKSUM_AT[stream])
@@ -132,28 +132,28 @@ class Transfers(Signals):
 
     def _bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
         """The doorbell that is rung for blocks from this one on."""
-        if self.style.checked and (bell is not None or blocks > 1):
+        if self.spec.checked and (bell is not None or blocks > 1):
             raise ArgumentError(f"{self.call}: a checksum is of one block and its own doorbell: publish each by itself")
         return self._doorbell(chunk, writer, block) if bell is None else self._flag(chunk, writer, bell)
 
-    def _lend(self, chunk: Chunk, src: Operand, block: int) -> None:
+    def _check_in_place(self, chunk: Chunk, src: Operand, block: int) -> None:
         """Peers will read this block where the array lies: there it must be."""
         areas = self._areas
         lies = self.input(block * areas.nbytes + chunk.offset)
-        if block >= areas.lent:
+        if block >= areas.placed_in_heap:
             lies = self.output(self.rank * areas.nbytes + chunk.offset)
         if src != lies:
             raise ArgumentError(f"{self.call}: zero copy publishes parts of the input, block after block, not others")
-        self._lends |= block >= areas.lent or not self._answered
+        self._read_in_place |= block >= areas.placed_in_heap or not self._answered
 
     # --- retrieving -------------------------------------------------------------------------------------------
 
     def _take(self, targets: Sequence[Operand], chunk: Chunk, peer: int, block: int, bell: int | None) -> None:
         """Everything that it takes to have blocks in local memory."""
-        if self.style.line:
+        if self.spec.in_lines:
             for number, dst in enumerate(targets, block):
                 self._take_lines(dst, chunk, peer, number)
-        elif self.style.checked and chunk.nbytes:
+        elif self.spec.checked and chunk.nbytes:
             self._bell_of(chunk, peer, block, bell, len(targets))
             self._read(targets[0], chunk, peer, block)
         else:
@@ -170,7 +170,7 @@ class Transfers(Signals):
 
     def _await_chunk(self, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> Operand:
         area = self._area(chunk, peer, block)
-        if self.style.checked:
+        if self.spec.checked:
             came, doorbell = Operand(Kind.BUFFER, SCRATCH, 0, CAME_AT), self._bell_of(chunk, peer, block, bell)
             self._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=came, nbytes=CHECKSUM_BYTES)
             self._knows_free(chunk.seq)
@@ -187,7 +187,7 @@ class Transfers(Signals):
     def _read(self, dst: Operand, chunk: Chunk, peer: int, block: int) -> None:
         area = self._await_chunk(chunk, peer, block)
         self._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
-        if self.style.checked:
+        if self.spec.checked:
             computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, at) for at in (CHECKSUM_AT["retrieve"], CAME_AT))
             self._checksum("retrieve", "crc32c_check", computed, chunk, [dst, came])
 

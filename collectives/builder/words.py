@@ -15,8 +15,8 @@ Where publishing and retrieving are streams of their own, what one does may need
 every word gives an event, and takes one (``after``). An event that nobody waits for costs nothing, nor does one where
 program order says as much. So a block that is retrieved and published again is under way in both streams.
 
-How it does so is a Style: where blocks lie, how many chunks they are cut into, and whether publishing and retrieving
-are streams of their own. So one page of an algorithm gives all variants.
+How it does so is a VariantSpec: where blocks lie, how many chunks they are cut into, and whether publishing and
+retrieving are streams of their own. So one page of an algorithm gives all variants.
 
 With checksums, for links that may lose what is written without a word, it is instead
 
@@ -28,7 +28,7 @@ so that flag and checksum arrive together or not at all. The line style needs no
 
 Zero copy is a style, too: a block that is part of the input is published where it lies in the heap. Its plan still says
 WRITE: that brings a private array to the pool, and is nothing at all for an array that lives there, whose user's stores
-were the same stores. What is lent so must not change while peers read it: a call returns when all of them are done.
+were the same stores. It must not change while peers read it: a call returns when all of them are done.
 """
 
 from __future__ import annotations

@@ -83,10 +83,10 @@ class Wanted:
         nbytes = block_bytes(collective, self.total_bytes, self.ranks, DTYPES[self.dtype].itemsize)
         chosen = own or self._recipe(collective, nbytes)
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
-        heap = InHeap(0, output=0 if self.in_place else None) if chosen.style.heap else None  # at its begin
+        heap = InHeap(0, output=0 if self.in_place else None) if chosen.spec.zero_copy else None  # at its begin
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
         topology = Topology.load(self.config)
-        if chosen.style.levels:
+        if chosen.spec.takes_clusters:
             call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
         return build(chosen, world_layout(topology, self.ranks, region_bytes=self.region_bytes), call)
 

@@ -33,7 +33,7 @@ from collectives.communicator.operations import Operation, Outcome
 from collectives.communicator.persistent import Persistent
 from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.products import Matrix, Products
-from collectives.communicator.progress import Handle, Lane
+from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.shrink import Agreement, Roster
 from collectives.communicator.verbs import Verbs
@@ -77,7 +77,7 @@ class Communicator(Verbs, Products):
         layout: Layout,
         arena: Arena,
         engine: Engine,
-        lane: Lane,
+        queue: CallQueue,
         deadline_s: float,
         integrity: str | None,
     ) -> None:
@@ -100,7 +100,7 @@ class Communicator(Verbs, Products):
             base=ring.at,
             board=self._board,
             engine=engine,
-            lane=lane,
+            queue=queue,
             deadline_s=deadline_s,
         )
         self._agreement = Agreement(
@@ -265,7 +265,7 @@ class Communicator(Verbs, Products):
             layout=layout,
             arena=arena,
             engine=engine,
-            lane=Lane(),
+            queue=CallQueue(),
             deadline_s=deadline_s,
             integrity=integrity,
         )
@@ -315,7 +315,7 @@ class Communicator(Verbs, Products):
         ArgumentError when the pool has no room left.
         """
         self.revoke()
-        self._runner.lane.abandon()
+        self._runner.queue.abandon()
         revoked = self._runner.revoked
         lost = revoked.ranks if isinstance(revoked, PeerLostError) else ()
         return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
@@ -335,7 +335,7 @@ class Communicator(Verbs, Products):
             layout=layout,
             arena=arena,
             engine=self._runner.engine,
-            lane=self._runner.lane,
+            queue=self._runner.queue,
             deadline_s=self._runner.deadline_s,
             integrity=self._planner.integrity,
         )
@@ -351,7 +351,7 @@ class Communicator(Verbs, Products):
 
     def close(self) -> None:
         """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
-        self._runner.lane.drain()
+        self._runner.queue.drain()
         self.heap.close()
 
     def __enter__(self) -> Self:

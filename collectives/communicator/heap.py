@@ -197,13 +197,13 @@ class SymmetricHeap:
         free, all_of_it = format_bytes(self._room.free_bytes), format_bytes(self.nbytes)
         return f"<SymmetricHeap of rank {self._rank}: {len(self._live)} arrays, {where}; {free} of {all_of_it} free>"
 
-    # --- what a call may lend ---------------------------------------------------------------------------------
+    # --- zero-copy calls --------------------------------------------------------------------------------------
 
     @property
     def in_use(self) -> bool:
         return bool(self._live)
 
-    def lend(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> InHeap | None:
+    def placed_in_heap(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> InHeap | None:
         """Where a call's arrays lie in the heap, or None when its input may not be published from there.
 
         Ranks must agree on it. A whole array lies at the same place on every rank, part of one need not (``x[rank]``):

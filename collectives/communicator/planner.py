@@ -18,7 +18,7 @@ from collectives.communicator.operations import Planned
 from collectives.communicator.plans import PLANS_KEPT, plan_of, product_plan_of
 from collectives.communicator.products import Matrix
 from collectives.communicator.products import bind as bind_product
-from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
@@ -96,7 +96,7 @@ class CallPlanner:
 
     def _chosen(self, asked: CallArguments) -> tuple[Recipe, Bound]:
         collective, x, out, op, root, variant = asked
-        lent, its = x, COLLECTIVES[collective]
+        given, its = x, COLLECTIVES[collective]
         if its.rooted_input and not its.one_buffer and self.rank != root:
             x = None
         if not 0 <= root < self.size:
@@ -110,24 +110,24 @@ class CallPlanner:
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
-        cluster = self.cluster if chosen.style.levels else 1
+        cluster = self.cluster if chosen.spec.takes_clusters else 1
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster)
         check(call)
         bound = bind(call, self.rank, x, out)
-        if chosen.style.heap or (auto and self.heap.in_use):
-            return self._lending(chosen, bound, lent, auto)
+        if chosen.spec.zero_copy or (auto and self.heap.in_use):
+            return self._with_zero_copy(chosen, bound, given, auto)
         return chosen, bound
 
-    def _lending(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
+    def _with_zero_copy(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
         """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
         call, heap = bound.call, None
-        refusal = NEVER_LENT_IN_PLACE.get(call.collective) if call.in_place else None
+        refusal = NO_ZERO_COPY_IN_PLACE.get(call.collective) if call.in_place else None
         if x is not None and refusal is None:
-            heap = self.heap.lend(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
+            heap = self.heap.placed_in_heap(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
         if auto:
             variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None, dtype=call.dtype).variant
             better = self._recipe(call.collective, variant)
-            if not better.style.heap:
+            if not better.spec.zero_copy:
                 return chosen, bound
             chosen = better
         elif heap is None or heap.input % DTYPES[call.dtype].itemsize:

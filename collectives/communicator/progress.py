@@ -34,27 +34,27 @@ class Handle(Generic[T]):
         return self._future.done()
 
 
-class Lane:
+class CallQueue:
     """Runs a rank's calls one after another, in the order they were made, on all of its communicators.
 
     A synchronous call runs in the caller's thread unless asynchronous ones are still ahead of it.
     """
 
     def __init__(self) -> None:
-        self.busy = bytearray(1)  # not 0 while an asynchronous call may be ahead: C looks here before every call
+        self.pending = bytearray(1)  # not 0 while an asynchronous call may be ahead: C looks here before every call
         self._executor: ThreadPoolExecutor | None = None
         self._open: list[Handle[Any]] = []
 
     def call(self, work: Callable[[], T]) -> T:
         if any(not handle.done() for handle in self._open):
             return self.start(work).wait()
-        self.busy[0] = 0
+        self.pending[0] = 0
         return work()
 
     def start(self, work: Callable[[], T]) -> Handle[T]:
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="cxlemu-async")
-        self.busy[0] = 1
+        self.pending[0] = 1
         handle = Handle(self._executor.submit(work))
         self._open = [other for other in self._open if not other.observed]
         self._open.append(handle)

@@ -39,7 +39,7 @@ _CAUSES: tuple[tuple[type[RunError], Cause], ...] = (  # a lost peer is a deadli
 )
 
 
-def tell(board: Board, session: Session, rank: int, error: BaseException) -> None:
+def publish(board: Board, session: Session, rank: int, error: BaseException) -> None:
     """Post the notice of ``error``, unless another rank told us of it. Where the pool is out of reach nothing can be
     told, and peers notice by their own deadlines."""
     if isinstance(error, RunError) and error.reported_by is not None:
@@ -56,7 +56,7 @@ def _notice_of(error: BaseException) -> Notice:
     return Notice(cause, error.ranks if isinstance(error, PeerLostError) else ())
 
 
-def told(board: Board) -> tuple[int, Notice] | None:
+def poll(board: Board) -> tuple[int, Notice] | None:
     """Who gave the communicator up and why, if anybody did; of several notices the one that says most."""
     notices = board.notices()
     return min(notices.items(), key=lambda item: item[1].cause, default=None)

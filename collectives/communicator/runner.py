@@ -10,7 +10,7 @@ from functools import partial
 from collectives.communicator import revocation
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation, Planned, Stepped
-from collectives.communicator.progress import Handle, Lane
+from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.watch import PeerMonitor
 from cxlemu import _native
 from cxlemu.engines import Engine
@@ -29,7 +29,7 @@ class CallRunner:
 
     Engine, ring of slots, order of calls and the watch over peers are its parts. C runs what it can by itself and asks
     three things of Python: ``turn``, an operation whose turn has not come or that may not run; ``resume``, a call that
-    did not end at once; and, before every call, the lane's flag, whether asynchronous calls may be ahead.
+    did not end at once; and, before every call, the queue's flag ``pending``, whether asynchronous calls may be ahead.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class CallRunner:
         base: int,
         board: Board,
         engine: Engine,
-        lane: Lane,
+        queue: CallQueue,
         deadline_s: float,
     ) -> None:
-        self.engine, self.lane, self.deadline_s = engine, lane, deadline_s
+        self.engine, self.queue, self.deadline_s = engine, queue, deadline_s
         self.revoked: RunError | None = None
         self._context, self._layout, self._base, self._board = context, layout, base, board
         self._rank = members.index(context.rank)
@@ -54,7 +54,7 @@ class CallRunner:
             tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other rings notice, too
             idle_ns=LOOK_NS,
             spins=engine.spins if isinstance(engine, NativeEngine) else 0,
-            gate=lane.busy,
+            pending=queue.pending,
             resume=self._resume,
             turn=self._turn,
         )
@@ -72,7 +72,7 @@ class CallRunner:
 
     def start(self, operation: Operation) -> Handle[Array | None]:
         """Run an operation when its turn comes, in a thread of its own."""
-        return self.lane.start(partial(self._run, operation))
+        return self.queue.start(partial(self._run, operation))
 
     def check_usable(self) -> None:
         """Raises RevokedError when nothing can be called any more, AccessError when the tenant's grant is gone."""
@@ -85,7 +85,7 @@ class CallRunner:
         """Revoke the communicator, and tell the peers why."""
         self.revoked = self.revoked or error
         self.close_ring()
-        revocation.tell(self._board, self._context.session, self._rank, error)
+        revocation.publish(self._board, self._context.session, self._rank, error)
 
     def close_ring(self) -> None:
         """From now on every call asks Python first, which refuses it; one under way finds out when it waits."""
@@ -96,7 +96,7 @@ class CallRunner:
     def _turn(self, operation: Operation) -> Array | None:
         """Run an operation after this rank's calls that are under way."""
         self.check_usable()
-        return self.lane.call(partial(self._run, operation))
+        return self.queue.call(partial(self._run, operation))
 
     def _resume(
         self, planned: Planned, epoch: int, tag: int, program: _native.Program, status: int, found: Obstacles

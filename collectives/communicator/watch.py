@@ -57,7 +57,7 @@ class PeerMonitor:
         waits = f"rank {running.part.rank} waits in [{running.call}] for {waits_for}"
         # What a peer rang before it left may not have been seen at the last look: believe the second one.
         gone = frozenset(session.departed(self.members[b.owner] for b in blocked if b.owner >= 0))
-        if (notice := revocation.told(self.board)) is not None:
+        if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
             error = revocation.as_error(*notice, waits)
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):

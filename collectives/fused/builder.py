@@ -12,14 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from collectives.builder import Builder, Chunk, Event, Style
+from collectives.builder import Builder, Chunk, Event, VariantSpec
 from collectives.fused.shapes import WEIGHTS, Shapes, buffers, shapes
 from cxlemu.plan import DTYPES, Buffer, Frame, Gemm, Kernel, Kind, Op, Operand, RankPart
 
 STYLE_OF = {
-    "fused": Style("fused", overlap=True),
-    "medium": Style("medium", overlap=True),
-    "unfused": Style("unfused", chunks=4, overlap=True),
+    "fused": VariantSpec("fused", overlap=True),
+    "medium": VariantSpec("medium", overlap=True),
+    "unfused": VariantSpec("unfused", chunks=4, overlap=True),
 }
 
 

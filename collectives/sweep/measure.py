@@ -78,12 +78,12 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    lent, call = lent_room(comm, case, sweep.algorithm), _declared(comm, case, sweep.algorithm)
+    in_heap, call = heap_room(comm, case, sweep.algorithm), _declared(comm, case, sweep.algorithm)
     for number in range(calls):
         serial = index * calls + number
         x = oracle.inputs(call, comm.rank, sweep.seed, serial)
         right = oracle.expected(call, comm.rank, sweep.seed, serial) if sweep.check else None
-        x, out = arrays(case, comm.rank, x, right, lent)
+        x, out = arrays(case, comm.rank, x, right, in_heap)
         if number >= sweep.warmup:
             control.barrier()
         before_ns = time.monotonic_ns()
@@ -109,7 +109,7 @@ def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
         return replace(call, fold_order=load_algorithm(algorithm).fold_order)
     variant = comm.choice(call.collective, call.nbytes).variant if call.algorithm == AUTO else call.algorithm
     chosen = catalog.recipe(call.collective, variant)
-    return replace(call, cluster=comm.cluster if chosen.style.levels else 1, fold_order=chosen.fold_order)
+    return replace(call, cluster=comm.cluster if chosen.spec.takes_clusters else 1, fold_order=chosen.fold_order)
 
 
 def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | None:
@@ -121,32 +121,32 @@ def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | Non
     return held
 
 
-def lent_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:
+def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:
     """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
     if algorithm is None and case.call.algorithm == AUTO:
         return None
     its = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
-    if not its.style.heap:
+    if not its.spec.zero_copy:
         return None
     source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
     return comm.heap.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
 
 
 def arrays(
-    case: Case, rank: int, x: Array | None, right: Array | None, lent: Array | None
+    case: Case, rank: int, x: Array | None, right: Array | None, in_heap: Array | None
 ) -> tuple[Array | None, Array | None]:
     """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
     call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
     source, target = contracts.buffers(call, rank)
     flat = None if x is None else x.reshape(-1).view(np.uint8)
-    if lent is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
+    if in_heap is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
         if flat is not None:
-            lent[:] = flat
-        flat = lent  # of a scatter all ranks pass it
+            in_heap[:] = flat
+        flat = in_heap  # of a scatter all ranks pass it
     if not oracle.gives_output(call, rank):
         return None if flat is None else flat.view(dtype), None
-    in_pool = lent is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)
-    out = lent if in_pool and lent is not None else np.empty(target.nbytes, np.uint8)
+    in_pool = in_heap is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)
+    out = in_heap if in_pool and in_heap is not None else np.empty(target.nbytes, np.uint8)
     if right is not None:
         np.invert(right.reshape(-1).view(np.uint8), out=out)
     if flat is None:

@@ -18,7 +18,7 @@ from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import ZERO_COPY
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
-from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call, Plan
@@ -130,7 +130,7 @@ class Sweep:
         if self.algorithm is None and variant == AUTO:
             return False
         its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
-        return its.style.levels
+        return its.spec.takes_clusters
 
     def _variants_of(self, collective: str) -> list[str]:
         if self.algorithm is not None:
@@ -138,14 +138,14 @@ class Sweep:
             if own.collective != collective:
                 raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
             return [own.name]
-        lends = not self.in_place or collective not in NEVER_LENT_IN_PLACE
+        may = not self.in_place or collective not in NO_ZERO_COPY_IN_PLACE
         if self.variant == EVERY:
             there = catalog.variants(collective, clusters=self.cluster > 1 and self.integrity is None)
-            return [v for v in there if lends or not catalog.recipe(collective, v).style.heap]
-        if self.variant == ZERO_COPY.name and not lends:
-            raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
+            return [v for v in there if may or not catalog.recipe(collective, v).spec.zero_copy]
+        if self.variant == ZERO_COPY.name and not may:
+            raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
         if self.variant != AUTO:
-            levels = catalog.recipe(collective, self.variant).style.levels
+            levels = catalog.recipe(collective, self.variant).spec.takes_clusters
             if levels and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "

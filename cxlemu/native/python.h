@@ -35,7 +35,7 @@ typedef struct {
     long long idle_ns, spins;
     int64_t *done_seen; /* of each rank */
     int ranks;
-    Py_buffer gate; /* a byte, not 0: calls are to go by way of turn */
+    Py_buffer pending; /* a byte, not 0: calls are to go by way of turn */
     PyObject *resume; /* resume(cookie, epoch, tag, program, status, obstacles): finish what does not end at once */
     PyObject *turn; /* turn(operation): the operation's result, when its turn has come */
 } Sequencer;
@@ -55,7 +55,7 @@ typedef struct {
 
 /* Whether calls are to go by way of turn. */
 static inline bool sequencer_is_closed(const Sequencer *self) {
-    return self->revoked || *(const volatile char *)self->gate.buf;
+    return self->revoked || *(const volatile char *)self->pending.buf;
 }
 
 /* A call begins: its first epoch, and a tag of it and all calls before it. */

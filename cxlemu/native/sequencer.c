@@ -7,17 +7,17 @@
 enum { TAG_FACTOR = 40503 }; /* odd: after equal calls, tags that differed differ still */
 
 static int Sequencer_init(Sequencer *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "gate", "resume", "turn", NULL};
+    static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "pending", "resume", "turn", NULL};
     PyObject *resume, *turn;
-    if (self->gate.obj) {
+    if (self->pending.obj) {
         PyErr_SetString(PyExc_RuntimeError, "a Sequencer is made once");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag,
-                                     &self->idle_ns, &self->spins, &self->gate, &resume, &turn))
+                                     &self->idle_ns, &self->spins, &self->pending, &resume, &turn))
         return -1;
-    if (self->gate.len != 1 || self->ranks < 1) {
-        PyErr_SetString(PyExc_ValueError, "a gate is one byte, and a communicator has a rank");
+    if (self->pending.len != 1 || self->ranks < 1) {
+        PyErr_SetString(PyExc_ValueError, "pending is one byte, and a communicator has a rank");
         return -1;
     }
     if (!(self->done_seen = PyMem_Calloc((size_t)self->ranks, sizeof *self->done_seen))) {
@@ -44,7 +44,7 @@ static int Sequencer_clear(Sequencer *self) {
 static void Sequencer_dealloc(Sequencer *self) {
     PyObject_GC_UnTrack(self);
     Sequencer_clear(self);
-    if (self->gate.obj) PyBuffer_Release(&self->gate);
+    if (self->pending.obj) PyBuffer_Release(&self->pending);
     PyMem_Free(self->done_seen);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

@@ -9,7 +9,7 @@ from collectives.algorithms.catalog import build, check, is_plan, load_algorithm
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.needs import needs
 from collectives.builder.recipes import Recipe
-from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.sizes import block_bytes
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError
@@ -105,18 +105,18 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
         raise ArgumentError(f"{number} x {nbytes} bytes of {ranks} ranks are too many to search: {BYTES_MAX} at most")
     op = calls.op or ("sum" if COLLECTIVES[collective].reduces else "none")
     _check_hosts(ranks, calls.cluster or 1)
-    if chosen.style.heap and calls.in_place and collective in NEVER_LENT_IN_PLACE:
-        raise ArgumentError(f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}")
+    if chosen.spec.zero_copy and calls.in_place and collective in NO_ZERO_COPY_IN_PLACE:
+        raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
     call = Call(collective, chosen.name, ranks, nbytes, calls.dtype or DTYPE, op, calls.root or 0, calls.in_place)
     lines = ranks + 1
-    if chosen.style.levels:
+    if chosen.spec.takes_clusters:
         call = replace(call, cluster=calls.cluster or 1)
         inside, across, _ = needs(call)
         lines = inside + across
     check(call)
     for more in range(1, BLOCKS_MAX + 1) if chosen.source else (1,):
         asked, layout = call, tiny_layout(ranks, lines=more * lines)
-        if chosen.style.heap:
+        if chosen.spec.zero_copy:
             asked, layout = in_heap(call, layout)
         try:
             plan = build(chosen, layout, asked)

@@ -257,7 +257,7 @@ def _roots(text: str) -> tuple[int, ...] | None:
 def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
     """All that are asked for; those on two levels with clusters of every size."""
     sizes = cluster_sizes(ranks)
-    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).style.levels:
+    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).spec.takes_clusters:
         return
     for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
         for cluster in sizes if case.call.cluster > 1 else (1,):
@@ -275,11 +275,11 @@ def _products(named: tuple[str, ...], ranks: Sequence[int], variant: str) -> lis
 
 def _carries(recipe: Recipe, variant: str) -> bool:
     """Whether its doorbells have room for checksums. Raises ArgumentError where one that has not is asked for."""
-    if recipe.style.line and variant != EVERY:
+    if recipe.spec.in_lines and variant != EVERY:
         raise ArgumentError(
             "--integrity: the line variant carries its payload where a checksum would be, and needs none"
         )
-    return not recipe.style.line and (variant != EVERY or not recipe.style.levels)
+    return not recipe.spec.in_lines and (variant != EVERY or not recipe.spec.takes_clusters)
 
 
 def _having(sweep: Sweep, named: tuple[str, ...]) -> Sweep:

@@ -20,7 +20,7 @@ from collectives.checking import oracle
 from collectives.communicator.communicator import Communicator
 from collectives.contracts import contract_of
 from collectives.layouts import SLOTS_MIN
-from collectives.sweep.measure import arrays, lent_room, perform
+from collectives.sweep.measure import arrays, heap_room, perform
 from collectives.sweep.sweep import Case, load_algorithm
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
@@ -88,7 +88,7 @@ class Scenario(Model):
             self.dtype if contract.moves_data else "u8",
             self.redop if contract.reduces else "none",
             self.root if contract.rooted else 0,
-            cluster=self.ranks_per_cluster if chosen.style.levels else 1,
+            cluster=self.ranks_per_cluster if chosen.spec.takes_clusters else 1,
             fold_order=chosen.fold_order,
         )
 
@@ -128,7 +128,7 @@ class Scenario(Model):
     @property
     def protected(self) -> bool:
         """Whether a checksum covers the payload."""
-        return self.chosen.style.checked
+        return self.chosen.spec.checked
 
     @property
     def calls(self) -> int:
@@ -184,7 +184,7 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
 def _rank(context: RankContext, scenario: Scenario) -> int:
     """All calls on one rank; how many elements were wrong."""
     engine = injected(context, scenario.engine, scenario.script)
-    heap_bytes = HEAP_BYTES if scenario.chosen.style.heap else 0
+    heap_bytes = HEAP_BYTES if scenario.chosen.spec.zero_copy else 0
     with Communicator.world(
         context,
         region_bytes=REGION_BYTES,
@@ -195,12 +195,12 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
         layout=scenario.ring,
     ) as comm:
         case, wrong = Case(scenario.call, in_place=scenario.in_place), 0
-        lent = lent_room(comm, case, scenario.algorithm)
+        in_heap = heap_room(comm, case, scenario.algorithm)
         engine.arm()
         for serial in range(scenario.calls):
             x = oracle.inputs(case.call, comm.rank, scenario.script.seed, serial)
             right = oracle.expected(case.call, comm.rank, scenario.script.seed, serial)
-            x, out = arrays(case, comm.rank, x, right, lent)
+            x, out = arrays(case, comm.rank, x, right, in_heap)
             perform(comm, case, x, out, scenario.algorithm)
             if right is not None and out is not None:
                 slack = oracle.slack(case.call, comm.rank, scenario.script.seed, serial)

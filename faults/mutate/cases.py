@@ -17,7 +17,7 @@ from collectives.algorithms.catalog import recipe
 from collectives.algorithms.hierarchical.needs import needs
 from collectives.builder import HIERARCHICAL
 from collectives.builder.recipes import CHECKED, with_checksums
-from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.fused.plans import fused_call
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.errors import ArgumentError
@@ -81,7 +81,7 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
     if takes_rounds:
         yield Case(collective, variant, ranks, rounds=2)
     may_overwrite = collective in ("all_reduce", "all_to_all") and variant in ("all", "doubling")
-    may_lend = zero_copy and collective not in NEVER_LENT_IN_PLACE and collective in ("all_gather", "all_reduce")
+    may_lend = zero_copy and collective not in NO_ZERO_COPY_IN_PLACE and collective in ("all_gather", "all_reduce")
     if may_overwrite or may_lend:
         yield Case(collective, variant, ranks, in_place=True)
     if zero_copy and collective == "all_reduce":

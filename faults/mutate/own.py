@@ -27,7 +27,7 @@ def smallest(own: Recipe, ranks: int, rounds: int) -> Plan:
     nbytes = 2 * LINE_BYTES * ranks if contract.moves_data else 0  # where blocks are sliced, two lines a slice
     folds = ("f32", "sum") if contract.reduces else ("u8", "none")  # whose bits show the order of folding
     call = Call(own.collective, own.name, ranks, nbytes, *folds)
-    call = lent(call) if own.style.heap else call
+    call = lent(call) if own.spec.zero_copy else call
     slots = 2 if rounds == 1 else 1
 
     def built(lines: int, doorbells: int) -> Plan:

@@ -26,7 +26,7 @@ def prove_case(
 
     Raises ArgumentError where there is no such call.
     """
-    if recipe.style.heap and call.heap is None:
+    if recipe.spec.zero_copy and call.heap is None:
         call, layout = in_heap(call, layout)
     call, alike = shortened(recipe, layout, call)
 

@@ -16,7 +16,7 @@ from math import lcm
 
 from collectives.algorithms.catalog import build
 from collectives.builder.recipes import Recipe
-from collectives.contracts import COLLECTIVES, NEVER_LENT_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.layouts import world_layout
 from collectives.sizes import block_bytes, size_bytes
 from collectives.sweep.defaults import REGION_BYTES
@@ -174,7 +174,7 @@ class Matrix:
                                 yield Question(self.recipe, layout, call, size, self.roots)
 
     def _clusters(self, ranks: int) -> Sequence[int]:
-        return (cluster_sizes(ranks) if self.recipe.style.levels else ()) or (1,)
+        return (cluster_sizes(ranks) if self.recipe.spec.takes_clusters else ()) or (1,)
 
     # --- sizes ------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Matrix:
             its = (self.recipe.collective, self.recipe.name, ranks, nbytes, _PROBE_DTYPE, redop)
             call = Call(*its, (self.roots or (0,))[0], self._places[0], cluster=self._clusters(ranks)[0])
             try:
-                call, where = in_heap(call, layout) if self.recipe.style.heap else (call, layout)
+                call, where = in_heap(call, layout) if self.recipe.spec.zero_copy else (call, layout)
                 return build(self.recipe, where, call).rounds
             except CxlemuError:
                 return None
@@ -264,11 +264,11 @@ def _elements(count: int) -> str:
 def judge(question: Question, *, progress: Progress | None = None) -> Judged:
     """Prove one call of all its roots, or say what is wrong with it, or why the algorithm refuses it."""
     recipe, collective = question.recipe, question.call.collective
-    if recipe.style.heap and question.call.in_place and collective in NEVER_LENT_IN_PLACE:
-        why = f"{collective} in place cannot be zero copy: {NEVER_LENT_IN_PLACE[collective]}"
+    if recipe.spec.zero_copy and question.call.in_place and collective in NO_ZERO_COPY_IN_PLACE:
+        why = f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}"
         return Judged(question, None, why)
     call, layout = question.call, question.layout
-    if recipe.style.heap:
+    if recipe.spec.zero_copy:
         call, layout = in_heap(call, layout)
     plans: dict[int, Plan] = {}
     refused: dict[int, str] = {}

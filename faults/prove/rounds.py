@@ -49,7 +49,7 @@ class _Counting(Builder):
 
 
 def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
-    builder = _Counting(call, layout, recipe.style, call.root)
+    builder = _Counting(call, layout, recipe.spec, call.root)
     recipe.algorithm(builder)
     return builder.loops
 
@@ -59,7 +59,13 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
 
     Raises ArgumentError for an impossible call.
     """
-    if recipe.source or recipe.style.heap or recipe.style.levels or recipe.style.slice_bytes or call.ranks == 1:
+    if (
+        recipe.source
+        or recipe.spec.zero_copy
+        or recipe.spec.takes_clusters
+        or recipe.spec.slice_bytes
+        or call.ranks == 1
+    ):
         return call, 0
     loops = _loops(recipe, layout, call)
     enough = 2 * layout.slots + 3

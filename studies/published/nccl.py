@@ -53,8 +53,8 @@ class Nccl:
             catalog.check(call)
             taken = take(self.topology, self.topology.pool_space, call)
             if taken.recipe.name == "grouped" and self._grouped_slice_bytes is not None:
-                style = replace(taken.recipe.style, slice_bytes=self._grouped_slice_bytes)
-                taken = taken._replace(recipe=replace(taken.recipe, style=style))
+                spec = replace(taken.recipe.spec, slice_bytes=self._grouped_slice_bytes)
+                taken = taken._replace(recipe=replace(taken.recipe, spec=spec))
             plan = plan_of(taken.topology, taken.recipe, call, taken.topology.pool_space)
             self._taken[key] = taken, plan
         return self._taken[key]

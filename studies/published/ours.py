@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from collectives.algorithms import catalog
-from collectives.builder import STYLES
+from collectives.builder import VARIANTS
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.rings import virtual_layout
 from cxlemu.cost import CostModel
@@ -38,7 +38,7 @@ class Ours:
         self, collective: str, size_bytes: int, *, variant: str = "all", ranks: int = RANKS, chunks: int = 0
     ) -> Time:
         """``chunks``: at most so many a block, instead of the variant's own."""
-        key = collective, variant, size_bytes, ranks, chunks or STYLES[variant].chunks
+        key = collective, variant, size_bytes, ranks, chunks or VARIANTS[variant].chunks
         if key not in self._times:
             run = self._run(*key)
             uses = [(use.busy_ns / run.time_ns, use.resource.name) for use in run.uses]
@@ -50,7 +50,7 @@ class Ours:
         (case,) = Sweep((collective,), [size_bytes], variant=variant, check=False).cases(ranks)
         call = replace(case.call, in_place=case.in_place)
         recipe = catalog.recipe(collective, variant)
-        recipe = replace(recipe, style=replace(recipe.style, chunks=chunks))
+        recipe = replace(recipe, spec=replace(recipe.spec, chunks=chunks))
         layout = virtual_layout(self.topology, call)
         if self.whole_chunks:
             granule = 1 << (-(-call.nbytes // chunks) - 1).bit_length()

@@ -106,8 +106,8 @@ class Modelled:
         """NCCL's ring, of which a block is sent in a few slices, however large it is."""
         (case,) = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), check=False).cases(ranks)
         recipe = RECIPES[collective, "ring"]
-        slice_bytes = max(recipe.style.slice_bytes, round_up(-(-case.call.nbytes // SLICES), LINE_BYTES))
-        recipe = replace(recipe, style=replace(recipe.style, slice_bytes=slice_bytes))
+        slice_bytes = max(recipe.spec.slice_bytes, round_up(-(-case.call.nbytes // SLICES), LINE_BYTES))
+        recipe = replace(recipe, spec=replace(recipe.spec, slice_bytes=slice_bytes))
         space = self.topology.pool_space
         plan = plan_of(self.topology, recipe, replace(case.call, in_place=case.in_place), space)
         model = model_of(self.topology, ranks, tuple(self._failures))

@@ -80,8 +80,8 @@ def plan_of(
     recipes = [recipe(collective, variant) for variant in variants(collective)]
     variant = chance.choice([its for its in recipes if its.fold_order == "rank" or dtype in INTEGERS])
     in_place = in_place and may_be_in_place(collective, variant.name)
-    if variant.style.overlap:
-        variant = replace(variant, style=replace(variant.style, chunks=chance.randint(1, 5)))
+    if variant.spec.overlap:
+        variant = replace(variant, spec=replace(variant.spec, chunks=chance.randint(1, 5)))
     variant = with_checksums(variant) if chance.random() < 0.3 else variant
     if collective == "barrier":
         nbytes = 0
@@ -89,7 +89,7 @@ def plan_of(
     itemsize = DTYPES[dtype].itemsize
     size = -(-nbytes // itemsize) * itemsize
     call = Call(collective, variant.name, layout.ranks, size, dtype, redop, root, in_place)
-    return build(variant, layout, lent(call, output=chance.random() < 0.5) if variant.style.heap else call)
+    return build(variant, layout, lent(call, output=chance.random() < 0.5) if variant.spec.zero_copy else call)
 
 
 def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:

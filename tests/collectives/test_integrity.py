@@ -135,6 +135,14 @@ def test_a_checksum_is_crc32c() -> None:
                 KERNELS[kernel].sizes(parameters)
 
 
+@pytest.mark.parametrize(
+    "collective, variant", [("all_reduce", "ring"), ("all_to_all", "grouped"), ("reduce", "hierarchical")]
+)
+def test_what_sends_no_checksums_is_refused(collective: str, variant: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{variant} carries no checksums"):
+        with_checksums(recipe(collective, variant))
+
+
 def test_the_line_variant_stays_as_it_is() -> None:
     for collective in COLLECTIVES:
         line = recipe(collective, LINE.name)

@@ -33,7 +33,7 @@ def built(
     root = ranks - 1 if its.rooted else 0
     call = Call(collective, name, ranks, nbytes, "f32", redop if its.reduces else "none", root, in_place)
     recipe = RECIPES[collective, name]
-    return catalog.build(replace(recipe, style=replace(recipe.style, slice_bytes=256)), layout(ranks, cards), call)
+    return catalog.build(replace(recipe, spec=replace(recipe.spec, slice_bytes=256)), layout(ranks, cards), call)
 
 
 @pytest.mark.each_value_once

@@ -8,7 +8,7 @@ import pytest
 
 from collectives.algorithms import catalog
 from collectives.algorithms.hierarchical import level
-from collectives.builder import ALL, NAIVE, STYLES, Builder, Style, folds
+from collectives.builder import ALL, NAIVE, VARIANTS, Builder, VariantSpec, folds
 from collectives.builder.recipes import Recipe
 from collectives.checking.symbolic import verify
 from collectives.layouts import layout_for
@@ -42,39 +42,41 @@ def at_once(b: Builder) -> None:
             b.retrieve_each(peers * b.nbytes + chunk.offset, chunk, peers, block=b.rank, nbytes=sizes)
 
 
-def built(algorithm: object, style: Style, ranks: int, nbytes: int, collective: str = "all_to_all") -> Plan:
+def built(algorithm: object, spec: VariantSpec, ranks: int, nbytes: int, collective: str = "all_to_all") -> Plan:
     layout = replace(layout_for(ranks, 6, 1 << 24, 4096, region_bytes=1 << 20), heap_card_bytes=1 << 22)
     redop = "avg" if "reduce" in collective else "none"
-    heap = InHeap(0) if style.heap else None
-    recipe = Recipe(collective, style.name, algorithm, style)  # type: ignore[arg-type]
-    call = Call(collective, style.name, ranks, nbytes, "f32" if redop != "none" else "u8", redop, heap=heap)
+    heap = InHeap(0) if spec.zero_copy else None
+    recipe = Recipe(collective, spec.name, algorithm, spec)  # type: ignore[arg-type]
+    call = Call(collective, spec.name, ranks, nbytes, "f32" if redop != "none" else "u8", redop, heap=heap)
     return catalog.build(recipe, layout, call)
 
 
-@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+@pytest.mark.parametrize("spec", VARIANTS.values(), ids=list(VARIANTS))
 @pytest.mark.parametrize("ranks", [2, 3, 7, 13])
 @pytest.mark.parametrize("nbytes", [64, 1000])
-def test_words_for_many_are_words_for_each(style: Style, ranks: int, nbytes: int) -> None:
-    one, many = built(one_by_one, style, ranks, nbytes), built(at_once, style, ranks, nbytes)
+def test_words_for_many_are_words_for_each(spec: VariantSpec, ranks: int, nbytes: int) -> None:
+    one, many = built(one_by_one, spec, ranks, nbytes), built(at_once, spec, ranks, nbytes)
     assert [part.streams for part in one.parts] == [part.streams for part in many.parts]
     assert one.frame == many.frame
 
 
-@pytest.mark.parametrize("style", [ALL, NAIVE], ids=lambda style: style.name)
+@pytest.mark.parametrize("spec", [ALL, NAIVE], ids=lambda spec: spec.name)
 @pytest.mark.parametrize("ranks", [3, 4, 5, 8, 17])
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-def test_a_fold_at_once_is_a_fold(collective: str, ranks: int, style: Style, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_at_once_is_a_fold(
+    collective: str, ranks: int, spec: VariantSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     algorithm = catalog.recipe(collective, "all").algorithm
     monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 3)
-    at_once = [part.streams for part in built(algorithm, style, ranks, 3000, collective).parts]
+    at_once = [part.streams for part in built(algorithm, spec, ranks, 3000, collective).parts]
     monkeypatch.setattr(folds, "FOLDED_AT_ONCE", 100)
-    assert at_once == [part.streams for part in built(algorithm, style, ranks, 3000, collective).parts]
+    assert at_once == [part.streams for part in built(algorithm, spec, ranks, 3000, collective).parts]
 
 
 def test_a_two_shot_of_many_ranks_still_computes_an_all_reduce() -> None:
     """Its records are made as columns; the contract is checked on what they do."""
     recipe = catalog.recipe("all_reduce", "two_shot")
-    verify(built(recipe.algorithm, recipe.style, 18, 4096, "all_reduce"))
+    verify(built(recipe.algorithm, recipe.spec, 18, 4096, "all_reduce"))
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "all_to_all", "gather", "reduce", "reduce_scatter"])

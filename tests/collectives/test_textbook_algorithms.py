@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from collectives.algorithms.catalog import build
-from collectives.builder import STYLES
+from collectives.builder import VARIANTS
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
@@ -181,7 +181,7 @@ def test_what_auto_may_take_is_the_page_itself(shipped: str, name: str) -> None:
 
 
 def test_zero_copy_says_what_it_cannot_forward() -> None:
-    recipe = replace(textbook("ring_all_gather"), style=STYLES["zero_copy"])
+    recipe = replace(textbook("ring_all_gather"), spec=VARIANTS["zero_copy"])
     its = replace(call(recipe, 3, 64), heap=None)
     with pytest.raises(ArgumentError, match="publishes x where it lies"):
         build(recipe, small_ring(textbook("ring_all_gather"), 3), its)

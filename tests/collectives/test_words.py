@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectives.algorithms.catalog import build
-from collectives.builder import ALL, LINE, NAIVE, SCRATCH, Builder, Chunk, Event, Style
+from collectives.builder import ALL, LINE, NAIVE, SCRATCH, Builder, Chunk, Event, VariantSpec
 from collectives.builder.recipes import Recipe
 from collectives.checking.symbolic import verify
 from cxlemu.errors import ArgumentError
@@ -21,9 +21,9 @@ Algorithm = Callable[[Builder], Any]
 
 
 def plan(
-    algorithm: Algorithm, *, collective: str = "all_reduce", style: Style = ALL, ranks: int = 3, redop: str = "avg"
+    algorithm: Algorithm, *, collective: str = "all_reduce", spec: VariantSpec = ALL, ranks: int = 3, redop: str = "avg"
 ) -> Plan:
-    recipe = Recipe(collective, "mine", algorithm, style, fold_order="uniform", source="mine.py:mine")
+    recipe = Recipe(collective, "mine", algorithm, spec, fold_order="uniform", source="mine.py:mine")
     redop = {"all_reduce": redop, "reduce": redop}.get(collective, "none")
     nbytes = 0 if collective == "barrier" else 128
     layout = Layout(ranks, 2, 2, 512 * ranks, 16, 64)
@@ -70,7 +70,7 @@ def test_what_is_forwarded_waits_for_what_came_and_for_no_slot() -> None:
 
 
 def test_events_cost_nothing_with_one_stream_nor_where_nobody_waits() -> None:
-    made = plan(chain, collective="broadcast", style=NAIVE)
+    made = plan(chain, collective="broadcast", spec=NAIVE)
     assert not {"AWAIT", "RECORD"} & set(ops(made, 1, "main"))
     last = plan(chain, collective="broadcast")
     assert "RECORD" not in ops(last, 2, "retrieve")
@@ -103,10 +103,10 @@ def through_scratch(b: Builder) -> None:
             b.fold(b.output(chunk.offset), chunk, second.at(chunk.offset))
 
 
-@pytest.mark.parametrize("style", [ALL, NAIVE, LINE], ids=lambda its: its.name)
-def test_scratch_is_copied_to_and_published_from_and_no_fold_touches_it(style: Style) -> None:
+@pytest.mark.parametrize("spec", [ALL, NAIVE, LINE], ids=lambda its: its.name)
+def test_scratch_is_copied_to_and_published_from_and_no_fold_touches_it(spec: VariantSpec) -> None:
     for ranks in (3, 5):
-        made = plan(through_scratch, style=style, ranks=ranks)
+        made = plan(through_scratch, spec=spec, ranks=ranks)
         copy = next(i for its in made.part(0).streams for i in its.instructions if i.op == Op.COPY)
         assert copy.dst == Operand(Kind.BUFFER, SCRATCH, 0, 128)
         for i in (i for its in made.part(0).streams for i in its.instructions):
@@ -139,9 +139,9 @@ def line_of_ranks(b: Builder) -> None:
                 b.retrieve(result, chunk, b.ranks - 1)
 
 
-@pytest.mark.parametrize("style", [NAIVE, LINE], ids=lambda its: its.name)
-def test_a_chain_folds_in_rank_order_and_divides_once(style: Style) -> None:
-    made = plan(line_of_ranks, style=style)
+@pytest.mark.parametrize("spec", [NAIVE, LINE], ids=lambda its: its.name)
+def test_a_chain_folds_in_rank_order_and_divides_once(spec: VariantSpec) -> None:
+    made = plan(line_of_ranks, spec=spec)
     verify(made)
     reduces = [i for rank in range(3) for i in stream(made, rank, "main") if i.op in (Op.REDUCE, Op.REDUCE_LOCAL)]
     assert {i.redop for i in reduces} == {RedOp.AVG}
@@ -195,8 +195,8 @@ def test_a_round_of_bells_moves_nothing() -> None:
     assert proved(made)
 
 
-@pytest.mark.parametrize("style", [ALL, NAIVE, LINE], ids=lambda its: its.name)
-def test_two_halves_of_a_chunk_under_one_bell(style: Style) -> None:
+@pytest.mark.parametrize("spec", [ALL, NAIVE, LINE], ids=lambda its: its.name)
+def test_two_halves_of_a_chunk_under_one_bell(spec: VariantSpec) -> None:
     def halves(b: Builder) -> None:
         if b.is_root:
             b.copy(b.output(), b.input(), b.nbytes)
@@ -210,9 +210,9 @@ def test_two_halves_of_a_chunk_under_one_bell(style: Style) -> None:
                     b.retrieve([b.output(first.offset)], first, b.root, block=1, bell=0)
                     b.retrieve([b.output(rest.offset)], rest, b.root, bell=0)
 
-    made = plan(halves, collective="broadcast", style=style)
+    made = plan(halves, collective="broadcast", spec=spec)
     assert proved(made)
-    if style is ALL:
+    if spec is ALL:
         assert ops(made, 0, "publish")[1:7] == ["WRITE", "WRITE", "FLUSH", "FLUSH", "FENCE", "SIGNAL"]
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from collectives.algorithms.catalog import build, load_algorithm
-from collectives.builder import STYLES
+from collectives.builder import VARIANTS
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
@@ -24,7 +24,7 @@ NAMES = tuple(sorted(file.stem for file in FOLDER.glob("*.py")))
 def textbook(name: str, style: str = "") -> Recipe:
     """Chunked and overlapped as users' algorithms run, or in another style."""
     recipe = load_algorithm(f"{FOLDER / name}.py:{name}")
-    return replace(recipe, style=replace(STYLES[style], name=recipe.name)) if style else recipe
+    return replace(recipe, spec=replace(VARIANTS[style], name=recipe.name)) if style else recipe
 
 
 @cache

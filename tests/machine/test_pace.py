@@ -122,7 +122,7 @@ def planned(
     redop = "sum" if "reduce" in collective else "none"
     call = Call(collective, variant, ranks, nbytes, "f32", redop, 0)
     recipe = catalog.recipe(collective, variant)
-    if recipe.style.heap:
+    if recipe.spec.zero_copy:
         call = replace(call, heap=InHeap(0))
     return catalog.build(recipe, layout, call), call, layout
 

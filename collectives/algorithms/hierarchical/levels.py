@@ -71,7 +71,7 @@ class Levels(Roles):
                 level.region_of |= dict(zip(group.ranks, range(first, first + len(group.ranks)), strict=True))
                 first += len(group.ranks)
         self._regions.extend(regions)
-        chunks = min(self.style.chunks, self._share_doorbells(*(max(w.blocks for w in needs) for needs in self._needs)))
+        chunks = min(self.spec.chunks, self._share_doorbells(*(max(w.blocks for w in needs) for needs in self._needs)))
         self._chunk_bytes = round_up(-(-min(piece, nbytes) // chunks), LINE_BYTES)
         return piece, 0, Areas({}, piece, chunks)
 

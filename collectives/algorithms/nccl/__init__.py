@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collectives.algorithms.nccl import grouped, rings, tree
 from collectives.algorithms.nccl.words import Sends
-from collectives.builder import Style
+from collectives.builder import VariantSpec
 from collectives.builder.recipes import Recipe
 from cxlemu.plan import UNIFORM_ORDER
 
@@ -28,9 +28,9 @@ _ALGORITHMS = {
 
 
 def _recipe(collective: str, name: str) -> Recipe:
-    style = Style(name, overlap=True, slice_bytes=SLICE_BYTES[name])
+    spec = VariantSpec(name, overlap=True, slice_bytes=SLICE_BYTES[name])
     # Around a ring or up a tree: in an order of their own.
-    return Recipe(collective, name, _ALGORITHMS[collective, name], style, UNIFORM_ORDER)  # type: ignore[arg-type]
+    return Recipe(collective, name, _ALGORITHMS[collective, name], spec, UNIFORM_ORDER)  # type: ignore[arg-type]
 
 
 RECIPES = {key: _recipe(*key) for key in _ALGORITHMS}

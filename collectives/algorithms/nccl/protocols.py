@@ -48,7 +48,7 @@ def take(topology: Topology, space: Space, call: Call) -> Taken:
     name, protocol = min(options, key=lambda option: options[option])
     recipe = found[name]
     if protocol.slice_bytes is not None:
-        recipe = replace(recipe, style=replace(recipe.style, slice_bytes=protocol.slice_bytes))
+        recipe = replace(recipe, spec=replace(recipe.spec, slice_bytes=protocol.slice_bytes))
     others = ", ".join(f"{a} {p.name} {us:.0f} us" for (a, p), us in options.items() if (a, p) != (name, protocol))
     reason = f"{name} with {protocol.name}: {options[name, protocol]:.0f} us by NCCL's formula"
     return Taken(topology.speaking(space, protocol), recipe, protocol.name, reason + (f"; {others}" if others else ""))

@@ -32,7 +32,7 @@ class _Asking(Sends):
 def room(recipe: Recipe, call: Call, *, cards: int, card_bytes: int, granule_bytes: int) -> Layout:
     """A layout on so many cards of this size. Raises ArgumentError where they have no room for a line a message."""
     bare = Layout(call.ranks, cards, SLOTS, 0, 1, granule_bytes)
-    asking = _Asking(call, bare, recipe.style, 0)
+    asking = _Asking(call, bare, recipe.spec, 0)
     if call.ranks > 1:
         recipe.algorithm(asking)
     nbytes, step, lanes, bells = asking.asked

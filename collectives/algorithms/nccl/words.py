@@ -35,7 +35,7 @@ class Sends(Builder):
     _sent: dict[int, Event] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
 
     def slice_bytes(self, nbytes: int, at_least: int) -> int:
-        return max(min(self.style.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
+        return max(min(self.spec.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
 
     def slices(self, nbytes: int, *, lanes: int, bells: int | None = None, at_least: int = 1) -> Iterator[list[Chunk]]:
         """Cut a block of ``nbytes`` into rounds of slices, ``at_least`` so many where that is more than a line each.

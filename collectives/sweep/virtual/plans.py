@@ -49,9 +49,9 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     of a user's algorithm that breaks a rule."""
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
-    cluster = ranks_per_cluster(topology, call.ranks) if recipe.style.levels else 1
-    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.style.heap else None, cluster=cluster)
-    if layout is None and recipe.style.slice_bytes:
+    cluster = ranks_per_cluster(topology, call.ranks) if recipe.spec.takes_clusters else 1
+    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.spec.zero_copy else None, cluster=cluster)
+    if layout is None and recipe.spec.slice_bytes:
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
     plan = catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
