@@ -73,6 +73,15 @@ _Static_assert(sizeof(group) == 12, "group differs from GROUP_DTYPE");
 
 typedef struct shadow shadow;
 
+enum { NO_DOORBELL = -1, MODELLED_TIME = -2 };
+
+/* Where a stream stands: what it waits for, or what ended the run. doorbell is NO_DOORBELL for an event of the rank's own, and
+ * MODELLED_TIME where the modelled time `wanted` has not come (see pace.h). */
+typedef struct {
+    int32_t stream, doorbell;
+    int64_t at, wanted, shows;
+} obstacle;
+
 /* A rank's part of a plan, bound to a pool and, while a call runs, to the call. */
 typedef struct {
     /* the pool and the communicator's extent in it */
@@ -100,6 +109,10 @@ typedef struct {
     int64_t *done_seen; /* what each rank's done doorbell showed last, or NULL: they only grow */
     uint8_t *buffers[MAX_BUFFERS];
     int64_t position[MAX_STREAMS], stops[MAX_STREAMS]; /* no record is executed from its stop on */
+    /* where the last run ended within a round of the streams, at a COMPUTE or a stop: the next one goes on there */
+    int32_t turn, waiting; /* whose turn it was, and how many streams before it wait */
+    obstacle waits[MAX_STREAMS];
+    bool stepped; /* some stream had made a step in this round */
     uint8_t *events;
     struct pacing *pacing; /* NULL: as fast as this machine can */
 } program;
@@ -118,14 +131,6 @@ enum status {
     DAMAGED,
     CLOCKS_TIMEOUT
 };
-enum { NO_DOORBELL = -1, MODELLED_TIME = -2 };
-
-/* Where a stream stands: what it waits for, or what ended the run. doorbell is NO_DOORBELL for an event of the rank's own, and
- * MODELLED_TIME where the modelled time `wanted` has not come (see pace.h). */
-typedef struct {
-    int32_t stream, doorbell;
-    int64_t at, wanted, shows;
-} obstacle;
 
 /* Whether nothing that the records say can touch memory outside buffers, slots and doorbells; fills in p->written.
  * On false, *stream and *at say which record is wrong; both are -1 for the tables. */
@@ -140,6 +145,9 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
  * or the pool's clocks cannot be had (LOCK_TIMEOUT, CLOCKS_TIMEOUT), there is no memory for what it has posted (OUT_OF_MEMORY), or a load from an emulated pool fails
  * (LINK_DOWN, CARD_LOST, POISONED). spins: looks at doorbells before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
+
+/* The record that a stream stands at was executed elsewhere, or is to be left out. */
+void program_skip(program *p, int32_t stream);
 
 /* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */
 void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,

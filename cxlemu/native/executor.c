@@ -216,7 +216,14 @@ void program_begin(program *p, int64_t epoch, uint16_t tag) {
     memset(p->position, 0, sizeof p->position);
     memcpy(p->stops, p->lengths, sizeof p->stops);
     memset(p->events, 0, (size_t)p->event_count);
+    p->turn = p->waiting = 0, p->stepped = false;
     if (p->pacing) pace_begin(p);
+}
+
+void program_skip(program *p, int32_t stream) {
+    if (p->pacing) pace_skip(p, stream);
+    p->position[stream]++;
+    p->stepped = true;
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -251,14 +258,33 @@ static bool idle(const program *p, idling *since, int64_t idle_ns, int64_t spins
     return true;
 }
 
+/* Ends a run within a round: the streams before this one have had their turn. Another one would change the order of what
+ * the rank does, which an emulated host's adversary sees. */
+static enum status end_at(program *p, int32_t turn, bool stepped, obstacle here, obstacle *found, int *count,
+                          enum status status) {
+    memcpy(p->waits, found, (size_t)*count * sizeof *found);
+    p->turn = turn, p->waiting = *count, p->stepped = stepped;
+    found[0] = here;
+    *count = 1;
+    return status;
+}
+
+/* Begins where the last run ended: in the middle of its round, or with the first stream. */
+static void go_on(program *p, int32_t *begin, bool *stepped, obstacle *found, int *count) {
+    memcpy(found, p->waits, (size_t)p->waiting * sizeof *found);
+    *begin = p->turn, *stepped = p->stepped, *count = p->waiting;
+    p->turn = p->waiting = 0, p->stepped = false;
+}
+
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
     idling since = {0};
-    int32_t order[MAX_STREAMS] = {0, 1, 2, 3};
-    for (;;) {
-        bool stepped = false;
-        *count = 0;
+    int32_t order[MAX_STREAMS] = {0, 1, 2, 3}, begin = 0;
+    bool stepped = false;
+    *count = 0;
+    if (!p->pacing) go_on(p, &begin, &stepped, found, count); /* with a pace, whose time comes first has the turn */
+    for (;; begin = 0, stepped = false, *count = 0) {
         if (p->pacing) pace_order(p, order);
-        for (int32_t turn = 0; turn < p->stream_count; turn++) {
+        for (int32_t turn = begin; turn < p->stream_count; turn++) {
             const int32_t s = order[turn];
             while (p->position[s] < p->stops[s]) {
                 obstacle *next = &found[*count];
@@ -268,11 +294,7 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                 enum status outcome = p->pacing ? paced_step(p, s, r, last, next) : step(p, r, last, next);
                 if (outcome != DONE) {
                     next->stream = s, next->at = p->position[s];
-                    if (outcome != IDLE) {
-                        found[0] = *next;
-                        *count = 1;
-                        return outcome;
-                    }
+                    if (outcome != IDLE) return end_at(p, turn, stepped, *next, found, count, outcome);
                     ++*count;
                     break;
                 }
@@ -289,9 +311,8 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
                     ++*count;
                     continue;
                 }
-                found[0] = (obstacle){.stream = s, .doorbell = NO_DOORBELL, .at = p->position[s]};
-                *count = 1;
-                return STOPPED;
+                const obstacle stop = {.stream = s, .doorbell = NO_DOORBELL, .at = p->position[s]};
+                return end_at(p, turn, stepped, stop, found, count, STOPPED);
             }
         }
         if (*count == 0 && !(p->pacing && stepped)) {

@@ -323,8 +323,7 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
         PyErr_SetString(PyExc_RuntimeError, "there is no record to skip");
         return NULL;
     }
-    if (self->p.pacing) pace_skip(&self->p, (int32_t)stream);
-    self->p.position[stream]++;
+    program_skip(&self->p, (int32_t)stream);
     Py_RETURN_NONE;
 }
 
