@@ -15,6 +15,7 @@ from cxlemu.errors import CxlemuError
 from cxlemu.version import __version__
 from faults.campaign.picture import picture
 from faults.campaign.run import Finding, Result
+from faults.inject.fault import FAULTS
 
 # XML 1.0 has no other control characters, and no lone surrogates.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -147,6 +148,8 @@ def _section(number: int, finding: Finding) -> Iterator[str]:
     yield f"<tr><th>found in</th><td>{escape(str(finding.first))}</td></tr></table>"
     if case.script.faults or case.script.adversary:
         yield f"<pre>{escape(case.script.dump())}</pre>"
+        for fault in case.script.faults:
+            yield f'<p class="dim">{escape(f"{fault}: {FAULTS[fault.kind].what}")}</p>'
     yield from _picture(finding)
     yield f'<p>Replay it anywhere:</p><pre class="token">{escape(finding.command)}</pre>'
 

@@ -16,7 +16,7 @@ from cxlemu.errors import CxlemuError, InputError
 from cxlemu.plan import DTYPES
 from faults.campaign.case import Case
 from faults.campaign.judge import Judgement, executed, judge
-from faults.inject.script import Fault
+from faults.inject.fault import FAULTS, Fault
 from faults.lockstep.schedule import Move, to_json
 
 T = TypeVar("T")
@@ -149,9 +149,7 @@ def _simpler_scripts(case: Case) -> Iterator[Case]:
 
 
 def _simpler_faults(fault: Fault) -> Iterator[Fault]:
-    for name in ("lines", "line", "card", "instructions", "bit"):  # in this order: a line needs its card
-        if getattr(fault, name) is not None:
-            yield fault.model_copy(update={name: None})
+    yield from FAULTS[fault.kind].simpler(fault)
     when = fault.when
     for call in _below(when.call, 0):
         yield fault.model_copy(update={"when": when.model_copy(update={"call": call})})

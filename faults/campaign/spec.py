@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -36,13 +36,10 @@ from cxlemu.topology.fields import Model, validated
 from cxlemu.units import parse_bytes
 from faults.campaign.case import CALLS_MAX, RANKS_MAX, Case, Launch, digest
 from faults.campaign.judge import meant_plans, mutated
-from faults.inject.model import FAULTS
-from faults.inject.script import Fault, Rates, Script, When
+from faults.inject.fault import FAULTS, When
+from faults.inject.script import Rates, Script
 
 CASES_MAX = 1_000_000
-# Of faults that last: in all far below any deadline.
-NEEDS = {"stall": {"seconds": 0.05}, "stall_link": {"seconds": 0.05}, "slow": {"seconds": 0.001}}
-NEEDS |= {"slow_link": {"gbytes_per_s": 1.0}}
 RANKS = (2, 3)
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
@@ -79,7 +76,8 @@ class Spec(Model):
         default=(), description="fault scripts, files"
     )
     kinds: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = Field(
-        default=(NATURE, *FAULTS), description="of faults that the seed places; nature: none but what caches do"
+        default_factory=lambda: (NATURE, *FAULTS),
+        description="of faults that the seed places; nature: none but what caches do",
     )
     integrity: Literal["crc32c"] | None = Field(default=None, description="checksums, where faults are")
     mutant: Annotated[str, Field(max_length=80)] | None = Field(default=None, description="a mistake to be found")
@@ -228,8 +226,6 @@ def drawn(shape: Shape, kind: str, seed: int) -> Script:
     case = shape.case
     rng = random.Random(f"{seed} {kind} {case.collective} {case.variant} {case.ranks} {case.nbytes}")
     rank, call = rng.randrange(case.ranks), rng.randrange(case.calls)
-    extras: dict[str, Any] = dict(NEEDS.get(kind, {}))
-    if "bit" in FAULTS[kind].may:
-        extras["bit"] = rng.randrange(64)
+    extras = {"bit": rng.randrange(64)} if "bit" in FAULTS[kind].may else {}
     when = When(call=call, instruction=rng.randrange(shape.instructions[rank]))
-    return Script(seed=seed, faults=(Fault(kind=kind, rank=rank, when=when, **extras),))
+    return Script(seed=seed, faults=(FAULTS[kind].at(rank, when, **extras),))

@@ -25,8 +25,8 @@ from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
 from cxlemu.plan import Plan
 from cxlemu.units import BytesParam, format_bytes
+from faults.inject.fault import FAULTS
 from faults.inject.judge import Verdict
-from faults.inject.model import FAULTS
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
 from faults.inject.sweep import KINDS, Result, Row, bases, everywhere, some, sweep

@@ -15,8 +15,8 @@ import click
 from collectives.sweep.measure import EngineMaker
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
-from faults.inject.engine import Happened
 from faults.inject.fault_engine import armed
+from faults.inject.injection import Happened
 from faults.inject.script import Script
 
 

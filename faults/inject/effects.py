@@ -1,4 +1,7 @@
-"""What each kind of fault does, when its instruction comes. `faults.inject.model.FAULTS` says what is owed for it."""
+"""What each kind of fault does when its instruction comes; faults/inject/model.py says what is owed for it.
+
+An effect adds acts to the rank's call. The simplest are done at once, right before the instruction: see `before`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
@@ -15,20 +19,13 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word
-from faults.inject.engine import Injection
-from faults.inject.places import bells, data
-from faults.inject.script import Fault, Place
-
-Kind = Callable[[Injection, int, Fault, Place], None]
+from faults.inject.fault import Effect, Fault
+from faults.inject.injection import Injection
+from faults.inject.places import Place, bells, data
 
 
 class Killed(BaseException):
     """The rank is dead, where its process cannot be because others live in it."""
-
-
-def add(injection: Injection, number: int, fault: Fault, start: Place) -> None:
-    """Let fault ``number`` of the script happen in this call, at ``start``."""
-    _KINDS[fault.kind](injection, number, fault, start)
 
 
 def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
@@ -37,23 +34,25 @@ def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
     return memory, memory.cache
 
 
-def _once(
-    what: Callable[[Injection, int, Fault, Place], None], injection: Injection, number: int, fault: Fault, start: Place
-) -> None:
-    """Something that is done before the instruction, which then follows."""
+def before(what: Effect) -> Effect:
+    """Make an effect of something that is done right before the instruction, which then follows."""
 
-    def act() -> bool:
-        injection.happened(number)
-        what(injection, number, fault, start)
-        return False
+    def effect(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+        def act() -> bool:
+            injection.happened(number)
+            what(injection, number, fault, start)
+            return False
 
-    injection.at(start, act)
+        injection.at(start, act)
+
+    return effect
 
 
 # --- nature --------------------------------------------------------------------------------------------------------
 
 
-def _nature(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def nature(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     memory, cache = _cache(injection)
     windows = [(span.card, *span.lines) for span in injection.spans(start)]
     if fault.card is not None:
@@ -65,9 +64,10 @@ def _nature(injection: Injection, number: int, fault: Fault, start: Place) -> No
         memory.disturb(Move(Action(fault.kind), card, first, np.ones(last - first, np.bool_)))
 
 
-def _tear(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def tear(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     memory, cache = _cache(injection)
-    rng = np.random.default_rng((injection.script.seed, number))
+    rng = np.random.default_rng((injection.seed, number))
     for card, held in enumerate(cache.memory):
         lines = held.nbytes // LINE_BYTES
         memory.disturb(Move(Action.LAND, card, 0, rng.random(lines) < 0.5))
@@ -88,29 +88,25 @@ def _ring(injection: Injection, where: Place) -> Callable[[], None]:
     return lambda: injection.memory.signal(card, binding.base + offset, word, payload)
 
 
-def _skip_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def skip_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     def act() -> bool:
         injection.happened(number)
         return True
 
-    if (where := injection.next_ring(start)) is not None:
-        injection.at(where, act)
+    injection.at(start, act)
 
 
-def _repeat_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
-    if (where := injection.next_ring(start)) is not None:
-        _once(lambda *_: _ring(injection, where)(), injection, number, fault, where)
+@before
+def repeat_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+    _ring(injection, start)()
 
 
-def _late_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
-    where = injection.next_ring(start)
-    if where is None:
-        return
+def late_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     late: list[Callable[[], None]] = []
 
     def hold_back() -> bool:
         injection.happened(number)
-        late.append(_ring(injection, where))
+        late.append(_ring(injection, start))
         return True
 
     def arrive() -> bool:
@@ -118,10 +114,10 @@ def _late_doorbell(injection: Injection, number: int, fault: Fault, start: Place
             late.pop()()
         return False
 
-    injection.at(where, hold_back)
-    for other in injection.onward(Place(where.stream, where.at + 1)):  # one host's writes to a line keep their order
+    injection.at(start, hold_back)
+    for other in injection.onward(Place(start.stream, start.at + 1)):  # one host's writes to a line keep their order
         i = injection.instruction(other)
-        if i.op == injection.instruction(where).op and i.arg == injection.instruction(where).arg:
+        if i.op == injection.instruction(start).op and i.arg == injection.instruction(start).arg:
             injection.at(other, arrive)
     injection.while_waiting.append(arrive)
     injection.at_end.append(arrive)
@@ -130,7 +126,7 @@ def _late_doorbell(injection: Injection, number: int, fault: Fault, start: Place
 # --- ranks and hosts -----------------------------------------------------------------------------------------------
 
 
-def _stall(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def stall(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     assert fault.seconds is not None
 
     def act() -> bool:
@@ -141,7 +137,7 @@ def _stall(injection: Injection, number: int, fault: Fault, start: Place) -> Non
     injection.at(start, act)
 
 
-def _slow(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def slow(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     """Later in the streams' order; bytes at the rate that is left, or instructions at their new pace.
 
     Delays that are shorter than the clock can tell add up until it can.
@@ -172,30 +168,38 @@ def _slow(injection: Injection, number: int, fault: Fault, start: Place) -> None
         injection.at(where, partial(act, delay_s))
 
 
-def _kill(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def _die(injection: Injection) -> NoReturn:
     if injection.context.launch == "processes":
         os.kill(os.getpid(), signal.SIGKILL)
     injection.context.session.play_dead()
     raise Killed
 
 
-def _crash(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def kill(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+    _die(injection)
+
+
+@before
+def crash(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     _, cache = _cache(injection)
-    cache.crash(np.random.default_rng((injection.script.seed, number)))
+    cache.crash(np.random.default_rng((injection.seed, number)))
     cache.damage.cut_link(number, cache.host)  # of its other ranks, too, nothing arrives any more
-    _kill(injection, number, fault, start)
+    _die(injection)
 
 
 # --- cards and links -----------------------------------------------------------------------------------------------
 
 
-def _poison(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def poison(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     _, cache = _cache(injection)
     for card, line in _named(injection, fault, start):
         cache.damage.poison(number, card, line)
 
 
-def _lose_card(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def lose_card(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     _, cache = _cache(injection)
     for card, _ in _named(injection, fault, start):
         cache.damage.lose_card(number, card)
@@ -208,7 +212,7 @@ def _named(injection: Injection, fault: Fault, start: Place) -> list[tuple[int, 
     return [(span.card, span.lines[0]) for span in injection.spans(start)[:1]]
 
 
-def _link_down(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def link_down(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     _, cache = _cache(injection)
     executed: list[Place] = []  # since it went down
 
@@ -219,7 +223,7 @@ def _link_down(injection: Injection, number: int, fault: Fault, start: Place) ->
             executed.append(where)
         return False
 
-    _once(lambda *_: cache.damage.cut_link(number, cache.host), injection, number, fault, start)
+    before(lambda *_: cache.damage.cut_link(number, cache.host))(injection, number, fault, start)
     if fault.instructions is not None:
         for where in injection.everywhere():
             injection.at(where, partial(count, where))
@@ -233,39 +237,18 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
     injection.context.pool.cards[card][offset + bit // 8] ^= 1 << bit % 8
 
 
-def _flip_payload(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def flip_payload(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     for card, offset, nbytes in injection.spans(start, data)[:1]:
         _flip(injection, card, offset, (fault.bit or 0) % (8 * nbytes))
 
 
-def _flip_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def flip_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     for card, offset, _ in injection.spans(start, bells)[:1]:
         _flip(injection, card, offset, fault.bit or 0)
 
 
-def _flip_superblock(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+@before
+def flip_superblock(injection: Injection, number: int, fault: Fault, start: Place) -> None:
     _flip(injection, fault.card or 0, 0, fault.bit or 0)
-
-
-_KINDS: dict[str, Kind] = {
-    "evict": partial(_once, _nature),
-    "prefetch": partial(_once, _nature),
-    "land": partial(_once, _nature),
-    "tear": partial(_once, _tear),
-    "skip_doorbell": _skip_doorbell,
-    "repeat_doorbell": _repeat_doorbell,
-    "late_doorbell": _late_doorbell,
-    "stall": _stall,
-    "slow": _slow,
-    "kill": partial(_once, _kill),
-    "crash": partial(_once, _crash),
-    "restart": partial(_once, _kill),
-    "poison": partial(_once, _poison),
-    "lose_card": partial(_once, _lose_card),
-    "stall_link": _stall,
-    "slow_link": _slow,
-    "link_down": _link_down,
-    "flip_payload": partial(_once, _flip_payload),
-    "flip_doorbell": partial(_once, _flip_doorbell),
-    "flip_superblock": partial(_once, _flip_superblock),
-}

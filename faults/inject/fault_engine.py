@@ -1,30 +1,98 @@
-"""A script on an ordinary rank: the engine that its communicator is made with, so that the faults happen to it."""
+"""An engine to which a script's faults happen: any engine stops before the instructions in question and asks here.
+
+This is the only way in: a communicator made with such an engine runs its calls as ever, on the reference engine or on
+the native one, in threads or in processes. One made without it knows nothing of faults, and pays nothing.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.reference import ReferenceEngine
-from cxlemu.memory.protocol import HostMemory
+from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
+from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.world import RankContext
-from faults.inject.effects import add
-from faults.inject.engine import Injected
+from faults.inject.fault import FAULTS
+from faults.inject.injection import Injection
+from faults.inject.places import place
 from faults.inject.script import Script
 
 
-def injected(context: RankContext, engine: str, script: Script) -> Injected:
-    """``engine`` by name, with the script's faults from when it is armed. Raises ArgumentError as `engine_for`."""
+@dataclass
+class FaultEngine:
+    """An engine to which a script's faults happen.
+
+    Attributes:
+        inner: what executes the instructions.
+        context: the rank's.
+        memory: the view of the pool that ``inner`` has.
+        script: whose faults happen; those of other ranks are passed over.
+        armed: whether faults happen and calls are counted; see `arm`.
+        calls: how many calls were made since then.
+    """
+
+    inner: Engine
+    context: RankContext
+    memory: HostMemory
+    script: Script
+    armed: bool = False
+    calls: int = 0
+
+    def arm(self) -> None:
+        """From now on faults happen: the next call is call 0 of the script."""
+        self.armed = True
+
+    def run(
+        self,
+        running: Running,
+        buffers: list[Bytes],
+        *,
+        deadline_s: float,
+        watch: Watch | None = None,
+        stops: Breakpoints = NO_BREAKPOINTS,
+    ) -> None:
+        """As `Engine.run`. Faults raise what they do besides, such as `faults.inject.effects.Killed`."""
+        if not self.armed:
+            self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+            return
+        call, self.calls = self.calls, self.calls + 1
+        injection = Injection(self.context, self.memory, self.script.seed, running, buffers)
+        for number, fault in enumerate(self.script.faults):
+            if (fault.rank, fault.when.call) == (self.context.rank, call):
+                kind = FAULTS[fault.kind]
+                start = place(running.part, fault.when.instruction)
+                where = None if start is None else kind.where(injection, start)
+                if where is not None:
+                    kind.effect(injection, number, fault, where)
+        self.inner.run(running, buffers, deadline_s=deadline_s, watch=injection.watching(watch), stops=injection.stops)
+        for each in injection.at_end:
+            each()
+
+
+def injected(context: RankContext, engine: str, script: Script) -> FaultEngine:
+    """Make the engine of one rank to which a script's faults happen, from when it is armed.
+
+    Args:
+        context: the rank's.
+        engine: name of the engine that executes the instructions, ``reference`` or ``native``.
+        script: the faults of all ranks.
+
+    Raises:
+        ArgumentError: there is no such engine here, as `cxlemu.engines.engine_for` says.
+    """
     inner: Engine = engine_for(engine, context.backend, context.memory, context.pool.cards, context.pacer)
     memory: HostMemory = context.memory
     if isinstance(inner, ReferenceEngine):
         inner = ReferenceEngine(context.memory, context.session.clock)
     elif isinstance(memory, ShadowMemory):
         memory = memory.native
-    return Injected(inner, context, memory, script, add)
+    return FaultEngine(inner, context, memory, script)
 
 
-def armed(context: RankContext, engine: str, script: Script) -> Injected:
-    """The same for `Communicator.world`, whose own first call does not count."""
+def armed(context: RankContext, engine: str, script: Script) -> FaultEngine:
+    """Make the same for `Communicator.world`, whose own first call does not count."""
     made = injected(context, engine, script)
     made.arm()
     made.calls = -1

@@ -9,9 +9,9 @@ from enum import Enum
 from cxlemu.errors import CancelledError, PeerLostError, RankDiedError, RevokedError, RunError
 from cxlemu.world.outcome import Outcome
 from faults.inject.effects import Killed
-from faults.inject.engine import Happened
-from faults.inject.model import FAULTS, Requirement
-from faults.inject.script import Fault, Script
+from faults.inject.fault import FAULTS, Fault, Requirement
+from faults.inject.injection import Happened
+from faults.inject.script import Script
 
 
 class End(Enum):
@@ -91,11 +91,11 @@ def judge(
 ) -> Report:
     """The worst of what the survivors show. ``hosts``: of each rank. ``protected``: a checksum covers the payload."""
     come = [(script.faults[each.fault], each) for each in happened]
-    dead = {fault.rank for fault, _ in come if fault.kind in ("kill", "restart", "crash")}
-    crashed = {hosts[fault.rank] for fault, _ in come if fault.kind == "crash"}
+    dead = {fault.rank for fault, _ in come if FAULTS[fault.kind].kills}
+    crashed = {hosts[fault.rank] for fault, _ in come if FAULTS[fault.kind].kills == "host"}
     dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
     allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
-    silent = any(FAULTS[fault.kind].duty is Requirement.CHECKSUM or fault.instructions for fault, _ in come)
+    silent = any(FAULTS[fault.kind].may_lose_data(fault) for fault, _ in come)
     found: list[tuple[Verdict, str]] = [(Verdict.SURVIVED, "")]
     for number, one in enumerate(ranks):
         for rank, end in one.items():

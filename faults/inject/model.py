@@ -10,12 +10,10 @@ doorbells, ranks and hosts, cards and links, single bits. Nothing lies: no rank 
             tell such bytes from right ones, so nothing is owed.
 
 What a fault does to a cache, a card or a link needs the emulated backend; what it does to a rank or a doorbell, none.
+Each kind is one declaration here; what it does is a function in faults/inject/effects.py.
 """
 
 from __future__ import annotations
-
-from enum import Enum
-from typing import NamedTuple
 
 from cxlemu.errors import (
     CardLostError,
@@ -25,102 +23,178 @@ from cxlemu.errors import (
     MismatchError,
     PeerLostError,
     PoisonError,
-    RunError,
 )
-
-
-class Requirement(Enum):
-    SURVIVE = "survive"
-    DETECT = "detect"
-    CHECKSUM = "detect with a checksum"
-
-
-class FaultKind(NamedTuple):
-    """What it is, what is owed and, where it may be detected, by which errors of survivors.
-
-    ``needs`` and ``may`` are fields of a script's fault beside kind, rank and when. ``emulated``: on that backend only.
-    """
-
-    what: str
-    duty: Requirement
-    errors: tuple[type[RunError], ...] = ()
-    needs: tuple[str, ...] = ()
-    may: tuple[str, ...] = ()
-    emulated: bool = False
-
+from faults.inject import effects
+from faults.inject.fault import FaultKind, Requirement, next_ring, register
 
 _LINES = ("card", "line", "lines")
-_LOST = (PeerLostError,)  # the other survivors', when the one who saw the fault leaves
+_LOST = (PeerLostError,)  # the other survivors', when the rank that saw the fault leaves
 _SILENT = (DeadlineError, PeerLostError)
 
-FAULTS: dict[str, FaultKind] = {
-    # nature, which no program may rely on to behave
-    "evict": FaultKind(
-        "lines leave the rank's host, dirty ones to the pool", Requirement.SURVIVE, may=_LINES, emulated=True
+NATURE = (  # which no program may rely on to behave
+    FaultKind(
+        "evict",
+        "lines leave the rank's host, dirty ones to the pool",
+        Requirement.SURVIVE,
+        effects.nature,
+        may=_LINES,
+        emulated=True,
     ),
-    "prefetch": FaultKind("lines are fetched into the rank's host", Requirement.SURVIVE, may=_LINES, emulated=True),
-    "land": FaultKind("posted write-backs of the rank's host arrive", Requirement.SURVIVE, may=_LINES, emulated=True),
-    "tear": FaultKind(
-        "half of the posted write-backs arrive, which half is random", Requirement.SURVIVE, emulated=True
+    FaultKind(
+        "prefetch",
+        "lines are fetched into the rank's host",
+        Requirement.SURVIVE,
+        effects.nature,
+        may=_LINES,
+        emulated=True,
     ),
-    # doorbells: the next one that the rank rings in the stream, from the instruction on
-    "skip_doorbell": FaultKind("it is never rung", Requirement.DETECT, _SILENT),
-    "repeat_doorbell": FaultKind("it is rung twice", Requirement.SURVIVE),
-    "late_doorbell": FaultKind(
-        "it arrives when its rank can do nothing else, or has ended its call", Requirement.SURVIVE
+    FaultKind(
+        "land",
+        "posted write-backs of the rank's host arrive",
+        Requirement.SURVIVE,
+        effects.nature,
+        may=_LINES,
+        emulated=True,
     ),
-    # ranks and their hosts
-    "stall": FaultKind("the rank stops for some seconds", Requirement.SURVIVE, _SILENT, needs=("seconds",)),
-    "slow": FaultKind(
-        "each instruction takes so much longer, to the call's end", Requirement.SURVIVE, needs=("seconds",)
+    FaultKind(
+        "tear",
+        "half of the posted write-backs arrive, which half is random",
+        Requirement.SURVIVE,
+        effects.tear,
+        emulated=True,
     ),
-    "kill": FaultKind("the rank is gone without a word (a process: SIGKILL)", Requirement.DETECT, _LOST),
-    "crash": FaultKind("its host is gone, and the host's cache with it", Requirement.DETECT, _LOST, emulated=True),
-    "restart": FaultKind("the rank is killed, and all begin again in the same pool", Requirement.DETECT, _LOST),
-    # cards and links
-    "poison": FaultKind(
+)
+
+DOORBELLS = (  # the next one that the rank rings in the stream, from the instruction on
+    FaultKind("skip_doorbell", "it is never rung", Requirement.DETECT, effects.skip_doorbell, _SILENT, where=next_ring),
+    FaultKind("repeat_doorbell", "it is rung twice", Requirement.SURVIVE, effects.repeat_doorbell, where=next_ring),
+    FaultKind(
+        "late_doorbell",
+        "it arrives when its rank can do nothing else, or has ended its call",
+        Requirement.SURVIVE,
+        effects.late_doorbell,
+        where=next_ring,
+    ),
+)
+
+RANKS = (  # and their hosts
+    FaultKind(
+        "stall",
+        "the rank stops for some seconds",
+        Requirement.SURVIVE,
+        effects.stall,
+        _SILENT,
+        needs={"seconds": 0.05},
+    ),
+    FaultKind(
+        "slow",
+        "each instruction takes so much longer, to the call's end",
+        Requirement.SURVIVE,
+        effects.slow,
+        needs={"seconds": 0.001},
+    ),
+    FaultKind(
+        "kill",
+        "the rank is gone without a word (a process: SIGKILL)",
+        Requirement.DETECT,
+        effects.kill,
+        _LOST,
+        kills="rank",
+    ),
+    FaultKind(
+        "crash",
+        "its host is gone, and the host's cache with it",
+        Requirement.DETECT,
+        effects.crash,
+        _LOST,
+        emulated=True,
+        kills="host",
+    ),
+    FaultKind(
+        "restart",
+        "the rank is killed, and all begin again in the same pool",
+        Requirement.DETECT,
+        effects.kill,
+        _LOST,
+        kills="rank",
+        restarts=True,
+    ),
+)
+
+CARDS_AND_LINKS = (
+    FaultKind(
+        "poison",
         "a line reads as an error until it is overwritten",
         Requirement.DETECT,
+        effects.poison,
         (PoisonError, *_LOST),
         may=("card", "line"),
         emulated=True,
     ),
-    "lose_card": FaultKind(
+    FaultKind(
+        "lose_card",
         "a card is gone: loads fail, stores vanish",
         Requirement.DETECT,
+        effects.lose_card,
         (CardLostError, *_LOST),
         may=("card",),
         emulated=True,
     ),
-    "stall_link": FaultKind(
-        "the host's next access takes some seconds", Requirement.SURVIVE, _SILENT, needs=("seconds",)
+    FaultKind(
+        "stall_link",
+        "the host's next access takes some seconds",
+        Requirement.SURVIVE,
+        effects.stall,
+        _SILENT,
+        needs={"seconds": 0.05},
     ),
-    "slow_link": FaultKind(
-        "bytes move no faster than this, to the call's end", Requirement.SURVIVE, needs=("gbytes_per_s",)
+    FaultKind(
+        "slow_link",
+        "bytes move no faster than this, to the call's end",
+        Requirement.SURVIVE,
+        effects.slow,
+        needs={"gbytes_per_s": 1.0},
     ),
-    "link_down": FaultKind(
+    FaultKind(
+        "link_down",
         "the host's loads fail and its stores vanish silently",
         Requirement.DETECT,
+        effects.link_down,
         (LinkDownError, IntegrityError, *_SILENT),
-        may=("instructions",),  # up again after so many; then lost lines are for a checksum to find
+        may=("instructions",),
         emulated=True,
+        loses_data_with="instructions",  # up again after this many: then lost lines are for a checksum to find
     ),
-    # single bits
-    "flip_payload": FaultKind(
+)
+
+BITS = (
+    FaultKind(
+        "flip_payload",
         "a bit of the data that the instruction is about, in the pool",
         Requirement.CHECKSUM,
+        effects.flip_payload,
         (IntegrityError, *_LOST),
         may=("bit",),
         emulated=True,
     ),
-    "flip_doorbell": FaultKind(
+    FaultKind(
+        "flip_doorbell",
         "a bit of the word of the doorbell that the instruction is about, in the pool",
         Requirement.DETECT,
+        effects.flip_doorbell,
         (IntegrityError, MismatchError, *_SILENT),
         may=("bit",),
         emulated=True,
+        bits=64,
     ),
-    "flip_superblock": FaultKind(
-        "a bit of a superblock; who attaches later is told", Requirement.SURVIVE, may=("bit", "card")
+    FaultKind(
+        "flip_superblock",
+        "a bit of a superblock; a rank that attaches later is told",
+        Requirement.SURVIVE,
+        effects.flip_superblock,
+        may=("bit", "card"),
     ),
-}
+)
+
+for _kind in (*NATURE, *DOORBELLS, *RANKS, *CARDS_AND_LINKS, *BITS):
+    register(_kind)

@@ -1,4 +1,4 @@
-"""What an instruction is about: the pool bytes that it stores, loads or writes back, and the doorbells it looks at."""
+"""Where faults happen: an instruction of a rank's part, and the bytes of the pool that it is about."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ from typing import NamedTuple
 from cxlemu.engines.streams import Running
 from cxlemu.memory.cache import lines_of
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Instruction, Op, accesses
+from cxlemu.plan import Instruction, Op, RankPart, accesses
+
+
+class Place(NamedTuple):
+    """One instruction of a rank's part.
+
+    Attributes:
+        stream: number of the stream.
+        at: number of the instruction in its stream.
+    """
+
+    stream: int
+    at: int
+
+
+def place(part: RankPart, instruction: int) -> Place | None:
+    """Find instruction number ``instruction`` of a part, counted through its streams; None beyond the last."""
+    for stream, one in enumerate(part.streams):
+        if instruction < len(one.records):
+            return Place(stream, instruction)
+        instruction -= len(one.records)
+    return None
 
 
 class Span(NamedTuple):

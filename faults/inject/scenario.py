@@ -4,7 +4,7 @@
     report.verdict                                   # survived, detected, silently wrong, hung or wrong error
 
 Calls go on after the last fault until its slot of the ring comes round again, because what a fault leaves behind may
-show only then. Launched in "turns" a scenario is deterministic and takes milliseconds (faults/inject/turns.py).
+show only then. Launched in "turns" a scenario is deterministic and takes milliseconds (faults/inject/scheduler.py).
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from cxlemu.world.outcome import Outcome
 from cxlemu.world.processes import run_processes
 from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
-from faults.inject.engine import Happened
+from faults.inject.fault import FAULTS
 from faults.inject.fault_engine import injected
+from faults.inject.injection import Happened
 from faults.inject.judge import Report, became, judge
+from faults.inject.scheduler import private_pool, run_in_turns
 from faults.inject.script import Script
-from faults.inject.turns import private_pool, run_in_turns
 
 CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
@@ -136,7 +137,7 @@ class Scenario(Model):
 
     @property
     def restarts(self) -> bool:
-        return any(fault.kind == "restart" for fault in self.script.faults)
+        return any(FAULTS[fault.kind].restarts for fault in self.script.faults)
 
     def world(self) -> World:
         memory = self.script.memory() if BACKENDS[self.backend].emulates_caches else MemorySpec(self.backend)

@@ -13,48 +13,22 @@ Calls are numbered from 0, from when the script was armed. The same script, seed
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
 from cxlemu.memory.backends import BACKENDS
-from cxlemu.plan import RankPart
 from cxlemu.topology.document import Document
-from cxlemu.topology.fields import Misplaced, Model, closest, listed, validated
-from faults.inject.model import FAULTS
+from cxlemu.topology.fields import Model, listed, validated
+from faults.inject.fault import FAULTS, Fault
 
 FAULTS_MAX = 63  # a pool's fault page has an entry for each
-NUMBER_MAX = 1 << 40
 
-Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(lambda rate: round(rate, 9))]
-Seconds = Annotated[float, Field(ge=1e-9, le=3600, allow_inf_nan=False)]
-GbytesPerS = Annotated[float, Field(ge=1e-9, le=10**6, allow_inf_nan=False)]
-
-
-class Place(NamedTuple):
-    """One instruction of a rank's part."""
-
-    stream: int
-    at: int
-
-
-def place(part: RankPart, instruction: int) -> Place | None:
-    """Instruction number ``instruction`` of a part, through its streams; None beyond the last."""
-    for stream, one in enumerate(part.streams):
-        if instruction < len(one.records):
-            return Place(stream, instruction)
-        instruction -= len(one.records)
-    return None
-
-
-class When(Model):
-    call: Number = Field(default=0, description="which call of the rank, from 0")
-    instruction: Number = Field(description="before which of its instructions, from 0")
 
 
 class Rates(Model):
@@ -63,55 +37,6 @@ class Rates(Model):
     evict: Rate = Field(default=DEFAULT_RATES.evict, description="probability of an eviction around each operation")
     prefetch: Rate = Field(default=DEFAULT_RATES.prefetch, description="probability of a prefetch")
     land: Rate = Field(default=DEFAULT_RATES.land, description="probability that posted writes arrive")
-
-
-class Fault(Model):
-    """One fault. Which of the optional fields a kind takes and needs, `faults.inject.model.FAULTS` says."""
-
-    kind: str = Field(description="one of faults.inject.model.FAULTS")
-    rank: Annotated[int, Field(ge=0, le=65535)] = Field(description="the rank at whose instruction it happens")
-    when: When = Field(description="call and instruction")
-    card: Annotated[int, Field(ge=0, le=255)] | None = Field(
-        default=None, description="absent: the instruction's first"
-    )
-    line: Number | None = Field(default=None, description="of the card; absent: the instruction's first")
-    lines: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(default=None, description="from line on")
-    seconds: Seconds | None = Field(default=None, description="for how long")
-    gbytes_per_s: GbytesPerS | None = Field(default=None, description="what is left of the bandwidth")
-    instructions: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(
-        default=None, description="of the rank, until it is over; absent: for ever"
-    )
-    bit: Annotated[int, Field(ge=0, le=511)] | None = Field(
-        default=None, description="which bit, from the first byte on"
-    )
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Fault:
-        if self.kind not in FAULTS:
-            raise Misplaced(("kind",), f"is {self.kind!r}, but there is no such fault; {closest(self.kind, FAULTS)}")
-        kind = FAULTS[self.kind]
-        for field in ("card", "line", "lines", "seconds", "gbytes_per_s", "instructions", "bit"):
-            given = getattr(self, field) is not None
-            if given and field not in kind.needs + kind.may:
-                takes = listed(kind.needs + kind.may) or "nothing but a rank and when"
-                raise Misplaced((field,), f"does not apply to {self.kind}, which takes {takes}; leave it out")
-            if not given and field in kind.needs:
-                raise Misplaced((field,), f"is missing: {self.kind} needs it, {Fault.model_fields[field].description}")
-        if self.line is not None and self.card is None:
-            raise Misplaced(("card",), "is missing: a line is the line of a card")
-        if self.lines is not None and self.line is None:
-            raise Misplaced(("line",), "is missing: lines are counted from one on")
-        if self.kind == "flip_doorbell" and (self.bit or 0) >= 64:
-            raise Misplaced(("bit",), f"is {self.bit} but should be below 64: a doorbell's word has no more")
-        return self
-
-    def __str__(self) -> str:
-        extras = [f"{name} {value:g}" for name in _EXTRAS if (value := getattr(self, name)) is not None]
-        where = f"rank {self.rank}, call {self.when.call}, instruction {self.when.instruction}"
-        return ", ".join([f"{self.kind} at {where}", *extras])
-
-
-_EXTRAS = ("card", "line", "lines", "seconds", "gbytes_per_s", "instructions", "bit")
 
 
 class Script(Model):

@@ -15,9 +15,10 @@ from collectives.contracts import COLLECTIVES, contract_of
 from collectives.layouts import check_fits_world, world_layout
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.plan import InHeap, rules
+from faults.inject.fault import FAULTS, When
 from faults.inject.judge import Verdict
 from faults.inject.scenario import REGION_BYTES, Scenario, run
-from faults.inject.script import Fault, Script, When
+from faults.inject.script import Script
 
 KINDS = ("crash", "poison", "lose_card", "link_down")
 
@@ -57,7 +58,7 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
     for kind in kinds:
         for rank in range(base.ranks):
             for number in range(plan.part(rank).instruction_count):
-                fault = Fault(kind=kind, rank=rank, when=When(call=0, instruction=number))
+                fault = FAULTS[kind].at(rank, When(call=0, instruction=number))
                 script = Script(seed=base.script.seed, adversary=base.script.adversary, faults=(fault,))
                 yield base.model_copy(update={"script": script})
 

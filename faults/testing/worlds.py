@@ -18,11 +18,11 @@ from cxlemu.world import launch, launch_survivors
 from cxlemu.world.context import RankContext
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.topology_of import machine
-from faults.inject.engine import Happened
+from faults.inject.fault import FAULTS, Fault, Requirement
 from faults.inject.fault_engine import injected
+from faults.inject.injection import Happened
 from faults.inject.judge import became, judge
-from faults.inject.model import FAULTS, Requirement
-from faults.inject.script import Fault, Script
+from faults.inject.script import Script
 
 T = TypeVar("T")
 

@@ -15,8 +15,9 @@ from faults.campaign.judge import judge, layout_in_lockstep, meant_plans, mutate
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
 from faults.explore.plans import explore_plan
+from faults.inject.fault import Fault, When
 from faults.inject.scenario import Scenario, run
-from faults.inject.script import Fault, Rates, Script, When
+from faults.inject.script import Rates, Script
 from faults.inject.sweep import bases, everywhere, some
 from faults.mutate.mutants import mutants
 from faults.prove import prove_calls

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.adversary import AdversaryRates
-from faults.inject.model import FAULTS, Requirement
-from faults.inject.script import NUMBER_MAX, Fault, Place, Rates, Script, When, place
+from faults.inject.fault import FAULTS, NUMBER_MAX, Fault, Requirement, When
+from faults.inject.places import Place, place
+from faults.inject.script import Rates, Script
 
 NUMBERS = st.integers(0, NUMBER_MAX)
 VALUES = {
@@ -89,7 +90,7 @@ FAULT = "faults:\n  - {kind: %s, rank: 1, when: {instruction: 1}%s}"
         (FAULT % ("poison", ", line: 3"), "script:2: faults[0].card is missing: a line is the line of a card"),
         (
             FAULT % ("flip_doorbell", ", bit: 64"),
-            "script:2: faults[0].bit is 64 but should be below 64: a doorbell's word has no more",
+            "script:2: faults[0].bit is 64 but should be below 64: flip_doorbell has no more bits",
         ),
         (
             "faults: [" + "{kind: kill, rank: 0, when: {instruction: 0}}," * 64 + "]",

@@ -24,10 +24,10 @@ from cxlemu.memory.cache import CardCache
 from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word, is_damaged
 from faults.inject import End, RankOutcome, Scenario, Verdict, run
-from faults.inject.engine import Happened
+from faults.inject.fault import FAULTS, Fault, Requirement, When
+from faults.inject.injection import Happened
 from faults.inject.judge import judge
-from faults.inject.model import FAULTS, Requirement
-from faults.inject.script import Fault, Script, When
+from faults.inject.script import Script
 from faults.inject.sweep import everywhere, some, sweep
 
 

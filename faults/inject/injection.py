@@ -1,8 +1,4 @@
-"""An engine to which a script's faults happen: any engine stops before the instructions in question and asks here.
-
-This is the only way in: a communicator made with such an engine runs its calls as ever, on the reference engine or on
-the native one, in threads or in processes. One made without it knows nothing of faults, and pays nothing.
-"""
+"""What happens in one call of one rank: acts before its instructions, while it waits and at its end."""
 
 from __future__ import annotations
 
@@ -11,14 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from cxlemu.engines import Engine
-from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
+from cxlemu.engines.streams import Blocked, Breakpoints, Running, Watch
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Instruction
 from cxlemu.plan.accesses import RINGS
 from cxlemu.world import RankContext
-from faults.inject.places import Span, touched
-from faults.inject.script import Fault, Place, Script, place
+from faults.inject.places import Place, Span, touched
 
 Act = Callable[[], bool]
 """What happens before an instruction; true where it is left out."""
@@ -34,11 +28,22 @@ class Happened(NamedTuple):
 
 @dataclass
 class Injection:
-    """One rank's call, and what happens in it. Kinds of faults add their acts (faults/inject/effects.py)."""
+    """One rank's call, and what happens in it: the effects of faults add their acts.
+
+    Attributes:
+        context: the rank's.
+        memory: the engine's view of the pool.
+        seed: the script's, of everything that is random.
+        running: the call.
+        buffers: the call's arrays, as bytes.
+        acts: what happens before each instruction.
+        while_waiting: called whenever the rank has waited for a while.
+        at_end: called when the rank has executed all its instructions.
+    """
 
     context: RankContext
-    memory: HostMemory  # the engine's
-    script: Script
+    memory: HostMemory
+    seed: int
     running: Running
     buffers: list[Bytes]
     acts: dict[Place, list[Act]] = field(default_factory=dict)
@@ -46,9 +51,11 @@ class Injection:
     at_end: list[Callable[[], object]] = field(default_factory=list)
 
     def at(self, where: Place, act: Act) -> None:
+        """Let ``act`` happen before the instruction there; several acts happen in the order in which they came."""
         self.acts.setdefault(where, []).append(act)
 
     def happened(self, number: int, delay_s: float = 0.0) -> None:
+        """Report that fault ``number`` has come, and for how long it holds the rank up."""
         self.context.emit(Happened(number, self.context.rank, delay_s))
 
     @property
@@ -93,42 +100,3 @@ def _all(acts: list[Act]) -> bool:
     """Do them all; true when one says so."""
     left_out = [act() for act in acts]
     return any(left_out)
-
-
-@dataclass
-class Injected:
-    """``inner``, and what ``script`` does to this rank; from `arm` on, which is when its calls are counted from."""
-
-    inner: Engine
-    context: RankContext
-    memory: HostMemory
-    script: Script
-    add: Callable[[Injection, int, Fault, Place], None]
-    armed: bool = False
-    calls: int = 0
-
-    def arm(self) -> None:
-        self.armed = True
-
-    def run(
-        self,
-        running: Running,
-        buffers: list[Bytes],
-        *,
-        deadline_s: float,
-        watch: Watch | None = None,
-        stops: Breakpoints = NO_BREAKPOINTS,
-    ) -> None:
-        """As `Engine.run`. Raises what the faults do besides: see `faults.inject.effects.Killed`."""
-        if not self.armed:
-            self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
-            return
-        call, self.calls = self.calls, self.calls + 1
-        injection = Injection(self.context, self.memory, self.script, running, buffers)
-        for number, fault in enumerate(self.script.faults):
-            start = place(running.part, fault.when.instruction)
-            if (fault.rank, fault.when.call) == (self.context.rank, call) and start is not None:
-                self.add(injection, number, fault, start)
-        self.inner.run(running, buffers, deadline_s=deadline_s, watch=injection.watching(watch), stops=injection.stops)
-        for each in injection.at_end:
-            each()

@@ -1,0 +1,218 @@
+"""What a fault is, and what a kind of fault is: the one declaration that adds a kind to everything.
+
+    register(
+        FaultKind(
+            "zero_line",
+            "the first line that the instruction is about becomes zeros",
+            Requirement.DETECT,
+            before(zero_line),  # what it does, see faults/inject/effects.py
+            errors=(IntegrityError, PeerLostError),
+            emulated=True,
+        )
+    )
+
+Scripts, sweeps, campaigns, shrinking, judging and the pytest plugin take the kind from there. The kinds that cxlemu
+ships are in faults/inject/model.py; a package brings more by the entry points of ``cxlemu.fault_kinds``, so that every
+process knows them.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.metadata import entry_points
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from cxlemu.errors import ArgumentError, RunError
+from cxlemu.topology.fields import Misplaced, Model, closest, listed
+from faults.inject.injection import Injection
+from faults.inject.places import Place
+
+NUMBER_MAX = 1 << 40
+BITS = 512  # of a line
+ENTRY_GROUP = "cxlemu.fault_kinds"
+
+Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
+Seconds = Annotated[float, Field(ge=1e-9, le=3600, allow_inf_nan=False)]
+GbytesPerS = Annotated[float, Field(ge=1e-9, le=10**6, allow_inf_nan=False)]
+
+
+class When(Model):
+    """At which moment of a rank a fault happens."""
+
+    call: Number = Field(default=0, description="which call of the rank, from 0")
+    instruction: Number = Field(description="before which of its instructions, from 0")
+
+
+class Fault(Model):
+    """One fault of a script. Its kind says which of the optional fields it needs, and which it may have."""
+
+    kind: str = Field(description="one of FAULTS")
+    rank: Annotated[int, Field(ge=0, le=65535)] = Field(description="the rank at whose instruction it happens")
+    when: When = Field(description="call and instruction")
+    card: Annotated[int, Field(ge=0, le=255)] | None = Field(
+        default=None, description="absent: the instruction's first"
+    )
+    line: Number | None = Field(default=None, description="of the card; absent: the instruction's first")
+    lines: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(default=None, description="from line on")
+    seconds: Seconds | None = Field(default=None, description="for how long")
+    gbytes_per_s: GbytesPerS | None = Field(default=None, description="what is left of the bandwidth")
+    instructions: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(
+        default=None, description="of the rank, until it is over; absent: for ever"
+    )
+    bit: Annotated[int, Field(ge=0, le=511)] | None = Field(
+        default=None, description="which bit, from the first byte on"
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Fault:
+        if self.kind not in FAULTS:
+            raise Misplaced(("kind",), f"is {self.kind!r}, but there is no such fault; {closest(self.kind, FAULTS)}")
+        kind = FAULTS[self.kind]
+        for name in EXTRAS:
+            given = getattr(self, name) is not None
+            if given and name not in (*kind.needs, *kind.may):
+                takes = listed([*kind.needs, *kind.may]) or "nothing but a rank and when"
+                raise Misplaced((name,), f"does not apply to {self.kind}, which takes {takes}; leave it out")
+            if not given and name in kind.needs:
+                raise Misplaced((name,), f"is missing: {self.kind} needs it, {Fault.model_fields[name].description}")
+        if self.line is not None and self.card is None:
+            raise Misplaced(("card",), "is missing: a line is the line of a card")
+        if self.lines is not None and self.line is None:
+            raise Misplaced(("line",), "is missing: lines are counted from one on")
+        if (self.bit or 0) >= kind.bits:
+            raise Misplaced(("bit",), f"is {self.bit} but should be below {kind.bits}: {self.kind} has no more bits")
+        return self
+
+    def __str__(self) -> str:
+        where = f"rank {self.rank}, call {self.when.call}, instruction {self.when.instruction}"
+        return ", ".join([f"{self.kind} at {where}", *FAULTS[self.kind].tell(self)])
+
+
+EXTRAS = ("card", "line", "lines", "seconds", "gbytes_per_s", "instructions", "bit")
+"""The fields of a fault that only some kinds have."""
+
+
+Effect = Callable[[Injection, int, Fault, Place], None]
+"""Adds to a call what fault number ``int`` of the script does there."""
+
+
+class Requirement(Enum):
+    """What is owed when a fault has come; faults/inject/model.py says what each means."""
+
+    SURVIVE = "survive"
+    DETECT = "detect"
+    CHECKSUM = "detect with a checksum"
+
+
+def here(injection: Injection, start: Place) -> Place | None:
+    """Where most faults happen: at the instruction that the script names."""
+    return start
+
+
+def next_ring(injection: Injection, start: Place) -> Place | None:
+    """Where a doorbell's faults happen: the next instruction of the stream that rings one."""
+    return injection.next_ring(start)
+
+
+def fields_given(fault: Fault) -> list[str]:
+    """Tell the optional fields that a fault has: ``["card 0", "line 3"]``."""
+    return [f"{name} {value:g}" for name in EXTRAS if (value := getattr(fault, name)) is not None]
+
+
+def without_one_field(fault: Fault) -> Iterator[Fault]:
+    """Simplify a fault by a field that it need not have, the last one first: a line needs its card."""
+    for name in reversed(FAULTS[fault.kind].may):
+        if getattr(fault, name) is not None:
+            yield fault.model_copy(update={name: None})
+
+
+@dataclass(frozen=True)
+class FaultKind:
+    """A kind of fault: all that scripts, sweeps, campaigns, shrinking and judging know of it.
+
+    Attributes:
+        name: the ``kind`` of a script's fault, a lower-case word.
+        what: what happens, for people.
+        duty: what is owed when it has come.
+        effect: adds what happens to the rank's call.
+        errors: what survivors may raise where it may be detected.
+        where: the instruction of the rank's call that it happens at, from the one that the script names; None: it does
+            not come.
+        needs: the fields that a script must give, each with the value that sweeps and campaigns give it: of a fault
+            that lasts, a time far below any deadline.
+        may: the fields that a script may give, each before those that need it.
+        emulated: whether it happens on the emulated backend only.
+        bits: how many bits a fault with a ``bit`` can flip.
+        kills: whose peers must notice that it is dead, the rank alone or its whole host.
+        restarts: whether all ranks begin again in the same pool.
+        loses_data_with: a field with which bytes get lost so that only a checksum can tell.
+        simpler: names simpler faults than one of this kind, the boldest first; each is closer to one that has none.
+            When it happens is simplified besides.
+        tell: what a report says of a fault besides kind, rank and when.
+    """
+
+    name: str
+    what: str
+    duty: Requirement
+    effect: Effect
+    errors: tuple[type[RunError], ...] = ()
+    where: Callable[[Injection, Place], Place | None] = here
+    needs: Mapping[str, float] = field(default_factory=dict)
+    may: tuple[str, ...] = ()
+    emulated: bool = False
+    bits: int = BITS
+    kills: Literal["rank", "host"] | None = None
+    restarts: bool = False
+    loses_data_with: str | None = None
+    simpler: Callable[[Fault], Iterator[Fault]] = without_one_field
+    tell: Callable[[Fault], list[str]] = fields_given
+
+    def at(self, rank: int, when: When, **extras: Any) -> Fault:
+        """Make a fault of this kind, which has what it needs and ``extras``."""
+        return Fault(kind=self.name, rank=rank, when=when, **{**self.needs, **extras})
+
+    def may_lose_data(self, fault: Fault) -> bool:
+        """Whether a fault of this kind makes wrong bytes that nothing but a checksum can tell from right ones."""
+        lost = self.loses_data_with is not None and getattr(fault, self.loses_data_with) is not None
+        return lost or self.duty is Requirement.CHECKSUM
+
+
+FAULTS: dict[str, FaultKind] = {}
+"""All kinds by name, in the order in which they were registered."""
+
+
+def register(kind: FaultKind) -> FaultKind:
+    """Add a kind of fault to everything that knows kinds, in this process.
+
+    Raises:
+        ArgumentError: there is a kind of that name, or the declaration contradicts itself.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", kind.name):
+        raise ArgumentError(f"a kind of fault is a short lower-case word, such as lose_card, not {kind.name!r:.80}")
+    if kind.name in FAULTS:
+        raise ArgumentError(f"there is a kind of fault {kind.name!r} already: give yours another name")
+    for name in (*kind.needs, *kind.may):
+        if name not in EXTRAS:
+            raise ArgumentError(f"fault kind {kind.name}: a fault has no field {name!r}; it may have {listed(EXTRAS)}")
+    if not kind.errors and kind.duty is not Requirement.SURVIVE:
+        raise ArgumentError(f"fault kind {kind.name}: say by which errors survivors may detect it")
+    FAULTS[kind.name] = kind
+    return kind
+
+
+def register_installed() -> None:
+    """Register the kinds that installed packages bring: the entry points of ``cxlemu.fault_kinds``.
+
+    One that cannot be loaded is left out with a warning: it is somebody else's, and must not take all others with it.
+    """
+    for entry in sorted(entry_points(group=ENTRY_GROUP), key=lambda entry: entry.name):
+        try:
+            register(entry.load())
+        except Exception as error:
+            warnings.warn(f"the fault kind {entry.value} cannot be used: {error!r}", stacklevel=2)
