@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
 
@@ -36,7 +37,7 @@ class Program:
         kernels: Records | None = None,
     ) -> None: ...
     def start(self, epoch: int, tag: int, *buffers: Bytes) -> None: ...
-    def advance(self, idle_ns: int, spins: int) -> tuple[int, list[tuple[int, int, int, int, int]]]: ...
+    def advance(self, idle_ns: int, spins: int) -> tuple[int, Obstacles]: ...
     def skip(self, stream: int) -> None: ...
     def stop(self, stream: int, at: int) -> None: ...
     def modelled_ns(self, stream: int) -> int | None: ...
@@ -54,9 +55,8 @@ class Sequencer:
         tag: int,
         idle_ns: int,
         spins: int,
-        pending: bytearray,
-        resume: Callable[[Any, int, int, Program, int, list[tuple[int, int, int, int, int]]], None],
-        turn: Callable[[Operation], Any],
+        pending: bytearray,  # one byte: not 0 while an asynchronous call may be ahead
+        hooks: CallHooks,
     ) -> None: ...
     def begin(self, rounds: int, digest: int) -> tuple[int, int]: ...
 
@@ -64,7 +64,7 @@ class Operation:
     cookie: Any
     def __init__(
         self,
-        ring: Sequencer,
+        sequencer: Sequencer,
         program: Program,
         rounds: int,
         digest: int,
@@ -78,7 +78,7 @@ class Operation:
     def run(self) -> Any: ...
 
 class DispatchCache:
-    def __init__(self, slow_path: Callable[..., Any], heap: Bytes) -> None: ...
+    def __init__(self, sequencer: Sequencer, heap: Bytes) -> None: ...
     def __call__(
         self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, async_op: bool, /
     ) -> Any: ...

@@ -25,13 +25,11 @@ import numpy as np
 
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.builder.recipes import Recipe
 from collectives.communicator import groups, revocation
-from collectives.communicator.arrays import Array
 from collectives.communicator.heap import SymmetricHeap, lines
 from collectives.communicator.operations import Operation, Outcome
 from collectives.communicator.persistent import Persistent
-from collectives.communicator.planner import CallArguments, CallPlanner
+from collectives.communicator.planner import CallPlanner
 from collectives.communicator.products import Matrix, Products
 from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.runner import CallRunner
@@ -39,7 +37,6 @@ from collectives.communicator.shrink import Agreement, Roster
 from collectives.communicator.verbs import Verbs
 from collectives.layouts import check_fits, child_room, layout_in, successor_room, world_share
 from collectives.sweep.defaults import REGION_BYTES
-from cxlemu import _native
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS, NativeEngine
@@ -93,26 +90,6 @@ class Communicator(Verbs, Products):
         self._base = ring.at
         self._arena = arena
         self._context = context
-        self._runner = CallRunner(
-            context,
-            members=members,
-            layout=layout,
-            base=ring.at,
-            board=self._board,
-            engine=engine,
-            queue=queue,
-            deadline_s=deadline_s,
-        )
-        self._agreement = Agreement(
-            context.session,
-            self._board,
-            self.rank,
-            members,
-            arena,
-            room_bytes=successor_room,
-            deadline_s=deadline_s,
-        )
-        self._clear_doorbells()
         self.heap = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
         two_levels = layout.owned and integrity is None  # else never faster, or not possible
         self._planner = CallPlanner(
@@ -126,11 +103,32 @@ class Communicator(Verbs, Products):
             integrity=integrity,
             tenancy=context.tenancy,
         )
-        self.persistent = Persistent(self.rank, self.size, self._prepare, self._prepare_product)
-        self._remembered = self._calls = _native.DispatchCache(self._call, self.heap.memory)
-        self._install_fast_path(self._remembered)
+        self._runner = CallRunner(
+            context,
+            members=members,
+            layout=layout,
+            base=ring.at,
+            board=self._board,
+            engine=engine,
+            queue=queue,
+            planner=self._planner,
+            deadline_s=deadline_s,
+        )
+        self._agreement = Agreement(
+            context.session,
+            self._board,
+            self.rank,
+            members,
+            arena,
+            room_bytes=successor_room,
+            deadline_s=deadline_s,
+        )
+        self._clear_doorbells()
+        self.persistent = Persistent(self.rank, self.size, self._runner.prepare, self._prepare_product)
+        self._calls = self._runner.cache
+        self._install_fast_path(self._runner.cache)
         if context.tenancy is not None:
-            context.tenancy.on_loss(self._runner.close_ring)
+            context.tenancy.on_loss(self._runner.close)
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -144,27 +142,6 @@ class Communicator(Verbs, Products):
         """A plan of a fused product, or what is left of one, on A, the result and B, as an operation."""
         self._runner.check_usable()
         return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
-
-    def _call(
-        self,
-        collective: str,
-        x: Array | None,
-        out: Array | None,
-        op: str,
-        root: int,
-        variant: str | Recipe,
-        async_op: bool,
-    ) -> Outcome:
-        """An ordinary call that is not remembered."""
-        operation = self._prepare(CallArguments(collective, x, out, op, root, variant))
-        # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
-        if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
-            self._remembered.remember(operation, collective, x, out, op, root, variant)
-        return self._runner.start(operation) if async_op else operation()
-
-    def _prepare(self, asked: CallArguments) -> Operation:
-        self._runner.check_usable()
-        return self._runner.operation(self._planner.collective(asked), asked.out)
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
         return self._prepare_product(kind, a, b, out, style, **cut)()
@@ -271,7 +248,7 @@ class Communicator(Verbs, Products):
         )
         context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
         if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(engine, NativeEngine):
-            comm._runner.ring.spins = engine.spins = SPINS
+            comm._runner.sequencer.spins = engine.spins = SPINS
         return comm
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:

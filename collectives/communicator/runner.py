@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from collectives.builder.recipes import Recipe
 from collectives.communicator import revocation
 from collectives.communicator.arrays import Array
-from collectives.communicator.operations import Operation, Planned, Stepped
+from collectives.communicator.operations import Operation, Outcome, Planned, Stepped
+from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.watch import PeerMonitor
 from cxlemu import _native
 from cxlemu.engines import Engine
+from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.engines.deadlocks import deadlock_of
-from cxlemu.engines.native import LOOK_NS, NativeEngine, Obstacles
+from cxlemu.engines.native import LOOK_NS, NativeEngine
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import DeadlineError, RevokedError, RunError
 from cxlemu.plan import Layout
@@ -24,12 +27,10 @@ from cxlemu.pool.board import Board
 from cxlemu.world import RankContext
 
 
-class CallRunner:
-    """Runs the calls of one rank of a communicator.
+class CallRunner(CallHooks):
+    """Runs the calls of one rank of a communicator: its engine, the order of its calls and the watch over its peers.
 
-    Engine, ring of slots, order of calls and the watch over peers are its parts. C runs what it can by itself and asks
-    three things of Python: ``turn``, an operation whose turn has not come or that may not run; ``resume``, a call that
-    did not end at once; and, before every call, the queue's flag ``pending``, whether asynchronous calls may be ahead.
+    C runs what it can by itself. What it cannot it asks of this object, which is its `CallHooks`.
     """
 
     def __init__(
@@ -42,33 +43,39 @@ class CallRunner:
         board: Board,
         engine: Engine,
         queue: CallQueue,
+        planner: CallPlanner,
         deadline_s: float,
     ) -> None:
         self.engine, self.queue, self.deadline_s = engine, queue, deadline_s
         self.revoked: RunError | None = None
         self._context, self._layout, self._base, self._board = context, layout, base, board
-        self._rank = members.index(context.rank)
-        self.ring = _native.Sequencer(
+        self._rank, self._planner = members.index(context.rank), planner
+        self.sequencer = _native.Sequencer(
             ranks=len(members),
             epoch=1,  # doorbells start at 0: nothing is published yet
-            tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other rings notice, too
+            tag=crc_hqx(repr(layout).encode(), 0),  # so that ranks with other layouts notice
             idle_ns=LOOK_NS,
             spins=engine.spins if isinstance(engine, NativeEngine) else 0,
             pending=queue.pending,
-            resume=self._resume,
-            turn=self._turn,
+            hooks=self,
         )
+        self.cache = _native.DispatchCache(self.sequencer, planner.heap.memory)
         # Rings never overlap, so where one begins is a name that all members agree on.
         self._watch = PeerMonitor(context, board, base // ARENA_ALIGN_BYTES, members, deadline_s)
+
+    def prepare(self, asked: CallArguments) -> Operation:
+        """A collective that is checked and planned, as an operation. Raises as check_usable and the planner do."""
+        self.check_usable()
+        return self.operation(self._planner.collective(asked), asked.out)
 
     def operation(self, planned: Planned, result: Array | None) -> Operation:
         """The planned call as an operation: in C where the engine is, and where there are no kernels of Python's."""
         if isinstance(self.engine, NativeEngine) and planned.call.gemm is None:
-            program = self.engine.program(self._running(planned, self.ring.epoch, self.ring.tag))
+            program = self.engine.program(self._running(planned, self.sequencer.epoch, self.sequencer.tag))
             return _native.Operation(
-                self.ring, program, planned.rounds, planned.digest, planned, result, *planned.buffers
+                self.sequencer, program, planned.rounds, planned.digest, planned, result, *planned.buffers
             )
-        return Stepped(planned, result, self._turn, self._step)
+        return Stepped(planned, result, self.run_in_turn, self._step)
 
     def start(self, operation: Operation) -> Handle[Array | None]:
         """Run an operation when its turn comes, in a thread of its own."""
@@ -84,24 +91,41 @@ class CallRunner:
     def give_up(self, error: RunError) -> None:
         """Revoke the communicator, and tell the peers why."""
         self.revoked = self.revoked or error
-        self.close_ring()
+        self.close()
         revocation.publish(self._board, self._context.session, self._rank, error)
 
-    def close_ring(self) -> None:
+    def close(self) -> None:
         """From now on every call asks Python first, which refuses it; one under way finds out when it waits."""
-        self.ring.revoked = 1
+        self.sequencer.revoked = 1
 
-    # --- what C asks ------------------------------------------------------------------------------------------
+    # --- hooks of C: CallHooks has their contracts ------------------------------------------------------------
 
-    def _turn(self, operation: Operation) -> Array | None:
+    def slow_path(
+        self,
+        collective: str,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        root: int,
+        variant: str | Recipe,
+        async_op: bool,
+    ) -> Outcome:
+        """Plan a collective, remember it for calls like it, and run it."""
+        operation = self.prepare(CallArguments(collective, x, out, op, root, variant))
+        # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
+        if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
+            self.cache.remember(operation, collective, x, out, op, root, variant)
+        return self.start(operation) if async_op else operation()
+
+    def run_in_turn(self, operation: Operation) -> Array | None:
         """Run an operation after this rank's calls that are under way."""
         self.check_usable()
         return self.queue.call(partial(self._run, operation))
 
-    def _resume(
+    def resume(
         self, planned: Planned, epoch: int, tag: int, program: _native.Program, status: int, found: Obstacles
     ) -> None:
-        """The rest of a call that C began, and that did not end at once."""
+        """Finish a call that C began and that did not end at once."""
         assert isinstance(self.engine, NativeEngine)
         with self._revoking(planned, epoch, tag) as running:
             self.engine.finish(
@@ -122,7 +146,7 @@ class CallRunner:
 
     def _step(self, planned: Planned) -> None:
         """A whole call by an engine that is no more than `Engine`."""
-        epoch, tag = self.ring.begin(planned.rounds, planned.digest)
+        epoch, tag = self.sequencer.begin(planned.rounds, planned.digest)
         with self._revoking(planned, epoch, tag) as running:
             buffers = list(planned.buffers)
             self.engine.run(running, buffers, deadline_s=self.deadline_s, watch=self._watch)
@@ -131,7 +155,7 @@ class CallRunner:
     def _revoking(self, planned: Planned, epoch: int, tag: int) -> Iterator[Running]:
         """After an error nothing more can be called: what was sent cannot be called back."""
         running = self._running(planned, epoch, tag)
-        self._watch.begin(self.ring.calls)
+        self._watch.begin(self.sequencer.calls)
         try:
             yield running
         except BaseException as error:  # also Ctrl-C

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from cxlemu import _native
 from cxlemu.compiled import check_compiled
+from cxlemu.engines.call_hooks import Obstacles
 from cxlemu.engines.pace import Pacer
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
@@ -52,9 +52,6 @@ DONE, IDLE, MISMATCH, KERNEL, LOCK_TIMEOUT, OUT_OF_MEMORY, STOPPED, DAMAGED, CLO
 LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
 SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
 PROGRAMS_KEPT = 256
-
-# (stream, at, doorbell, wanted, shows) of each stream that waits: struct obstacle
-Obstacles: TypeAlias = "list[tuple[int, int, int, int, int]]"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-/* DispatchCache finds the Operation for the arguments of an ordinary call. A call not seen before is Python's matter: slow_path. */
+/* A DispatchCache finds the Operation for the arguments of an ordinary call. Any other call takes the sequencer's slow_path. */
 #include "python.h"
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
-    PyObject *slow_path; /* slow_path(*arguments): an ordinary call, which may remember an operation */
+    Sequencer *sequencer;
     Py_buffer heap; /* calls depend on where in it their arrays lie, so those are never found here */
     entry entries[ENTRIES];
 } DispatchCache;
@@ -77,7 +77,7 @@ bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result) {
     entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
     if (!e->operation || e->collective != call[COLLECTIVE] || e->redop != call[REDOP] || e->root != call[ROOT] ||
         e->variant != call[VARIANT] || !same(&e->x, &a.x) || !same(&e->out, &a.out) || e->overlap != a.overlap ||
-        e->distance != a.distance || sequencer_is_closed(e->operation->ring))
+        e->distance != a.distance || sequencer_is_closed(self->sequencer))
         return false;
     Operation *operation = (Operation *)Py_NewRef(e->operation); /* should the entry go while it runs */
     *result = operation_run(operation, a.input, a.output, call[OUT]);
@@ -86,10 +86,13 @@ bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result) {
 }
 
 static PyObject *DispatchCache_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
-    const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *result;
-    if (count == ARGUMENTS && !names && dispatch_find(callable, args, &result)) return result;
-    return PyObject_Vectorcall(((DispatchCache *)callable)->slow_path, args, (size_t)count, names);
+    if (PyVectorcall_NARGS(nargsf) != ARGUMENTS || names) {
+        PyErr_Format(PyExc_TypeError, "a call has %d arguments, by position", ARGUMENTS);
+        return NULL;
+    }
+    if (dispatch_find(callable, args, &result)) return result;
+    return PyObject_Vectorcall(((DispatchCache *)callable)->sequencer->hooks[SLOW_PATH], args, ARGUMENTS, NULL);
 }
 
 static void forget(entry *e) {
@@ -112,6 +115,10 @@ static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *ar
     }
     Operation *operation = (Operation *)args[0];
     PyObject *const *call = args + 1;
+    if (operation->sequencer != self->sequencer) {
+        PyErr_SetString(PyExc_ValueError, "the operation is another communicator's");
+        return NULL;
+    }
     if (!look_at_arrays(&self->heap, call[X], call[OUT], &a)) Py_RETURN_FALSE;
     const int64_t *need = operation->program->p.buffer_bytes;
     if ((need[INPUT] && a.x.nbytes < need[INPUT]) || (need[OUTPUT] && a.out.nbytes < need[OUTPUT])) Py_RETURN_FALSE;
@@ -127,20 +134,20 @@ static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *ar
 }
 
 static int DispatchCache_init(DispatchCache *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"slow_path", "heap", NULL};
-    PyObject *slow_path;
+    static char *names[] = {"sequencer", "heap", NULL};
+    PyObject *sequencer;
     if (self->heap.obj) {
         PyErr_SetString(PyExc_RuntimeError, "a DispatchCache is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oy*", names, &slow_path, &self->heap)) return -1;
-    Py_XSETREF(self->slow_path, Py_NewRef(slow_path));
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y*", names, &sequencer_type, &sequencer, &self->heap)) return -1;
+    self->sequencer = (Sequencer *)Py_NewRef(sequencer);
     self->call = DispatchCache_call;
     return 0;
 }
 
 static int DispatchCache_traverse(DispatchCache *self, visitproc visit, void *arg) {
-    Py_VISIT(self->slow_path);
+    Py_VISIT(self->sequencer);
     for (int k = 0; k < ENTRIES; k++) {
         Py_VISIT(self->entries[k].operation);
         Py_VISIT(self->entries[k].variant);
@@ -149,7 +156,7 @@ static int DispatchCache_traverse(DispatchCache *self, visitproc visit, void *ar
 }
 
 static int DispatchCache_clear(DispatchCache *self) {
-    Py_CLEAR(self->slow_path);
+    Py_CLEAR(self->sequencer);
     for (int k = 0; k < ENTRIES; k++) forget(&self->entries[k]);
     return 0;
 }

@@ -12,38 +12,39 @@ static PyObject *refuse(const char *why) {
 
 /* The arguments were checked: the buffers are as long as the plan says. */
 PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result) {
-    Sequencer *ring = self->ring;
+    Sequencer *sequencer = self->sequencer;
     program *p = &self->program->p;
-    if (ring->busy || self->program->state == BUSY) return refuse("this communicator is in a call in another thread");
+    if (sequencer->busy || self->program->state == BUSY)
+        return refuse("this communicator is in a call in another thread");
     int64_t epoch;
     uint16_t tag;
-    sequencer_begin(ring, self->rounds, self->digest, &epoch, &tag);
+    sequencer_begin(sequencer, self->rounds, self->digest, &epoch, &tag);
     p->buffers[INPUT] = input, p->buffers[OUTPUT] = output, p->buffers[SCRATCH] = self->views[SCRATCH].buf;
-    p->done_seen = p->through ? NULL : ring->done_seen; /* an emulated cache sees every look */
+    p->done_seen = p->through ? NULL : sequencer->done_seen; /* an emulated cache sees every look */
     program_begin(p, epoch, tag);
     obstacle found[MAX_STREAMS];
     int waiting = 0;
     enum status status;
-    ring->busy = true, self->program->state = BUSY;
+    sequencer->busy = true, self->program->state = BUSY;
     /* A small call whose peers are in step is over sooner than other threads could begin. */
     status = IDLE;
     if (p->work_bytes <= SMALL_WORK_BYTES && !p->through && !p->pacing)
-        status = program_run(p, 0, ring->spins ? LOOKS_IN_STEP : 0, found, &waiting);
+        status = program_run(p, 0, sequencer->spins ? LOOKS_IN_STEP : 0, found, &waiting);
     if (status == IDLE) {
         Py_BEGIN_ALLOW_THREADS
-        status = program_run(p, ring->idle_ns, ring->spins, found, &waiting);
+        status = program_run(p, sequencer->idle_ns, sequencer->spins, found, &waiting);
         Py_END_ALLOW_THREADS
     }
     self->program->state = status == DONE ? READY : STARTED;
     if (status != DONE) {
         PyObject *list = program_obstacle_list(found, waiting), *finished = NULL;
         if (list)
-            finished = PyObject_CallFunction(ring->resume, "OLIOiN", self->cookie, (long long)epoch, (unsigned int)tag,
-                                             (PyObject *)self->program, (int)status, list);
+            finished = PyObject_CallFunction(sequencer->hooks[RESUME], "OLIOiN", self->cookie, (long long)epoch,
+                                             (unsigned int)tag, (PyObject *)self->program, (int)status, list);
         Py_XDECREF(finished);
         if (!finished) result = NULL;
     }
-    ring->busy = false;
+    sequencer->busy = false;
     return Py_XNewRef(result);
 }
 
@@ -58,27 +59,27 @@ static PyObject *Operation_call(PyObject *callable, PyObject *const *args, size_
         PyErr_SetString(PyExc_TypeError, "an operation is called without arguments: they were given when it was made");
         return NULL;
     }
-    if (sequencer_is_closed(self->ring)) return PyObject_CallOneArg(self->ring->turn, callable);
+    if (sequencer_is_closed(self->sequencer)) return PyObject_CallOneArg(self->sequencer->hooks[RUN_IN_TURN], callable);
     return Operation_run(self, NULL);
 }
 
 static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"ring",   "program", "rounds", "digest",  "cookie",
-                            "result", "input",   "output", "scratch", NULL};
-    PyObject *ring, *prog, *cookie, *result, *buffers[CALL_BUFFERS];
-    if (self->ring) {
+    static char *names[] = {"sequencer", "program", "rounds", "digest",  "cookie",
+                            "result",    "input",   "output", "scratch", NULL};
+    PyObject *sequencer, *prog, *cookie, *result, *buffers[CALL_BUFFERS];
+    if (self->sequencer) {
         PyErr_SetString(PyExc_RuntimeError, "an Operation is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LHOOOOO", names, &sequencer_type, &ring, &program_type, &prog,
-                                     &self->rounds, &self->digest, &cookie, &result, &buffers[INPUT], &buffers[OUTPUT],
-                                     &buffers[SCRATCH]))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LHOOOOO", names, &sequencer_type, &sequencer, &program_type,
+                                     &prog, &self->rounds, &self->digest, &cookie, &result, &buffers[INPUT],
+                                     &buffers[OUTPUT], &buffers[SCRATCH]))
         return -1;
     const program *p = &((Program *)prog)->p;
     if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS ||
-        p->ranks != ((Sequencer *)ring)->ranks) {
+        p->ranks != ((Sequencer *)sequencer)->ranks) {
         PyErr_SetString(PyExc_ValueError,
-                        "a call's program is of the ring's ranks, and has an input, an output and scratch memory");
+                        "a call's program is of the sequencer's ranks, and has an input, an output and scratch memory");
         return -1;
     }
     for (int k = 0; k < CALL_BUFFERS; k++) {
@@ -91,14 +92,14 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
             return -1;
         }
     }
-    self->ring = (Sequencer *)Py_NewRef(ring), self->program = (Program *)Py_NewRef(prog);
+    self->sequencer = (Sequencer *)Py_NewRef(sequencer), self->program = (Program *)Py_NewRef(prog);
     self->cookie = Py_NewRef(cookie), self->result = Py_NewRef(result);
     self->call = Operation_call;
     return 0;
 }
 
 static int Operation_traverse(Operation *self, visitproc visit, void *arg) {
-    Py_VISIT(self->ring);
+    Py_VISIT(self->sequencer);
     Py_VISIT(self->program);
     Py_VISIT(self->cookie);
     Py_VISIT(self->result);
@@ -115,13 +116,14 @@ static void Operation_dealloc(Operation *self) {
     PyObject_GC_UnTrack(self);
     Operation_clear(self);
     for (int k = 0; k < self->view_count; k++) PyBuffer_Release(&self->views[k]);
-    Py_XDECREF(self->ring);
+    Py_XDECREF(self->sequencer);
     Py_XDECREF(self->program);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef operation_methods[] = {
-    {"run", (PyCFunction)Operation_run, METH_NOARGS, "run(): call, though the ring is closed: its turn has come."},
+    {"run", (PyCFunction)Operation_run, METH_NOARGS,
+     "run(): call now, whatever is pending: the operation's turn has come."},
     {NULL, NULL, 0, NULL},
 };
 

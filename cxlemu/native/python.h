@@ -26,34 +26,36 @@ extern PyTypeObject program_type, sequencer_type, operation_type, dispatch_cache
 
 enum { INPUT, OUTPUT, SCRATCH, CALL_BUFFERS };
 
-/* What goes on across a communicator's calls. */
+/* The methods of a Sequencer's hooks, which C calls: their contracts are those of CallHooks in engines/call_hooks.py. */
+enum hook { SLOW_PATH, RESUME, RUN_IN_TURN, HOOKS };
+
+/* The order of a communicator's calls, and what Python does of them: see sequencer.c. */
 typedef struct {
-    PyObject_HEAD long long epoch, calls; /* of the next round; of calls begun */
-    unsigned int tag; /* of the calls so far */
+    PyObject_HEAD long long epoch, calls; /* epoch: of the next round; calls: begun so far */
+    unsigned int tag; /* of all calls so far */
     int revoked;
-    bool busy;
+    bool busy; /* a call runs, in this thread or another */
     long long idle_ns, spins;
-    int64_t *done_seen; /* of each rank */
+    int64_t *done_seen; /* [rank]: what its done doorbell showed last */
     int ranks;
-    Py_buffer pending; /* a byte, not 0: calls are to go by way of turn */
-    PyObject *resume; /* resume(cookie, epoch, tag, program, status, obstacles): finish what does not end at once */
-    PyObject *turn; /* turn(operation): the operation's result, when its turn has come */
+    Py_buffer pending; /* a byte: not 0 while an asynchronous call may be ahead */
+    PyObject *hooks[HOOKS]; /* bound methods */
 } Sequencer;
 
 /* A call that is ready to run again and again, on the arrays it was made with. */
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
-    Sequencer *ring;
+    Sequencer *sequencer;
     Program *program;
     long long rounds;
     unsigned short digest;
-    PyObject *cookie; /* what resume gets: whose call this is */
+    PyObject *cookie; /* given to resume: whose call this is */
     PyObject *result; /* what a call returns */
     Py_buffer views[CALL_BUFFERS]; /* held as long as the operation lives */
     int view_count;
 } Operation;
 
-/* Whether calls are to go by way of turn. */
+/* Whether a call has to ask Python first: the communicator is revoked, or an asynchronous call may be ahead. */
 static inline bool sequencer_is_closed(const Sequencer *self) {
     return self->revoked || *(const volatile char *)self->pending.buf;
 }

@@ -1,5 +1,29 @@
-/* A Sequencer counts a communicator's rounds and calls. What is rare (waiting for long, errors, calls whose turn has not come)
- * is left to Python: resume and turn are its functions. */
+/* A Sequencer numbers a communicator's rounds and calls, and knows the Python object that does what C leaves to it. That
+ * object, the hooks, has three methods. This is the way of a call:
+ *
+ *     comm.all_reduce(x)                     op = comm.persistent.all_reduce(x); op()
+ *             |                                              |
+ *        a like call is in the DispatchCache,           not closed?
+ *        and the sequencer is not closed?                |       |
+ *          |                |                           yes      no
+ *         yes               no                           |       |
+ *          |                |                            |   run_in_turn(operation): waits for calls ahead, or raises
+ *          |       slow_path(arguments): plans           |       |
+ *          |       an operation and calls it             |   operation.run()
+ *          |                '--------> op()              |       |
+ *          '-----------------------+---------------------'-------'
+ *                                  v
+ *         begun: the sequencer gives an epoch and a tag, the program starts
+ *                                  v
+ *         running, without the GIL ----- it ends -----------------------> done: the call's result
+ *                                  |                                        ^
+ *         idle for idle_ns, at a kernel, or an error                        |
+ *                                  v                                        |
+ *         resume(cookie, epoch, tag, program, status, obstacles) -- returns-'
+ *                                  |
+ *                                  '-- raises: the error is the call's, and the communicator is revoked
+ *
+ * Closed is a sequencer whose communicator is revoked, or with an asynchronous call ahead (`pending`). */
 #include "python.h"
 
 #include <structmember.h>
@@ -7,14 +31,15 @@
 enum { TAG_FACTOR = 40503 }; /* odd: after equal calls, tags that differed differ still */
 
 static int Sequencer_init(Sequencer *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "pending", "resume", "turn", NULL};
-    PyObject *resume, *turn;
+    static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "pending", "hooks", NULL};
+    static const char *const methods[HOOKS] = {"slow_path", "resume", "run_in_turn"};
+    PyObject *hooks;
     if (self->pending.obj) {
         PyErr_SetString(PyExc_RuntimeError, "a Sequencer is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*OO", names, &self->ranks, &self->epoch, &self->tag,
-                                     &self->idle_ns, &self->spins, &self->pending, &resume, &turn))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*O", names, &self->ranks, &self->epoch, &self->tag,
+                                     &self->idle_ns, &self->spins, &self->pending, &hooks))
         return -1;
     if (self->pending.len != 1 || self->ranks < 1) {
         PyErr_SetString(PyExc_ValueError, "pending is one byte, and a communicator has a rank");
@@ -24,20 +49,18 @@ static int Sequencer_init(Sequencer *self, PyObject *args, PyObject *kwargs) {
         PyErr_NoMemory();
         return -1;
     }
-    Py_XSETREF(self->resume, Py_NewRef(resume));
-    Py_XSETREF(self->turn, Py_NewRef(turn));
+    for (int k = 0; k < HOOKS; k++)
+        if (!(self->hooks[k] = PyObject_GetAttrString(hooks, methods[k]))) return -1;
     return 0;
 }
 
 static int Sequencer_traverse(Sequencer *self, visitproc visit, void *arg) {
-    Py_VISIT(self->resume);
-    Py_VISIT(self->turn);
+    for (int k = 0; k < HOOKS; k++) Py_VISIT(self->hooks[k]);
     return 0;
 }
 
 static int Sequencer_clear(Sequencer *self) {
-    Py_CLEAR(self->resume);
-    Py_CLEAR(self->turn);
+    for (int k = 0; k < HOOKS; k++) Py_CLEAR(self->hooks[k]);
     return 0;
 }
 
@@ -78,13 +101,14 @@ static PyMemberDef sequencer_members[] = {
     {"calls", T_LONGLONG, offsetof(Sequencer, calls), READONLY, "begun so far"},
     {"tag", T_UINT, offsetof(Sequencer, tag), READONLY, "of the calls so far"},
     {"spins", T_LONGLONG, offsetof(Sequencer, spins), 0, "looks at doorbells before the core is given away"},
-    {"revoked", T_INT, offsetof(Sequencer, revoked), 0, "not 0: every call goes by way of turn, which refuses it"},
+    {"revoked", T_INT, offsetof(Sequencer, revoked), 0,
+     "not 0: every call asks run_in_turn or slow_path, which refuse it"},
     {NULL, 0, 0, 0, NULL},
 };
 
 PyTypeObject sequencer_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Sequencer",
-    .tp_doc = "What goes on across a communicator's calls: its rounds, and a tag of what was called.",
+    .tp_doc = "The order of a communicator's calls: their epochs, and a tag of all that was called.",
     .tp_basicsize = sizeof(Sequencer),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
