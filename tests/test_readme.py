@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from cxlemu.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 # The two install commands, the deep tier and the virtual machines are run by .ci/run, in a fresh virtual environment.
-IN_CI = re.findall(r"<!-- command: \w+ -->\s*```sh\n.+?```", README, re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "".join(page.read_text() for page in PAGES)
-_EACH = re.findall(r"```sh\n(.+?)```", TEXT, re.DOTALL)
-BLOCKS = list(dict.fromkeys(block for block in _EACH if "venv" not in block))
+IN_CI = re.findall(r"<!-- command: (\w+) -->\s*```sh\n.+?```", TEXT, re.DOTALL)
+_EACH = [(page, block) for page in PAGES for block in re.findall(r"```sh\n(.+?)```", page.read_text(), re.DOTALL)]
+BLOCKS = list({block: (page.name, block) for page, block in _EACH if "venv" not in block}.values())
 # Each takes seconds to start; that every command does what it should is for other tests of the fast tier.
 IN_FAST_TIER = ("python examples/quickstart.py", "cxlemu plan list", "cxlemu pool list")
 FILES = re.findall(r"<!-- file: (\S+) -->\s*```(?:python|yaml)\n(.*?)```", TEXT, re.DOTALL)
@@ -33,31 +38,32 @@ MPI_ENVIRONMENT = {
 
 
 def test_the_readme_has_what_this_test_looks_for() -> None:
-    assert len(IN_CI) == 4
-    assert len(BLOCKS) >= 6
+    assert sorted(IN_CI) == ["dax_vm", "deep", "run", "test"]
+    assert len(BLOCKS) >= 30
     shown = (
-        "quickstart.py",
-        "survive.py",
-        "zero_copy.py",
-        "fused.py",
-        "my_all_reduce.py",
-        "handover.yaml",
-        "protocols/early_ready.py",
-    )
-    later = (
-        "test_my_all_reduce.py",
         "algorithms/ring_all_gather.py",
         "fabric.yaml",
-        "tenants.py",
-        "two_tenants.py",
+        "fused.py",
+        "handover.yaml",
+        "my_all_reduce.py",
         "per_host.py",
+        "protocols/early_ready.py",
+        "quickstart.py",
+        "survive.py",
+        "tenants.py",
+        "test_my_all_reduce.py",
+        "two_tenants.py",
+        "zero_copy.py",
     )
-    assert [name for name, _ in FILES] == [f"examples/{name}" for name in (*shown, *later)]
+    assert sorted(name for name, _ in FILES) == [f"examples/{name}" for name in shown]
+    assert 100 <= README.count("\n") <= 150
 
 
 @pytest.mark.deep(rows=lambda block: not block.startswith(IN_FAST_TIER))
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:60])
-def test_commands_run(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "block"), BLOCKS, ids=[f"{page}: {block.splitlines()[-1][:60]}" for page, block in BLOCKS]
+)
+def test_commands_run(page: str, block: str, tmp_path: Path) -> None:
     if "mpirun" in block and shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -66,7 +72,34 @@ def test_commands_run(block: str, tmp_path: Path) -> None:
         done = subprocess.run(
             command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        expected = re.search(r"  # .*exit code (\d)$", command)
+        assert done.returncode == int(expected[1] if expected else 0), f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_is_shown_can_be_run(page: Path) -> None:
+    """Commands stand in blocks that the test above runs; Python that is no file is at least Python."""
+    blocks = re.findall(r"(?m)^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL)
+    for language, text in blocks:
+        assert language in ("", "sh", "python", "yaml", "mermaid")
+        assert language != "" or not re.search(r"(?m)^(\$ )?(cxlemu|python) ", text), text
+        if language == "python":
+            ast.parse(text)
+    assert not re.search(r"(?m)^ {4}(cxlemu|python) ", page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_flags_in_sentences_exist(page: Path) -> None:
+    for span in re.findall(r"`(cxlemu [^`]+)`", page.read_text()):
+        command, words = main, shlex.split(span)[1:]
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            found = command.get_command(click.Context(command), words[0])
+            if found is None:
+                break  # simulate and reproduce take collectives
+            command, words = found, words[1:]
+        assert command is not main or words[0].startswith("-"), span
+        known = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help", "-V"}
+        assert {word for word in words if re.fullmatch(r"--[a-z-]+|-[a-z]", word)} <= known, span
 
 
 @pytest.mark.parametrize(("name", "text"), FILES, ids=[name for name, _ in FILES])
@@ -76,7 +109,10 @@ def test_files_shown_are_the_files(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", page.read_text()):
+    text = page.read_text()
+    for picture in re.findall(r'src="([^"]+)"', text):
+        assert (page.parent / picture).exists(), picture
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", text):
         if "://" in target:
             continue
         other = page.parent / target if target else page
@@ -90,12 +126,19 @@ def _headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_published_figures_are_those_of_the_page_about_them() -> None:
+def test_the_index_lists_all_pages_and_pages_show_all_pictures() -> None:
+    index = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text())
+    assert sorted({*index, "index.md"}) == sorted(page.name for page in PAGES[1:])
+    shown = re.findall(r"images/([\w-]+\.(?:svg|png))", TEXT)
+    assert set(shown) == {picture.name for picture in (ROOT / "docs" / "images").iterdir()}
+
+
+def test_published_figures_at_the_top_are_those_of_the_tables_below() -> None:
     """The tables there are compared with what the commands print: see test_reproduce.py and test_scalepool.py."""
     page = (ROOT / "docs" / "published.md").read_text()
     rows = re.findall(r"(?m)^\| (\w[\w-]*) \| ([\d.]+) \| ([\d.]+) \|", page)
     all_of = {name: (published, ours) for name, published, ours in rows}
-    table = re.search(r"\| speedups of .*?\n\n", README, re.DOTALL)
+    table = re.search(r"\| speedups of .*?\n\n", page, re.DOTALL)
     assert table
     seen = 0
     for line in table[0].strip().splitlines()[2:]:
@@ -104,6 +147,6 @@ def test_published_figures_are_those_of_the_page_about_them() -> None:
         if names:
             assert [all_of[name] for name in names] == list(zip(published.split(", "), ours.split(", "), strict=True))
         else:
-            assert f" | {published} | {ours} | " in page, what
+            assert f" | {published} | {ours} | " in page.replace(table[0], ""), what
         seen += len(names)
     assert seen == len(all_of)

@@ -365,7 +365,7 @@ def test_collectives_are_simulated_as_before() -> None:
 
 
 def test_the_docs_have_what_the_command_prints() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "modelled.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     its = [train(LLAMA, Parallelism.parse("fsdp", 3), Machine(H100, Modelled(its))) for its in (TITAN, INFINIBAND)]
     rows = {
         "forward, backward, optimizer": ("forward", "backward", "optimizer"),
