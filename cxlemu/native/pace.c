@@ -64,9 +64,37 @@ static rung *rung_at(const program *p, place at) {
     return &its->rung[at.card * its->card_lines + at.offset / LINE_BYTES];
 }
 
-/* Where is noted when a rank's done doorbell came to show an epoch. */
-static _Atomic int64_t *done_at(const program *p, int32_t rank, int64_t epoch) {
-    return &rung_at(p, doorbell_place(p, rank * p->doorbells_per_rank, epoch))->done_ns;
+/* How many rings of a done doorbell are remembered: two numbers for each, beside its rank's published doorbells of all slots.
+ * A rank that reads nothing rings once a call, and calls that another rank has not begun to wait for are at most as many as
+ * two rings of slots. */
+static int64_t notes_of(const program *p) { return later((int64_t)p->slots * p->doorbells_per_rank / 2, 1); }
+
+enum field { EPOCH, SHOWN_NS };
+
+/* Where the ring of that number is noted. Where there is one place alone, the later field stays. */
+static _Atomic int64_t *note_at(const program *p, int32_t rank, int64_t number, enum field field) {
+    const int64_t last = (int64_t)p->slots * p->doorbells_per_rank - 1, wanted = number % notes_of(p) * 2 + field;
+    const int64_t at = wanted < last ? wanted : last;
+    const int32_t doorbell = rank * p->doorbells_per_rank + (int32_t)(at / p->slots);
+    return &rung_at(p, doorbell_place(p, doorbell, at % p->slots))->note;
+}
+
+static int64_t noted(const program *p, int32_t rank, int64_t number, enum field field) {
+    return atomic_load_explicit(note_at(p, rank, number, field), memory_order_relaxed);
+}
+
+/* When a rank's done doorbell came to show this epoch or a later one. */
+static int64_t done_ns(const program *p, int32_t doorbell, int32_t rank, int64_t epoch) {
+    const int64_t rings = atomic_load_explicit(&rung_at(p, doorbell_place(p, doorbell, epoch))->ns,
+                                               memory_order_relaxed);
+    const int64_t oldest = later(rings - notes_of(p), 0);
+    int64_t shown = 0;
+    for (int64_t k = rings, its = INT64_MAX, next; k-- > oldest && (next = noted(p, rank, k, EPOCH)) >= epoch;
+         its = next) {
+        if (next >= its) break; /* rung in another communicator, which had the same lines */
+        shown = noted(p, rank, k, SHOWN_NS);
+    }
+    return shown;
 }
 
 static void ring(program *p, int32_t s, const record *r) {
@@ -78,10 +106,11 @@ static void ring(program *p, int32_t s, const record *r) {
     const int64_t shown = shown_after_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
     if (rank < 0) atomic_store_explicit(&rung_at(p, at)->ns, shown, memory_order_relaxed);
     else {
-        _Atomic int64_t *newest = &rung_at(p, at)->ns;
-        int64_t each = later(atomic_load_explicit(newest, memory_order_relaxed), epoch - p->slots);
-        while (++each <= epoch) atomic_store_explicit(done_at(p, rank, each), shown, memory_order_relaxed);
-        atomic_store_explicit(newest, epoch, memory_order_relaxed);
+        _Atomic int64_t *rings = &rung_at(p, at)->ns;
+        const int64_t number = atomic_load_explicit(rings, memory_order_relaxed);
+        atomic_store_explicit(note_at(p, rank, number, EPOCH), epoch, memory_order_relaxed);
+        atomic_store_explicit(note_at(p, rank, number, SHOWN_NS), shown, memory_order_relaxed);
+        atomic_store_explicit(rings, number + 1, memory_order_release);
     }
     atomic_thread_fence(memory_order_release); /* noted before it is rung */
     stream->now = rung_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
@@ -90,8 +119,8 @@ static void ring(program *p, int32_t s, const record *r) {
 static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {
     const int32_t rank = doorbell - published_count(p);
     if (epoch <= 0) return 0; /* before the communicator's first round */
-    return atomic_load_explicit(
-        rank < 0 ? &rung_at(p, doorbell_place(p, doorbell, epoch))->ns : done_at(p, rank, epoch), memory_order_relaxed);
+    if (rank >= 0) return done_ns(p, doorbell, rank, epoch);
+    return atomic_load_explicit(&rung_at(p, doorbell_place(p, doorbell, epoch))->ns, memory_order_relaxed);
 }
 
 void pace_observe(program *p, int32_t s, const record *r) {

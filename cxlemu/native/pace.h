@@ -21,10 +21,10 @@ typedef struct {
     int64_t resource_count;
 } clocks;
 
-/* Beside a published doorbell: when it came to show its epoch, and when the done doorbell of a rank, whose first published
- * doorbell this is, came to show that epoch. Beside a done doorbell: the newest epoch it was rung with. */
+/* Beside a published doorbell: when it came to show its epoch, and a number about a ring of its rank's done doorbell, which
+ * may be rung again before others have seen that. Beside a done doorbell: how often it was rung. */
 typedef struct {
-    _Atomic int64_t ns, done_ns;
+    _Atomic int64_t ns, note;
 } rung;
 
 typedef struct pacer {
