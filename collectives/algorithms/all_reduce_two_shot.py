@@ -11,9 +11,8 @@ Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, 
 
 import numpy as np
 
-from collectives.builder import Builder, Chunk
+from collectives.builder import Builder, Chunk, Ints
 from collectives.builder.recipes import algorithm
-from collectives.builder.record_rows import Ints
 from cxlemu.memory.protocol import LINE_BYTES
 
 

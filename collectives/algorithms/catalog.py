@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from collectives.algorithms import SHIPPED
-from collectives.algorithms.hierarchical import HIERARCHICAL
+from collectives.algorithms.hierarchical import PAGES
 from collectives.algorithms.hierarchical.levels import Levels
 from collectives.algorithms.nccl import RECIPES as NCCL
-from collectives.algorithms.nccl import Sends
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
 from collectives.contracts import buffers, contract_of
@@ -25,17 +24,15 @@ BLOCK_BYTES_MAX = 1 << 40
 
 # Ours, and NCCL's, which no choice of ours takes.
 _RECIPES = {
-    (recipe.collective, recipe.name): recipe
-    for function in (*SHIPPED, *HIERARCHICAL)
-    for recipe in recipes_of(function)
+    (recipe.collective, recipe.name): recipe for function in (*SHIPPED, *PAGES) for recipe in recipes_of(function)
 }
 SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *NCCL)) | {"auto", "every"}
 
 
 def variants(collective: str, *, clusters: bool = False) -> list[str]:
     """The variants that a collective can be run in; some take ranks that come in ``clusters``."""
-    found = [(name, its.spec) for (c, name), its in _RECIPES.items() if c == collective]
-    return [name for name, spec in found if clusters or not spec.takes_clusters]
+    found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
+    return [its.name for its in found if clusters or not its.takes_clusters]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
@@ -83,9 +80,12 @@ def load_algorithm(spec: str) -> Recipe:
     if is_plan(spec):
         plan = load_plan(spec)
         call = plan.call
-        variant = replace(ALL, name=call.algorithm, zero_copy=call.heap is not None, takes_clusters=call.cluster > 1)
+        variant = replace(ALL, name=call.algorithm, zero_copy=call.heap is not None)
+        kind = Levels if call.cluster > 1 else Builder
         order = call.fold_order
-        return Recipe(call.collective, call.algorithm, _cannot_build, variant, order, source=spec, plan=plan)
+        return Recipe(
+            call.collective, call.algorithm, _cannot_build, variant, order, source=spec, plan=plan, builder=kind
+        )
     function, file, name = userfile.load(spec, "--algorithm")
     found = own_recipe(function, name, spec)
     if found is None:
@@ -128,15 +128,14 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     if recipe.spec.zero_copy and call.heap is None:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.heap.empty")
 
-    if recipe.spec.takes_clusters and not 1 < call.cluster < call.ranks:
+    if recipe.takes_clusters and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
             f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
             f"each of two or more hosts"
         )
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
-        kind = Levels if recipe.spec.takes_clusters else Sends if recipe.spec.slice_bytes else Builder
-        builder = kind(call, layout, recipe.spec, rank, foreign=bool(recipe.source))
+        builder = recipe.builder(call, layout, recipe.spec, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), call.nbytes)
         elif recipe.source:

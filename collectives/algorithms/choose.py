@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, TwoLevelEstimate
-from collectives.builder import HIERARCHICAL
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.plan import DTYPES
@@ -55,7 +55,7 @@ def choose(
         levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
         if levels_ns < flat_ns:
             return Choice(
-                HIERARCHICAL.name,
+                HIERARCHICAL,
                 f"{size} on clusters of {ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
                 f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures",
             )

@@ -1,24 +1,27 @@
 """What an algorithm is written with: a Builder, whose words become one rank's part of a plan (words.py lists them).
 
-Each module is a layer, which adds one thing to those before it:
+    variant      what a variant declares: chunks, streams, where its payload travels
+    part         one rank's streams of instructions, their events, and scratch memory
+    slots        where in a slot the ranks' blocks lie, and how they travel through it
+    carriers     other ways: in doorbells' lines, from the heap, with checksums
+    rounds       blocks are cut into what fits a slot, and slots are used again
+    folds        folding all peers' blocks, or one peer's
+    words        the words of a Builder: publish, retrieve, signal, wait, copy
+    misuse       sentences about what users' own algorithms get wrong
+    recipes      what turns a function into an algorithm
 
-    style -> part -> areas -> rounds -> signals -> transfers -> columns -> folds -> partners -> words
-
-streams of instructions and their events, where blocks lie, rounds and slots, doorbells alone, publishing and
-retrieving, the same for many peers at once, folding all peers' blocks, folding one peer's. `misuse` tells users what
-they got wrong. Builders for two levels, for inboxes and for products add their words to a Builder's.
+Builders for two levels, for inboxes and for products add their words to a Builder's.
 """
 
-from collectives.builder.areas import Areas, Chunk
-from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event
-from collectives.builder.variant import AGGREGATE, ALL, HIERARCHICAL, LINE, NAIVE, VARIANTS, ZERO_COPY, VariantSpec
+from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event, Ints
+from collectives.builder.slots import Areas, Chunk
+from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
 
 __all__ = [
     "AGGREGATE",
     "ALL",
     "DONE_GROUP",
-    "HIERARCHICAL",
     "INPUT",
     "LINE",
     "NAIVE",
@@ -30,5 +33,6 @@ __all__ = [
     "Builder",
     "Chunk",
     "Event",
+    "Ints",
     "VariantSpec",
 ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives import contracts
-from collectives.builder.record_rows import Ints, concatenated
 from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
@@ -30,12 +31,17 @@ from cxlemu.plan import (
     RedOp,
     Region,
     Stream,
+    encode,
 )
-from cxlemu.plan.instructions import Records
+from cxlemu.plan.instructions import RECORD_DTYPE, Records
 from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
+
+Ints: TypeAlias = NDArray[np.int64]
+
+WHOLE = np.dtype((np.void, RECORD_DTYPE.itemsize))  # NumPy copies structures field by field, and bytes at once
 
 
 class Event(NamedTuple):
@@ -49,6 +55,9 @@ class Event(NamedTuple):
 @dataclass
 class Part:
     """``nbytes`` is the call's block size; offsets are in bytes."""
+
+    takes_clusters: ClassVar[bool] = False  # words for two levels, inside clusters of ranks and across them
+    carries_checksums: ClassVar[bool] = True  # what its words send can be checked
 
     call: Call
     layout: Layout
@@ -160,6 +169,24 @@ class Part:
             items.insert(at, Instruction(Op.RECORD, arg=number))
         return items
 
+    def _rows(self, stream: str, times: int, emit: Callable[[], None]) -> Records:
+        """What ``emit`` would add to the stream, this many times, to be filled in where they differ.
+
+        Instructions are tuples, which are pleasant to write and slow to make: a world of a thousand ranks needs ten
+        million. So a few are written once, and what differs from peer to peer is filled in as columns.
+        """
+        its = self._instructions(stream)
+        before = len(its)
+        emit()
+        rows = repeated([i for i in its[before:] if isinstance(i, Instruction)], times)
+        its[before:] = [rows]
+        return rows
+
+    def _knows_free(self, seq: int) -> None:
+        """A peer has stored to this round's slot, and so knew that all are done with the one before."""
+        name = self._stream_name("retrieve")
+        self._free[name] = max(self._free.get(name, -1), seq)
+
     # --- memory -----------------------------------------------------------------------------------------------
 
     def scratch(self, nbytes: int) -> Operand:
@@ -215,3 +242,25 @@ class Part:
         if item.size and item.flat[0]["op"] == Op.COMPUTE:
             item["arg"] = place[int(item.flat[0]["arg"])]
         return item
+
+
+def repeated(template: list[Instruction], times: int) -> Records:
+    """(times, len(template)) rows to fill in."""
+    return np.tile(encode(template).view(WHOLE), (times, 1)).view(RECORD_DTYPE)
+
+
+def concatenated(items: Iterable[Instruction | Records]) -> Records:
+    """Instructions, and records of any shape, in order."""
+    pieces: list[Records] = []
+    waiting: list[Instruction] = []
+    for item in items:
+        if isinstance(item, Instruction):
+            waiting.append(item)
+            continue
+        pieces += [encode(waiting).view(WHOLE)] if waiting else []
+        pieces.append(item.reshape(-1).view(WHOLE))
+        waiting = []
+    pieces += [encode(waiting).view(WHOLE)] if waiting or not pieces else []
+    records = (np.concatenate(pieces) if len(pieces) > 1 else pieces[0]).view(RECORD_DTYPE)
+    records.flags.writeable = False
+    return records

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from collectives.builder import ALL, HIERARCHICAL, VARIANTS, Builder, VariantSpec
+from collectives.builder import ALL, VARIANTS, Builder, VariantSpec
 from collectives.contracts import contract_of
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import FOLD_ORDERS, RANK_ORDER, Call, Plan
@@ -30,6 +30,12 @@ class Recipe:
     named: bool = False  # by @algorithm(name=...), not after its style or its function
     source: str = ""  # FILE.py:function or FILE.plan, for an algorithm that we do not ship
     plan: Plan | None = None  # of a file
+    builder: type[Builder] = Builder  # whose words the algorithm is written in
+
+    @property
+    def takes_clusters(self) -> bool:
+        """Whether it goes on two levels, inside clusters of ranks and across them."""
+        return self.builder.takes_clusters
 
     def makes(self, call: Call) -> bool:
         """Whether it is what this call names: a saved plan is one call's alone."""
@@ -43,14 +49,14 @@ def algorithm(
     *,
     variants: tuple[str, ...] | None = None,
     name: str = "",
-    levels: bool = False,
+    builder: type[Builder] | None = None,
     fold_order: str = RANK_ORDER,
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part with a Builder's words.
 
     By default it gives CCCL's variants naive, aggregate and all, and line and zero_copy. With ``name`` it is a variant
-    of that name, interleaved, chunked and overlapped, and besides the ``variants`` that are asked for. With ``levels``
-    it is the variant "hierarchical" alone, and written for a builder of two levels.
+    of that name, interleaved, chunked and overlapped, and besides the ``variants`` that are asked for. ``builder`` is
+    the class whose words the function uses, by default Builder: one with words of its own has a ``name``.
 
     ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
     result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
@@ -61,13 +67,21 @@ def algorithm(
     contract_of(collective)
     if fold_order not in FOLD_ORDERS:
         raise ArgumentError(f"there is no fold order {fold_order!r}: it is one of {', '.join(FOLD_ORDERS)}")
-    named = (HIERARCHICAL,) if levels else (replace(ALL, name=name),) if name else ()
+    named = (replace(ALL, name=name),) if name else (ALL,) if builder is not None else ()
     asked = variants if variants is not None else () if named else tuple(VARIANTS)
     specs = (*named, *(VARIANTS[variant] for variant in asked))
 
     def decorate(function: Callable[[AnyBuilder], None]) -> Callable[[AnyBuilder], None]:
         recipes = tuple(
-            Recipe(collective, spec.name, cast(Algorithm, function), spec, fold_order, named=spec.name == name)
+            Recipe(
+                collective,
+                spec.name,
+                cast(Algorithm, function),
+                spec,
+                fold_order,
+                named=spec.name == name,
+                builder=builder or Builder,
+            )
             for spec in specs
         )
         setattr(function, _ATTRIBUTE, recipes)
@@ -86,7 +100,7 @@ def with_checksums(recipe: Recipe) -> Recipe:
         raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
     if recipe.spec.in_lines:
         return recipe
-    if recipe.spec.takes_clusters or recipe.spec.slice_bytes:
+    if not recipe.builder.carries_checksums:
         raise ArgumentError(f"{recipe.name} carries no checksums: take another variant where links may lose writes")
     return replace(recipe, name=recipe.name + CHECKED, spec=replace(recipe.spec, checked=True))
 

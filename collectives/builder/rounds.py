@@ -7,25 +7,48 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from collectives.builder import misuse
-from collectives.builder.areas import Areas, Chunk, Placed
-from collectives.builder.part import DONE_GROUP, Event
+from collectives.builder.carriers import carrier_of
+from collectives.builder.part import DONE_GROUP, Event, Part
+from collectives.builder.slots import Areas, Chunk, Loop, Slots
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Frame, Group, Instruction, Kernel, Op, RankPart
+from cxlemu.plan import Frame, Group, Instruction, Op, RankPart
 from cxlemu.rounding import round_up
 
 ROUNDS_MAX = 1 << 16
 
 
 @dataclass
-class Rounds(Placed):
+class Rounds(Part):
     """Goes through rounds, and meets."""
 
+    carrier: Slots = field(init=False)
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
-    _read_in_place: bool = field(init=False, default=False)  # and nothing else tells that it was read
-    _answered: bool = field(init=False, default=False)
     _rang: bool = field(init=False, default=False)  # a doorbell for which perhaps nobody waits
     is_open: bool = field(init=False, default=False)  # a round is under way
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.carrier = self._new_carrier()
+
+    def _new_carrier(self) -> Slots:
+        return carrier_of(self.spec)(self)
+
+    @property
+    def areas(self) -> Areas:
+        """Where blocks lie in the loop that is under way, or in the last one."""
+        return self.carrier.areas
+
+    @property
+    def grain(self) -> int:
+        """Bytes that travel as one: parts of a chunk that are published by themselves begin at multiples of it."""
+        return self.carrier.grain
+
+    def _plan_areas(
+        self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
+    ) -> tuple[int, int, Areas]:
+        """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
+        return self.carrier.plan(Loop(nbytes, writers, blocks, spread, chunk_bytes, bells))
 
     def rounds(
         self,
@@ -43,17 +66,17 @@ class Rounds(Placed):
         ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
         or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N). ``answered``: everyone
         who reads a rank's blocks sends it what they became, and so need not say that they were read. ``chunk_bytes``:
-        chunks of that size, or smaller ones where a slot has no room, instead of as many as the style says. ``bells``:
-        so many doorbells a rank and chunk, instead of one for each block. Raises ArgumentError where a slot or the
-        doorbells do not suffice.
+        chunks of that size, or smaller ones where a slot has no room, instead of as many as the variant says.
+        ``bells``: this many doorbells per rank and chunk, instead of one for each block. Raises ArgumentError where a
+        slot or the doorbells do not suffice.
         """
         if self.foreign:
             misuse.check_loop(self, nbytes, writers, blocks, bells, spread)
         if nbytes == 0:
             return
         writers = list(range(self.ranks)) if writers is None else writers
-        piece, chunk_bytes, self._areas = self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes, bells)
-        self._answered = answered
+        piece, chunk_bytes, areas = self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes, bells)
+        self.carrier.areas, self.carrier.answered = areas, answered
         if nbytes > ROUNDS_MAX * piece:
             raise ArgumentError(
                 f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
@@ -61,7 +84,7 @@ class Rounds(Placed):
             )
         for start in range(0, nbytes, piece):
             seq, size = self._rounds, min(piece, nbytes - start)
-            step = chunk_bytes or round_up(-(-size // self._areas.doorbells_per_block), LINE_BYTES)
+            step = chunk_bytes or round_up(-(-size // areas.doorbells_per_block), LINE_BYTES)
             self._begin()
             chunks = [
                 Chunk(seq, number, start + at, min(step, size - at), number * round_up(step, LINE_BYTES))
@@ -71,9 +94,9 @@ class Rounds(Placed):
                 self.part(chunk, chunk.nbytes)
             yield chunks
             self._end(seq)
-        if self._read_in_place:  # the user may change it as soon as the call returns
+        if self.carrier.awaits_readers:  # the user may change it as soon as the call returns
             self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
-            self._read_in_place = False
+            self.carrier.awaits_readers = False
 
     @contextmanager
     def bells(self, count: int) -> Iterator[Chunk]:
@@ -83,8 +106,8 @@ class Rounds(Placed):
         """
         if self.foreign:
             misuse.check_loop(self, 0, None, count, 0, "ranges")
-        self._doorbells_of(count, "bells")
-        self._areas = Areas({}, 0, 1, bells=count)
+        self.carrier.doorbells_of(count, "bells")
+        self.carrier.areas = Areas({}, 0, 1, bells=count)
         self._begin()
         yield Chunk(self._rounds, 0, 0, 0, 0)
         self._end(self._rounds)
@@ -106,9 +129,8 @@ class Rounds(Placed):
         nbytes = min(nbytes, chunk.nbytes - at)
         if at:
             chunk = chunk._replace(offset=chunk.offset + at, slot_offset=chunk.slot_offset + at)
-        if self.spec.checked and nbytes:
-            for name in ("crc32c", "crc32c_check"):
-                self._kernels.setdefault(Kernel(name, (nbytes,)), len(self._kernels))
+        if nbytes:
+            self.carrier.prepare(nbytes)
         return chunk._replace(nbytes=nbytes)
 
     def meet(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """How words become instructions."""
+    """What a variant declares of how words become instructions; `carriers.carrier_of` says what that means."""
 
     name: str
     interleaved: bool = True  # blocks spread over cards; otherwise allocated one after another
@@ -15,9 +15,8 @@ class VariantSpec:
     overlap: bool = False  # publishing and retrieving are streams of their own
     in_lines: bool = False  # payload inside the doorbell's line, nothing in data slots
     zero_copy: bool = False  # the input is published where it lies in the heap
-    takes_clusters: bool = False  # inside clusters and across them (collectives/algorithms/hierarchical)
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
-    slice_bytes: int = 0  # not 0: ranks send each other slices of at most this size (collectives/algorithms/nccl)
+    slice_bytes: int = 0  # at most, where ranks send to each other (collectives/algorithms/nccl)
 
 
 NAIVE = VariantSpec("naive", interleaved=False)
@@ -25,5 +24,4 @@ AGGREGATE = VariantSpec("aggregate")
 ALL = VariantSpec("all", chunks=4, overlap=True)
 LINE = VariantSpec("line", in_lines=True)
 ZERO_COPY = VariantSpec("zero_copy", chunks=8, overlap=True, zero_copy=True)
-HIERARCHICAL = VariantSpec("hierarchical", chunks=4, overlap=True, takes_clusters=True)
 VARIANTS = {spec.name: spec for spec in (NAIVE, AGGREGATE, ALL, LINE, ZERO_COPY)}

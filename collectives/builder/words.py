@@ -33,16 +33,21 @@ were the same stores. It must not change while peers read it: a call returns whe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from collectives.builder import misuse
-from collectives.builder.part import Event
-from collectives.builder.partners import Partners
+from collectives.builder.folds import Folds
+from collectives.builder.part import Event, Ints
+from collectives.builder.slots import Chunk
+from cxlemu.errors import ArgumentError
 from cxlemu.plan import Op, Operand
 
 
 @dataclass
-class Builder(Partners):
+class Builder(Folds):
     """Builds one rank's part. ``nbytes`` is the call's block size; offsets are in bytes."""
 
     def copy(self, dst: Operand, src: Operand, nbytes: int, *, after: Event | None = None) -> Event:
@@ -57,3 +62,131 @@ class Builder(Partners):
         if nbytes and self._resolve(dst) != self._resolve(src):
             self._emit("retrieve", Op.COPY, dst=dst, a=src, nbytes=nbytes)
         return self._record("retrieve")
+
+    def publish(
+        self,
+        chunk: Chunk,
+        src: Operand | Sequence[Operand],
+        *,
+        block: int = 0,
+        bell: int | None = None,
+        overwritten: bool = False,
+        after: Event | None = None,
+    ) -> Event | None:
+        """Put a chunk of one of this rank's blocks, or of several from ``block`` on, where its peers find it.
+
+        ``src``: local memory, or a list of it, one for each block. ``bell``: which of the loop's ``bells`` says so; by
+        default the first block's own. ``after``: what has to happen first, as when a block is forwarded. Gives the
+        event after which ``src`` may be overwritten; with ``overwritten`` (the result will replace ``src``, if only in
+        place) None where this call is not in place. An empty chunk is only signalled.
+        """
+        sources = _several(src)
+        if self.foreign:
+            misuse.check_place(self, "publish", chunk, self.rank, block, len(sources), bell)
+            misuse.check_local(self, "publish", *sources)
+            misuse.check_event(self, "publish", after)
+        if self.carrier.reads_in_place and overwritten and self.call.in_place:
+            raise ArgumentError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
+        if self.carrier.takes_slot(block):
+            self._enter(chunk.seq, "publish", after)
+        self._order(after, "publish")
+        self.carrier.push("publish", chunk, sources, block, bell=bell)
+        return self._record() if self.call.in_place or not overwritten else None
+
+    def retrieve(
+        self,
+        dst: Operand | Sequence[Operand],
+        chunk: Chunk,
+        peer: int,
+        *,
+        block: int = 0,
+        bell: int | None = None,
+        after: Event | None = None,
+    ) -> Event:
+        """Get a chunk of one of a peer's blocks, or of several from ``block`` on, once ``bell`` says they are there.
+
+        ``dst``: local memory, or a list of it, one for each block. ``after``: what has to happen first. Gives the event
+        after which the bytes are there. Of an empty chunk only the signal is waited for.
+        """
+        targets = _several(dst)
+        if self.foreign:
+            misuse.check_peer(self, "retrieve", peer)
+            misuse.check_place(self, "retrieve", chunk, peer, block, len(targets), bell)
+            misuse.check_local(self, "retrieve", *targets)
+            misuse.check_event(self, "retrieve", after)
+        self._order(after)
+        self.carrier.take(targets, chunk, peer, block, bell)
+        return self._record("retrieve")
+
+    # --- for many peers at once: the same instructions as of one word for each, made as columns -------------------
+
+    def publish_each(self, chunk: Chunk, at: Ints, *, blocks: Ints, nbytes: Ints | None = None) -> None:
+        """``publish`` for many blocks, one after another: of the input from ``at`` on, ``nbytes`` of each (default: the
+        chunk's). Blocks of no bytes are left out.
+        """
+        sizes = np.full(len(blocks), chunk.nbytes) if nbytes is None else nbytes
+        at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
+        if not len(blocks):
+            return
+        if not self.carrier.in_columns:
+            for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
+                self.publish(self.part(chunk, size), self.input(start), block=block)
+            return
+        self._enter(chunk.seq, "publish")
+        rows = self._rows("publish", len(blocks), lambda: self.carrier.push("publish", chunk, [self.input()], 0))
+        write, flush, _, signal = (rows[:, column] for column in range(4))
+        write["dst"]["offset"] = flush["a"]["offset"] = blocks * self.areas.block_bytes + chunk.slot_offset
+        write["a"]["offset"] = at
+        write["nbytes"] = flush["nbytes"] = sizes
+        signal["arg"] += (blocks * self.areas.doorbells_per_block).astype(np.int32)
+
+    def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, *, block: int = 0, nbytes: Ints | None = None) -> None:
+        """``retrieve`` from many peers, one after another: into the output from ``at`` on. As ``publish_each``."""
+        sizes = np.full(len(peers), chunk.nbytes) if nbytes is None else nbytes
+        at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
+        if not len(peers):
+            return
+        if not self.carrier.in_columns:
+            for start, peer, size in zip(at.tolist(), peers.tolist(), sizes.tolist(), strict=True):
+                self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
+            return
+        first = int(peers[0])
+        rows = self._rows("retrieve", len(peers), lambda: self.carrier.take([self.output()], chunk, first, block))
+        wait, drop, read = (rows[:, column] for column in range(3))
+        wait["arg"] += ((peers - first) * self.layout.doorbells_per_rank).astype(np.int32)
+        drop["a"]["id"] = read["a"]["id"] = self.carrier.regions_of(peers)
+        read["dst"]["offset"] = at
+        drop["nbytes"] = read["nbytes"] = sizes
+
+    # --- doorbells that stand for no bytes: what a rank tells another beside its data ------------------------------
+
+    def signal(self, chunk: Chunk, *, bell: int, after: Event | None = None) -> Event:
+        """Ring one of this rank's bells, once in a round and chunk. Whoever waits for it sees all published before it.
+
+        ``chunk``: of ``rounds(bells=...)``, or what ``bells`` gives. ``after``: what has to happen first. Gives the
+        event that follows it.
+        """
+        if self.foreign:
+            misuse.check_chunk(self, "signal", chunk)
+            misuse.check_bell(self, "signal", bell)
+            misuse.check_event(self, "signal", after)
+        self._order(after, "publish")
+        self._emit("publish", Op.SIGNAL, arg=self.carrier.flag(chunk, self.rank, bell), value=chunk.seq)
+        self._rang = True
+        return self._record()
+
+    def wait(self, chunk: Chunk, peer: int, *, bell: int, after: Event | None = None) -> Event:
+        """Wait until a peer has rung this bell. Gives the event that follows it, for what has to come later."""
+        if self.foreign:
+            misuse.check_chunk(self, "wait", chunk)
+            misuse.check_peer(self, "wait", peer)
+            misuse.check_bell(self, "wait", bell)
+            misuse.check_event(self, "wait", after)
+        self._order(after)
+        self._emit("retrieve", Op.WAIT, arg=self.carrier.flag(chunk, peer, bell), value=chunk.seq)
+        return self._record("retrieve")
+
+
+def _several(places: Operand | Sequence[Operand]) -> list[Operand]:
+    """One place or many: an operand is a sequence as well."""
+    return list(places) if isinstance(places, Sequence) and not isinstance(places, Operand) else [places]

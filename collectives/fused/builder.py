@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from collectives.builder import Builder, Chunk, Event, VariantSpec
+from collectives.builder.slots import Slots
 from collectives.fused.shapes import WEIGHTS, Shapes, buffers, shapes
 from cxlemu.plan import DTYPES, Buffer, Frame, Gemm, Kernel, Kind, Op, Operand, RankPart
 
@@ -21,6 +22,21 @@ STYLE_OF = {
     "medium": VariantSpec("medium", overlap=True),
     "unfused": VariantSpec("unfused", chunks=4, overlap=True),
 }
+
+
+class _Pulled(Slots):
+    """A tile lies with its writer."""
+
+    in_columns = False  # tiles are of several sizes
+
+
+class _Pushed(_Pulled):
+    """A tile lies with its reader, which may have a memory of its own."""
+
+    def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        if block < self.b.ranks:
+            writer, block = block, writer
+        return super().area(chunk, writer, block)
 
 
 @dataclass
@@ -149,15 +165,8 @@ class FusedBuilder(Builder):
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
 
-    @property
-    def _at_once(self) -> bool:
-        return False  # columns of rows know of no other places than the writer's
-
-    def _area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        """What is pushed lies with its reader, who may have a memory of his own."""
-        if self.gemm.transport == "push" and block < self.ranks:
-            writer, block = block, writer
-        return super()._area(chunk, writer, block)
+    def _new_carrier(self) -> Slots:
+        return _Pushed(self) if self.gemm.transport == "push" else _Pulled(self)
 
     @cached_property
     def _buffers(self) -> tuple[Buffer, Buffer]:

@@ -130,7 +130,7 @@ class Sweep:
         if self.algorithm is None and variant == AUTO:
             return False
         its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
-        return its.spec.takes_clusters
+        return its.takes_clusters
 
     def _variants_of(self, collective: str) -> list[str]:
         if self.algorithm is not None:
@@ -145,7 +145,7 @@ class Sweep:
         if self.variant == ZERO_COPY.name and not may:
             raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
         if self.variant != AUTO:
-            levels = catalog.recipe(collective, self.variant).spec.takes_clusters
+            levels = catalog.recipe(collective, self.variant).takes_clusters
             if levels and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "

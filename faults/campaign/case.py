@@ -78,7 +78,7 @@ class Case(Model):
 
     @property
     def call(self) -> Call:
-        cluster = self.ranks_per_cluster if self.recipe().spec.takes_clusters else 1
+        cluster = self.ranks_per_cluster if self.recipe().takes_clusters else 1
         its = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
         return Call(*its, cluster=cluster)
 

@@ -127,7 +127,7 @@ class Spec(Model):
                 algorithm_sha256=digest(own) if own else None,
                 mutant=self.mutant,
             )
-            on_levels = shape.recipe().spec.takes_clusters
+            on_levels = shape.recipe().takes_clusters
             if on_levels and self.variants == (EVERY,) and shape.ranks_per_cluster == 1:
                 continue
             for launch, engine in self._runs(shape):

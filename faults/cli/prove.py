@@ -257,7 +257,7 @@ def _roots(text: str) -> tuple[int, ...] | None:
 def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
     """All that are asked for; those on two levels with clusters of every size."""
     sizes = cluster_sizes(ranks)
-    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).spec.takes_clusters:
+    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).takes_clusters:
         return
     for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
         for cluster in sizes if case.call.cluster > 1 else (1,):
@@ -279,7 +279,7 @@ def _carries(recipe: Recipe, variant: str) -> bool:
         raise ArgumentError(
             "--integrity: the line variant carries its payload where a checksum would be, and needs none"
         )
-    return not recipe.spec.in_lines and (variant != EVERY or not recipe.spec.takes_clusters)
+    return not recipe.spec.in_lines and (variant != EVERY or not recipe.takes_clusters)
 
 
 def _having(sweep: Sweep, named: tuple[str, ...]) -> Sweep:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from collectives import fused
 from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.algorithms.hierarchical.needs import needs
-from collectives.builder import HIERARCHICAL
 from collectives.builder.recipes import CHECKED, with_checksums
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.fused.plans import fused_call
@@ -64,7 +64,7 @@ def variants(collective: str) -> list[str]:
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
     """All forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap."""
-    if variant == HIERARCHICAL.name:
+    if variant == HIERARCHICAL:
         for cluster in cluster_sizes(ranks):
             yield Case(collective, variant, ranks, cluster=cluster)
             yield Case(collective, variant, ranks, cluster=cluster, rounds=2)
@@ -125,7 +125,7 @@ def plan_of(case: Case) -> Plan:
     contract = COLLECTIVES[case.collective]
     line_bytes = PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES
     nbytes = 2 * line_bytes if contract.moves_data else 0
-    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy", HIERARCHICAL.name):
+    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy", HIERARCHICAL):
         nbytes *= case.ranks  # a slice has two lines, on clusters those of each
     elif case.collective in ("broadcast", "reduce"):
         nbytes *= case.cluster

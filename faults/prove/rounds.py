@@ -59,13 +59,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
 
     Raises ArgumentError for an impossible call.
     """
-    if (
-        recipe.source
-        or recipe.spec.zero_copy
-        or recipe.spec.takes_clusters
-        or recipe.spec.slice_bytes
-        or call.ranks == 1
-    ):
+    if recipe.source or recipe.builder is not Builder or recipe.spec.zero_copy or call.ranks == 1:
         return call, 0
     loops = _loops(recipe, layout, call)
     enough = 2 * layout.slots + 3

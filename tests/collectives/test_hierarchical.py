@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.builder import HIERARCHICAL
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.builder.recipes import with_checksums
 from collectives.checking.symbolic import verify
 from collectives.communicator.communicator import Communicator
@@ -52,7 +52,7 @@ WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 
 def call_of(collective: str, ranks: int, cluster: int, nbytes: int = 4096, dtype: str = "f32", op: str = "sum") -> Call:
     op = op if collective in REDUCTIONS else "none"
-    return Call(collective, HIERARCHICAL.name, ranks, nbytes, dtype, op, cluster=cluster)
+    return Call(collective, HIERARCHICAL, ranks, nbytes, dtype, op, cluster=cluster)
 
 
 def layout_of(ranks: int, *, owned: bool, slots: int = 4, lines: int = 128) -> Layout:

@@ -1,6 +1,7 @@
 """A user's file: algorithms that are wrong for some calls only, or refuse some, for `cxlemu prove --algorithm`."""
 
-from collectives.algorithms.hierarchical import HIERARCHICAL
+from collectives.algorithms.hierarchical import PAGES
+from collectives.algorithms.hierarchical.levels import Levels
 from collectives.builder import Builder
 from collectives.builder.recipes import algorithm, recipes_of
 from cxlemu.errors import ArgumentError
@@ -174,8 +175,8 @@ def gathers_lent(b: Builder) -> None:
                 b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
 
 
-@algorithm("all_reduce", levels=True)
+@algorithm("all_reduce", builder=Levels)
 def on_two_levels(b: Builder) -> None:
     """Right: as the shipped one."""
-    [recipe] = [r for function in HIERARCHICAL for r in recipes_of(function) if r.collective == "all_reduce"]
+    [recipe] = [r for function in PAGES for r in recipes_of(function) if r.collective == "all_reduce"]
     recipe.algorithm(b)

@@ -14,4 +14,4 @@ from collectives.algorithms.hierarchical.reduce import reduce
 from collectives.algorithms.hierarchical.reduce_scatter import reduce_scatter
 from collectives.algorithms.hierarchical.scatter import scatter
 
-HIERARCHICAL = (all_gather, all_reduce, all_to_all, broadcast, gather, reduce, reduce_scatter, scatter)
+PAGES = (all_gather, all_reduce, all_to_all, broadcast, gather, reduce, reduce_scatter, scatter)

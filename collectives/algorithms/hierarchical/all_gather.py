@@ -5,11 +5,11 @@ those, and its own, from it. Written per rank: m to the pool, C m inside. Read: 
 inside.
 """
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("all_gather", levels=True)
+@algorithm("all_gather", name=HIERARCHICAL, builder=Levels)
 def all_gather(b: Levels) -> None:
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     for chunks in b.levels(b.nbytes, inside=[b.all(b.clusters)], across=[b.all(1)]):

@@ -9,13 +9,13 @@ get the same bits.
 
 import numpy as np
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.builder.recipes import algorithm
 
 PARTIAL, TOTAL = 0, 1  # blocks across
 
 
-@algorithm("all_reduce", levels=True)
+@algorithm("all_reduce", name=HIERARCHICAL, builder=Levels)
 def all_reduce(b: Levels) -> None:
     result, own = b.size, b.position * b.stride  # a block inside for each position's slice, and the result
     for chunks in b.levels(b.stride, inside=[b.all(b.size + 1)], across=[b.all(2)]):

@@ -5,11 +5,11 @@ C - 1 ranks at its position elsewhere. As many bytes cross the pool as without l
 rank, but under C - 1 doorbells, not N - G; inside go (G - 1) C m more.
 """
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("all_to_all", levels=True)
+@algorithm("all_to_all", name=HIERARCHICAL, builder=Levels)
 def all_to_all(b: Levels) -> None:
     own = b.rank * b.nbytes
     b.copy(b.output(own), b.input(own), b.nbytes)

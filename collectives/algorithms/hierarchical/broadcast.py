@@ -5,12 +5,12 @@ position i elsewhere read it there and pass it on inside. Of m bytes each rank o
 the pool, and each rank elsewhere reads as much from it, and (G - 1) / G m inside.
 """
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.algorithms.hierarchical.regions import Writers
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("broadcast", levels=True)
+@algorithm("broadcast", name=HIERARCHICAL, builder=Levels)
 def broadcast(b: Levels) -> None:
     if b.is_root:
         b.copy(b.output(), b.input(), b.nbytes)

@@ -4,12 +4,12 @@ Written: m to the pool by each rank elsewhere. Of the N - G blocks that cross th
 cluster reads C - 1; the root reads (G - 1) C blocks inside.
 """
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.algorithms.hierarchical.regions import Writers
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("gather", levels=True)
+@algorithm("gather", name=HIERARCHICAL, builder=Levels)
 def gather(b: Levels) -> None:
     if b.is_root:
         b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collectives.builder import Chunk
-from collectives.builder.folds import FOLDED_AT_ONCE
-from collectives.builder.record_rows import Ints, operands
+from collectives.builder import Chunk, Ints
+from collectives.builder.folds import FOLDED_AT_ONCE, operands
 from cxlemu.plan import NOTHING, Kind, Op, Operand
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Level:
         write["dst"]["offset"] = flush["a"]["offset"] = blocks * self.block_bytes + chunk.slot_offset
         write["a"]["offset"] = at
         write["nbytes"] = flush["nbytes"] = sizes
-        signal["arg"] += (blocks * self.b._areas.doorbells_per_block).astype(np.int32)
+        signal["arg"] += (blocks * self.b.areas.doorbells_per_block).astype(np.int32)
 
     def _written(self, chunk: Chunk) -> None:
         self.store(chunk, self.b.input(), 0, stream="publish")
@@ -125,7 +124,7 @@ class Level:
         first = int(peers[0])
         rows = self.b._rows("retrieve", len(peers), lambda: self.retrieve(self.b.output(), chunk, first))
         wait, drop, read = (rows[:, column] for column in range(3))
-        steps = (peers - first) * self.b.layout.doorbells_per_rank + blocks * self.b._areas.doorbells_per_block
+        steps = (peers - first) * self.b.layout.doorbells_per_rank + blocks * self.b.areas.doorbells_per_block
         wait["arg"] += steps.astype(np.int32)
         drop["a"]["id"] = read["a"]["id"] = self._regions_of(peers)
         drop["a"]["offset"] = read["a"]["offset"] = blocks * self.block_bytes + chunk.slot_offset
@@ -218,7 +217,7 @@ class Level:
         return np.array([self.region_of[writer] for writer in writers.tolist()], np.int64)
 
     def _doorbell(self, chunk: Chunk, writer: int, block: int) -> int:
-        index = self.first_doorbell + block * self.b._areas.doorbells_per_block + chunk.number
+        index = self.first_doorbell + block * self.b.areas.doorbells_per_block + chunk.number
         return self.b.layout.published(writer, index)
 
     def _await(self, chunk: Chunk, peer: int, block: int, stream: str) -> Operand:

@@ -19,25 +19,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from collectives.algorithms.hierarchical.level import Level
 from collectives.algorithms.hierarchical.regions import Writers, placed
 from collectives.algorithms.hierarchical.roles import Roles
-from collectives.builder import SCRATCH, Areas, Chunk, Event
-from collectives.builder.record_rows import Ints
+from collectives.builder import SCRATCH, Areas, Chunk, Event, Ints
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Kind, Operand
 from cxlemu.rounding import round_up
 
+HIERARCHICAL = "hierarchical"  # the variant's name
 STREAMS = ("publish", "inside", "across", "retrieve")
 
 
 @dataclass
 class Levels(Roles):
     """Builds one rank's part of a plan on two levels."""
+
+    takes_clusters: ClassVar[bool] = True
+    carries_checksums: ClassVar[bool] = False  # what is passed on was not compared
 
     inside: Level = field(init=False)
     across: Level = field(init=False)
@@ -121,7 +125,7 @@ class Levels(Roles):
 
     def kept(self, chunk: Chunk) -> Operand:
         """Scratch memory for this chunk for as long as its slot is its own."""
-        a_round = self._areas.doorbells_per_block
+        a_round = self.areas.doorbells_per_block
         row = chunk.seq % self.layout.slots * a_round + chunk.number
         return self.room("kept", row, self.layout.slots * a_round)
 

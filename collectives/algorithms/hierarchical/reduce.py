@@ -7,12 +7,12 @@ clusters in theirs.
 
 import numpy as np
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.algorithms.hierarchical.regions import Writers
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("reduce", levels=True)
+@algorithm("reduce", name=HIERARCHICAL, builder=Levels)
 def reduce(b: Levels) -> None:
     result, own = b.size, b.position * b.stride
     across = [Writers(b.elsewhere, 1)]

@@ -5,11 +5,11 @@ folds its own with theirs. Per rank: (C - 1) m written to the pool and as much r
 (G - 1) C m read inside. Each cluster is folded in rank order, then the clusters in theirs.
 """
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("reduce_scatter", levels=True)
+@algorithm("reduce_scatter", name=HIERARCHICAL, builder=Levels)
 def reduce_scatter(b: Levels) -> None:
     for chunks in b.levels(b.nbytes, inside=[b.all(b.ranks)], across=[b.all(b.clusters)]):
         for chunk in chunks:

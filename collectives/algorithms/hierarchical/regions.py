@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from collectives.builder.placement import place
+from collectives.builder.slots import place
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Region
 from cxlemu.rounding import round_down

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.algorithms.hierarchical.regions import Writers
-from collectives.builder import Builder
-from collectives.builder.record_rows import Ints
+from collectives.builder import Builder, Ints
 
 
 @dataclass

@@ -4,12 +4,12 @@ Of the N - G blocks that cross the pool, each rank of the root's cluster writes 
 its own. The root writes (G - 1) C blocks inside.
 """
 
-from collectives.algorithms.hierarchical.levels import Levels
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL, Levels
 from collectives.algorithms.hierarchical.regions import Writers
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("scatter", levels=True)
+@algorithm("scatter", name=HIERARCHICAL, builder=Levels)
 def scatter(b: Levels) -> None:
     if b.is_root:
         b.copy(b.output(), b.input(b.root * b.nbytes), b.nbytes)

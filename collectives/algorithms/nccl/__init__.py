@@ -6,6 +6,8 @@ send to each other, and `protocols` what NCCL's protocols make of a modelled fab
 
 from __future__ import annotations
 
+from typing import Any
+
 from collectives.algorithms.nccl import grouped, rings, tree
 from collectives.algorithms.nccl.words import Sends
 from collectives.builder import VariantSpec
@@ -30,7 +32,8 @@ _ALGORITHMS = {
 def _recipe(collective: str, name: str) -> Recipe:
     spec = VariantSpec(name, overlap=True, slice_bytes=SLICE_BYTES[name])
     # Around a ring or up a tree: in an order of their own.
-    return Recipe(collective, name, _ALGORITHMS[collective, name], spec, UNIFORM_ORDER)  # type: ignore[arg-type]
+    found: Any = _ALGORITHMS[collective, name]
+    return Recipe(collective, name, found, spec, UNIFORM_ORDER, builder=Sends)
 
 
 RECIPES = {key: _recipe(*key) for key in _ALGORITHMS}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from collectives.builder import SCRATCH, Builder, Chunk, Event
 from cxlemu.errors import ArgumentError
@@ -28,6 +29,8 @@ from cxlemu.rounding import round_down, round_up
 @dataclass
 class Sends(Builder):
     """Builds one rank's part of an algorithm that sends. Its style says how large a slice is at most."""
+
+    carries_checksums: ClassVar[bool] = False  # an inbox's doorbells are plain
 
     _lane_bytes: int = field(init=False, default=0)
     _slices: int = field(init=False, default=0)  # of a lane

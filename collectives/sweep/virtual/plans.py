@@ -7,7 +7,7 @@ from dataclasses import replace
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.algorithms.nccl import RECIPES
+from collectives.algorithms.nccl import RECIPES, Sends
 from collectives.algorithms.nccl.protocols import take
 from collectives.algorithms.nccl.room import room
 from collectives.builder.recipes import Recipe
@@ -49,9 +49,9 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     of a user's algorithm that breaks a rule."""
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
-    cluster = ranks_per_cluster(topology, call.ranks) if recipe.spec.takes_clusters else 1
+    cluster = ranks_per_cluster(topology, call.ranks) if recipe.takes_clusters else 1
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.spec.zero_copy else None, cluster=cluster)
-    if layout is None and recipe.spec.slice_bytes:
+    if layout is None and issubclass(recipe.builder, Sends):
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
     plan = catalog.build(recipe, layout or virtual_layout(topology, call, space), call)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from collectives import contracts
 from collectives.algorithms.hierarchical.needs import needs
-from collectives.builder import HIERARCHICAL, NAIVE
+from collectives.builder import ALL, NAIVE
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from cxlemu.errors import ArgumentError
@@ -67,8 +67,8 @@ def _layout_on_levels(topology: Topology, call: Call) -> Layout:
     inside, across, block_bytes = needs(call)
     pool, memory = topology.pool_space, cluster_memory(topology, call.ranks)
     cards, granule = len(topology.cards_of(pool)), pool.granule_bytes
-    own = HIERARCHICAL.chunks * inside
-    bells = HIERARCHICAL.chunks * across + own
+    own = ALL.chunks * inside
+    bells = ALL.chunks * across + own
     bare = Layout(call.ranks, cards, SLOTS_MIN, 0, bells, granule)
     if memory is not None:
         bare = replace(bare, cards=cards + call.ranks, owned=True, own_doorbells=own)

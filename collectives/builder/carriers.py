@@ -1,0 +1,187 @@
+"""How a block travels from rank to rank. A variant declares its carrier's properties; only `carrier_of` asks for them.
+
+Slots    in a round's slot: WRITE, FLUSH, FENCE, SIGNAL, and on the other side WAIT, INVALIDATE, READ
+Lines    in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, and on the other side WAIT_DATA
+Heap     nowhere: the array lies in the pool's heap, where peers read it. The plan still says WRITE, which brings a
+         private array to its place, and which is nothing for an array that lives there
+checked  Slots or Heap, and a checksum that travels in the doorbell's line: COMPUTE, SIGNAL_DATA; WAIT_DATA, COMPUTE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from collectives import contracts
+from collectives.builder.part import SCRATCH, Part
+from collectives.builder.slots import Areas, Chunk, Loop, Operands, Slots, place
+from collectives.builder.variant import VariantSpec
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
+from cxlemu.plan import Kernel, Kind, Op, Operand, Region
+from cxlemu.plan.checksums import CHECKSUM_BYTES
+from cxlemu.rounding import round_up
+
+# Where checksums lie in scratch memory, a line each: what each stream computes last, and what came with a doorbell.
+CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}
+CAME_AT = 2 * LINE_BYTES
+CHECKSUMS_BYTES = 3 * LINE_BYTES
+
+
+class Lines(Slots):
+    """Every line carries its own flag and up to 56 bytes; a round is one chunk."""
+
+    grain = PAYLOAD_BYTES
+    in_columns = False
+    fetches = True
+
+    def plan(self, loop: Loop) -> tuple[int, int, Areas]:
+        blocks, bells = loop.blocks, loop.bells
+        doorbells = self.doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
+        piece = doorbells * PAYLOAD_BYTES
+        first_bell = blocks if bells else 0
+        return piece, piece, Areas({}, 0, doorbells, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
+
+    def in_slot(self, block: int) -> bool:
+        return False
+
+    def folds_into(self, block: int) -> bool:
+        return False
+
+    def push(
+        self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
+    ) -> None:
+        for number, src in enumerate(sources, block):
+            for doorbell, at, size in self._lines(chunk, self.b.rank, number):
+                self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(at), nbytes=size)
+
+    def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        for number, dst in enumerate(targets, block):
+            for doorbell, at, size in self._lines(chunk, peer, number):
+                self.b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
+                self.b._knows_free(chunk.seq)
+
+    def _lines(self, chunk: Chunk, writer: int, block: int) -> Iterable[tuple[int, int, int]]:
+        """Each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
+        for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
+            yield self.doorbell(chunk, writer, block, line), at, min(PAYLOAD_BYTES, chunk.nbytes - at)
+
+
+class Heap(Slots):
+    """Blocks that are parts of an array in the heap are read there; others lie in slots, or in the output."""
+
+    in_columns = False
+    reads_in_place = True
+
+    def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
+        b, heap, writers, nbytes = self.b, self.b.call.heap, loop.writers, loop.nbytes
+        chunks = min(b.spec.chunks, doorbells)
+        assert heap is not None  # catalog.build sees to it
+        inputs = [(heap.input + w * heap.step, contracts.buffers(b.call, w)[0].nbytes) for w in writers]
+        input_of = self._table(writers, [self._strip(w, *at) for w, at in zip(writers, inputs, strict=True)])
+        placed = min(loop.blocks, max(-(-size // nbytes) for _, size in inputs))
+        piece = round_up(nbytes, LINE_BYTES)
+        if placed == loop.blocks:
+            return piece, 0, Areas({}, 0, chunks, nbytes, placed, input_of)
+        if heap.output is not None:
+            outputs = [self._strip(w, heap.output, contracts.buffers(b.call, w)[1].nbytes) for w in writers]
+            return piece, 0, Areas({}, 0, chunks, nbytes, placed, input_of, self._table(writers, outputs))
+        regions, piece = place(b.layout, len(writers), loop.blocks - placed, nbytes, placement)
+        return piece, 0, Areas(self._table(writers, regions), piece, chunks, nbytes, placed, input_of)
+
+    def _strip(self, writer: int, at: int, nbytes: int) -> Region:
+        strip = self.b.layout.heap_strip(writer)
+        if not 0 <= at <= strip.nbytes - nbytes:
+            raise ArgumentError(
+                f"{self.b.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
+                f"make the communicator with a larger heap_bytes"
+            )
+        return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, heap=True)
+
+    def in_slot(self, block: int) -> bool:
+        return block >= self.areas.placed_in_heap and not self.areas.output_of
+
+    takes_slot = folds_into = in_slot
+
+    def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        areas = self.areas
+        if block < areas.placed_in_heap:
+            return Operand(Kind.REGION, areas.input_of[writer], 0, block * areas.nbytes + chunk.offset)
+        if areas.output_of:
+            return Operand(Kind.REGION, areas.output_of[writer], 0, writer * areas.nbytes + chunk.offset)
+        return super().area(chunk, writer, block - areas.placed_in_heap)
+
+    def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
+        """Peers will read this block where the array lies, so it must be there."""
+        if self.in_slot(block):
+            return
+        b, areas, result = self.b, self.areas, block >= self.areas.placed_in_heap
+        at = (b.rank if result else block) * areas.nbytes + chunk.offset
+        if src != (b.output(at) if result else b.input(at)):
+            raise ArgumentError(f"{b.call}: zero copy publishes parts of the input, block after block, not others")
+        self.awaits_readers |= result or not self.answered
+
+
+class Checked(Slots):
+    """A checksum lies in scratch memory until it travels in its doorbell's line, and there again when it came."""
+
+    in_columns = False
+    fetches = True
+
+    def __init__(self, b: Part) -> None:
+        super().__init__(b)
+        b.scratch(CHECKSUMS_BYTES)
+
+    def takes_slot(self, block: int) -> bool:
+        return True  # a checksum's line is used again in every lap
+
+    def folds_into(self, block: int) -> bool:
+        return False
+
+    def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
+        if bell is not None or blocks > 1:
+            call = self.b.call
+            raise ArgumentError(f"{call}: a checksum is of one block and its own doorbell: publish each by itself")
+        return self.doorbell(chunk, writer, block)
+
+    def prepare(self, nbytes: int) -> None:
+        for name in ("crc32c", "crc32c_check"):
+            self.b._kernels.setdefault(Kernel(name, (nbytes,)), len(self.b._kernels))
+
+    def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
+        if src is None:
+            super().ring(stream, chunk, doorbell, src)
+            return
+        checksum = Operand(Kind.BUFFER, SCRATCH, 0, CHECKSUM_AT[stream])
+        self._compute(stream, "crc32c", checksum, chunk, [src])
+        self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=checksum, nbytes=CHECKSUM_BYTES)
+
+    def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        if not chunk.nbytes:
+            super().take(targets, chunk, peer, block, bell)
+            return
+        b, doorbell, area = self.b, self.bell_of(chunk, peer, block, bell, len(targets)), self.area(chunk, peer, block)
+        computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, at) for at in (CHECKSUM_AT["retrieve"], CAME_AT))
+        b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=came, nbytes=CHECKSUM_BYTES)
+        b._knows_free(chunk.seq)
+        b._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
+        b._emit("retrieve", Op.READ, dst=targets[0], a=area, nbytes=chunk.nbytes)
+        self._compute("retrieve", "crc32c_check", computed, chunk, [targets[0], came])
+
+    def _compute(self, stream: str, kernel: str, dst: Operand, chunk: Chunk, sources: list[Operand]) -> None:
+        number = self.b._kernels.get(Kernel(kernel, (chunk.nbytes,)))
+        if number is None:
+            raise ArgumentError(f"{self.b.call}: with checksums a part of a chunk is made by the builder's part()")
+        self.b._emit(stream, Op.COMPUTE, arg=number, nbytes=CHECKSUM_BYTES, dst=dst, sources=sources)
+
+
+class CheckedHeap(Checked, Heap):
+    """Arrays are read where they lie, and compared with a checksum."""
+
+
+def carrier_of(spec: VariantSpec) -> type[Slots]:
+    """The carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
+    if spec.in_lines:
+        return Lines
+    if spec.zero_copy:
+        return CheckedHeap if spec.checked else Heap
+    return Checked if spec.checked else Slots

@@ -1,0 +1,265 @@
+"""Slots of the ring: how a block travels through one, and where in it the ranks' areas lie.
+
+CCCL's placements (arXiv 2602.22457, section on interleaving):
+
+- sequential: areas one after another, filling card 0 before card 1 (CCCL's naive allocation);
+- over all cards: every area dealt round-robin over all cards, each starting on the next card (1-to-N and N-to-1);
+- a range per writer: every writer's area on cards of its own (N-to-N).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.builder.part import Ints, Part
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Kind, Layout, Op, Operand, Region
+from cxlemu.plan.address import rank_cards
+from cxlemu.rounding import round_down, round_up
+
+Operands = Sequence[Operand]
+
+
+class Chunk(NamedTuple):
+    """A part of every block that is published under one doorbell (one per line where lines carry the payload).
+
+    A round without data is one chunk of no bytes.
+    """
+
+    seq: int  # the round, relative to the call's first epoch
+    number: int  # in its round
+    offset: int  # from the start of the block
+    nbytes: int
+    slot_offset: int  # from the start of the block's place in the slot
+
+
+class Loop(NamedTuple):
+    """A loop over rounds, as an algorithm asks for it: see `Rounds.rounds`."""
+
+    nbytes: int
+    writers: list[int]
+    blocks: int
+    spread: str
+    chunk_bytes: int = 0
+    bells: int = 0
+
+
+@dataclass(frozen=True)
+class Areas:
+    """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk) or per (bell, chunk).
+
+    In the heap, block k is bytes [k * ``nbytes``, (k + 1) * ``nbytes``) of its writer's input; one that is no part of
+    the input is the writer's slice of the output or, where that is private, has a place in the slots.
+    """
+
+    region_of: dict[int, int]  # writer -> region id, in the slots
+    block_bytes: int  # a block's place in its writer's area
+    doorbells_per_block: int
+    nbytes: int = 0  # a whole block's, over all rounds
+    placed_in_heap: int = 0  # how many blocks are parts of the input
+    input_of: dict[int, int] = field(default_factory=dict)  # writer -> region id, in the heap
+    output_of: dict[int, int] = field(default_factory=dict)
+    blocks: int = 0  # per writer
+    bells: int = 0  # per rank and chunk
+    first_bell: int = 0  # where these begin: after doorbells of the blocks, where those carry the blocks themselves
+
+
+class Slots:
+    """Blocks lie in the slots of the ring, one round in each."""
+
+    grain = LINE_BYTES  # parts of a chunk that are published by themselves begin at multiples of it
+    in_columns = True  # words for many peers are made as columns
+    fetches = False  # what is folded is brought to scratch memory first
+    reads_in_place = False  # peers read arrays where they lie
+
+    def __init__(self, b: Part) -> None:
+        self.b = b
+        self.areas = Areas({}, 0, 0)  # of the loop that is under way, or was the last one
+        self.answered = False  # whoever reads a rank's blocks sends it what they became
+        self.awaits_readers = False  # nothing but "done" tells that peers have read an array in place
+
+    # --- placing ----------------------------------------------------------------------------------------------
+
+    def plan(self, loop: Loop) -> tuple[int, int, Areas]:
+        """Place this loop's blocks. Gives how much of a block fits a round, the chunk size or 0 for "as many chunks as
+        doorbells", and the areas. Raises ArgumentError where there is no room.
+        """
+        doorbells = self.doorbells_of(loop.bells or loop.blocks, "bells" if loop.bells else "blocks")
+        placement = loop.spread if self.b.spec.interleaved else "sequential"
+        piece, step, areas = self._placed(loop, placement, doorbells)
+        return piece, step, replace(areas, blocks=loop.blocks, bells=loop.bells or loop.blocks)
+
+    def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
+        regions, room = place(self.b.layout, len(loop.writers), loop.blocks, loop.nbytes, placement)
+        piece, step, chunks = room, min(loop.chunk_bytes, room), min(self.b.spec.chunks, doorbells)
+        if step:
+            chunks = min(room // round_up(step, LINE_BYTES), doorbells)
+            piece = chunks * step
+        return piece, step, Areas(self._table(loop.writers, regions), room, chunks)
+
+    def doorbells_of(self, count: int, what: str) -> int:
+        """How many chunks there are doorbells for, with ``count`` doorbells in each. Raises ArgumentError for none."""
+        doorbells = self.b.layout.doorbells_per_rank // count
+        if doorbells < 1:
+            raise ArgumentError(
+                f"{self.b.call}: {count} {what} a rank need as many doorbells, the layout has "
+                f"{self.b.layout.doorbells_per_rank} per rank"
+            )
+        return doorbells
+
+    def _table(self, writers: list[int], regions: Iterable[Region]) -> dict[int, int]:
+        """New regions, one for each writer: their ids."""
+        first = len(self.b._regions)
+        self.b._regions.extend(regions)
+        return {writer: first + index for index, writer in enumerate(writers)}
+
+    def in_slot(self, block: int) -> bool:
+        """Whether this block lies in the round's slot."""
+        return True
+
+    def takes_slot(self, block: int) -> bool:
+        """Whether publishing this block stores to what a slot's last user may still read."""
+        return True
+
+    def folds_into(self, block: int) -> bool:
+        """Whether a fold itself stores its result where the block lies."""
+        return True
+
+    def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        """Where a chunk of a writer's block lies in the pool."""
+        offset = block * self.areas.block_bytes + chunk.slot_offset
+        return Operand(Kind.REGION, self.areas.region_of[writer], chunk.seq, offset)
+
+    def regions_of(self, writers: Ints) -> Ints:
+        return np.array([self.areas.region_of[writer] for writer in writers.tolist()], np.int64)
+
+    def doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
+        index = block * self.areas.doorbells_per_block + chunk.number + line
+        return self.b.layout.published(writer, index)
+
+    def flag(self, chunk: Chunk, writer: int, bell: int) -> int:
+        """A doorbell that stands for no block."""
+        return self.doorbell(chunk, writer, self.areas.first_bell + bell)
+
+    def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
+        """The doorbell that is rung for ``blocks`` blocks from this one on."""
+        return self.doorbell(chunk, writer, block) if bell is None else self.flag(chunk, writer, bell)
+
+    def prepare(self, nbytes: int) -> None:
+        """A chunk of this size will travel."""
+
+    # --- publishing -------------------------------------------------------------------------------------------
+
+    def push(
+        self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
+    ) -> None:
+        """Make a chunk visible and say so. ``written``: its bytes are in the slot already, in this host's cache."""
+        b = self.b
+        doorbell = self.bell_of(chunk, b.rank, block, bell, len(sources))
+        areas = [self.area(chunk, b.rank, block + number) for number in range(len(sources) if chunk.nbytes else 0)]
+        for number, (area, src) in enumerate(zip(areas, sources, strict=False), block):
+            self.check_source(chunk, src, number)
+            if not written:
+                b._emit(stream, Op.WRITE, dst=area, a=src, nbytes=chunk.nbytes)
+        for area in areas:
+            b._emit(stream, Op.FLUSH, a=area, nbytes=chunk.nbytes)
+        if areas:
+            b._emit(stream, Op.FENCE)
+        self.ring(stream, chunk, doorbell, sources[0] if areas else None)
+
+    def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
+        """Raises ArgumentError where this block cannot be published from there."""
+
+    def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
+        """Say that a chunk is there; ``src`` is None where it is empty."""
+        self.b._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
+
+    # --- retrieving -------------------------------------------------------------------------------------------
+
+    def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        """Everything that it takes to have blocks from ``block`` on in local memory."""
+        self.await_bell(chunk, peer, block, bell)
+        for number, dst in enumerate(targets if chunk.nbytes else (), block):
+            area = self.area(chunk, peer, number)
+            self.b._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
+            self.b._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
+
+    def await_bell(self, chunk: Chunk, peer: int, block: int, bell: int | None) -> None:
+        self.b._emit("retrieve", Op.WAIT, arg=self.bell_of(chunk, peer, block, bell), value=chunk.seq)
+        if self.in_slot(block) and chunk.nbytes:
+            self.b._knows_free(chunk.seq)
+
+    def await_chunk(self, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> Operand:
+        """Wait for a chunk that is read from the pool. Gives where it lies."""
+        area = self.area(chunk, peer, block)
+        self.await_bell(chunk, peer, block, bell)
+        self.b._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
+        return area
+
+
+# --- where areas lie ----------------------------------------------------------------------------------------------
+
+
+@lru_cache(64)  # the same for all ranks, and a region for each of them
+def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str) -> tuple[tuple[Region, ...], int]:
+    """Areas for ``writers`` ranks of ``blocks`` blocks each: their regions, and how much of a block fits in a slot.
+
+    Raises ArgumentError when not even a line of every block fits.
+    """
+    areas = {"sequential": _sequential, "cards": _over_all_cards, "ranges": _range_per_writer}
+    regions, piece = areas[placement](layout, writers, blocks, nbytes)
+    if piece < LINE_BYTES:
+        raise ArgumentError(
+            f"a slot of {layout.slot_bytes} bytes is too small for {writers} x {blocks} blocks of at least "
+            f"{LINE_BYTES} bytes: give the communicator a larger region or fewer ranks"
+        )
+    return regions, piece
+
+
+def _granularities(layout: Layout) -> Iterator[int]:
+    """The pool's interleaving, and smaller ones for slots that are too small for it."""
+    granularity = layout.interleave_bytes
+    while granularity > LINE_BYTES:
+        yield granularity
+        granularity //= 2
+    yield LINE_BYTES
+
+
+def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    piece = min(round_down(layout.slot_bytes // (writers * blocks), LINE_BYTES), round_up(nbytes, LINE_BYTES))
+    area = piece * blocks
+    regions = (Region(0, layout.pool_cards, layout.slot_card_bytes, 0, w * area, area) for w in range(writers))
+    return tuple(regions), piece
+
+
+def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    for granularity in _granularities(layout):
+        # An area is whole stripes, and a granule is left between two, so that the next one starts on the next card.
+        usable = round_down(layout.slot_card_bytes, granularity) * layout.pool_cards
+        area = round_down(usable // writers - granularity, granularity * layout.pool_cards)
+        stride = area + granularity
+        if area >= blocks * LINE_BYTES:
+            break
+    else:  # no room for such order: areas are packed, line by line
+        area = stride = round_down(layout.slot_bytes // writers, LINE_BYTES)
+    piece = round_down(area // blocks, LINE_BYTES)
+    return tuple(Region(0, layout.pool_cards, granularity, 0, w * stride, area) for w in range(writers)), piece
+
+
+def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    sharers = -(-writers // layout.pool_cards)
+    per_card = layout.slot_card_bytes // sharers
+    granularity = next((g for g in _granularities(layout) if g <= per_card), LINE_BYTES)
+    per_card = round_down(per_card, granularity)
+    ranges = [rank_cards(w, writers, layout.pool_cards) for w in range(writers)]
+    piece = round_down(min(r.cards for r in ranges) * per_card // blocks, LINE_BYTES)
+    regions = (
+        Region(r.first_card, r.cards, granularity, r.sharers_before * per_card, 0, piece * blocks) for r in ranges
+    )
+    return tuple(regions), piece
