@@ -116,7 +116,9 @@ bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *a
         for (*at = 0; *at < p->lengths[*stream]; ++*at) {
             const record *r = &p->records[*stream][*at];
             if (!record_ok(p, r)) return false;
-            p->work_bytes = p->work_bytes > SMALL_WORK_BYTES ? p->work_bytes : p->work_bytes + r->nbytes;
+            /* A size of an instruction that has none is whatever the file says: no sum of two may overflow. */
+            if (p->work_bytes <= SMALL_WORK_BYTES)
+                p->work_bytes = r->nbytes > SMALL_WORK_BYTES ? r->nbytes : p->work_bytes + r->nbytes;
             if (r->op != COMPUTE && has(&r->dst, BUFFER)) p->written[r->dst.id] = true;
         }
     return true;

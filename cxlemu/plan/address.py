@@ -141,6 +141,16 @@ class AddressMap:
             runs.append(Run(*self.locate(end - tail), nbytes - tail, tail, 1, tail))
         return runs
 
+    def end_on_cards(self, nbytes: int) -> int:
+        """The first byte of a card behind all that it holds of the map's first ``nbytes``: the largest of all cards."""
+        if nbytes == 0:
+            return 0
+        first, last = self._granules(0, nbytes)
+        end = self.locate(nbytes - 1).offset + 1
+        if last > first:  # the granule before the last one is whole, and may lie beside it
+            end = max(end, self._address(last - 1, self.granularity_bytes).offset)
+        return end
+
     def bytes_per_card(self, nbytes: int) -> int:
         """What the map's first ``nbytes`` need at most of each card, from ``base``, in whole granules."""
         granules = -(-(self.start + nbytes) // self.granularity_bytes)

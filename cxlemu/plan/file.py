@@ -225,7 +225,8 @@ def _plan(header: _Header, records: memoryview) -> Plan:
     declared = sum(stream.records for part in header.parts for stream in part.streams) * RECORD_DTYPE.itemsize
     if declared != len(records):
         raise PlanFileError(f"its header promises {declared} bytes of records, the file has {len(records)}")
-    rows = np.frombuffer(records, RECORD_DTYPE)
+    rows = np.frombuffer(records, RECORD_DTYPE).copy()  # C reads aligned records, files have headers of any length
+    rows.flags.writeable = False
     frame = Frame(
         header.rounds,
         tuple(Region(**region.model_dump()) for region in header.regions),

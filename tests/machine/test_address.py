@@ -81,6 +81,9 @@ def test_extents_are_the_bytes_of_the_range(case: tuple[AddressMap, int, int]) -
     assert len({extent.card for extent in extents}) == len(extents) <= amap.cards
     covered = [(e.card, e.offset + k) for e in extents for k in range(e.nbytes)]
     assert Counter(covered) == Counter(defined(amap, offset + k) for k in range(nbytes))
+    assert amap.end_on_cards(offset + nbytes) == max(
+        (e.offset + e.nbytes for e in amap.extents(0, offset + nbytes)), default=0
+    )
     assert [(e.card, e.offset) for e in extents[:1]] == [defined(amap, offset)][: len(extents)]
 
 

@@ -151,6 +151,7 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
         (with_buffer(Buffer("b", 8, inside="input", at=1017)), "ends outside the 1024 bytes of input"),
     ],
     "streams": [
+        (plan(events=65537), "it has 65537 events for 0 instructions"),
         (plan([], [], names=("main", "main")), "rank 0: two streams have one name"),
         (plan([], rank=1), "rank 0: its part says rank 1"),
     ],
@@ -270,6 +271,17 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
         (plan([write(0)], peer=[write(2, 8, seq=2), drop(2, seq=2)]), (1, "main", 0), "in round 0"),
         (plan([write(0)], peer=[drop(2, seq=1), write(2, 8, seq=2)]), (1, "main", 1), "in round 0"),
         (plan([write(0)], peer=[drop(2, offset=64, seq=2), write(2, 8, seq=2)]), (1, "main", 1), "in round 0"),
+    ],
+    "ranges": [
+        (
+            plan(
+                [drop(0, 64 * 65536)] * 17,
+                layout=replace(LAYOUT, cards=65536),
+                frame=frame(regions=(Region(0, 65536, 64, 0, 0, 64 * 65536),)),
+            ),
+            (0, "publish", 0),
+            "it lies on 65536 cards, all instructions on 1114112 ranges of cards, above 1049664",
+        ),
     ],
 }  # fmt: skip
 

@@ -63,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     Rule("references", "group", "a group is one of the plan's", references.group),
     Rule("references", "event", "an event is one of the rank's", references.event),
     Rule("references", "kernel", "a kernel is one of the plan's", references.kernel),
+    Rule("ranges", "ranges", "instructions lie on a bounded number of ranges of cards", references.ranges),
     Rule("order", "one stream", "a doorbell is rung from one stream", references.one_stream),
     Rule("order", "epochs rise", "a doorbell shows larger and larger epochs", references.epochs_rise),
     Rule("order", "recorded", "an AWAIT has one RECORD, earlier or in another stream", references.recorded),

@@ -12,6 +12,9 @@ from cxlemu.plan.rules.program import Defect, Mask, Numbers, Program
 
 SIGNALS = (Op.SIGNAL, Op.SIGNAL_DATA)
 
+RANGES_MAX = 1 << 20
+RANGES_PER_INSTRUCTION = 64
+
 
 def _names(p: Program, what: str) -> Mask:
     """The instructions whose arg is a doorbell, a group, an event or a kernel."""
@@ -96,6 +99,30 @@ def in_round(p: Program) -> Iterator[Defect]:
     earliest = np.where(reaches_back, -p.layout.slots, 0)
     wrong = (of_group | _names(p, "doorbell")) & ((value < earliest) | (value >= rounds))
     yield from p.defects(wrong, lambda row: f"epoch e{value[row]:+} of a call of {rounds} rounds")
+
+
+def ranges(p: Program) -> Iterator[Defect]:
+    """What comes after this looks at every range by itself, so that their number bounds the work for a small file."""
+    regions = p.frame.regions
+    if not regions:
+        return
+    start, size, cards = (
+        np.array([getattr(region, name) for region in regions], np.int64)
+        for name in ("start", "granularity_bytes", "cards")
+    )
+    counts = np.zeros(len(p.records), np.int64)
+    nbytes = p.records["nbytes"]
+    for name in OPERAND_FIELDS:
+        operand = p.records[name]
+        in_region = (operand["kind"] == Kind.REGION) & (nbytes > 0)
+        at = np.where(in_region, operand["id"], 0)
+        first = start[at] + operand["offset"]
+        granules = (first + nbytes - 1) // size[at] - first // size[at] + 1
+        counts += np.where(in_region, np.minimum(granules, cards[at]), 0)
+    most = RANGES_MAX + RANGES_PER_INSTRUCTION * len(p.records)
+    if (total := int(counts.sum())) > most:
+        row = int(np.argmax(counts))
+        yield Defect(f"it lies on {counts[row]} cards, all instructions on {total} ranges of cards, above {most}", row)
 
 
 # --- doorbells -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from cxlemu.plan.plan import Region
 from cxlemu.plan.rules.program import Defect, Program
 
 INT32_MAX = 2**31 - 1  # ids and rounds are 32 bits in a record
+EVENTS_MAX = 1 << 16  # beyond the instructions there are: engines make room for every event
 
 
 def layout(p: Program) -> Iterator[Defect]:
@@ -50,10 +51,10 @@ def _region(region: Region, layout: Layout) -> str:
         return f"is on cards {region.first_card}..{region.first_card + region.cards - 1}, there are {cards}"
     if region.granularity_bytes < LINE_BYTES or region.granularity_bytes % LINE_BYTES:
         return f"is interleaved by {region.granularity_bytes} bytes, no positive multiple of {LINE_BYTES}"
-    ends = [extent.offset + extent.nbytes for extent in region.map.extents(0, region.nbytes)]
+    end = region.map.end_on_cards(region.nbytes)
     place, room = ("the heap", layout.heap_card_bytes) if region.heap else ("a slot", layout.slot_card_bytes)
-    if max(ends, default=0) > room:
-        return f"ends at byte {max(ends)} of a card, {place} at {room}"
+    if end > room:
+        return f"ends at byte {end} of a card, {place} at {room}"
     return ""
 
 
@@ -103,5 +104,5 @@ def streams(p: Program) -> Iterator[Defect]:
             yield Defect(f"its part says rank {part.rank}", rank=rank)
         if len({stream.name for stream in part.streams}) < len(part.streams):
             yield Defect("two streams have one name", rank=rank)
-        if part.events < 0:
-            yield Defect(f"it has {part.events} events", rank=rank)
+        if not 0 <= part.events <= max(EVENTS_MAX, part.instruction_count):
+            yield Defect(f"it has {part.events} events for {part.instruction_count} instructions", rank=rank)
