@@ -24,11 +24,13 @@ from faults.mutate.cases import OPERATORS, Case, can_check, cases, own_cases, va
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
 from faults.mutate.trial import Trial
+from faults.prove.calls import CARDS_MAX
 from faults.verdict import Verdict
 
 EVERY = "every"
 RANKS_MAX = 8  # plans are small, but mutants many
 PLAN_MAX = 5000  # instructions of a saved plan, each with its mutants
+SLOTS_MAX = 64  # of a saved plan: calls before it fill them all
 
 
 _TOLD = "\b\nOperators:\n" + "\n".join(f"  {operator.name:<10}{operator.what}" for operator in operators.OPERATORS)
@@ -109,7 +111,14 @@ def _check_size(asked: Target) -> None:
     """Raises ArgumentError for a saved plan that is too large to be tried so often."""
     assert asked.plan is not None
     instructions = sum(part.instruction_count for part in asked.plan.parts)
-    for what, number, most in (("ranks", asked.plan.ranks, RANKS_MAX), ("instructions", instructions, PLAN_MAX)):
+    layout = asked.plan.layout
+    for what, number, most in (
+        ("ranks", asked.plan.ranks, RANKS_MAX),
+        ("cards", layout.cards, CARDS_MAX),
+        ("slots", layout.slots, SLOTS_MAX),
+        ("rounds", asked.plan.rounds, SLOTS_MAX),
+        ("instructions", instructions, PLAN_MAX),
+    ):
         if number > most:
             raise ArgumentError(f"{asked.source} has {number} {what}, too many to mutate: {most} at most")
 

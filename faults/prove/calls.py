@@ -30,6 +30,7 @@ _PROVED, _VIOLATED, _OPAQUE, _CHECKSUM, _PRODUCT, _FOLD_WORDS, _PRODUCT_WORDS = 
     for name in ("PROVED", "VIOLATED", "OPAQUE", "CHECKSUM", "PRODUCT", "FOLD_WORDS", "PRODUCT_WORDS")
 )
 _NOTHING = Touched(0, 0, 0)
+CARDS_MAX = 256  # of one pool, as cxlemu/native/core.h has it
 _REASONS = {
     _pass.CONSTANTS[
         "SIGNALS_UNORDERED"
@@ -118,6 +119,8 @@ def _layout(plans: Sequence[Plan]) -> Layout:
     for plan in plans:
         if plan.layout != plans[0].layout:
             raise ArgumentError(f"[{plan.call}] has another layout than [{plans[0].call}]: they share no ring")
+    if plans[0].layout.cards > CARDS_MAX:
+        raise ArgumentError(f"a plan for {plans[0].layout.cards} cards is too large to be proved: {CARDS_MAX} at most")
     return plans[0].layout
 
 

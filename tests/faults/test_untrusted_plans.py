@@ -1,0 +1,90 @@
+"""A small plan file asks for little work, whatever it says: every command refuses it with a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cxlemu.cli import main
+from cxlemu.errors import PlanFileError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Buffer, Call, Frame, Instruction, Kernel, Layout, Op, Plan, RankPart, Region, Stream, encode
+from cxlemu.plan import file as plan_file
+from cxlemu.plan.instructions import Kind, Operand
+
+MANY_CARDS = 1 << 16
+LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=4, interleave_bytes=64)
+WIDE = Region(0, MANY_CARDS, LINE_BYTES, 0, 0, MANY_CARDS * LINE_BYTES)
+HUGE = 2**53
+
+
+def plan(
+    *instructions: Instruction,
+    layout: Layout = LAYOUT,
+    regions: tuple[Region, ...] = (),
+    kernels: tuple[Kernel, ...] = (),
+    rounds: int = 1,
+    events: int = 0,
+) -> Plan:
+    frame, buffers = Frame(rounds, regions, (), kernels), (Buffer("input", 64), Buffer("output", 128))
+    parts = [RankPart(rank, buffers, (Stream("main", encode([*instructions])),), events) for rank in range(2)]
+    return Plan(Call("all_gather", "small", 2, 64), layout, lambda rank: (frame, parts[rank]))
+
+
+NEVER_LOADED = {
+    "ranges": plan(
+        *[Instruction(Op.INVALIDATE, nbytes=WIDE.nbytes, a=Operand(Kind.REGION))] * 2000,
+        layout=replace(LAYOUT, cards=MANY_CARDS),
+        regions=(WIDE,) * 2000,
+    ),
+    "kernels": plan(kernels=(Kernel("gemm_f64", (1, 1, 1, HUGE, HUGE, HUGE)),)),
+    "streams": plan(events=2**31 - 1),
+}
+
+
+@pytest.mark.parametrize("rule", NEVER_LOADED)
+def test_what_asks_for_too_much_is_not_loaded(tmp_path: Path, rule: str) -> None:
+    plan_file.save(NEVER_LOADED[rule], tmp_path / "small.plan")
+    with pytest.raises(PlanFileError, match=rf"\(rule {rule}: "):
+        plan_file.load(tmp_path / "small.plan")
+
+
+def test_ends_of_regions_are_computed_not_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """2,000 regions on 65,536 cards each: no range of a card is ever made."""
+    plan_file.save(plan(layout=replace(LAYOUT, cards=MANY_CARDS), regions=(WIDE,) * 2000), tmp_path / "small.plan")
+    monkeypatch.setattr("cxlemu.plan.address.AddressMap.extents", lambda *given: pytest.fail("looks at every card"))
+    assert len(plan_file.load(tmp_path / "small.plan").frame.regions) == 2000
+
+
+REFUSED = {
+    "mutate": {
+        "cards": (plan(layout=replace(LAYOUT, cards=MANY_CARDS)), "65536 cards, too many to mutate: 256 at most"),
+        "slots": (plan(layout=replace(LAYOUT, slots=MANY_CARDS)), "65536 slots, too many to mutate"),
+        "rounds": (plan(rounds=2**31 - 1), "2147483647 rounds, too many to mutate"),
+    },
+    "prove": {
+        "cards": (plan(layout=replace(LAYOUT, cards=MANY_CARDS)), "too large to be proved: 256 at most"),
+        "slots": (plan(layout=replace(LAYOUT, slots=MANY_CARDS)), "1024 and 4096 are the most"),
+    },
+}
+
+
+@pytest.mark.parametrize(("verb", "what"), [(verb, what) for verb in REFUSED for what in REFUSED[verb]])
+def test_what_is_too_large_to_be_judged(tmp_path: Path, verb: str, what: str) -> None:
+    made, says = REFUSED[verb][what]
+    plan_file.save(made, tmp_path / "small.plan")
+    result = CliRunner().invoke(main, [verb, str(tmp_path / "small.plan")])
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_c_reads_aligned_records_from_a_header_of_any_length(tmp_path: Path) -> None:
+    for length in range(1, 9):
+        one = plan(Instruction(Op.FENCE))
+        plan_file.save(Plan(replace(one.call, algorithm="x" * length), one.layout, one.build), tmp_path / "some.plan")
+        loaded = plan_file.load(tmp_path / "some.plan")
+        assert all(part.streams[0].records.flags.aligned for part in loaded.parts)
+        assert all(not part.streams[0].records.flags.writeable for part in loaded.parts)
