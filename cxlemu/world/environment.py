@@ -24,7 +24,7 @@ from cxlemu.pool import segments
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
-from cxlemu.pool.superblock import SUPERBLOCK_BYTES, parse
+from cxlemu.pool.superblock import RANKS_MAX, SUPERBLOCK_BYTES, parse
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
 from cxlemu.world.signals import stops_exit
@@ -179,6 +179,8 @@ def _read_place(launcher: Launcher, environment: Mapping[str, str], *, one_machi
         return int(text)
 
     rank, ranks = number(launcher.rank), number(launcher.size)
+    if ranks > RANKS_MAX:
+        raise ArgumentError(f"{launcher.size} is {ranks}, a pool takes up to {RANKS_MAX} ranks")
     if rank >= ranks:
         raise ArgumentError(f"{launcher.rank} is {rank}, which must be less than {launcher.size}, {ranks}")
     if not one_machine:

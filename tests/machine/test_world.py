@@ -458,6 +458,7 @@ def test_a_malformed_number_is_refused_by_its_name(name: str, value: str) -> Non
     ("environment", "sentence"),
     [
         (TORCHRUN | {"RANK": "4"}, "RANK is 4, which must be less than WORLD_SIZE, 4"),
+        (TORCHRUN | {"WORLD_SIZE": "999999999"}, "WORLD_SIZE is 999999999, a pool takes up to 65536 ranks"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE is 2 with WORLD_SIZE 4, expected 4"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "all ranks must run there"),
         (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM_STEP_NUM_NODES is 2"),
