@@ -360,6 +360,26 @@ def test_a_second_stop_does_not_disturb_the_clean_up(second: signal.Signals) -> 
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.parametrize(("number", "left_by"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_stop_in_a_destructor_comes_again(number: signal.Signals, left_by: type[BaseException]) -> None:
+    """Python swallows what a destructor raises: here twice in a row."""
+
+    class Interrupted:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist may have ignored it
+    hook = sys.unraisablehook
+    try:
+        with pytest.raises(left_by), stops_exit():
+            for _ in range(2):
+                Interrupted()
+            threading.Event().wait(DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGINT, found)
+    assert sys.unraisablehook is hook
+
+
 def test_an_ignored_stop_stays_ignored() -> None:
     found = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
