@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -32,8 +32,7 @@ from cxlemu.engines.pace import Clocks, Pace, TimeScale
 from cxlemu.engines.trace import perfetto
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import MemorySpec
-from cxlemu.memory.backends import BACKENDS
+from cxlemu.memory import BACKENDS, MemorySpec
 from cxlemu.plan import Layout, Plan
 from cxlemu.plan.kernels import GEMM_DTYPES
 from cxlemu.units import BytesParam, format_bytes
@@ -86,7 +85,7 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "B
     "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: not the results."
 )
 @click.option("-c", "--config", help="A topology: a file or a name.  [default: six-cards]")
-@click.option("--backend", type=click.Choice(["emulated", "shm"]), default="emulated", show_default=True)
+@click.option("--backend", type=click.Choice(list(BACKENDS)), default="emulated", show_default=True)
 @click.option("--pace", is_flag=True, help="Communication takes the time of the modelled pool, times a scale.")
 @click.option("--time-scale", type=float, metavar="X", help="[default: what --share makes it]")
 @click.option(
@@ -126,7 +125,7 @@ def command(
     warmup: int,
     check: str,
     config: str | None,
-    backend: Literal["emulated", "shm"],
+    backend: str,
     pace: bool,
     time_scale: float | None,
     share: float | None,
@@ -168,6 +167,8 @@ def command(
         traced=True,
         region_bytes=region_bytes,
     )
+    if BACKENDS[backend].on_devices:
+        raise ArgumentError(f"fused runs make a pool of their own, which --backend {backend} does not: it uses devices")
     memory = MemorySpec(backend, DEFAULT_SEED if BACKENDS[backend].emulates_caches else None)
     topology = machine(config, memory)
     layout = world_layout(topology, ranks, region_bytes=region_bytes)

@@ -17,8 +17,7 @@ from collectives.sweep.defaults import AUTO, DEFAULT_SEED, MIN_BYTES, REGION_BYT
 from cxlemu.choices import DEFAULT_TOPOLOGY, ENGINES, TIME_SCALE_MAX, TIME_SCALE_MIN
 from cxlemu.cli.output import check_json_file
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import Kind
-from cxlemu.memory.backends import BACKENDS
+from cxlemu.memory import BACKENDS
 from cxlemu.plan import DTYPES
 from cxlemu.plan.checksums import INTEGRITIES, check_integrity
 from cxlemu.units import BytesParam, format_bytes
@@ -108,7 +107,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     type=click.Choice(list(BACKENDS)),
     default="emulated",
     show_default=True,
-    help="emulated: shared memory behind caches that nothing keeps coherent; shm: coherent; dax: real cards.",
+    help=f"Where the pool's bytes live. {BACKENDS.help()}",
 )
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
 @click.option("--pool", metavar="UUID|NAME", help="Of the devices, those of this pool; or a tenant's in shared memory.")
@@ -185,7 +184,7 @@ def command(
     check: str,
     ranks: int | None,
     config: str | None,
-    backend: Kind,
+    backend: str,
     devices: tuple[str, ...],
     pool: str | None,
     tenant: str | None,

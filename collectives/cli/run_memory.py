@@ -6,12 +6,10 @@ from uuid import UUID
 
 from collectives.sweep.defaults import DEFAULT_SEED
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import Kind, MemorySpec
-from cxlemu.memory.backends import BACKENDS
-from cxlemu.pool.dax import DaxPool
+from cxlemu.memory import BACKENDS, MemorySpec
 
 
-def adversary_seed(adversary: str | None, backend: Kind) -> int | None:
+def adversary_seed(adversary: str | None, backend: str) -> int | None:
     """Of ``--adversary SEED|off``; None: there is no adversary. Raises ArgumentError for what is neither."""
     if adversary == "off" or (adversary is None and not BACKENDS[backend].emulates_caches):
         return None
@@ -19,7 +17,7 @@ def adversary_seed(adversary: str | None, backend: Kind) -> int | None:
 
 
 def memory_of(
-    backend: Kind, seed: int | None, devices: tuple[str, ...], pool: str | None, tenant: str | None
+    backend: str, seed: int | None, devices: tuple[str, ...], pool: str | None, tenant: str | None
 ) -> tuple[MemorySpec, str | None]:
     """The memory, and the name of the tenant's pool in shared memory. Raises ArgumentError for a wrong ``--pool``."""
     uuid, pool_name = (_uuid(pool), None) if BACKENDS[backend].on_devices or tenant is None else (None, pool)
@@ -28,10 +26,7 @@ def memory_of(
 
 def real_cards(memory: MemorySpec) -> str:
     """What they are; nothing where they are emulated."""
-    if not memory.backend.on_devices:
-        return ""
-    with DaxPool.attach(memory.devices, memory.pool) as pool:
-        return pool.describe()
+    return memory.backend.describe_cards(memory)
 
 
 def number(text: str, flag: str, word: str) -> int:

@@ -11,7 +11,7 @@ from cxlemu.cost import CostModel
 from cxlemu.engines.pace import TimeScale, suitable_time_scale
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
-from cxlemu.memory.backends import BACKENDS
+from cxlemu.memory.backend import BACKENDS
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
 

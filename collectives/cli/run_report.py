@@ -150,7 +150,7 @@ class Report:
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
             ("ranks", f"{self._placement()}, launch: {setup.launch}"),
             ("memory", setup.memory.describe() + self._numa_node()),
-            *([("backend", f"{setup.memory.kind}: {setup.memory.backend.describe()}")] if self._verbose else []),
+            *([("backend", f"{setup.memory.kind}: {setup.memory.backend.elisions()}")] if self._verbose else []),
             *([("cards", setup.cards)] if setup.cards else []),
             *([("pace", _pace(setup.pace))] if setup.pace is not None else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),

@@ -42,7 +42,6 @@ from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS, NativeEngine
 from cxlemu.errors import PeerLostError, RevokedError
 from cxlemu.memory.protocol import Bytes
-from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Layout, Plan
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.pool.arena import Arena
@@ -181,7 +180,7 @@ class Communicator(Verbs, Products):
 
         NumPy cannot store through an emulated cache; everywhere else its stores are this host's.
         """
-        if isinstance(self._context.memory, ShadowMemory):
+        if not self._context.backend.maps_cards:
             return lines(self.layout.heap_strip(self.rank).nbytes), False
         strip, offset = self.layout.heap_strip(self.rank), self._base + self.layout.heap_offset
         return self._context.pool.cards[strip.card][offset + strip.offset :][: strip.nbytes], True

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import UUID
 
 from cxlemu.capacity.lines import State
 from cxlemu.capacity.manager import Grant
-from cxlemu.capacity.pool_manager import LOOK_S, table_memory
+from cxlemu.capacity.pool_manager import LOOK_S
 from cxlemu.capacity.table import Entry, Table
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
-from cxlemu.pool.dax import DaxPool
-from cxlemu.pool.shm import ShmPool
 from cxlemu.units import format_bytes
 
 
@@ -51,31 +48,21 @@ class Lease:
         )
 
 
-def whole_pool(memory: MemorySpec, name: str | None, deadline_s: float) -> ShmPool | DaxPool:
-    """The pool whose capacity is lent: on the memory's devices, or in shared memory under its name."""
-    if memory.backend.on_devices:
-        return DaxPool.attach(memory.devices, memory.pool)
-    if name is None:
-        raise ArgumentError("a tenant is one of a pool that is there already: give the pool's name")
-    return ShmPool.attach(name, deadline_s=deadline_s)
-
-
 def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: float) -> Lease:
     """The oldest grant of a tenant, or the one that is named; waits until there is one.
 
     Raises AccessError where the tenant holds nothing until then, PoolError where the pool's capacity is not lent.
     """
     tenant = Tenant.parse(text)
-    with whole_pool(memory, pool_name, wait_s) as pool:
-        table = Table.of(pool, table_memory(pool))
+    with memory.backend.attach_pool(memory, pool_name, deadline_s=wait_s) as pool:
+        table = Table.of(pool, pool.line_memory())
         until = time.monotonic() + wait_s
         while not (its := _held_by(tenant, table.entries())):
             if time.monotonic() > until:
                 raise AccessError(f"{_nothing(tenant, pool.name)}; {_holders(table.entries())}")
             time.sleep(LOOK_S)
         slot = min(its, key=lambda slot: its[slot].grant.number)
-        uuid_or_name = str(UUID(pool.name)) if memory.backend.on_devices else pool.name
-        return Lease(uuid_or_name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)
+        return Lease(pool.name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)
 
 
 def _held_by(tenant: Tenant, entries: dict[int, Entry]) -> dict[int, Entry]:

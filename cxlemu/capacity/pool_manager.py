@@ -40,15 +40,9 @@ from cxlemu.capacity.lines import (
 from cxlemu.capacity.manager import FabricManager, Grant, Totals
 from cxlemu.capacity.table import Entry, Table
 from cxlemu.errors import ArgumentError, CapacityError, PoolError
-from cxlemu.memory.dax import DaxMemory
-from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import HostMemory
-from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
-from cxlemu.pool.segments import Segment
-from cxlemu.pool.shm import ShmPool
-from cxlemu.pool.superblock import PAGE_BYTES
 from cxlemu.rounding import round_down, round_up
 from cxlemu.units import format_bytes
 
@@ -84,7 +78,7 @@ class PoolManager(FabricManager):
     @classmethod
     def open(cls, pool: Pool) -> Self:
         """Of a pool whose capacity is lent. Raises PoolError for another one, and for a table that is damaged."""
-        manager = cls(pool, table_memory(pool), _lock_path(pool))
+        manager = cls(pool, pool.line_memory(), pool.lock_path)
         if manager._header.change != Change.NOTHING:
             manager.reclaim()  # its last manager died in the middle of that
         return manager
@@ -96,9 +90,8 @@ class PoolManager(FabricManager):
 
         Raises ArgumentError for a pool without room for the table and a block.
         """
-        memory = table_memory(pool)
-        align_bytes = max(card.device.align_bytes for card in pool.mapped) if isinstance(pool, DaxPool) else PAGE_BYTES
-        first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, align_bytes, ranks)
+        memory = pool.line_memory()
+        first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, pool.align_bytes, ranks)
         table = Table(memory, pool.uuid, pool.data_offset, pool.card_bytes, ranks)
         for slot in range(SLOTS):
             table.store_grant(slot, _FREE)
@@ -168,7 +161,7 @@ class PoolManager(FabricManager):
 
     def _may_run(self, owner: Owner) -> bool:
         """Of a process on another host of these cards, or in another container, nothing is known."""
-        elsewhere = isinstance(self.pool, DaxPool) and owner.boot_id != Owner.current().boot_id
+        elsewhere = self.pool.spans_machines and owner.boot_id != Owner.current().boot_id
         return elsewhere or owner.state() != "dead"
 
     def entries(self) -> list[Entry]:
@@ -288,21 +281,6 @@ def lendable(
             f"first {format_bytes(first)}"
         )
     return first, room
-
-
-def table_memory(pool: Pool) -> HostMemory:
-    """A memory of one's own on the pool's cards, for lines that travel one by one, and that no emulated cache keeps.
-    Stateless, so that threads may share it.
-    """
-    return DaxMemory(pool.cards) if isinstance(pool, DaxPool) else DirectMemory(pool.cards)
-
-
-def _lock_path(pool: Pool) -> Path:
-    if isinstance(pool, DaxPool):
-        return Path(pool.mapped[0].device.path)
-    if isinstance(pool, ShmPool):
-        return Segment(pool.name, "card", 0).path
-    raise ArgumentError("a tenant's part of a pool is not its own to lend")
 
 
 @contextmanager

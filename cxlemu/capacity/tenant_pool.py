@@ -5,49 +5,37 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
-from cxlemu.capacity.lease import Lease, whole_pool
-from cxlemu.capacity.pool_manager import table_memory
+from cxlemu.capacity.lease import Lease
 from cxlemu.capacity.table import Table
 from cxlemu.capacity.window import SESSION_OFFSET, data_offset
 from cxlemu.errors import PoolError
 from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.cache import damage_in
-from cxlemu.memory.dax import DaxMemory
-from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import segments
-from cxlemu.pool.dax import DaxPool
-from cxlemu.pool.device import map_part
 from cxlemu.pool.pool import Pool
-from cxlemu.pool.segments import Segment
-from cxlemu.pool.shm import ShmPool
-from cxlemu.rounding import round_up
 
 
 class TenantPool(Pool):
     """Offsets count from the grant's first byte of each card."""
 
-    def __init__(self, whole: ShmPool | DaxPool, lease: Lease) -> None:
+    def __init__(self, whole: Pool, lease: Lease) -> None:
         """Use ``attach``."""
         grant, self.lease = lease.grant, lease
-        table = Table.of(whole, table_memory(whole))
+        table = Table.of(whole, whole.line_memory())
         self.name, self.uuid, self.hosts = whole.name, whole.uuid, 0
         self.card_bytes, self.interleave_bytes = grant.nbytes, whole.interleave_bytes
         self.max_ranks = table.ranks
         self.session_offset, self.data_offset = SESSION_OFFSET, data_offset(self.max_ranks)
-        self.cards = [_part(whole, card, grant.at, grant.nbytes) for card in range(len(whole.cards))]
-        head = [_part(whole, 0, 0, table.end)]
-        self.table = table.shown_by(DaxMemory(head) if isinstance(whole, DaxPool) else DirectMemory(head))
+        self.cards = [whole.part(card, grant.at, grant.nbytes) for card in range(len(whole.cards))]
+        self.table = table.shown_by(whole.line_memory([whole.part(0, 0, table.end)]))
         self._files: list[int] = []
 
     @classmethod
     def attach(cls, lease: Lease, memory: MemorySpec, deadline_s: float) -> TenantPool:
         """Raises PoolError where the pool is not there any more, or is another one."""
-        if memory.backend.on_devices:
-            memory = replace(memory, pool=UUID(lease.pool))
-        with whole_pool(memory, lease.pool, deadline_s) as whole:
+        with memory.backend.attach_pool(memory, lease.pool, deadline_s=deadline_s) as whole:
             if len(whole.cards) != lease.cards or lease.grant.end > whole.card_bytes:
                 raise PoolError(f"pool {lease.pool} is not the one of {lease.describe()}")
             return cls(whole, lease)
@@ -60,8 +48,9 @@ class TenantPool(Pool):
             os.ftruncate(self._files[-1], nbytes)
         return replace(self.lease, caches=tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._files))
 
-    def host_cache(self, lease: Lease, host: int) -> HostCache:
-        """The cache that the processes of an emulated host share. Raises PoolError where its owner is gone."""
+    def host_cache(self, host: int) -> HostCache:
+        """Raises PoolError where its owner is gone."""
+        lease = self.lease
         nbytes = host_segment_bytes(len(self.cards), self.card_bytes)
         try:
             first, its = (_shared(Path(lease.caches[number]), nbytes) for number in (0, host))
@@ -79,12 +68,3 @@ class TenantPool(Pool):
 def _shared(path: Path, nbytes: int) -> Bytes:
     with path.open("r+b") as file:
         return segments.map_shared(file.fileno(), nbytes)
-
-
-def _part(whole: ShmPool | DaxPool, card: int, at: int, nbytes: int) -> Bytes:
-    """These bytes of a card, in whole pages, mapped alone."""
-    if isinstance(whole, DaxPool):
-        device = whole.mapped[card].device
-        return map_part(device, at, round_up(nbytes, device.align_bytes))[:nbytes]
-    with segments.opened(Segment(whole.name, "card", card)) as fd:
-        return segments.map_shared(fd, nbytes, at)

@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from cxlemu.capacity.lease import Tenant, whole_pool
+from cxlemu.capacity.lease import Tenant
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import PoolManager
 from cxlemu.choices import DEFAULT_TOPOLOGY
@@ -44,7 +44,7 @@ def _managed(name: str | None, paths: tuple[str, ...]) -> Iterator[PoolManager]:
     if (name is None) == (not paths):
         raise ArgumentError("say which pool: --pool NAME in shared memory, or --device PATH for each of its cards")
     memory = MemorySpec("dax", devices=paths) if paths else MemorySpec("shm")
-    with whole_pool(memory, name, _ATTACH_S) as pool:
+    with memory.backend.attach_pool(memory, name, deadline_s=_ATTACH_S) as pool:
         yield PoolManager.open(pool)
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from typing import Protocol
 
-from cxlemu import _native
 from cxlemu.choices import ENGINES
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.pace import Pacer
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError
-from cxlemu.memory.backends import Backend
-from cxlemu.memory.native import NativeShadowMemory
+from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import Bytes, HostMemory
-from cxlemu.memory.shadow import ShadowMemory
 
 
 class Engine(Protocol):
@@ -45,13 +41,7 @@ def engine_for(
         if pacer is not None:
             raise ArgumentError("the reference engine has no pace: take the native one")
         return ReferenceEngine(memory)
-    if isinstance(memory, ShadowMemory):
-        return NativeEngine(cards, backend.elides, memory.native, pacer=pacer)
-    if isinstance(memory, NativeShadowMemory):
-        return NativeEngine(cards, backend.elides, memory, pacer=pacer)
-    if not backend.elides and not _native.lines_instructions():
-        raise ArgumentError(f"the native engine does not know the cache-line instructions of {platform.machine()}")
-    return NativeEngine(cards, backend.elides, pacer=pacer)
+    return NativeEngine(cards, backend.elides, backend.native_memory(memory), pacer=pacer)
 
 
 def check_engine(name: str) -> None:

@@ -14,7 +14,7 @@ from cxlemu.engines.call_hooks import Obstacles
 from cxlemu.engines.pace import Pacer
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
-from cxlemu.memory.backends import EVERYTHING, Step
+from cxlemu.memory.backend import EVERYTHING, Step
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes

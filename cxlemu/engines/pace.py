@@ -25,6 +25,7 @@ from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
 from cxlemu.cost import CostModel
 from cxlemu.cost.compute import kernel_costs
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.backend import BACKENDS
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Frame, RankPart
 from cxlemu.plan.instructions import Records
@@ -32,8 +33,6 @@ from cxlemu.plan.kernels import KERNELS
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.clusters import cluster_memory, memories_behind_pool
 
-# An emulated host's cache copies what is written twice, and what is read; other memory is written and read once.
-PASSES = {"emulated": 4, "shm": 2}
 # How late a rank comes that slept: on a core that nobody else wants, and on one that others compute on.
 WAKING_NS, WAITING_NS = 100_000, 1_000_000
 STEP_NS = 5_000  # of the order of what a collective's instructions take on modelled hardware
@@ -126,7 +125,7 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
     cores = min(ranks, len(os.sched_getaffinity(0)))
     copied = _copied_gbytes_per_s()
     modelled = _modelled_gbytes_per_s(topology, ranks)
-    slower = modelled * PASSES.get(backend, 2) / (copied * cores)
+    slower = modelled * BACKENDS[backend].passes / (copied * cores)
     busy = os.getloadavg()[0] + cores > len(os.sched_getaffinity(0))
     later = (WAITING_NS if busy else WAKING_NS) / STEP_NS * ranks / cores
     value = 1.0

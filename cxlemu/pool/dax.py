@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.dax import DaxMemory
-from cxlemu.pool.device import Mapped, map_device
+from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.pool.device import Mapped, map_device, map_part
 from cxlemu.pool.owner import NOBODY
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.superblock import SUPERBLOCK_BYTES, Superblock, check_pool, parse
+from cxlemu.rounding import round_up
 from cxlemu.units import format_bytes
 
 
 class DaxPool(Pool):
     """``mapped`` are its devices, in card order."""
 
+    spans_machines = True
+
     def __init__(self, superblock: Superblock, mapped: Sequence[Mapped]) -> None:
         """Use ``attach``."""
         card_bytes = superblock.geometry.card_bytes
         super().__init__(str(superblock.uuid), superblock, [card.pages[:card_bytes] for card in mapped])
         self.mapped = tuple(mapped)
+        self.align_bytes = max(card.device.align_bytes for card in self.mapped)
 
     @classmethod
     def attach(cls, paths: Sequence[str], uuid: uuids.UUID | None = None) -> DaxPool:
@@ -61,6 +67,17 @@ class DaxPool(Pool):
         cards = (f"{card.device.path} ({card.device.kind}, {card.how})" for card in self.mapped)
         size, granule = format_bytes(self.card_bytes), format_bytes(self.interleave_bytes)
         return f"{len(self.cards)} of {size}, interleaved by {granule}: {', '.join(cards)}"
+
+    def line_memory(self, cards: Sequence[Bytes] | None = None) -> HostMemory:
+        return DaxMemory(self.cards if cards is None else cards)
+
+    def part(self, card: int, at: int, nbytes: int) -> Bytes:
+        device = self.mapped[card].device
+        return map_part(device, at, round_up(nbytes, device.align_bytes))[:nbytes]
+
+    @property
+    def lock_path(self) -> Path:
+        return Path(self.mapped[0].device.path)
 
     def close(self) -> None:
         super().close()

@@ -6,20 +6,21 @@ pool or exits. Only SIGKILL leaves names behind; ``cxlemu pool clean`` finds and
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError, PoolError
-from cxlemu.memory import host_segment_bytes
+from cxlemu.memory.cache import HostCache, damage_in, host_segment_bytes
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import numa, segments
 from cxlemu.pool.owner import Owner
-from cxlemu.pool.pool import Pool
+from cxlemu.pool.pool import NewClocks, Pool
 from cxlemu.pool.segments import SHM_DIR, MissingSegmentError, Segment
 from cxlemu.pool.superblock import (
     MAGIC,
@@ -31,16 +32,9 @@ from cxlemu.pool.superblock import (
     parse,
 )
 
-__all__ = ["ShmPool", "no_such_pool", "open_card", "open_cards"]
+__all__ = ["ShmPool", "attach_by_name", "no_such_pool", "open_card", "open_cards"]
 
 _POLL_S = 0.002
-
-
-class NewClocks(NamedTuple):
-    """A segment of ``nbytes`` for a pace (see cxlemu/engines/pace.py), and what makes its zeros ready for the ranks."""
-
-    nbytes: int
-    make: Callable[[Bytes], None]
 
 
 class ShmPool(Pool):
@@ -131,8 +125,24 @@ class ShmPool(Pool):
             self._host_segments[host] = self._map_host(Segment(self.name, "host", host))
         return self._host_segments[host]
 
+    def host_cache(self, host: int) -> HostCache:
+        """Its segment is the lock file of the host's processes. Raises PoolError once the pool was removed."""
+        segment = Segment(self.name, "host", host)
+        try:
+            damage = damage_in(self.host_segment(0))
+            return HostCache.shared(self.cards, self.host_segment(host), segment.path, host=host, damage=damage)
+        except FileNotFoundError:
+            raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank came") from None
+
+    def part(self, card: int, at: int, nbytes: int) -> Bytes:
+        with segments.opened(Segment(self.name, "card", card)) as fd:
+            return segments.map_shared(fd, nbytes, at)
+
+    @property
+    def lock_path(self) -> Path:
+        return Segment(self.name, "card", 0).path
+
     def clocks(self) -> Bytes:
-        """The bytes that a pace's ranks share. Raises PoolError for a pool that was made without."""
         with segments.opened(Segment(self.name, "clock", 0)) as fd:
             return segments.map_shared(fd, os.fstat(fd).st_size)
 
@@ -149,15 +159,33 @@ class ShmPool(Pool):
         self._host_segments.clear()
 
     def unlink(self) -> None:
-        """Remove the names from /dev/shm; who is attached stays attached. Only the owner does anything."""
         if self.owner and self._remove_names is not None:
             self._remove_names()
+
+    def remove_if_owner_died(self) -> None:
+        if self.owner:
+            return
+        # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor is at it.
+        with suppress(PoolError, BlockingIOError), segments.opened(Segment(self.name, "card", 0)) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), f"pool {self.name}")
+            named = os.fstat(fd).st_nlink > 0  # as long as it is, nobody can make another pool of its name
+            if named and superblock.uuid == self.uuid and superblock.owner.state() == "dead":
+                for segment in reversed(segments.find(self.name)):  # card 0 last, as its owner would
+                    segments.remove(segment)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
         self.unlink()
+
+
+def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
+    """As `ShmPool.attach`. Raises ArgumentError where no name says which pool."""
+    if name is None:
+        raise ArgumentError("a pool in shared memory is there already under a name: give the pool's name")
+    return ShmPool.attach(name, deadline_s=deadline_s)
 
 
 def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:

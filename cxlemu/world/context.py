@@ -5,30 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from uuid import UUID
 
 from cxlemu.capacity.lease import Lease, lease_for
-from cxlemu.capacity.pool_manager import table_memory
 from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.engines.pace import Clocks, Pace, Pacer, suitable_time_scale
-from cxlemu.errors import AccessError, ArgumentError, PoolError
+from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
-from cxlemu.memory.backends import Backend
-from cxlemu.memory.cache import damage_in
+from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
-from cxlemu.pool.dax import DaxPool
-from cxlemu.pool.pool import Pool
-from cxlemu.pool.segments import Segment
+from cxlemu.pool.pool import NewClocks, NewPool, Pool
 from cxlemu.pool.session import Session, Wait, backoff
 from cxlemu.pool.session_lines import FINGERPRINT_BYTES
-from cxlemu.pool.shm import NewClocks, ShmPool
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import memories_behind_pool
 from cxlemu.version import __version__
@@ -126,20 +120,17 @@ class World:
         """A fresh pool that this process owns; on real cards, the pool that is there."""
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        if self.memory.backend.on_devices:
-            if name is not None:
-                raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {name!r}")
-            return _not_lent(DaxPool.attach(self.memory.devices, self.memory.pool))
-        return ShmPool.create(
+        new = NewPool(
             name,
             cards=self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks),
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
-            hosts=max(self.hosts) + 1 if self.memory.backend.emulates_caches else 0,
+            hosts=max(self.hosts) + 1,
             numa_node=self.topology.pool_numa_node,
             max_ranks=self.ranks,
             clocks=None if self.pace is None else self._new_clocks(self.pace),
         )
+        return _not_lent(self.memory.backend.create_pool(self.memory, new))
 
     def _new_clocks(self, pace: Pace) -> NewClocks:
         scale = pace.time_scale or suitable_time_scale(self.topology, self.ranks, self.memory.kind).value
@@ -147,17 +138,13 @@ class World:
 
     def pacer(self, pool: Pool, rank: int) -> Pacer | None:
         """That of a world with a pace. Raises PoolError where the pool was made without."""
-        if self.pace is None or not isinstance(pool, ShmPool):
-            return None
-        return self.clocks.pacer(pool.clocks(), rank)
+        return None if self.pace is None else self.clocks.pacer(pool.clocks(), rank)
 
     def attach_pool(self, name: str) -> Pool:
         """The pool that another process of this world made, or found."""
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        if self.memory.backend.on_devices:
-            return DaxPool.attach(self.memory.devices, UUID(name))
-        return ShmPool.attach(name, deadline_s=self.deadline_s)
+        return self.memory.backend.attach_pool(self.memory, name, deadline_s=self.deadline_s)
 
     def sharing(self, pool: Pool) -> World:
         """This world as its other processes get it: they find the caches of a tenant's emulated hosts."""
@@ -165,26 +152,9 @@ class World:
             return self
         return replace(self, lease=pool.with_caches(max(self.hosts) + 1))
 
-    @contextmanager
-    def shared_host_cache(self, pool: Pool, rank: int) -> Iterator[HostCache | None]:
-        """The cache that the processes of the rank's emulated host share; its segment is their lock file, too."""
-        if isinstance(pool, TenantPool) and self.lease is not None and self.memory.backend.emulates_caches:
-            with closing(pool.host_cache(self.lease, self.hosts[rank])) as cache:
-                yield cache
-            return
-        if not isinstance(pool, ShmPool) or not self.memory.backend.emulates_caches:
-            yield None
-            return
-        segment = Segment(pool.name, "host", self.hosts[rank])
-        try:
-            damage = damage_in(pool.host_segment(0))
-            cache = HostCache.shared(
-                pool.cards, pool.host_segment(segment.index), segment.path, host=segment.index, damage=damage
-            )
-        except FileNotFoundError:
-            raise PoolError(f"{segment} is gone: pool {pool.name} was removed while this rank came") from None
-        with closing(cache):
-            yield cache
+    def shared_host_cache(self, pool: Pool, rank: int) -> AbstractContextManager[HostCache | None]:
+        """The cache that the processes of the rank's host share, where caches are emulated."""
+        return self.memory.backend.shared_cache(pool, self.hosts[rank])
 
     def fingerprint(self, pool: Pool) -> bytes:
         topology = self.topology.model_dump(mode="json")
@@ -218,9 +188,6 @@ def entered(
     """Meet the other ranks in ``pool``; tell them at the end that this rank left, or that it failed."""
 
     host = world.hosts[rank]
-    # The session has a memory of its own: how often it looks and beats depends on time, and must neither
-    # consume the adversary's random numbers nor fence what the rank's program wrote.
-    undisturbed = replace(world.memory, seed=None)
     memory = world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank)
     with tenancy_in(pool, rank, memory) as tenancy:
 
@@ -234,7 +201,7 @@ def entered(
             pause(attempt)
 
         session = Session.open(
-            undisturbed.open(pool.cards, host_cache=cache, host=host, rank=rank),
+            world.memory.backend.bootstrap(world.memory, pool.cards, host_cache=cache, host=host, rank=rank),
             rank=rank,
             ranks=world.ranks,
             host=host,
@@ -271,9 +238,9 @@ def entered(
         session.leave()
 
 
-def _not_lent(pool: DaxPool) -> DaxPool:
+def _not_lent(pool: Pool) -> Pool:
     """Raises AccessError for a pool whose capacity is lent to tenants: a run of nobody's would overwrite theirs."""
-    if header_of(pool, table_memory(pool)) is not None:
+    if header_of(pool, pool.line_memory()) is not None:
         pool.close()
         raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: say which one this is")
     return pool

@@ -7,24 +7,20 @@ ranks of any machine meet, and rank and size alone are enough.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cxlemu.capacity.lease import lease_for
 from cxlemu.engines.pace import Pace
-from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
-from cxlemu.pool import segments
 from cxlemu.pool.pool import Pool
-from cxlemu.pool.segments import Segment
-from cxlemu.pool.shm import ShmPool
-from cxlemu.pool.superblock import RANKS_MAX, SUPERBLOCK_BYTES, parse
+from cxlemu.pool.superblock import RANKS_MAX
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
 from cxlemu.world.signals import stops_exit
@@ -121,8 +117,7 @@ def from_environment(
             yield context
             if first:
                 context.session.await_departure(range(1, place.ranks), deadline_s)
-                if isinstance(pool, ShmPool):
-                    pool.unlink()
+                pool.unlink()
         if not first:  # the job's next world has the same pool or the same name for it, so this one must be over
             context.session.await_departure([0], deadline_s)
 
@@ -135,23 +130,11 @@ def _pool(world: World, place: Place) -> Pool:
 
 @contextmanager
 def _removed_for_a_dead_owner(pool: Pool) -> Iterator[None]:
-    """Rank 0 may have been killed: then who leaves first removes its pool, and no later one of that name."""
+    """Rank 0 may have been killed: then the first rank to leave removes this pool, but not a newer one of its name."""
     try:
         yield
     finally:
-        if isinstance(pool, ShmPool) and not pool.owner:
-            _remove_if_owner_died(pool)
-
-
-def _remove_if_owner_died(pool: ShmPool) -> None:
-    # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor is at it.
-    with suppress(PoolError, BlockingIOError), segments.opened(Segment(pool.name, "card", 0)) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), f"pool {pool.name}")
-        named = os.fstat(fd).st_nlink > 0  # as long as it is, nobody can make another pool of its name
-        if named and superblock.uuid == pool.uuid and superblock.owner.state() == "dead":
-            for segment in reversed(segments.find(pool.name)):  # card 0 last, as its owner would
-                segments.remove(segment)
+        pool.remove_if_owner_died()
 
 
 def _go_on() -> None:

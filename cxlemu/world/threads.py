@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cxlemu.errors import CancelledError
-from cxlemu.memory import HostCache
-from cxlemu.memory.damage import Damage
 from cxlemu.pool.pool import Pool
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
@@ -24,11 +22,7 @@ def run_threads(
     main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
 ) -> Outcome[T]:
     """What became of every rank. ``on_message`` is called in the calling thread, as in the other launches."""
-    emulated = world.memory.backend.emulates_caches
-    damage = Damage.none()
-    caches = {
-        host: HostCache.private(pool.cards, host=host, damage=damage) if emulated else None for host in set(world.hosts)
-    }
+    caches = world.memory.backend.private_caches(pool, set(world.hosts))
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     cancelled = threading.Event()

@@ -6,7 +6,6 @@ from cxlemu.capacity.lease import Lease
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
-from cxlemu.pool.dax import DaxPool
 from cxlemu.topology import Topology
 
 
@@ -14,19 +13,18 @@ def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | 
     """The topology itself, loaded if need be; None is six-cards.
 
     On real cards their number, size and interleaving are the pool's, for a tenant those of its grant, and None has as
-    many cards as the pool. Raises ArgumentError for a topology with another number of cards, and what DaxPool.attach
-    raises.
+    many cards as the pool. Raises ArgumentError for a topology with another number of cards, and what the backend
+    raises where there is no pool.
     """
     loaded = topology if isinstance(topology, Topology) else Topology.load(topology or DEFAULT_TOPOLOGY)
     chosen = topology is not None
     if lease is not None:
         cards = (lease.cards, lease.grant.nbytes, lease.interleave_bytes)
         return _with_cards(loaded, *cards, name=f"pool {lease.pool}", chosen=chosen)
-    if not memory.backend.on_devices:
+    found = memory.backend.found_cards(memory)
+    if found is None:
         return loaded
-    with DaxPool.attach(memory.devices, memory.pool) as pool:
-        cards = (len(pool.cards), pool.card_bytes, pool.interleave_bytes)
-        return _with_cards(loaded, *cards, name=f"pool {pool.uuid}", chosen=chosen)
+    return _with_cards(loaded, found.cards, found.card_bytes, found.interleave_bytes, name=found.name, chosen=chosen)
 
 
 def _with_cards(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from collectives.algorithms.catalog import check, recipe, ring_of
 from collectives.builder.recipes import Recipe, with_checksums
@@ -24,8 +24,7 @@ from collectives.sweep.measure import arrays, heap_room, perform
 from collectives.sweep.sweep import Case, load_algorithm
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import Kind, MemorySpec
-from cxlemu.memory.backends import BACKENDS
+from cxlemu.memory import BACKENDS, MemorySpec
 from cxlemu.plan import Call, Layout
 from cxlemu.pool.pool import Pool
 from cxlemu.rounding import round_up
@@ -53,6 +52,13 @@ START_S = 30.0  # that real processes have to meet in, before anything happens
 Launch = Literal["turns", "threads", "processes"]
 
 
+def known_backend(name: str) -> str:
+    """The name; ValueError, as pydantic wants it, where no backend has it."""
+    if name not in BACKENDS:
+        raise ValueError(f"a backend is one of {', '.join(BACKENDS)}")
+    return name
+
+
 class Scenario(Model):
     """What runs and what happens to it. Immutable; equal scenarios that run in turns end equally."""
 
@@ -66,7 +72,7 @@ class Scenario(Model):
     root: Annotated[int, Field(ge=0, le=63)] = Field(default=0, description="for those that have one")
     engine: str = Field(default="reference", description="reference or native")
     launch: Launch = Field(default="turns", description="turns, threads or processes")
-    backend: Kind = Field(default="emulated", description="emulated or shm")
+    backend: Annotated[str, AfterValidator(known_backend)] = Field(default="emulated", description="emulated or shm")
     integrity: Literal["crc32c"] | None = Field(default=None, description="crc32c: checksums travel with doorbells")
     config: str | Topology = Field(default="", description="a topology; absent: each rank on a host, and two cards")
     cluster: Annotated[int, Field(ge=1, le=64)] = Field(

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field
 from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
-from cxlemu.memory.backends import BACKENDS
+from cxlemu.memory.backend import BACKENDS
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, listed, validated
 from faults.inject.fault import FAULTS, Fault

@@ -166,9 +166,9 @@ class _Runs:
 
     def _pool(self) -> dict[str, int]:
         """What is in the pool itself, whatever caches hold."""
-        if self.context.backend.name == "dax":
-            for card, offset in self.places.lines:
-                self.context.memory.invalidate(card, offset, LINE_BYTES)
+        lines = self.context.pool.line_memory()
+        for card, offset in self.places.lines:  # this host may have cached what another one has overwritten since
+            lines.invalidate(card, offset, LINE_BYTES)
         cards = self.context.pool.cards
         places = zip(self.words, self.places.words, strict=True)
         return {word.name: int(cards[card][at : at + WORD_BYTES].view("<u8")[0]) for word, (card, at) in places}

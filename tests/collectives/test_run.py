@@ -304,7 +304,7 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
 def test_a_bad_value_is_one_sentence_and_exit_code_2(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cxlemu.world.context.ShmPool.create", None)  # nothing may be made
+    monkeypatch.setattr("cxlemu.pool.shm.ShmPool.create", None)  # nothing may be made
     result = run(*arguments, code=2)
     assert sentence in result.stderr
     assert result.stdout == ""

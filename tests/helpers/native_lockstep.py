@@ -24,7 +24,7 @@ from cxlemu.engines.streams import Binding, Blocked, Running
 from cxlemu.errors import IntegrityError, MismatchError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.adversary import AdversaryStats
-from cxlemu.memory.backends import EVERYTHING, Step
+from cxlemu.memory.backend import EVERYTHING, Step
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory

@@ -23,7 +23,7 @@ from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import AccessError, ArgumentError, CapacityError, PlanError
 from cxlemu.memory import HostCache
-from cxlemu.memory.backends import EVERYTHING
+from cxlemu.memory.backend import EVERYTHING
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.memory.shadow import ShadowMemory

@@ -1,4 +1,4 @@
-"""What every memory gives to those who use the full chain. A new memory is one more entry in MEMORIES.
+"""What every memory gives to those who use the full chain. A new backend is here by its name.
 
 Writer: stores, flush, fence, signal. Reader: poll, invalidate, load. Random programs keep to these rules; the
 oracle knows nothing of caches, only who may write what and which bytes are published.
@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import AdversaryRates, HostCache, MemorySpec, host_segment_bytes
+from cxlemu.memory import BACKENDS, AdversaryRates, HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from tests.helpers.tiers import PATIENT_S, examples
@@ -69,8 +69,7 @@ def in_c(opener: Opener) -> Opener:
 
 
 MEMORIES: dict[str, Opener] = {
-    "shm": threads(MemorySpec("shm")),
-    "dax": threads(MemorySpec("dax")),
+    **{name: threads(MemorySpec(name)) for name in BACKENDS if name != "emulated"},
     "never-evict": threads(MemorySpec()),
     "seed-1": threads(MemorySpec(seed=1)),
     "seed-2-often": threads(MemorySpec(seed=2, rates=OFTEN)),

@@ -25,8 +25,8 @@ from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding, Blocked, Running
 from cxlemu.errors import ArgumentError, DeadlineError, MismatchError, PlanError
 from cxlemu.memory import AdversaryRates, HostCache, MemorySpec, lock
-from cxlemu.memory.backends import BACKENDS, EVERYTHING
-from cxlemu.memory.backends import NOTHING as ELIDE_NOTHING
+from cxlemu.memory.backend import BACKENDS, EVERYTHING
+from cxlemu.memory.backend import NOTHING as ELIDE_NOTHING
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
 from cxlemu.plan import (

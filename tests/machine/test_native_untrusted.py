@@ -20,7 +20,7 @@ from cxlemu import _native
 from cxlemu.engines.native import DONE, IDLE, KERNEL, STOPPED
 from cxlemu.memory import AdversaryRates, HostCache, host_segment_bytes
 from cxlemu.memory.adversary import Adversary
-from cxlemu.memory.backends import EVERYTHING
+from cxlemu.memory.backend import EVERYTHING
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, Call, Group, InHeap, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode

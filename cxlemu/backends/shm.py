@@ -1,0 +1,37 @@
+"""Coherent shared memory: the baseline that shows what non-coherence costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cxlemu.memory.backend import EVERYTHING, Backend, MemorySpec
+from cxlemu.memory.cache import HostCache
+from cxlemu.memory.direct import DirectMemory
+from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.pool.pool import NewPool, Pool
+from cxlemu.pool.shm import ShmPool, attach_by_name
+
+
+class Shm(Backend):
+    summary = "coherent shared memory"
+    where = "POSIX shared memory"
+    guarantees = "coherence: a store is in the pool at once, a load is never stale"
+    elides = EVERYTHING
+    instead = "the release of SIGNAL and the acquire of WAIT"
+
+    def describe(self, spec: MemorySpec) -> str:
+        return "coherent shared memory"
+
+    def open(
+        self, spec: MemorySpec, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int
+    ) -> HostMemory:
+        return DirectMemory(cards)
+
+    def create_pool(self, spec: MemorySpec, new: NewPool) -> Pool:
+        return ShmPool.create(**new._replace(hosts=0)._asdict())  # hosts need no segments: they have no caches
+
+    def attach_pool(self, spec: MemorySpec, name: str | None, *, deadline_s: float) -> Pool:
+        return attach_by_name(name, deadline_s)
+
+
+BACKEND = Shm()
