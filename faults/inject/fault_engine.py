@@ -12,7 +12,6 @@ from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.memory.protocol import Bytes, HostMemory
-from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.world import RankContext
 from faults.inject.fault import FAULTS
 from faults.inject.injection import Injection
@@ -86,8 +85,8 @@ def injected(context: RankContext, engine: str, script: Script) -> FaultEngine:
     memory: HostMemory = context.memory
     if isinstance(inner, ReferenceEngine):
         inner = ReferenceEngine(context.memory, context.session.clock)
-    elif isinstance(memory, ShadowMemory):
-        memory = memory.native
+    else:
+        memory = context.backend.native_memory(memory) or memory
     return FaultEngine(inner, context, memory, script)
 
 
