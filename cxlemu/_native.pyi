@@ -15,14 +15,7 @@ class Program:
         self,
         cards: Sequence[Bytes],
         base: int,
-        extent_bytes: int,
-        ranks: int,
-        slots: int,
-        doorbells_per_rank: int,
-        slot_card_bytes: int,
-        doorbells_offset: int,
-        slot_doorbell_bytes: int,
-        data_offset: int,
+        layout: Records,  # of plan.layout.layout_record
         regions: Records,
         groups: Records,
         streams: Sequence[Records],
@@ -30,9 +23,6 @@ class Program:
         events: int,
         elides: int,
         memory: Shadow | None,
-        heap_offset: int = ...,  # default: extent_bytes, no heap
-        pool_cards: int = ...,  # default: all cards; those behind them are memories of the ranks, one each
-        own_doorbells: int = 0,  # so many of a rank's in a slot lie in its own memory
         pacer: Pacer | None = None,
         kernels: Records | None = None,
     ) -> None: ...

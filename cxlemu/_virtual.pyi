@@ -9,18 +9,7 @@ CONSTANTS: dict[str, int]  # as C was compiled with them
 
 class Simulation:
     def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
-    def communicator(
-        self,
-        ranks: int,
-        slots: int,
-        doorbells_per_rank: int,
-        own_doorbells: int,
-        pool_cards: int,
-        cards: Table,
-        epochs: int,
-        used: int,
-        /,
-    ) -> int: ...
+    def communicator(self, layout: Table, cards: Table, epochs: int, used: int, /) -> int: ...
     def call(
         self,
         comm: int,

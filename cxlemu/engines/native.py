@@ -20,7 +20,7 @@ from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMem
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 from cxlemu.plan import DTYPES, Flag, Kind, Op, RankPart, RedOp
 from cxlemu.plan.kernels import KERNELS, ChecksumError
-from cxlemu.plan.layout import TAG_BITS
+from cxlemu.plan.layout import TAG_BITS, layout_record
 from cxlemu.plan.plan import group_table, region_table
 
 check_compiled(
@@ -162,17 +162,7 @@ class NativeEngine:
             program = _native.Program(
                 cards=self.cards,
                 base=running.binding.base,
-                extent_bytes=layout.extent_bytes,
-                ranks=layout.ranks,
-                slots=layout.slots,
-                doorbells_per_rank=layout.doorbells_per_rank,
-                slot_card_bytes=layout.slot_card_bytes,
-                doorbells_offset=layout.doorbells_offset,
-                slot_doorbell_bytes=layout.slot_doorbell_bytes,
-                data_offset=layout.data_offset,
-                heap_offset=layout.heap_offset,
-                pool_cards=layout.pool_cards,
-                own_doorbells=layout.own_doorbells,
+                layout=layout_record(layout),
                 regions=region_table(frame.regions),
                 groups=group_table(frame.groups),
                 streams=[stream.records for stream in part.streams],

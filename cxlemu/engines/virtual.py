@@ -28,6 +28,7 @@ from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, DeadlockError, PlanError
 from cxlemu.plan import Layout, Op, Plan
 from cxlemu.plan.instructions import Records
+from cxlemu.plan.layout import layout_record
 from cxlemu.plan.plan import group_table, region_table
 from cxlemu.topology.failures import cut_off
 
@@ -184,8 +185,7 @@ def _add_calls(
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         table = np.array(cards, np.int32)
         try:
-            shape = layout.ranks, layout.slots, layout.doorbells_per_rank, layout.own_doorbells, layout.pool_cards
-            numbers[ring] = core.communicator(*shape, table, used[ring] + total, used[ring])
+            numbers[ring] = core.communicator(layout_record(layout), table, used[ring] + total, used[ring])
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
     for call, ring in zip(calls, rings, strict=True):

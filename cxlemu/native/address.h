@@ -1,15 +1,10 @@
 /* Where operands and doorbells lie: the arithmetic of address.py and plan/layout.py. */
-#ifndef CXLEMU_PLACE_H
-#define CXLEMU_PLACE_H
+#ifndef CXLEMU_ADDRESS_H
+#define CXLEMU_ADDRESS_H
 
 #include "core.h"
 
 enum { MAX_RUNS = MAX_CARDS + 2 };
-
-typedef struct {
-    int32_t card;
-    int64_t offset; /* from the start of the card */
-} place;
 
 /* Contiguous on its card, strided in the operand: block k is at local + k * stride. */
 typedef struct {
@@ -22,27 +17,18 @@ typedef struct {
     int64_t nbytes;
 } card_extent;
 
-static inline int32_t published_count(const program *p) { return p->ranks * p->doorbells_per_rank; }
+static inline int32_t published_count(const program *p) { return layout_published(&p->layout); }
 
 /* epoch % slots, mostly without a division. */
 static inline int64_t slot_of(const program *p, int64_t epoch) {
     const int64_t slot = p->slot + (epoch - p->epoch);
-    return slot >= 0 && slot < p->slots ? slot : epoch % p->slots;
+    return slot >= 0 && slot < p->layout.slots ? slot : epoch % p->layout.slots;
 }
 
 static inline place doorbell_place(const program *p, int32_t doorbell, int64_t epoch) {
-    const int32_t published = published_count(p);
-    int32_t number = doorbell;
-    int64_t at = p->base;
-    if (doorbell >= published) number -= published;
-    else {
-        at += p->doorbells_offset + slot_of(p, epoch) * p->slot_doorbell_bytes;
-        const int32_t own = p->own_doorbells
-                                ? doorbell % p->doorbells_per_rank - p->doorbells_per_rank + p->own_doorbells
-                                : -1;
-        if (own >= 0) return (place){p->pool_cards + doorbell / p->doorbells_per_rank, at + (int64_t)own * LINE_BYTES};
-    }
-    return (place){number % p->pool_cards, at + (int64_t)(number / p->pool_cards) * LINE_BYTES};
+    const int64_t slot = doorbell < published_count(p) ? slot_of(p, epoch) : 0;
+    const place at = layout_doorbell(&p->layout, doorbell, slot);
+    return (place){at.card, p->base + at.offset};
 }
 
 /* What a doorbell is rung with in this call, but for the last bit, which makes its parity even. */
@@ -58,8 +44,8 @@ static inline uint64_t doorbell_word(const program *p, int64_t epoch) {
 /* Where the granules of a region's operand begin on every card. */
 static inline int64_t granules_at(const program *p, const operand *o) {
     const region *r = &p->regions[o->id];
-    const int64_t slot = p->data_offset + slot_of(p, p->epoch + o->seq) * p->slot_card_bytes;
-    return p->base + (r->heap ? p->heap_offset : slot) + r->base;
+    const int64_t slot = p->layout.data_offset + slot_of(p, p->epoch + o->seq) * p->layout.slot_card_bytes;
+    return p->base + (r->heap ? p->layout.heap_offset : slot) + r->base;
 }
 
 static inline uint8_t *bytes_at(const program *p, place where) { return p->cards[where.card] + where.offset; }

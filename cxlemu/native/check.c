@@ -31,7 +31,7 @@ static bool region_ok(const program *p, const region *r) {
         int64_t whole = r->base + (granule - 1) / r->cards * r->granularity_bytes + r->granularity_bytes;
         if (whole > end) end = whole;
     }
-    return end <= (r->heap ? p->heap_bytes : p->slot_card_bytes);
+    return end <= (r->heap ? p->heap_bytes : p->layout.slot_card_bytes);
 }
 
 static bool has(const operand *o, enum kind kind) { return o->kind == (uint16_t)kind; }
@@ -44,8 +44,8 @@ static bool aligned(const program *p, const operand *o, int64_t item) {
 /* Doorbells are numbered from 0, those of all slots before one done of each rank. A published one lies in the slot of
  * its epoch, so there must be one: only waits for done doorbells reach back before the call. */
 static bool doorbell_ok(const program *p, const record *r, bool waits) {
-    const int32_t published = p->ranks * p->doorbells_per_rank;
-    if (r->arg < 0 || r->arg >= published + p->ranks) return false;
+    const int32_t published = layout_published(&p->layout);
+    if (r->arg < 0 || r->arg >= published + p->layout.ranks) return false;
     return r->value >= 0 || (waits && r->arg >= published);
 }
 
@@ -82,27 +82,34 @@ static bool record_ok(const program *p, const record *r) {
     }
 }
 
-bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at) {
+/* Whether the parts of an extent follow each other, and its doorbells lie where layout_doorbell says. */
+static bool layout_ok(const layout *l) {
     const int64_t most = (int64_t)1 << 48;
-    *stream = -1, *at = -1;
-    if (p->pool_cards < 1 || p->pool_cards > p->card_count || p->own_doorbells < 0 ||
-        p->own_doorbells > p->doorbells_per_rank)
+    if (l->cards < 1 || l->ranks < 1 || l->slots < 1 || l->doorbells_per_rank < 1) return false;
+    if (l->pool_cards < 1 || l->pool_cards > l->cards || l->own_doorbells < 0 ||
+        l->own_doorbells > l->doorbells_per_rank)
         return false;
-    if (p->own_doorbells && p->ranks > p->card_count - p->pool_cards) return false;
-    if (p->card_count < 1 || p->ranks < 1 || p->slots < 1 || p->doorbells_per_rank < 1) return false;
-    if ((int64_t)p->ranks * ((int64_t)p->doorbells_per_rank + 1) > INT32_MAX) return false;
-    if (p->base < 0 || p->base % LINE_BYTES || p->slot_card_bytes < 0 || p->slot_card_bytes > most) return false;
-    const int64_t published = (int64_t)p->ranks * p->doorbells_per_rank, doorbells = published + p->ranks;
-    const int64_t done_bytes = (p->ranks + (int64_t)p->pool_cards - 1) / p->pool_cards * LINE_BYTES;
-    const int64_t lines = (published + p->pool_cards - 1) / p->pool_cards;
-    const int64_t slot_bytes = (lines > p->own_doorbells ? lines : p->own_doorbells) * LINE_BYTES;
-    if (p->doorbells_offset != done_bytes || p->slot_doorbell_bytes != slot_bytes) return false;
-    if (p->data_offset < done_bytes || p->data_offset % LINE_BYTES) return false;
-    if (slot_bytes > (p->data_offset - done_bytes) / p->slots) return false;
-    if (p->data_offset > extent_bytes || p->slot_card_bytes > (extent_bytes - p->data_offset) / p->slots) return false;
-    if (p->heap_offset % LINE_BYTES || p->heap_offset < p->data_offset + p->slots * p->slot_card_bytes) return false;
-    if (p->heap_offset > extent_bytes) return false;
-    p->heap_bytes = extent_bytes - p->heap_offset;
+    if (l->own_doorbells && l->ranks > l->cards - l->pool_cards) return false;
+    if ((int64_t)l->ranks * ((int64_t)l->doorbells_per_rank + 1) > INT32_MAX) return false;
+    if (l->slot_card_bytes < 0 || l->slot_card_bytes > most || l->extent_bytes < 0) return false;
+    const int64_t done_bytes = (l->ranks + (int64_t)l->pool_cards - 1) / l->pool_cards * LINE_BYTES;
+    const int64_t lines = (layout_published(l) + (int64_t)l->pool_cards - 1) / l->pool_cards;
+    const int64_t slot_bytes = (lines > l->own_doorbells ? lines : l->own_doorbells) * LINE_BYTES;
+    if (l->doorbells_offset != done_bytes || l->slot_doorbell_bytes != slot_bytes) return false;
+    if (l->data_offset < done_bytes || l->data_offset % LINE_BYTES) return false;
+    if (slot_bytes > (l->data_offset - done_bytes) / l->slots) return false;
+    if (l->data_offset > l->extent_bytes || l->slot_card_bytes > (l->extent_bytes - l->data_offset) / l->slots)
+        return false;
+    if (l->heap_offset % LINE_BYTES || l->heap_offset < l->data_offset + l->slots * l->slot_card_bytes) return false;
+    return l->heap_offset <= l->extent_bytes;
+}
+
+bool program_check(program *p, int32_t *stream, int64_t *at) {
+    const layout *l = &p->layout;
+    *stream = -1, *at = -1;
+    if (!layout_ok(l) || l->cards > p->card_count || p->base < 0 || p->base % LINE_BYTES) return false;
+    const int64_t doorbells = (int64_t)layout_published(l) + l->ranks;
+    p->heap_bytes = l->extent_bytes - l->heap_offset;
     for (int32_t k = 0; k < p->buffer_count; k++)
         if (p->buffer_bytes[k] < 0) return false;
     for (int32_t k = 0; k < p->region_count; k++)

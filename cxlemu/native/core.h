@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LINE_BYTES 64
+#include "layout.h"
+
 #define PAYLOAD_BYTES (LINE_BYTES - 8)
 #define TAG_BITS 16
 #define EPOCH_BITS 47 /* of a call's first epoch: whatever its records add, a doorbell's word holds it beside the tag */
@@ -86,10 +87,10 @@ typedef struct {
 typedef struct {
     /* the pool and the communicator's extent in it */
     uint8_t **cards;
-    int64_t base;
-    int32_t card_count, pool_cards, ranks, slots, doorbells_per_rank,
-        own_doorbells; /* those behind the pool: one a rank */
-    int64_t slot_card_bytes, doorbells_offset, slot_doorbell_bytes, data_offset, heap_offset, heap_bytes;
+    int32_t card_count; /* at least as many as the layout has */
+    int64_t base; /* of the extent, on every card */
+    layout layout;
+    int64_t heap_bytes; /* of the extent, on every card */
     uint32_t elides; /* of direct memory */
     shadow *through; /* the rank's emulated memory, NULL for direct memory */
     uint8_t *scratch; /* for the operands of a REDUCE on its way through that */
@@ -134,7 +135,7 @@ enum status {
 
 /* Whether nothing that the records say can touch memory outside buffers, slots and doorbells; fills in p->written.
  * On false, *stream and *at say which record is wrong; both are -1 for the tables. */
-bool program_check(program *p, int64_t extent_bytes, int32_t *stream, int64_t *at);
+bool program_check(program *p, int32_t *stream, int64_t *at);
 
 /* A call starts: at this epoch, every stream at its first record. */
 void program_begin(program *p, int64_t epoch, uint16_t tag);

@@ -212,7 +212,7 @@ static enum status paced_step(program *p, int32_t s, const record *r, bool last,
 }
 
 void program_begin(program *p, int64_t epoch, uint16_t tag) {
-    p->epoch = epoch, p->slot = epoch % p->slots, p->tag = tag;
+    p->epoch = epoch, p->slot = epoch % p->layout.slots, p->tag = tag;
     memset(p->position, 0, sizeof p->position);
     memcpy(p->stops, p->lengths, sizeof p->stops);
     memset(p->events, 0, (size_t)p->event_count);

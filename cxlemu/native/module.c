@@ -1,5 +1,6 @@
 /* The one thin binding: a Program is a rank's part of a plan, bound to a pool; it runs with the GIL released. */
 #include "constants.h"
+#include "layout_module.h"
 #include "modules.h"
 #include "pace.h"
 #include "python.h"
@@ -45,7 +46,8 @@ static void Program_dealloc(Program *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int hold_cards(Program *self, PyObject *cards, int64_t extent_bytes) {
+static int hold_cards(Program *self, PyObject *cards) {
+    const int64_t extent_bytes = self->p.layout.extent_bytes;
     Py_ssize_t count = PySequence_Size(cards);
     if (count < 1 || count > MAX_CARDS) {
         PyErr_Format(PyExc_ValueError, "a pool has 1 to %d cards", MAX_CARDS);
@@ -110,10 +112,10 @@ static int take_buffer_sizes(Program *self, PyObject *sizes) {
 }
 
 /* Not directly to the cards, but through an emulated host's cache of them. */
-static int go_through(Program *self, PyObject *memory, int64_t extent_bytes) {
+static int go_through(Program *self, PyObject *memory) {
     shadow *through = shadow_of(memory);
     if (!through) return -1;
-    if (through->card_count != self->p.card_count || self->p.base + extent_bytes > through->card_bytes) {
+    if (through->card_count != self->p.card_count || self->p.base + self->p.layout.extent_bytes > through->card_bytes) {
         PyErr_SetString(PyExc_ValueError, "the memory is a cache of other cards");
         return -1;
     }
@@ -167,50 +169,24 @@ static int go_at(Program *self, PyObject *object, PyObject *kernels) {
 }
 
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"cards",
-                            "base",
-                            "extent_bytes",
-                            "ranks",
-                            "slots",
-                            "doorbells_per_rank",
-                            "slot_card_bytes",
-                            "doorbells_offset",
-                            "slot_doorbell_bytes",
-                            "data_offset",
-                            "regions",
-                            "groups",
-                            "streams",
-                            "buffer_bytes",
-                            "events",
-                            "elides",
-                            "memory",
-                            "heap_offset",
-                            "pacer",
-                            "kernels",
-                            "pool_cards",
-                            "own_doorbells",
-                            NULL};
-    PyObject *cards, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
-    long long base, extent, slot_card, doorbells_offset, slot_doorbell, data_offset, heap_offset = -1;
+    static char *names[] = {"cards",  "base",   "layout", "regions", "groups",  "streams", "buffer_bytes",
+                            "events", "elides", "memory", "pacer",   "kernels", NULL};
+    PyObject *cards, *shape, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
+    long long base;
     int64_t region_count = 0, group_count = 0;
-    int pool_cards = -1;
     if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLiiiLLLLOOOOiIO|LOOii", names, &cards, &base, &extent,
-                                     &self->p.ranks, &self->p.slots, &self->p.doorbells_per_rank, &slot_card,
-                                     &doorbells_offset, &slot_doorbell, &data_offset, &regions, &groups, &streams,
-                                     &sizes, &self->p.event_count, &self->p.elides, &memory, &heap_offset, &its_pacer,
-                                     &kernels, &pool_cards, &self->p.own_doorbells))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOOOOOiIO|OO", names, &cards, &base, &shape, &regions, &groups,
+                                     &streams, &sizes, &self->p.event_count, &self->p.elides, &memory, &its_pacer,
+                                     &kernels))
         return -1;
-    self->p.base = base, self->p.slot_card_bytes = slot_card, self->p.doorbells_offset = doorbells_offset;
-    self->p.slot_doorbell_bytes = slot_doorbell, self->p.data_offset = data_offset;
-    self->p.heap_offset = heap_offset < 0 ? extent : heap_offset; /* by default there is no heap */
-    if (hold_cards(self, cards, extent) < 0 || copy_streams(self, streams) < 0 || take_buffer_sizes(self, sizes) < 0)
+    self->p.base = base;
+    if (layout_take(shape, &self->p.layout) < 0 || hold_cards(self, cards) < 0 || copy_streams(self, streams) < 0 ||
+        take_buffer_sizes(self, sizes) < 0)
         return -1;
-    self->p.pool_cards = pool_cards < 0 ? self->p.card_count : pool_cards; /* by default all are the pool's */
-    if (memory != Py_None && go_through(self, memory, extent) < 0) return -1;
+    if (memory != Py_None && go_through(self, memory) < 0) return -1;
     if (!(self->p.regions = copy(regions, sizeof(region), &region_count))) return -1;
     if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;
     self->p.region_count = (int32_t)region_count, self->p.group_count = (int32_t)group_count;
@@ -221,7 +197,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     }
     int32_t stream;
     int64_t at;
-    if (!program_check(&self->p, extent, &stream, &at)) {
+    if (!program_check(&self->p, &stream, &at)) {
         if (stream < 0) PyErr_SetString(PyExc_ValueError, "the plan's tables do not fit its layout");
         else PyErr_Format(PyExc_ValueError, "record %lld of stream %d is not valid", (long long)at, (int)stream);
         return -1;

@@ -77,7 +77,7 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
         return -1;
     const program *p = &((Program *)prog)->p;
     if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS ||
-        p->ranks != ((Sequencer *)sequencer)->ranks) {
+        p->layout.ranks != ((Sequencer *)sequencer)->ranks) {
         PyErr_SetString(PyExc_ValueError,
                         "a call's program is of the sequencer's ranks, and has an input, an output and scratch memory");
         return -1;

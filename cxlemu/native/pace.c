@@ -67,16 +67,19 @@ static rung *rung_at(const program *p, place at) {
 /* How many rings of a done doorbell are remembered: two numbers for each, beside its rank's published doorbells of all slots.
  * A rank that reads nothing rings once a call, and calls that another rank has not begun to wait for are at most as many as
  * two rings of slots. */
-static int64_t notes_of(const program *p) { return later((int64_t)p->slots * p->doorbells_per_rank / 2, 1); }
+static int64_t notes_of(const program *p) {
+    return later((int64_t)p->layout.slots * p->layout.doorbells_per_rank / 2, 1);
+}
 
 enum field { EPOCH, SHOWN_NS };
 
 /* Where the ring of that number is noted. Where there is one place alone, the later field stays. */
 static _Atomic int64_t *note_at(const program *p, int32_t rank, int64_t number, enum field field) {
-    const int64_t last = (int64_t)p->slots * p->doorbells_per_rank - 1, wanted = number % notes_of(p) * 2 + field;
+    const int64_t last = (int64_t)p->layout.slots * p->layout.doorbells_per_rank - 1,
+                  wanted = number % notes_of(p) * 2 + field;
     const int64_t at = wanted < last ? wanted : last;
-    const int32_t doorbell = rank * p->doorbells_per_rank + (int32_t)(at / p->slots);
-    return &rung_at(p, doorbell_place(p, doorbell, at % p->slots))->note;
+    const int32_t doorbell = rank * p->layout.doorbells_per_rank + (int32_t)(at / p->layout.slots);
+    return &rung_at(p, doorbell_place(p, doorbell, at % p->layout.slots))->note;
 }
 
 static int64_t noted(const program *p, int32_t rank, int64_t number, enum field field) {

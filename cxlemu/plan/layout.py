@@ -19,8 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan.address import AddressMap, Extent, rank_cards
+from cxlemu.plan.address import Extent, rank_cards
+from cxlemu.plan.instructions import Records
 from cxlemu.rounding import round_down, round_up
 
 # A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things
@@ -29,6 +32,14 @@ from cxlemu.rounding import round_down, round_up
 TAG_BITS = 16
 
 DATA_ALIGN_BYTES = 4096
+
+
+# The struct layout of native/layout.h.
+LAYOUT_DTYPE = np.dtype(
+    [(name, "<i4") for name in ("ranks", "cards", "slots", "doorbells_per_rank", "pool_cards", "own_doorbells")]
+    + [(name, "<i8") for name in ("slot_card_bytes", "doorbells_offset", "slot_doorbell_bytes")]
+    + [(name, "<i8") for name in ("data_offset", "heap_offset", "extent_bytes")]
+)
 
 
 def doorbell_word(epoch: int, tag: int) -> int:
@@ -145,21 +156,26 @@ class Layout:
             rank, index = divmod(doorbell, self.doorbells_per_rank)
             if (own := index - self.doorbells_per_rank + self.own_doorbells) >= 0:
                 return self.pool_cards + rank, slot + own * LINE_BYTES
-        line, card = divmod(doorbell, self.pool_cards)  # as _published_map has it, and asked for at every look
+        line, card = divmod(doorbell, self.pool_cards)
         return card, slot + line * LINE_BYTES
-
-    def _published_map(self, slot: int) -> AddressMap:
-        base = self.doorbells_offset + slot * self.slot_doorbell_bytes
-        return AddressMap(0, self.pool_cards, LINE_BYTES, base)
 
     def doorbells_of(self, rank: int) -> list[Extent]:
         """Every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
-        card, offset = self.doorbell_address(self.done(rank), 0)
-        lines = [Extent(card, offset, LINE_BYTES)]
-        own = self.doorbells_per_rank * LINE_BYTES
+        found = [Extent(*self.doorbell_address(self.done(rank), 0), LINE_BYTES)]
+        pooled = self.doorbells_per_rank - self.own_doorbells
         for slot in range(self.slots):
-            lines += self._published_map(slot).extents(rank * own, own)
+            for index in range(min(pooled, self.pool_cards)):  # the first on each card, and those behind it
+                first = self.doorbell_address(self.published(rank, index), slot)
+                found.append(Extent(*first, -(-(pooled - index) // self.pool_cards) * LINE_BYTES))
             if self.own_doorbells:
-                at = self.doorbells_offset + slot * self.slot_doorbell_bytes
-                lines.append(Extent(self.pool_cards + rank, at, self.own_doorbells * LINE_BYTES))
-        return lines
+                first = self.doorbell_address(self.published(rank, pooled), slot)
+                found.append(Extent(*first, self.own_doorbells * LINE_BYTES))
+        return found
+
+
+def layout_record(layout: Layout) -> Records:
+    """What C is told of a layout, by every module: one row of LAYOUT_DTYPE.
+
+    Raises OverflowError for a layout whose sizes have no such numbers.
+    """
+    return np.array([tuple(getattr(layout, name) for name in LAYOUT_DTYPE.names or ())], LAYOUT_DTYPE)

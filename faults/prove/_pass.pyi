@@ -6,7 +6,7 @@ Step: TypeAlias = tuple[int, int, int, int]  # call, rank, stream, instruction
 CONSTANTS: dict[str, int]  # as C was compiled with them
 
 def run(
-    layout: tuple[int, ...],
+    layout: Any,  # of cxlemu.plan.layout.layout_record
     hosts: Any,
     strips: Any,
     plans: list[tuple[Any, Any, Any, int, bool, int, int, bool, list[tuple[int, Any, Any, Any, list[Any]]]]],

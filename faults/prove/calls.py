@@ -16,6 +16,7 @@ from cxlemu.compiled import check_compiled
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
 from cxlemu.plan.kernels import KERNELS, Touched
+from cxlemu.plan.layout import layout_record
 from cxlemu.plan.plan import group_table, region_table
 from cxlemu.plan.reduction import commutes
 from faults import dead
@@ -67,7 +68,7 @@ def prove_calls(
     epochs = np.cumsum([1, *(plan.rounds for plan in plans)])[:-1]
     try:
         found = _pass.run(
-            _shape(layout),
+            layout_record(layout),
             np.array(hosts, np.int32),
             np.array([_strip(layout, rank) for rank in range(layout.ranks)], np.int64),
             [_described(plan, mapped) for plan in kinds],
@@ -122,14 +123,6 @@ def _layout(plans: Sequence[Plan]) -> Layout:
     if plans[0].layout.cards > CARDS_MAX:
         raise ArgumentError(f"a plan for {plans[0].layout.cards} cards is too large to be proved: {CARDS_MAX} at most")
     return plans[0].layout
-
-
-def _shape(layout: Layout) -> tuple[int, ...]:
-    return (
-        *(layout.ranks, layout.cards, layout.slots, layout.doorbells_per_rank, layout.slot_card_bytes),
-        *(layout.doorbells_offset, layout.slot_doorbell_bytes, layout.data_offset, layout.heap_offset),
-        *(layout.extent_bytes, layout.pool_cards, layout.own_doorbells),
-    )
 
 
 def _strip(layout: Layout, rank: int) -> tuple[int, int, int]:

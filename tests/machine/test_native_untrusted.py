@@ -24,7 +24,8 @@ from cxlemu.memory.backend import EVERYTHING
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, Call, Group, InHeap, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode
-from cxlemu.plan.instructions import RECORD_DTYPE
+from cxlemu.plan.instructions import RECORD_DTYPE, Records
+from cxlemu.plan.layout import LAYOUT_DTYPE, layout_record
 from cxlemu.plan.plan import group_table, region_table
 from tests.helpers.native_lockstep import card
 from tests.machine.test_native import examples
@@ -45,14 +46,17 @@ def new_cards(fill: int = 0xFF) -> list[Bytes]:
     return [card(BASE + LAYOUT.extent_bytes + BESIDE, fill) for _ in range(LAYOUT.cards)]
 
 
-def arguments(layout: Layout = LAYOUT, **others: Any) -> dict[str, Any]:
+def arguments(**others: Any) -> dict[str, Any]:
     """Of a Program that does nothing."""
-    names = ("extent_bytes", "ranks", "slots", "doorbells_per_rank", "slot_card_bytes")
-    names += ("doorbells_offset", "slot_doorbell_bytes", "data_offset", "heap_offset")
     tables = {"regions": region_table(()), "groups": group_table(()), "streams": [], "buffer_bytes": [], "events": 0}
     memory = {"elides": EVERYTHING.value, "memory": None}
-    sizes = {name: getattr(layout, name) for name in names}
-    return {"cards": new_cards(), "base": BASE, **sizes, **tables, **memory, **others}
+    return {"cards": new_cards(), "base": BASE, "layout": layout_record(LAYOUT), **tables, **memory, **others}
+
+
+def changed_layout(layout: Layout = LAYOUT, **fields: int) -> Records:
+    """A layout in which some numbers are others than they should be."""
+    names = LAYOUT_DTYPE.names or ()
+    return np.array([tuple(fields[name] if name in fields else getattr(layout, name) for name in names)], LAYOUT_DTYPE)
 
 
 def of_plan(collective: str, variant: str, dtype: str = "u8") -> dict[str, Any]:
@@ -109,9 +113,9 @@ def survives(given_arguments: dict[str, Any], epoch: int, fill: int, memory: str
         if status != KERNEL:
             break
         program.skip(obstacles[0][0])
-    begin, end = given_arguments["base"], given_arguments["base"] + given_arguments["extent_bytes"]
+    begin, nbytes = given_arguments["base"], int(given_arguments["layout"]["extent_bytes"][0])
     for where in cards:
-        assert (where[:begin] == fill).all() and (where[end:] == fill).all()
+        assert (where[:begin] == fill).all() and (where[begin + nbytes :] == fill).all()
     return True
 
 
@@ -131,7 +135,9 @@ def test_the_plans_that_are_changed_below_run_to_their_end() -> None:
 def test_one_changed_field_is_refused_or_harmless(memory: str, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(PLANS))
     changed = dict(plan)
-    what = data.draw(st.sampled_from(["regions", "groups", "buffer_bytes", "number", *["records"] * 6]))
+    what = data.draw(
+        st.sampled_from(["regions", "groups", "layout", "layout", "buffer_bytes", "number", *["records"] * 6])
+    )
     if what == "number":
         name = data.draw(st.sampled_from([name for name in plan if isinstance(plan[name], int) and name != "elides"]))
         changed[name] = data.draw(st.sampled_from(EXTREMES) | st.integers(-200, 200).map(lambda by: plan[name] + by))
@@ -271,8 +277,10 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
     "a region that starts near 2^63": lambda: accepts(region=replace(REGION, start=FURTHEST - 2000)),
     "a huge granule": lambda: accepts(region=replace(REGION, granularity_bytes=2**62, start=2**62 - 64, nbytes=128)),
     "a broken granule": lambda: accepts(region=replace(REGION, granularity_bytes=96, nbytes=96)),
-    "slots that end after the extent": lambda: accepts(slots=LAYOUT.slots + 3),
-    "an extent that ends after its card": lambda: accepts(extent_bytes=LAYOUT.extent_bytes + BESIDE + 1),
+    "slots that end after the extent": lambda: accepts(layout=changed_layout(slots=LAYOUT.slots + 3)),
+    "an extent that ends after its card": lambda: accepts(
+        layout=changed_layout(extent_bytes=LAYOUT.extent_bytes + BESIDE + 1)
+    ),
     "a base that is no whole line": lambda: accepts(base=BASE + 8),
     "a card that begins in a line": lambda: accepts(cards=[where[8:] for where in new_cards()]),
     "a buffer of negative size": lambda: accepts(buffer_bytes=[64, -1]),
@@ -294,12 +302,41 @@ def test_what_lies_outside_is_refused(what: str) -> None:
 def test_doorbells_whose_size_overflows_are_refused() -> None:
     """2^28 slots of 2^36 bytes would end at byte 2^64, which is 0."""
     layout = Layout(1 << 15, 1, 1 << 28, 0, 1 << 15, 64)
-    made = arguments(
-        layout, cards=new_cards()[:1], data_offset=layout.doorbells_offset, extent_bytes=1 << 21, heap_offset=0
-    )
-    made["cards"] = [card(BASE + (1 << 21))]
+    overflowing = changed_layout(layout, data_offset=layout.doorbells_offset, extent_bytes=1 << 21, heap_offset=0)
+    made = arguments(layout=overflowing, cards=[card(BASE + (1 << 21))])
     with pytest.raises(ValueError, match="the plan's tables do not fit its layout"):
         _native.Program(**made)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({name: 0} for name in ("ranks", "cards", "slots", "doorbells_per_rank", "pool_cards")),
+        *({name: -1} for name in ("own_doorbells", "slot_card_bytes", "data_offset", "heap_offset")),
+        *({name: LAYOUT.extent_bytes + 64} for name in ("data_offset", "heap_offset")),
+        *({name: 1 << 62} for name in ("slot_card_bytes", "data_offset", "heap_offset")),
+        {"cards": 3},
+        {"pool_cards": 3},
+        {"own_doorbells": 1},
+        {"ranks": (1 << 31) - 1},
+        {"doorbells_per_rank": (1 << 31) - 1},
+        {"doorbells_offset": 0},
+        {"slot_doorbell_bytes": 64},
+        {"data_offset": LAYOUT.data_offset - 4096},
+        {"heap_offset": LAYOUT.heap_offset + 8},
+    ],
+    ids=str,
+)
+def test_a_layout_that_fits_nothing_is_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="the plan's tables do not fit its layout"):
+        _native.Program(**arguments(layout=changed_layout(**fields)))
+
+
+def test_a_layout_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="a layout has 72 bytes, not 71"):
+        _native.Program(**arguments(layout=layout_record(LAYOUT).view(np.uint8)[:71]))
+    with pytest.raises(ValueError, match="the communicator's extent"):
+        _native.Program(**arguments(layout=changed_layout(extent_bytes=1 << 40)))
 
 
 # --- memories that are used as nobody should -----------------------------------------------------------------------

@@ -88,10 +88,10 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
 
 static communicator *comm_of(simulation *v, const virtual_call *c) { return &v->comms[c->comm]; }
 
-static int32_t published_of(const communicator *m) { return m->ranks * m->doorbells_per_rank; }
+static int32_t published_of(const communicator *m) { return layout_published(&m->layout); }
 
 static bell *bell_of(const communicator *m, int32_t doorbell, int64_t epoch) {
-    return &m->published[epoch % m->slots * published_of(m) + doorbell];
+    return &m->published[epoch % m->layout.slots * published_of(m) + doorbell];
 }
 
 /* When a doorbell came to show an epoch or a later one; NEVER if that is not known yet. */
@@ -109,10 +109,7 @@ static int32_t *waiters_of(communicator *m, int32_t doorbell, int64_t epoch) {
 }
 
 static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
-    const int32_t published = published_of(m);
-    if (doorbell >= published) return m->card_of[(doorbell - published) % m->pool_cards];
-    const bool own = doorbell % m->doorbells_per_rank >= m->doorbells_per_rank - m->own_doorbells;
-    return m->card_of[own ? m->pool_cards + doorbell / m->doorbells_per_rank : doorbell % m->pool_cards];
+    return m->card_of[layout_doorbell(&m->layout, doorbell, 0).card]; /* on the same card in every slot */
 }
 
 /* A stream that waits for `count` doorbells, of which s->doorbell is the first, sees that they were shown by then. */
@@ -175,7 +172,7 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
     const int32_t published = published_of(m), doorbell = i->arg, rank = doorbell - published;
-    if (doorbell < 0 || rank >= m->ranks || epoch < 1 || epoch > m->epochs) return WRONG;
+    if (doorbell < 0 || rank >= m->layout.ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
     if (!reaches(&v->model, s->rank, at)) return WRONG;
     const int64_t end = rung_ns(&v->model, s->rank, at, s->began),
@@ -197,7 +194,8 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
     stream *s = &v->streams[id];
     communicator *m = comm_of(v, c);
     const int64_t epoch = c->epoch + i->value;
-    if (i->arg < 0 || i->arg - published_of(m) >= m->ranks || !reaches(&v->model, s->rank, doorbell_card(m, i->arg)))
+    if (i->arg < 0 || i->arg - published_of(m) >= m->layout.ranks ||
+        !reaches(&v->model, s->rank, doorbell_card(m, i->arg)))
         return WRONG;
     const int64_t shown = shown_ns(m, i->arg, epoch);
     s->doorbell = i->arg;
@@ -213,7 +211,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
 static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
     const communicator *m = comm_of(v, c);
-    const int64_t slots = m->slots, epoch = c->epoch + i->value;
+    const int64_t slots = m->layout.slots, epoch = c->epoch + i->value;
     if (i->arg < 0 || i->arg >= c->group_count || i->value < -slots || i->value >= c->rounds) return WRONG;
     if (epoch <= 0) { /* before the communicator's first round */
         finish(v, id, s->began);

@@ -4,6 +4,7 @@
 
 #include "../cost/tables.h"
 #include "../constants.h"
+#include "../layout_module.h"
 #include "virtual.h"
 
 #include <stdlib.h>
@@ -70,30 +71,29 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     long long epochs, used;
     int64_t cards;
     simulation *v = &self->v;
-    PyObject *table;
-    if (!PyArg_ParseTuple(args, "iiiiiOLL", &made.ranks, &made.slots, &made.doorbells_per_rank, &made.own_doorbells,
-                          &made.pool_cards, &table, &epochs, &used))
-        return NULL;
+    PyObject *shape, *table;
+    layout *l = &made.layout;
+    if (!PyArg_ParseTuple(args, "OOLL", &shape, &table, &epochs, &used) || layout_take(shape, l) < 0) return NULL;
     if (!(made.card_of = cost_keep_table(self->kept, table, sizeof(int32_t), &cards))) return NULL;
-    made.epochs = epochs, made.cards = cards > INT32_MAX ? 0 : (int32_t)cards;
-    bool there = made.own_doorbells >= 0 && made.own_doorbells <= made.doorbells_per_rank && made.pool_cards >= 1;
-    there = there && made.pool_cards <= made.cards &&
-            (!made.own_doorbells || made.ranks <= made.cards - made.pool_cards);
-    for (int32_t k = 0; k < made.cards; k++) there = there && made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
-    if (!there || made.ranks < 1 || made.slots < 1 || made.doorbells_per_rank < 0 || made.cards < 1 || used < 0 ||
-        epochs < used || (int64_t)made.ranks * made.doorbells_per_rank > INT32_MAX - made.ranks) {
+    made.epochs = epochs;
+    bool there = cards == l->cards && l->own_doorbells >= 0 && l->own_doorbells <= l->doorbells_per_rank &&
+                 l->pool_cards >= 1 && l->pool_cards <= l->cards &&
+                 (!l->own_doorbells || l->ranks <= l->cards - l->pool_cards);
+    for (int32_t k = 0; there && k < l->cards; k++) there = made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
+    if (!there || l->ranks < 1 || l->slots < 1 || l->doorbells_per_rank < 0 || used < 0 || epochs < used ||
+        (int64_t)l->ranks * l->doorbells_per_rank > INT32_MAX - l->ranks) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
     }
     communicator *all = realloc(v->comms, (size_t)(v->comm_count + 1) * sizeof *all);
     if (!all) return PyErr_NoMemory();
     v->comms = all;
-    const int64_t bells = (int64_t)made.ranks * made.doorbells_per_rank * made.slots;
-    made.published = zeros(bells, sizeof(bell)), made.done = zeros(made.ranks * epochs, sizeof(int64_t));
-    made.done_shows = zeros(made.ranks, sizeof(int64_t)), made.done_waiters = zeros(made.ranks, sizeof(int32_t));
+    const int64_t bells = (int64_t)l->ranks * l->doorbells_per_rank * l->slots;
+    made.published = zeros(bells, sizeof(bell)), made.done = zeros(l->ranks * epochs, sizeof(int64_t));
+    made.done_shows = zeros(l->ranks, sizeof(int64_t)), made.done_waiters = zeros(l->ranks, sizeof(int32_t));
     all[v->comm_count++] = made;
     if (!made.published || !made.done || !made.done_shows || !made.done_waiters) return NULL;
-    for (int32_t k = 0; k < made.ranks; k++) made.done_shows[k] = used; /* from the beginning on */
+    for (int32_t k = 0; k < l->ranks; k++) made.done_shows[k] = used; /* from the beginning on */
     return PyLong_FromLongLong(v->comm_count - 1);
 }
 
@@ -105,14 +105,15 @@ static bool tables_fit(const simulation *v, const virtual_call *c, const communi
     if (c->kernel_count && !v->model.multiprocessors) return false;
     for (int32_t k = 0; k < c->regions.count; k++) {
         const region *r = &c->regions.all[k];
-        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->cards) ||
+        if (r->cards < 1 || r->cards > MAX_CARDS || !fits(r->first_card, r->cards, m->layout.cards) ||
             r->granularity_bytes < 1 || r->start < 0 || r->start > LARGEST_BYTES)
             return false;
     }
     for (int32_t k = 0; k < c->group_count; k++) {
         const group *g = &c->groups[k];
         const int64_t last = g->first + (int64_t)(g->count - 1) * g->stride;
-        if (g->count < 1 || g->first < 0 || g->stride < 0 || last >= (int64_t)m->ranks * (m->doorbells_per_rank + 1))
+        if (g->count < 1 || g->first < 0 || g->stride < 0 ||
+            last >= (int64_t)m->layout.ranks * (m->layout.doorbells_per_rank + 1))
             return false;
     }
     return true;
@@ -129,7 +130,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
                           &PyList_Type, &members, &PyList_Type, &events))
         return NULL;
     made.epoch = epoch, made.rounds = rounds, made.members = (int32_t)PyList_GET_SIZE(members);
-    if (made.comm < 0 || made.comm >= v->comm_count || made.members != v->comms[made.comm].ranks ||
+    if (made.comm < 0 || made.comm >= v->comm_count || made.members != v->comms[made.comm].layout.ranks ||
         PyList_GET_SIZE(events) != made.members || epoch < 1 || rounds < 0 ||
         epoch - 1 + rounds > v->comms[made.comm].epochs) {
         refuse("the call does not fit its communicator");
@@ -153,7 +154,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     made.streams = streams, made.events = counts;
     made.begin_ns = zeros(made.members, sizeof(int64_t)), made.end_ns = zeros(made.members, sizeof(int64_t));
     made.first_gate = v->gate_count;
-    const int64_t more = groups * (rounds + v->comms[made.comm].slots);
+    const int64_t more = groups * (rounds + v->comms[made.comm].layout.slots);
     all[v->call_count++] = made;
     gate *gates = made.begin_ns && made.end_ns && streams && counts && v->gate_count + more < INT32_MAX
                       ? realloc(v->gates, (size_t)(v->gate_count + more + 1) * sizeof *gates)
@@ -267,9 +268,8 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
 
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
-     "communicator(ranks, slots, doorbells_per_rank, own_doorbells, pool_cards, cards, epochs, used) -> its number; "
-     "cards: which of "
-     "the model's, of each; of the epochs, so many are over"},
+     "communicator(layout, cards, epochs, used) -> its number; cards: which of the model's each of the layout's is; "
+     "used: how many of the epochs are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
      "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS,

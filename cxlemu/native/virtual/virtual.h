@@ -26,8 +26,7 @@ typedef struct {
 } gate; /* what WAIT_ALL waits for: one for each group and epoch, shared by all who wait */
 
 typedef struct {
-    int32_t ranks, slots, doorbells_per_rank, own_doorbells, cards,
-        pool_cards; /* own: the last ones, in the rank's memory */
+    layout layout;
     const int32_t *card_of; /* of its layout's cards, which of the model's */
     int64_t epochs; /* all that its calls take */
     bell *published; /* [slot][doorbell] */

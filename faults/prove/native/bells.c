@@ -7,7 +7,7 @@ enum { RINGS_KEPT = 64 };
 
 bell *bell_done(const pass *p, int32_t rank) {
     const program *any = &p->plan[0].part[0];
-    return &p->bells[(int64_t)any->slots * published_count(any) + rank];
+    return &p->bells[(int64_t)any->layout.slots * published_count(any) + rank];
 }
 
 bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch) {

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "constants.h"
+#include "layout_module.h"
 #include "pass.h"
 
 typedef struct {
@@ -113,7 +114,7 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
     }
     int32_t stream;
     int64_t at;
-    if (!program_check(part, extent_bytes, &stream, &at) || !kernels_fit(whole, part, &stream, &at)) {
+    if (!program_check(part, &stream, &at) || !kernels_fit(whole, part, &stream, &at)) {
         PyErr_Format(PyExc_ValueError, "rank %d, stream %d, instruction %lld is none that could be executed", rank,
                      stream, (long long)at);
         return false;
@@ -165,7 +166,8 @@ static void prepare(pass *p, const program *shape) {
     p->events = pass_zeroed(p, ranks * (size_t)p->events_max, sizeof *p->events);
     p->open = pass_zeroed(p, ranks, sizeof *p->open);
     p->opens = pass_zeroed(p, ranks, sizeof *p->opens), p->open_room = pass_zeroed(p, ranks, sizeof *p->open_room);
-    p->bells = pass_zeroed(p, ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * ranks, sizeof *p->bells);
+    p->bells = pass_zeroed(p, ((size_t)shape->layout.slots * (size_t)shape->layout.doorbells_per_rank + 1) * ranks,
+                           sizeof *p->bells);
     p->joint = pass_zeroed(p, 1, sizeof *p->joint + streams * sizeof p->joint->at[0]);
     p->known = pass_zeroed(p, streams, sizeof *p->known);
     for (size_t s = 0; s < streams; s++) {
@@ -181,7 +183,8 @@ static void prepare(pass *p, const program *shape) {
 }
 
 static void clean(pass *p, const program *shape, int plans) {
-    const size_t bells = ((size_t)shape->slots * (size_t)shape->doorbells_per_rank + 1) * (size_t)p->ranks;
+    const size_t bells = ((size_t)shape->layout.slots * (size_t)shape->layout.doorbells_per_rank + 1) *
+                         (size_t)p->ranks;
     for (int k = 0; p->plan && k < plans; k++) {
         free(p->plan[k].part), free(p->plan[k].lodging);
         free(p->plan[k].contract), free(p->plan[k].contract_words);
@@ -292,17 +295,15 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
     arguments a;
     PyObject *result = NULL;
     int obliges;
-    long long slot_card, doorbells, slot_doorbell, data, heap;
-    if (!PyArg_ParseTuple(args, "(iiiiLLLLLLii)OOO!OOIp", &shape.ranks, &shape.card_count, &shape.slots,
-                          &shape.doorbells_per_rank, &slot_card, &doorbells, &slot_doorbell, &data, &heap,
-                          &a.extent_bytes, &shape.pool_cards, &shape.own_doorbells, &a.hosts, &a.strips, &PyList_Type,
-                          &a.plans, &a.plan_of, &a.epochs, &p.without, &obliges))
+    PyObject *given;
+    if (!PyArg_ParseTuple(args, "OOOO!OOIp", &given, &a.hosts, &a.strips, &PyList_Type, &a.plans, &a.plan_of, &a.epochs,
+                          &p.without, &obliges) ||
+        layout_take(given, &shape.layout) < 0)
         return NULL;
-    shape.slot_card_bytes = slot_card, shape.doorbells_offset = doorbells, shape.slot_doorbell_bytes = slot_doorbell;
-    shape.data_offset = data, shape.heap_offset = heap;
-    p.ranks = shape.ranks, p.obliges = obliges, p.interrupted = interrupted;
-    if (shape.ranks < 1 || shape.ranks > 1 << 16 || shape.card_count < 1 || shape.card_count > MAX_CARDS ||
-        shape.slots < 1 || shape.pool_cards < 1)
+    shape.card_count = shape.layout.cards, a.extent_bytes = shape.layout.extent_bytes;
+    p.ranks = shape.layout.ranks, p.obliges = obliges, p.interrupted = interrupted;
+    if (shape.layout.ranks < 1 || shape.layout.ranks > 1 << 16 || shape.card_count < 1 ||
+        shape.card_count > MAX_CARDS || shape.layout.slots < 1 || shape.layout.pool_cards < 1)
         return PyErr_Format(PyExc_ValueError, "a layout of 1 to %d ranks on 1 to %d cards", 1 << 16, MAX_CARDS);
     if (decided(&h, &p, &shape, &a)) result = told(&p);
     clean(&p, &shape, (int)PyList_GET_SIZE(a.plans));

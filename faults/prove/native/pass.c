@@ -118,7 +118,7 @@ static void fill_buffers(pass *p, int32_t rank) {
 static void begin_call(pass *p, int32_t rank) {
     const int32_t call = p->call[rank];
     program *part = &p->plan[p->plan_of[call]].part[rank];
-    part->epoch = p->epoch_of[call], part->slot = part->epoch % part->slots;
+    part->epoch = p->epoch_of[call], part->slot = part->epoch % part->layout.slots;
     clock_gather(p, rank);
     user_stores(p, rank);
     clock_gather(p, rank);

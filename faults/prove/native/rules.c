@@ -211,7 +211,7 @@ void rule_check_payload_load(pass *p, const touch *a, const bell *b, const ring 
 
 /* reuse: whoever stores to a slot knows that all ranks are done with the round that used it before. */
 void rule_check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part) {
-    const int64_t last = epoch - part->slots;
+    const int64_t last = epoch - part->layout.slots;
     if (!p->obliges || off(p, REUSE) || last <= 0 || epoch <= p->ready[stream]) return;
     const point q = clock_now(p, stream);
     for (int32_t rank = 0; rank < p->ranks; rank++) {
@@ -220,7 +220,7 @@ void rule_check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *pa
         const ring *r = bell_first_ring(b, last);
         const event other = {(uint32_t)(rank * p->per_rank), 0};
         if (!r || !clock_before(r->at.self, &q))
-            pass_violated(p, REUSE, NOT_DONE, q.self, r ? r->at.self : other, -1, epoch % part->slots);
+            pass_violated(p, REUSE, NOT_DONE, q.self, r ? r->at.self : other, -1, epoch % part->layout.slots);
     }
     p->ready[stream] = epoch;
 }
@@ -245,13 +245,15 @@ static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         const ring *r = bell_first_ring(bell_done(p, rank), epoch);
         const event last = {(uint32_t)(rank * p->per_rank), p->now[rank * p->per_rank]};
-        if (!r) pass_violated(p, EXIT, NOT_DONE, last, nobody, -1, epoch % part->slots);
+        if (!r) pass_violated(p, EXIT, NOT_DONE, last, nobody, -1, epoch % part->layout.slots);
         for (int32_t s = 0; s < p->streams; s++)
             knows[s] = knows[s] > r->at.known->at[s] ? knows[s] : r->at.known->at[s];
         if (knows[r->at.self.stream] < r->at.self.at) knows[r->at.self.stream] = r->at.self.at;
     }
-    const int64_t slot = epoch % part->slots, begin = part->data_offset + slot * part->slot_card_bytes;
-    for (int32_t card = 0; card < part->card_count; card++) settled(p, q, card, begin, begin + part->slot_card_bytes);
+    const int64_t slot = epoch % part->layout.slots,
+                  begin = part->layout.data_offset + slot * part->layout.slot_card_bytes;
+    for (int32_t card = 0; card < part->card_count; card++)
+        settled(p, q, card, begin, begin + part->layout.slot_card_bytes);
     for (int32_t k = 0; k < published_count(part); k++) {
         const bell *b = &p->bells[slot * published_count(part) + k];
         const place at = doorbell_place(part, k, epoch);
@@ -266,7 +268,7 @@ void rule_check_exit(pass *p, int32_t call) {
     const program *part = &whole->part[0];
     if (!p->obliges || off(p, EXIT)) return;
     const int64_t end = p->epoch_of[call] + whole->rounds,
-                  most = whole->rounds < part->slots ? whole->rounds : part->slots;
+                  most = whole->rounds < part->layout.slots ? whole->rounds : part->layout.slots;
     for (int64_t epoch = end - most; epoch < end; epoch++) {
         point q = {p->joint, {UINT32_MAX, 0}};
         memset(q.known->at, 0, (size_t)p->streams * sizeof q.known->at[0]);

@@ -1,0 +1,23 @@
+/* A layout that comes from Python: the bytes of `layout_record` in plan/layout.py. */
+#ifndef CXLEMU_LAYOUT_MODULE_H
+#define CXLEMU_LAYOUT_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <string.h>
+
+#include "layout.h"
+
+/* -1 with an exception unless the object has just the bytes of one layout. What they say is not checked here. */
+static inline int layout_take(PyObject *object, layout *taken) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return -1;
+    const int right = view.len == sizeof *taken;
+    if (right) memcpy(taken, view.buf, sizeof *taken);
+    else PyErr_Format(PyExc_ValueError, "a layout has %zu bytes, not %zd", sizeof *taken, view.len);
+    PyBuffer_Release(&view);
+    return right ? 0 : -1;
+}
+
+#endif
