@@ -90,6 +90,7 @@ class Verb:
         rank: int,
         replaces: bool,
         only_at_root: bool,
+        makes_out: bool = False,
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 

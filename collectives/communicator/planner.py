@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.algorithms.catalog import check, recipe
+from collectives.algorithms.catalog import build, check, recipe
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import SCRATCH
@@ -15,14 +17,16 @@ from collectives.builder.recipes import Recipe, with_checksums
 from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.operations import Planned
-from collectives.communicator.plans import PLANS_KEPT, plan_of, product_plan_of
 from collectives.communicator.products import Matrix
 from collectives.communicator.products import bind as bind_product
-from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, buffers
+from collectives.fused.plans import build as build_product
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart
+from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart, rules
+
+PLANS_KEPT = 256
 
 
 class CallArguments(NamedTuple):
@@ -155,3 +159,36 @@ class CallPlanner:
             self._permitted[id(plan)] = plan  # which keeps its id its own
             if len(self._permitted) > PLANS_KEPT:
                 del self._permitted[next(iter(self._permitted))]
+
+
+# --- plans that were made, kept for the next call that is the same, whichever communicator makes it ---------------
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
+
+    Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
+    """
+    plan = build(chosen, layout, call)
+    if chosen.plan is not None:
+        _check_arrays(chosen, call, rank)
+    else:
+        rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
+
+
+def _check_arrays(saved: Recipe, call: Call, rank: int) -> None:
+    """A saved plan says whether arrays lie in each other. Where there is one array by contract, it stands for both."""
+    assert saved.plan is not None
+    if not COLLECTIVES[call.collective].one_buffer and buffers(call, rank) != saved.plan.part(rank).buffers[:2]:
+        how = "in place" if saved.plan.call.in_place else "not in place"
+        raise ArgumentError(f"{saved.source} is the plan of a call that is {how}: pass x and out accordingly")
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def product_plan_of(layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """The plan of a fused product, likewise."""
+    plan = build_product(layout, call)
+    rules.check(plan, [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())

@@ -143,6 +143,7 @@ class Verbs:
                 rank=self.rank,
                 replaces=its.replaces,
                 only_at_root=its.rooted_output,
+                makes_out=its.moves_data and not its.replaces,
             )
             setattr(self, name, verb)
 

@@ -85,6 +85,10 @@ bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result) {
     return true;
 }
 
+PyObject *dispatch_slow_path(PyObject *calls, PyObject *const *call) {
+    return PyObject_Vectorcall(((DispatchCache *)calls)->sequencer->hooks[SLOW_PATH], call, ARGUMENTS, NULL);
+}
+
 static PyObject *DispatchCache_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
     PyObject *result;
     if (PyVectorcall_NARGS(nargsf) != ARGUMENTS || names) {
@@ -92,7 +96,7 @@ static PyObject *DispatchCache_call(PyObject *callable, PyObject *const *args, s
         return NULL;
     }
     if (dispatch_find(callable, args, &result)) return result;
-    return PyObject_Vectorcall(((DispatchCache *)callable)->sequencer->hooks[SLOW_PATH], args, ARGUMENTS, NULL);
+    return dispatch_slow_path(callable, args);
 }
 
 static void forget(entry *e) {

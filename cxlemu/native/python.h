@@ -71,6 +71,7 @@ enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 
 /* Run a call if one like it was remembered. True: it ran, and *result is what it returned, NULL with an exception. */
 bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result);
+PyObject *dispatch_slow_path(PyObject *calls, PyObject *const *call);
 
 /* A new list of (stream, at, doorbell, wanted, shows). */
 PyObject *program_obstacle_list(const obstacle *found, int count);

@@ -1,5 +1,6 @@
-/* A collective as a user calls it, comm.all_reduce(x, out=y): its arguments put in order without a Python frame. Whatever
- * is not like a call made before goes to the method that says what the collective is. */
+/* A collective as a user calls it, comm.all_reduce(x, out=y): its arguments put in order without a Python frame. A call
+ * that is not like one made before takes the slow_path at once; one whose arguments or result the method has to make or
+ * to judge goes to the method that says what the collective is. */
 #include "python.h"
 
 #include <structmember.h>
@@ -16,6 +17,7 @@ typedef struct {
     long rank;
     int replaces; /* without out, the result replaces x */
     int only_at_root; /* other ranks get no result */
+    int makes_out; /* without out, the method makes one */
 } Verb;
 
 /* Put the arguments in their places; false for what the method shall judge. */
@@ -44,22 +46,25 @@ static bool in_order(const Verb *self, PyObject *const *args, Py_ssize_t given, 
 static PyObject *Verb_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
     const Verb *self = (Verb *)callable;
     PyObject *call[ARGUMENTS], *result;
-    if (in_order(self, args, PyVectorcall_NARGS(nargsf), names, call) && dispatch_find(self->calls, call, &result))
-        return result;
+    if (in_order(self, args, PyVectorcall_NARGS(nargsf), names, call)) {
+        if (dispatch_find(self->calls, call, &result)) return result;
+        if (!self->makes_out || call[OUT] != Py_None) return dispatch_slow_path(self->calls, call);
+    }
     return PyObject_Vectorcall(self->method, args, nargsf, names);
 }
 
 static int Verb_init(Verb *self, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"calls",    "method", "parameters", "positional",   "places",
-                               "defaults", "rank",   "replaces",   "only_at_root", NULL};
+    static char *keywords[] = {"calls", "method",   "parameters",   "positional", "places", "defaults",
+                               "rank",  "replaces", "only_at_root", "makes_out",  NULL};
     PyObject *calls, *method, *parameters, *places, *defaults;
     if (self->calls) {
         PyErr_SetString(PyExc_RuntimeError, "a Verb is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lpp", keywords, &dispatch_cache_type, &calls, &method,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lppp", keywords, &dispatch_cache_type, &calls, &method,
                                      &PyTuple_Type, &parameters, &self->positional, &PyTuple_Type, &places,
-                                     &PyTuple_Type, &defaults, &self->rank, &self->replaces, &self->only_at_root))
+                                     &PyTuple_Type, &defaults, &self->rank, &self->replaces, &self->only_at_root,
+                                     &self->makes_out))
         return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(parameters);
     if (count > MOST_PARAMETERS || PyTuple_GET_SIZE(places) != count || self->positional < 0 ||

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import tests.helpers.tenant_programs as programs
 from collectives.algorithms.catalog import recipe
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.plans import plan_of
+from collectives.communicator.planner import plan_of
 from cxlemu.capacity import FabricManager, PoolManager
 from cxlemu.capacity.lease import Tenant, lease_for
 from cxlemu.capacity.lines import HEADER_OFFSET, SLOTS, Change, GrantLine, Header, Lines, State, UseLine, tenant_bytes

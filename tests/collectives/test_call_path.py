@@ -1,0 +1,37 @@
+"""Where an array goes in a first call and in a repeated one, file by file, as docs/calls.md lists it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LISTED = re.compile(r"^\d+\. \[([^\]]+)\]\(\.\./([^)]+)\)", re.MULTILINE)
+MOST = 28  # a new file on the way of a call is worth a thought: what would be one file less?
+
+
+def listed(heading: str) -> list[str]:
+    """The files of a numbered list in docs/calls.md, under a heading."""
+    text = (ROOT / "docs/calls.md").read_text().split(f"\n### {heading}\n")[1].split("\n#")[0]
+    found = LISTED.findall(text)
+    assert all(shown == target for shown, target in found), found
+    return [shown for shown, _ in found]
+
+
+def test_a_call_goes_through_the_files_that_the_docs_list() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.helpers.call_path"], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["first"] == listed("Python, in order")
+    assert len(found["first"]) <= MOST
+    assert found["repeated"] == []
+
+
+def test_the_files_in_c_are_there() -> None:
+    names = listed("C, in order")
+    assert names and all((ROOT / name).is_file() for name in names)
