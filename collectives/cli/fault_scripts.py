@@ -1,7 +1,7 @@
 """``cxlemu run --faults`` and ``--protocol``: what a run needs of the adversary, brought by entry points.
 
 [project.entry-points."cxlemu.faults"]
-scripts = "my_package.faults:FaultScript"
+scripts = "my_package.faults:RunFaults"
 protocols = "my_package.protocols:run_protocol"
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 GROUP = "cxlemu.faults"
 
 
-class FaultScript(Protocol):
+class RunFaults(Protocol):
     """A file's faults, and what a run needs to let them happen."""
 
     @classmethod
-    def load(cls, file: Path, *, how: str, adversary: str | None) -> FaultScript:
+    def load(cls, file: Path, *, how: str, adversary: str | None) -> RunFaults:
         """Raises ConfigError for the file, ArgumentError for flags that do not go with it."""
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
@@ -44,9 +44,9 @@ class FaultScript(Protocol):
         """``report``, told of everything but faults."""
 
 
-def load_script(file: Path, *, how: str, adversary: str | None) -> FaultScript:
+def load_script(file: Path, *, how: str, adversary: str | None) -> RunFaults:
     """Raises ArgumentError where no package brings faults, and what the script's `load` raises."""
-    brought: type[FaultScript] = _brought("scripts", "--faults")
+    brought: type[RunFaults] = _brought("scripts", "--faults")
     return brought.load(file, how=how, adversary=adversary)
 
 

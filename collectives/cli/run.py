@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from collectives.cli.fault_scripts import FaultScript, load_script, run_protocol
+from collectives.cli.fault_scripts import RunFaults, load_script, run_protocol
 from collectives.cli.texts import ALGORITHM_HELP
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, MIN_BYTES, REGION_BYTES, STEP_FACTOR
@@ -306,7 +306,7 @@ def _run(
     report: Report,
     how: Literal["processes", "threads", "env"],
     deadline_s: float,
-    faults: FaultScript | None,
+    faults: RunFaults | None,
 ) -> int:
     """How many elements were wrong on the ranks of this process."""
     from collectives.sweep.measure import run_sweep

@@ -28,7 +28,7 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-class Run(NamedTuple):
+class StridedRun(NamedTuple):
     """Contiguous on the card, strided locally: block k is at ``local_offset + k * stride_bytes``."""
 
     card: int
@@ -115,7 +115,7 @@ class AddressMap:
             found.append(Extent(begin.card, begin.offset, end.offset + 1 - begin.offset))
         return found
 
-    def runs(self, offset: int, nbytes: int) -> list[Run]:
+    def runs(self, offset: int, nbytes: int) -> list[StridedRun]:
         """How to move a logical range: a broken first granule, one run per card, a broken last granule.
 
         At most cards + 2 runs, every byte in exactly one. ``local_offset`` counts from ``offset``.
@@ -124,21 +124,21 @@ class AddressMap:
             return []
         first, last = self._granules(offset, nbytes)
         if first == last or self.cards == 1:  # contiguous on one card
-            return [Run(*self.locate(offset), 0, nbytes, 1, nbytes)]
+            return [StridedRun(*self.locate(offset), 0, nbytes, 1, nbytes)]
         size = self.granularity_bytes
         end = offset + nbytes
         runs = []
         if (head := self._begin(first + 1) - offset) < size:
-            runs.append(Run(*self.locate(offset), 0, head, 1, head))
+            runs.append(StridedRun(*self.locate(offset), 0, head, 1, head))
             first += 1
         tail = end - self._begin(last)
         whole_end = last + (tail == size)
         for granule in range(first, min(whole_end, first + self.cards)):
             blocks = (whole_end - 1 - granule) // self.cards + 1
             local = self._begin(granule) - offset
-            runs.append(Run(*self._address(granule, 0), local, size, blocks, size * self.cards))
+            runs.append(StridedRun(*self._address(granule, 0), local, size, blocks, size * self.cards))
         if tail < size:
-            runs.append(Run(*self.locate(end - tail), nbytes - tail, tail, 1, tail))
+            runs.append(StridedRun(*self.locate(end - tail), nbytes - tail, tail, 1, tail))
         return runs
 
     def end_on_cards(self, nbytes: int) -> int:

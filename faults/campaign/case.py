@@ -30,7 +30,7 @@ from cxlemu.topology.fields import Model, Name
 from cxlemu.topology.shipped import shipped_configs
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
-from faults.lockstep.schedule import MOVES_MAX, Move, from_json
+from faults.lockstep.schedule import MOVES_MAX, LockstepMove, from_json
 
 RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = 64, 64, 1 << 26
 
@@ -38,7 +38,7 @@ Launch = Literal["lockstep", "turns", "threads", "processes"]
 Word = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
 
 
-class Case(Model):
+class CampaignCase(Model):
     """Calls of one collective, in a world of their own, under a fault script."""
 
     collective: Word = Field(description="one of the collectives")
@@ -97,7 +97,7 @@ class Case(Model):
         return self.cluster if self.ranks % self.cluster == 0 and self.cluster < self.ranks else 1
 
     @property
-    def schedule(self) -> list[Move] | None:
+    def schedule(self) -> list[LockstepMove] | None:
         return None if self.moves is None else from_json(self.moves)
 
     def recipe(self) -> Recipe:
@@ -106,7 +106,7 @@ class Case(Model):
             return catalog.recipe(self.collective, self.variant)
         return _own(self.algorithm, digest(self.algorithm))
 
-    def check(self) -> Case:
+    def check(self) -> CampaignCase:
         """Itself. Loads, and so executes, the algorithm. Raises ArgumentError or ConfigError for what cannot run."""
         catalog.check(self.call)
         oracle.check_exact(self.call)
@@ -153,7 +153,7 @@ class Case(Model):
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @classmethod
-    def parse(cls, body: object) -> Case:
+    def parse(cls, body: object) -> CampaignCase:
         """The case of a token; nothing that it names was looked at. Raises TokenError."""
         try:
             return cls.model_validate(body)

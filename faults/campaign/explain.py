@@ -17,7 +17,7 @@ from cxlemu.plan.text import text
 from faults.campaign.record import LOADS, Done, Execution, Stuck, Watch, WrongRead, pieces, queues, stuck, wrong_read
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import replay
-from faults.lockstep.schedule import Step
+from faults.lockstep.schedule import StreamStep
 
 EVENTS_MAX = 32
 
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Event:
+class StoryEvent:
     """A step of a rank, a move of nature or a fault, and the line's state after it."""
 
     host: int
@@ -55,7 +55,7 @@ class Story:
     line: str  # which one, in words
     hosts: tuple[str, ...]  # headings
     versions: tuple[str, ...]  # of each content that the line ever had: who wrote it
-    events: tuple[Event, ...]
+    events: tuple[StoryEvent, ...]
     signals: tuple[Signalled, ...] = ()
     left_out_at_the_end: int = 0
 
@@ -78,7 +78,7 @@ class Teller(ABC):
         self._hosts, self._columns = hosts, sorted(set(hosts))
         self._versions: dict[bytes, int] = {bytes(LINE_BYTES): 0}
         self._names = ["zeros, as the pool was at first"]
-        self._events: list[tuple[Event, int, Done | None]] = []
+        self._events: list[tuple[StoryEvent, int, Done | None]] = []
         self._now: tuple[tuple[Held, ...], int] = ((Held(),) * len(self._columns), 0)
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Teller(ABC):
         moves = len(self.execution.moves)
         for done, wrong in self.ending():
             place = f"{self._place(done)}, waiting"
-            event = Event(self._column(done), self._words(done), place, *self._now, wrong=wrong)
+            event = StoryEvent(self._column(done), self._words(done), place, *self._now, wrong=wrong)
             self._events.append((event, moves - 1, done))
         shown = self._events[-EVENTS_MAX:]
         events, last = [], -1
@@ -142,10 +142,10 @@ class Teller(ABC):
         if not changed and not (done is not None and self.concerns(world, done)):
             return
         move = world.moves[number]
-        host = self._columns.index(self._hosts[move.rank] if isinstance(move, Step) else move.host)
+        host = self._columns.index(self._hosts[move.rank] if isinstance(move, StreamStep) else move.host)
         words = self._words(done) if done else str(move).partition(" ")[0]
         place = self._place(done) if done else "nature"
-        event = Event(host, words, place, *after, wrong=self.verdict(number, caches[host]))
+        event = StoryEvent(host, words, place, *after, wrong=self.verdict(number, caches[host]))
         self._events.append((event, number, done))
 
     def _heading(self, host: int) -> str:

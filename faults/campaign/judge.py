@@ -11,11 +11,11 @@ from collectives.layouts import world_layout
 from cxlemu.plan import Layout, Plan
 from cxlemu.rounding import round_up
 from cxlemu.topology.clusters import memories_behind_pool
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.record import Execution
-from faults.inject import Verdict, run
+from faults.inject import ScenarioVerdict, run
 from faults.inject.scenario import REGION_BYTES
-from faults.lockstep.counterexample import Counterexample, Kind, Program
+from faults.lockstep.counterexample import CallSequence, Counterexample, CounterexampleKind
 from faults.lockstep.orders import Order, in_random_nature, replay
 from faults.lockstep.places import data_lines
 from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
@@ -27,7 +27,7 @@ INTERLEAVE_BYTES = 256
 NATURE_RATE = 0.2
 
 RIGHT, UNTOUCHED = "right", "no fault came"
-FINE = frozenset({RIGHT, UNTOUCHED, *(verdict.value for verdict in Verdict if verdict.ok)})
+FINE = frozenset({RIGHT, UNTOUCHED, *(verdict.value for verdict in ScenarioVerdict if verdict.ok)})
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,26 @@ class Judgement:
         return cls(*(str(plain.get(name, ""))[:4000] for name in ("kind", "rule", "place", "detail")))
 
 
-def judge(case: Case) -> Judgement:
+def judge(case: CampaignCase) -> Judgement:
     """Deterministic for ranks in lockstep and in turns. Raises InputErrors for a case that cannot run."""
     return _judged_in_lockstep(case) if case.launch == "lockstep" else _judged_with_faults(case)
 
 
-def _judged_with_faults(case: Case) -> Judgement:
+def _judged_with_faults(case: CampaignCase) -> Judgement:
     report = run(case.scenario())
     kinds = "+".join(sorted({fault.kind for fault in case.script.faults})) or "nature"
-    if report.verdict is Verdict.SURVIVED and case.script.faults and not report.happened:
+    if report.verdict is ScenarioVerdict.SURVIVED and case.script.faults and not report.happened:
         return Judgement(UNTOUCHED)
     place = f"{case.collective} {case.variant}"
-    if report.verdict is Verdict.WRONG_ERROR:  # the same wrong error of several algorithms has one cause
+    if report.verdict is ScenarioVerdict.WRONG_ERROR:  # the same wrong error of several algorithms has one cause
         place = report.why.partition(": ")[2].partition(":")[0]
     return Judgement(report.verdict.value, kinds, place, report.why)
 
 
-def executed(case: Case) -> Execution:
+def executed(case: CampaignCase) -> Execution:
     """The execution of a case in lockstep, to be watched move by move."""
     shown, plans, meant = _run_in_lockstep(case)
-    given, right = Program.of(plans), Program.of(meant)
+    given, right = CallSequence.of(plans), CallSequence.of(meant)
     return Execution(
         layout_in_lockstep(case),
         list(zip(given.plans, given.inputs, strict=True)),
@@ -85,30 +85,30 @@ def executed(case: Case) -> Execution:
     )
 
 
-def _judged_in_lockstep(case: Case) -> Judgement:
+def _judged_in_lockstep(case: CampaignCase) -> Judgement:
     shown, _, _ = _run_in_lockstep(case)
-    if shown.kind is Kind.NOTHING:
+    if shown.kind is CounterexampleKind.NOTHING:
         return Judgement(RIGHT)
     return Judgement(
         shown.kind.value, case.mutant or "every schedule", f"{case.collective} {case.variant}", shown.detail
     )
 
 
-def _run_in_lockstep(case: Case) -> tuple[Counterexample, list[Plan], list[Plan]]:
+def _run_in_lockstep(case: CampaignCase) -> tuple[Counterexample, list[Plan], list[Plan]]:
     meant = meant_plans(case)
     plans = mutated(case, meant)
-    program = Program.of(meant, case.hosts).with_plan(meant[0], plans[0])
+    program = CallSequence.of(meant, case.hosts).with_plan(meant[0], plans[0])
     return program.run(_order(case, plans)), plans, meant
 
 
-def _order(case: Case, plans: list[Plan]) -> Order:
+def _order(case: CampaignCase, plans: list[Plan]) -> Order:
     moves = case.schedule
     if moves is not None:
         return replay(moves)
     return in_random_nature(case.script.seed, sorted(set(case.hosts)), data_lines(plans), NATURE_RATE)
 
 
-def layout_in_lockstep(case: Case) -> Layout:
+def layout_in_lockstep(case: CampaignCase) -> Layout:
     """A ring just large enough that a call takes a round or a few."""
     cards = min(case.topology.pool_card_count, 2) if case.topology else 2
     room = round_up(max(SLOT_RANK_BYTES * case.ranks, case.nbytes), INTERLEAVE_BYTES * cards) // cards
@@ -120,7 +120,7 @@ def layout_in_lockstep(case: Case) -> Layout:
     return with_heap(layout)
 
 
-def meant_plans(case: Case) -> list[Plan]:
+def meant_plans(case: CampaignCase) -> list[Plan]:
     """The calls without any mistake."""
     if case.launch == "lockstep":
         return [build(case.recipe(), layout_in_lockstep(case), lent_if_zero_copy(case.call))] * case.calls
@@ -130,7 +130,7 @@ def meant_plans(case: Case) -> list[Plan]:
     return [build(case.recipe(), layout, call)] * case.calls
 
 
-def mutated(case: Case, plans: list[Plan]) -> list[Plan]:
+def mutated(case: CampaignCase, plans: list[Plan]) -> list[Plan]:
     if case.mutant is None:
         return plans
     mutant = Mutant.parse(case.mutant)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from html import escape
 from textwrap import wrap
 
-from faults.campaign.case import Case
-from faults.campaign.explain import Event, Held, Story, story
+from faults.campaign.case import CampaignCase
+from faults.campaign.explain import Held, Story, StoryEvent, story
 from faults.campaign.judge import executed
 from faults.campaign.record import Execution
 
@@ -30,7 +30,7 @@ text{fill:#1b1f24}.head{font-weight:bold;font-size:14px}.small{font-size:10px;fi
 """
 
 
-def picture(case: Case) -> str | None:
+def picture(case: CampaignCase) -> str | None:
     """Draw a case's wrong read or deadlock; this executes the case again.
 
     Returns:
@@ -140,7 +140,7 @@ def _bells(story: Story) -> Iterator[str]:
         )
 
 
-def _event(story: Story, index: int, event: Event) -> Iterator[str]:
+def _event(story: Story, index: int, event: StoryEvent) -> Iterator[str]:
     x, y = _x(event.host), _y(index)
     yield from _arrows(story, index, event)
     if event.left_out:
@@ -159,7 +159,7 @@ def _event(story: Story, index: int, event: Event) -> Iterator[str]:
         yield _text(x + 14, y + 36 + 13 * (len(lines) - 1), event.wrong, "red")
 
 
-def _arrows(story: Story, index: int, event: Event) -> Iterator[str]:
+def _arrows(story: Story, index: int, event: StoryEvent) -> Iterator[str]:
     """The line on its way: to the pool when that changed, from the pool when the cache got it without a store."""
     before_pool, before = _before(story, index)
     pool, y, x = len(story.hosts), _y(index), _x(event.host)

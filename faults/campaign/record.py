@@ -21,9 +21,9 @@ from cxlemu.plan import Instruction, Layout, Op, Plan, accesses
 from cxlemu.plan.accesses import RINGS
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import Order, replay
-from faults.lockstep.schedule import Move, Step
+from faults.lockstep.schedule import LockstepMove, StreamStep
 
-Program = Sequence[tuple[Plan, Sequence[Bytes]]]
+CallsWithInputs = Sequence[tuple[Plan, Sequence[Bytes]]]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Execution:
     """Calls on a ring of their own, in the order of a schedule. ``meant``: the calls without the mistake."""
 
     layout: Layout
-    program: Program
-    moves: Sequence[Move]
+    program: CallsWithInputs
+    moves: Sequence[LockstepMove]
     memory: MemorySpec = field(default_factory=MemorySpec)
     hosts: Sequence[int] | None = None
-    meant: Program | None = None
+    meant: CallsWithInputs | None = None
 
     def world(self, order: Order, memory: MemorySpec | None = None) -> Lockstep:
         return Lockstep(self.layout, hosts=self.hosts, memory=memory or self.memory, order=order)
@@ -48,7 +48,7 @@ class Execution:
                 yield doorbell, done.epoch + i.value
 
 
-class Piece(NamedTuple):
+class LinePiece(NamedTuple):
     """Bytes of one line of the pool that an instruction stores, loads, flushes, invalidates or rings."""
 
     card: int
@@ -70,7 +70,7 @@ class Done(NamedTuple):
 
 class WrongRead(NamedTuple):
     move: int  # number of the move that read it
-    piece: Piece
+    piece: LinePiece
     right: bytes
 
 
@@ -78,7 +78,7 @@ class Watch:
     """Follows an order and tells after every move what was done. Positions are its own count: nothing is asked."""
 
     def __init__(
-        self, execution: Execution, program: Program, see: Callable[[Lockstep, int, Done | None], None]
+        self, execution: Execution, program: CallsWithInputs, see: Callable[[Lockstep, int, Done | None], None]
     ) -> None:
         self._streams = {step: deque(queue) for step, queue in queues(program).items()}
         self._see, self._seen = see, 0
@@ -96,12 +96,12 @@ class Watch:
             world.order = follow
         return ""
 
-    def left(self) -> dict[Step, list[Done]]:
+    def left(self) -> dict[StreamStep, list[Done]]:
         """Of every stream, what it has not done."""
         return {step: list(queue) for step, queue in self._streams.items()}
 
     def _following(self, world: Lockstep, order: Order) -> Order:
-        def choose(steps: Sequence[Step]) -> Move:
+        def choose(steps: Sequence[StreamStep]) -> LockstepMove:
             self._catch_up(world)
             return order(steps)
 
@@ -110,18 +110,18 @@ class Watch:
     def _catch_up(self, world: Lockstep) -> None:
         for number in range(self._seen, len(world.moves)):
             move = world.moves[number]
-            self._see(world, number, self._streams[move].popleft() if isinstance(move, Step) else None)
+            self._see(world, number, self._streams[move].popleft() if isinstance(move, StreamStep) else None)
         self._seen = len(world.moves)
 
 
-def queues(program: Program) -> dict[Step, list[Done]]:
+def queues(program: CallsWithInputs) -> dict[StreamStep, list[Done]]:
     """Of every stream of every rank, what it executes, call after call."""
-    found: dict[Step, list[Done]] = defaultdict(list)
+    found: dict[StreamStep, list[Done]] = defaultdict(list)
     epoch = 1
     for call, (plan, _) in enumerate(program):
         for part in plan.parts:
             for number, stream in enumerate(part.streams):
-                found[Step(part.rank, number)] += [
+                found[StreamStep(part.rank, number)] += [
                     Done(part.rank, call, stream.name, at, instruction, epoch)
                     for at, instruction in enumerate(stream.instructions)
                 ]
@@ -129,7 +129,7 @@ def queues(program: Program) -> dict[Step, list[Done]]:
     return found
 
 
-def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator[Piece]:
+def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator[LinePiece]:
     """What an instruction stores to the pool's regions; or else, what it loads, flushes or invalidates there."""
     i = done.instruction
     for operand in accesses.in_regions(accesses.stored(i) if stores else (i.a, i.b, i.c)):
@@ -138,7 +138,7 @@ def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator
             while at < end:
                 line = at // LINE_BYTES
                 stop = min(end, (line + 1) * LINE_BYTES)
-                yield Piece(extent.card, line, at - line * LINE_BYTES, stop - line * LINE_BYTES)
+                yield LinePiece(extent.card, line, at - line * LINE_BYTES, stop - line * LINE_BYTES)
                 at = stop
 
 
@@ -175,7 +175,7 @@ def wrong_read(execution: Execution) -> WrongRead | None:
     return found[0] if found else None
 
 
-def loaded(world: Lockstep, rank: int, piece: Piece) -> bytes | None:
+def loaded(world: Lockstep, rank: int, piece: LinePiece) -> bytes | None:
     """What the rank's host has in its cache, right after a load; None where the adversary was quicker."""
     seen = world.caches[world.hosts[rank]].cards[piece.card].look(piece.line).cached
     return None if seen is None else seen[piece.first : piece.last]
@@ -228,7 +228,7 @@ def _shown(execution: Execution, rung: set[tuple[int, int]], doorbell: int, epoc
     return any(other >= epoch and address(which, other) == line for which, other in rung if which == doorbell)
 
 
-def _heads(left: dict[Step, list[Done]]) -> list[Done]:
+def _heads(left: dict[StreamStep, list[Done]]) -> list[Done]:
     """The next step of every stream whose rank is in that call: a call begins when the one before has ended."""
     heads = [queue[0] for queue in left.values() if queue]
     return [one for one in heads if one.call == min(other.call for other in heads if other.rank == one.rank)]

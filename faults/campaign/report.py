@@ -14,14 +14,14 @@ from xml.etree import ElementTree as ET
 from cxlemu.errors import CxlemuError
 from cxlemu.version import __version__
 from faults.campaign.picture import picture
-from faults.campaign.run import Finding, Result
+from faults.campaign.run import CampaignFinding, CampaignResult
 from faults.inject.fault import FAULTS
 
 # XML 1.0 has no other control characters, and no lone surrogates.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def as_json(result: Result, campaign: dict[str, Any]) -> dict[str, Any]:
+def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
     """``campaign`` is what was asked for."""
     return {
         "version": __version__,
@@ -37,7 +37,7 @@ def as_json(result: Result, campaign: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: CampaignFinding) -> dict[str, Any]:
     return {
         **finding.judgement.plain(),
         "count": finding.count,
@@ -51,7 +51,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def as_junit(result: Result) -> bytes:
+def as_junit(result: CampaignResult) -> bytes:
     """A test case for each case, in a suite for each collective; cases that the budget did not reach are one skip."""
     suites = ET.Element("testsuites", name="cxlemu faults campaign")
     by_collective: dict[str, list[tuple[str, str, Any, float]]] = {}
@@ -102,7 +102,7 @@ pre.token{white-space:pre-wrap;word-break:break-all;user-select:all}.picture{ove
 """
 
 
-def page(result: Result, title: str) -> str:
+def page(result: CampaignResult, title: str) -> str:
     """Draws a picture for each finding of ranks in lockstep, which means to execute it again."""
     parts = [
         "<!doctype html>",
@@ -117,7 +117,7 @@ def page(result: Result, title: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _summary(result: Result) -> Iterator[str]:
+def _summary(result: CampaignResult) -> Iterator[str]:
     state = "complete" if result.complete else "interrupted" if result.interrupted else "the budget ended first"
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
     style = "bad" if result.findings else "good" if result.complete else ""
@@ -128,7 +128,7 @@ def _summary(result: Result) -> Iterator[str]:
     )
 
 
-def _table(result: Result) -> Iterator[str]:
+def _table(result: CampaignResult) -> Iterator[str]:
     if not result.findings:
         return
     yield "<table><tr><th></th><th>what</th><th>where</th><th>rule</th><th>cases</th></tr>"
@@ -139,7 +139,7 @@ def _table(result: Result) -> Iterator[str]:
     yield "</table>"
 
 
-def _section(number: int, finding: Finding) -> Iterator[str]:
+def _section(number: int, finding: CampaignFinding) -> Iterator[str]:
     j, case = finding.judgement, finding.smallest
     yield f'<h2 id="f{number}">{number}. <span class="bad">{escape(j.kind)}</span>: {escape(j.place)}</h2>'
     yield f"<p>{escape(j.detail)}</p>"
@@ -154,7 +154,7 @@ def _section(number: int, finding: Finding) -> Iterator[str]:
     yield f'<p>Replay it anywhere:</p><pre class="token">{escape(finding.command)}</pre>'
 
 
-def _picture(finding: Finding) -> Iterator[str]:
+def _picture(finding: CampaignFinding) -> Iterator[str]:
     try:
         drawn = picture(finding.smallest)
     except CxlemuError as error:

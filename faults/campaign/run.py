@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from cxlemu.errors import CxlemuError
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.journal import Journal
 from faults.campaign.judge import Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
 from faults.campaign.shrink import Shrunk, shrink
-from faults.campaign.spec import Spec, Sweep
+from faults.campaign.spec import CaseSweep, Spec
 from faults.replay.token import Token
 
 FIRST_SHRINK_BUDGET_S = 10.0  # in a test, where somebody waits for it
@@ -35,12 +35,12 @@ Key = tuple[str, str, str]
 
 
 @dataclass
-class Finding:
+class CampaignFinding:
     """One way to fail: what it was found in first, how often it was found, and the smallest case that shows it."""
 
     judgement: Judgement
-    first: Case
-    smallest: Case
+    first: CampaignCase
+    smallest: CampaignCase
     count: int = 1
     tried: int = 0
     shrunk: bool = False  # whether nothing was left to try
@@ -56,13 +56,13 @@ class Finding:
 
 
 @dataclass
-class Result:
+class CampaignResult:
     """What is known so far; ``complete`` when every case was judged."""
 
     total: int
     counts: Counter[str] = field(default_factory=Counter)  # of kinds of judgements
     judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)  # id, words, judgement, seconds
-    found: dict[Key, Finding] = field(default_factory=dict)  # by how each failed at first
+    found: dict[Key, CampaignFinding] = field(default_factory=dict)  # by how each failed at first
     seconds: float = 0.0
     interrupted: bool = False
     resumed: int = 0  # of those judged, how many were found in the journal
@@ -72,7 +72,7 @@ class Result:
         return len(self.judged) == self.total
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CampaignFinding]:
         """Each once, though several first failures may have come to the same."""
         return list({id(finding): finding for finding in self.found.values()}.values())
 
@@ -84,12 +84,12 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Judged:
+class TimedJudgement:
     judgement: Judgement
     seconds: float
 
 
-def judged(case: Case) -> Judged:
+def judged(case: CampaignCase) -> TimedJudgement:
     """What a worker does. Whatever is no error of ours is a finding: bugs assert, here or in the algorithm."""
     begun = time.monotonic()
     try:
@@ -100,27 +100,27 @@ def judged(case: Case) -> Judged:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.name}"
         judgement = Judgement("exception", type(error).__name__, place, f"{error!r} in line {where.lineno}")
-    return Judged(judgement, time.monotonic() - begun)
+    return TimedJudgement(judgement, time.monotonic() - begun)
 
 
 @dataclass
-class Runner:
+class CampaignRunner:
     """``tell`` is called with the result so far whenever it has changed."""
 
-    sweep: Sweep
+    sweep: CaseSweep
     executor: Callable[[], Executor]
     workers: int
     budget_s: float
     journal: Journal | None = None
-    tell: Callable[[Result], None] = lambda result: None
+    tell: Callable[[CampaignResult], None] = lambda result: None
     shrink_budget_s: float = SHRINK_BUDGET_S
-    judge: Callable[[Case], Judged] = judged
+    judge: Callable[[CampaignCase], TimedJudgement] = judged
 
-    def run(self) -> Result:
-        self._result = Result(len(self.sweep))
+    def run(self) -> CampaignResult:
+        self._result = CampaignResult(len(self.sweep))
         self._begun = time.monotonic()
-        self._under_way: dict[Future[Any], Case] = {}
-        self._again: deque[Case] = deque()  # were under way when a worker died
+        self._under_way: dict[Future[Any], CampaignCase] = {}
+        self._again: deque[CampaignCase] = deque()  # were under way when a worker died
         self._shrinking: dict[Future[Any], Key] = {}
         self._pool = self.executor()
         try:
@@ -167,7 +167,7 @@ class Runner:
     def _over(self) -> bool:
         return time.monotonic() - self._begun > self.budget_s
 
-    def _left(self) -> Iterator[Case]:
+    def _left(self) -> Iterator[CampaignCase]:
         """The cases that the journal does not know; those that it knows are noted first, whatever the budget."""
         known = {record["case"]: record for record in self.journal.done} if self.journal else {}
         cases, unknown = iter(self.sweep), []
@@ -177,10 +177,10 @@ class Runner:
                 unknown.append(case)
                 continue
             self._result.resumed += 1
-            self._note(case, Judged(Judgement.of(record.get("judgement", {})), float(record.get("seconds", 0))))
+            self._note(case, TimedJudgement(Judgement.of(record.get("judgement", {})), float(record.get("seconds", 0))))
         return chain(unknown, cases)
 
-    def _submit(self, case: Case) -> None:
+    def _submit(self, case: CampaignCase) -> None:
         self._under_way[self._pool.submit(self.judge, case)] = case
 
     def _collect(self) -> None:
@@ -191,7 +191,7 @@ class Runner:
             elif future in self._under_way:  # not, after a worker died
                 self._take_judged(future)
 
-    def _take_judged(self, future: Future[Judged]) -> None:
+    def _take_judged(self, future: Future[TimedJudgement]) -> None:
         alone = len(self._under_way) == 1
         try:
             found = future.result()
@@ -202,7 +202,9 @@ class Runner:
                 self._again.extend(lost)
                 return
             place = f"{lost[0].collective} {lost[0].variant}"
-            found = Judged(Judgement("worker died", "no crash", place, f"a process was killed by [{lost[0]}]"), 0.0)
+            found = TimedJudgement(
+                Judgement("worker died", "no crash", place, f"a process was killed by [{lost[0]}]"), 0.0
+            )
             self._record(lost[0], found)
             return
         self._record(self._under_way.pop(future), found)
@@ -213,13 +215,13 @@ class Runner:
         self._shrinking.clear()  # their findings stay, unshrunk
         self._pool = self.executor()
 
-    def _record(self, case: Case, found: Judged) -> None:
+    def _record(self, case: CampaignCase, found: TimedJudgement) -> None:
         if self.journal is not None:
             plain = found.judgement.plain()
             self.journal.add({"case": case.id, "judgement": plain, "seconds": round(found.seconds, 6)})
         self._note(case, found)
 
-    def _note(self, case: Case, found: Judged) -> None:
+    def _note(self, case: CampaignCase, found: TimedJudgement) -> None:
         result, judgement = self._result, found.judgement
         result.judged.append((case.id, str(case), judgement, found.seconds))
         result.counts[judgement.kind] += 1
@@ -227,7 +229,7 @@ class Runner:
             if judgement.key in result.found:
                 result.found[judgement.key].count += 1
             else:
-                result.found[judgement.key] = Finding(judgement, case, case)
+                result.found[judgement.key] = CampaignFinding(judgement, case, case)
                 left_s = self.budget_s - (time.monotonic() - self._begun)
                 if judgement.kind != "worker died" and left_s > 0:
                     budget_s = min(self.shrink_budget_s, left_s)
@@ -248,7 +250,7 @@ class Runner:
 
     def _merge(self) -> None:
         """Findings that have shrunk to the same thing are one: the first of them stands for all."""
-        firsts: dict[Key, Finding] = {}
+        firsts: dict[Key, CampaignFinding] = {}
         for key, finding in self._result.found.items():
             first = firsts.setdefault(finding.judgement.key, finding)
             if first is not finding:
@@ -263,7 +265,7 @@ class CheckFailed(AssertionError):
         finding: the failure, made small.
     """
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: CampaignFinding) -> None:
         super().__init__(f"{finding.judgement.detail}\nsmallest: {finding.smallest}\nagain: {finding.command}")
         self.finding = finding
 
@@ -286,4 +288,4 @@ def check(spec: Spec, *, seeds: int, seed: int) -> None:
         found = judge(case)
         if found.fails:
             shrunk = shrink(case, found, budget_s=FIRST_SHRINK_BUDGET_S)
-            raise CheckFailed(Finding(shrunk.judgement, case, shrunk.case, 1, shrunk.tried, shrunk.done))
+            raise CheckFailed(CampaignFinding(shrunk.judgement, case, shrunk.case, 1, shrunk.tried, shrunk.done))

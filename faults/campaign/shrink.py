@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeVar
 
 from cxlemu.errors import CxlemuError, InputError
 from cxlemu.plan import DTYPES
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.judge import Judgement, executed, judge
 from faults.inject.fault import FAULTS, Fault
-from faults.lockstep.schedule import Move, to_json
+from faults.lockstep.schedule import LockstepMove, to_json
 
 T = TypeVar("T")
 
@@ -28,22 +28,22 @@ SCHEDULE_MOVES_MAX = 20_000  # longer ones are left to their seed
 class Shrunk(NamedTuple):
     """The smallest case that was found; ``tried`` how many there were, ``done`` whether nothing was left to try."""
 
-    case: Case
+    case: CampaignCase
     judgement: Judgement
     tried: int
     done: bool
 
 
-def shrink(case: Case, found: Judgement, *, budget_s: float = BUDGET_S) -> Shrunk:
+def shrink(case: CampaignCase, found: Judgement, *, budget_s: float = BUDGET_S) -> Shrunk:
     """``found`` is what the case was judged to be."""
-    search = _Search(found, time.monotonic() + budget_s)
+    search = _Shrinking(found, time.monotonic() + budget_s)
     case = search.smaller(case)
     if case.launch == "lockstep" and not search.over:
         case = search.with_a_short_schedule(case)
     return Shrunk(case, search.best or found, search.tried, not search.over)
 
 
-class _Search:
+class _Shrinking:
     def __init__(self, found: Judgement, end: float) -> None:
         self._found, self._end = found, end
         self.tried = 0
@@ -53,13 +53,13 @@ class _Search:
     def over(self) -> bool:
         return time.monotonic() > self._end
 
-    def fails(self, case: Case) -> bool:
+    def fails(self, case: CampaignCase) -> bool:
         """In the same way; what cannot run at all does not."""
         if self.over:
             return False
         self.tried += 1
         try:
-            judgement = judge(Case.parse(case.plain()).check())
+            judgement = judge(CampaignCase.parse(case.plain()).check())
         except InputError:
             return False
         if (judgement.kind, judgement.place) != (self._found.kind, self._found.place):
@@ -67,12 +67,12 @@ class _Search:
         self.best = judgement
         return True
 
-    def smaller(self, case: Case) -> Case:
+    def smaller(self, case: CampaignCase) -> CampaignCase:
         """Faults first: they hold on to ranks."""
         faults = fewer(case.script.faults, lambda some: self.fails(with_faults(case, some)))
         return smaller(with_faults(case, faults), simpler, self.fails)
 
-    def with_a_short_schedule(self, case: Case) -> Case:
+    def with_a_short_schedule(self, case: CampaignCase) -> CampaignCase:
         """The seed's schedule written out, as far as it is needed: what is left is then done round robin."""
         try:
             moves = executed(case).moves
@@ -83,15 +83,15 @@ class _Search:
         return with_moves(case, fewer(list(moves), lambda some: self.fails(with_moves(case, some))))
 
 
-def with_moves(case: Case, moves: Sequence[Move]) -> Case:
+def with_moves(case: CampaignCase, moves: Sequence[LockstepMove]) -> CampaignCase:
     return case.model_copy(update={"moves": to_json(moves)})
 
 
-def with_faults(case: Case, faults: Sequence[Fault]) -> Case:
+def with_faults(case: CampaignCase, faults: Sequence[Fault]) -> CampaignCase:
     return case.model_copy(update={"script": case.script.model_copy(update={"faults": tuple(faults)})})
 
 
-def simpler(case: Case) -> Iterator[Case]:
+def simpler(case: CampaignCase) -> Iterator[CampaignCase]:
     """Simpler cases, the boldest of each kind first; each is nearer to the one case that has none."""
     if case.launch in ("threads", "processes"):
         yield case.model_copy(update={"launch": "turns", "engine": "reference"})
@@ -104,7 +104,7 @@ def simpler(case: Case) -> Iterator[Case]:
     yield from _simpler_scripts(case)
 
 
-def _changes(case: Case) -> Iterator[dict[str, object]]:
+def _changes(case: CampaignCase) -> Iterator[dict[str, object]]:
     for calls in _below(case.calls, 1) if case.launch == "lockstep" else ():
         yield {"calls": calls}
     used = max([1, *(fault.rank for fault in case.script.faults)])
@@ -134,7 +134,7 @@ def _below(value: int, least: int) -> Iterator[int]:
         least += -(-(value - least) // 2)
 
 
-def _simpler_scripts(case: Case) -> Iterator[Case]:
+def _simpler_scripts(case: CampaignCase) -> Iterator[CampaignCase]:
     script = case.script
     if script.adversary is not None:
         yield case.model_copy(update={"script": script.model_copy(update={"adversary": None})})

@@ -34,10 +34,10 @@ from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, validated
 from cxlemu.units import parse_bytes
-from faults.campaign.case import CALLS_MAX, RANKS_MAX, Case, Launch, digest
+from faults.campaign.case import CALLS_MAX, RANKS_MAX, CampaignCase, Launch, digest
 from faults.campaign.judge import meant_plans, mutated
 from faults.inject.fault import FAULTS, When
-from faults.inject.script import Rates, Script
+from faults.inject.script import NatureRates, Script
 
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
@@ -93,7 +93,7 @@ class Spec(Model):
         Topology.load(name)
         return cls(config=name)
 
-    def sweep(self, seeds: int) -> Sweep:
+    def sweep(self, seeds: int) -> CaseSweep:
         """Raises ArgumentError or ConfigError for what cannot run, before anything does."""
         scripts = [Script.load(Path(file)) for file in self.scripts]
         for kind in self.kinds:
@@ -101,12 +101,12 @@ class Spec(Model):
                 raise ArgumentError(f"there is no fault {kind!r}: it is {NATURE} or one of {', '.join(FAULTS)}")
         config = self._config()
         shapes = [_with_scripts(shape, scripts, self.kinds) for shape in self._shapes(config)]
-        sweep = Sweep(shapes, seeds)
+        sweep = CaseSweep(shapes, seeds)
         if not 0 < len(sweep) <= CASES_MAX:
             raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
         return sweep
 
-    def _shapes(self, config: str | Topology | None) -> Iterator[Case]:
+    def _shapes(self, config: str | Topology | None) -> Iterator[CampaignCase]:
         """Cases without a script."""
         algorithms, counts = self._algorithms(), self._ranks(config)
         for (collective, variant, own), ranks, size in product(algorithms, counts, self.sizes):
@@ -114,7 +114,7 @@ class Spec(Model):
             nbytes = sizes.block_bytes(collective, size, ranks, DTYPES["u8"].itemsize)
             if size != self.sizes[0] and not contract.moves_data:
                 continue
-            shape = Case(
+            shape = CampaignCase(
                 collective=collective,
                 variant=choose(collective, nbytes, ranks, dtype="u8").variant if variant == AUTO else variant,
                 ranks=ranks,
@@ -134,7 +134,7 @@ class Spec(Model):
                 integrity = self.integrity if launch != "lockstep" else None
                 yield shape.model_copy(update={"launch": launch, "engine": engine, "integrity": integrity}).check()
 
-    def _runs(self, shape: Case) -> Iterator[tuple[Launch, str]]:
+    def _runs(self, shape: CampaignCase) -> Iterator[tuple[Launch, str]]:
         lockstep_only = shape.mutant is not None or shape.algorithm is not None
         usual: list[Launch] = ["lockstep"] if lockstep_only else ["lockstep", "turns"]
         for launch in self.launches or usual:
@@ -178,35 +178,35 @@ class Spec(Model):
                     yield collective, variant, None
 
 
-class Shape(NamedTuple):
+class CaseShape(NamedTuple):
     """A case without a script, and what may happen to it. ``instructions`` of each rank's part, to draw from."""
 
-    case: Case
+    case: CampaignCase
     scripts: list[Script]
     kinds: tuple[str, ...]
     instructions: tuple[int, ...]
 
 
-def _with_scripts(case: Case, scripts: list[Script], kinds: tuple[str, ...]) -> Shape:
+def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, ...]) -> CaseShape:
     """Raises ArgumentError or PlanError for what no plan can be made of."""
     plan = mutated(case, meant_plans(case))[0]
     counts = tuple(part.instruction_count for part in plan.parts)
     if case.launch == "lockstep":
-        return Shape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
-    return Shape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
+        return CaseShape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
+    return CaseShape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
 
 
 @dataclass(frozen=True)
-class Sweep:
+class CaseSweep:
     """Cases, made as they are asked for."""
 
-    shapes: list[Shape]
+    shapes: list[CaseShape]
     seeds: int
 
     def __len__(self) -> int:
         return self.seeds * sum(len(shape.scripts) + len(shape.kinds) for shape in self.shapes)
 
-    def __iter__(self) -> Iterator[Case]:
+    def __iter__(self) -> Iterator[CampaignCase]:
         for seed in range(self.seeds):
             for shape in self.shapes:
                 for script in shape.scripts:
@@ -215,14 +215,14 @@ class Sweep:
                     yield _with(shape, drawn(shape, kind, seed))
 
 
-def _with(shape: Shape, script: Script) -> Case:
+def _with(shape: CaseShape, script: Script) -> CampaignCase:
     return shape.case.model_copy(update={"script": script})
 
 
-def drawn(shape: Shape, kind: str, seed: int) -> Script:
+def drawn(shape: CaseShape, kind: str, seed: int) -> Script:
     """A script with one fault of a kind, at a place that depends on the case and the seed alone."""
     if kind == NATURE:
-        return Script(seed=seed, adversary=Rates())
+        return Script(seed=seed, adversary=NatureRates())
     case = shape.case
     rng = random.Random(f"{seed} {kind} {case.collective} {case.variant} {case.ranks} {case.nbytes}")
     rank, call = rng.randrange(case.ranks), rng.randrange(case.calls)

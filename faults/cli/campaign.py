@@ -20,7 +20,7 @@ from cxlemu.world.signals import stops_exit
 from faults.campaign.executors import NAMES, cores, executors
 from faults.campaign.journal import Journal
 from faults.campaign.report import as_json, as_junit, page
-from faults.campaign.run import Result, Runner
+from faults.campaign.run import CampaignResult, CampaignRunner
 from faults.campaign.spec import Spec
 from faults.cli.campaign_report import Screen
 
@@ -136,7 +136,7 @@ def command(
         journal = stack.enter_context(Journal(resume, campaign)) if resume else None
         screen = stack.enter_context(Screen(len(sweep), workers, executor))
         stack.enter_context(stops_exit())
-        result = Runner(sweep, make, workers, budget, journal, screen.tell).run()
+        result = CampaignRunner(sweep, make, workers, budget, journal, screen.tell).run()
     screen.print(result)
     _write(result, campaign, outputs)
     click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
@@ -153,7 +153,7 @@ def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
         raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 
-def _write(result: Result, campaign: dict[str, Any], outputs: dict[str, Path | None]) -> None:
+def _write(result: CampaignResult, campaign: dict[str, Any], outputs: dict[str, Path | None]) -> None:
     contents = {
         "--json": lambda: json.dumps(as_json(result, campaign), indent=2).encode() + b"\n",
         "--junit": lambda: as_junit(result),

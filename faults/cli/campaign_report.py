@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from faults.campaign.run import Result
+from faults.campaign.run import CampaignResult
 
 SHOWN_MAX = 20
 
@@ -36,7 +36,7 @@ class Screen:
         self._task = self._progress.add_task("no findings", total=total)
         self._told = 0
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: CampaignResult) -> None:
         """Called for every case: findings are printed as they come."""
         found = len(result.findings)
         words = f"{found} finding{'s' * (found != 1)}" if found else "no findings"
@@ -55,7 +55,7 @@ class Screen:
     ) -> None:
         self._progress.stop()
 
-    def print(self, result: Result) -> None:
+    def print(self, result: CampaignResult) -> None:
         """The end: findings, each with its token, and a sum."""
         if result.findings:
             self._out.print(_table(result))
@@ -78,7 +78,7 @@ class Screen:
         )
 
 
-def _table(result: Result) -> Table:
+def _table(result: CampaignResult) -> Table:
     table = Table("", "what", "where", "rule", "cases", box=box.SIMPLE_HEAD, show_edge=False)
     for number, finding in enumerate(result.findings[:SHOWN_MAX], 1):
         j = finding.judgement

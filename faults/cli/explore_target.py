@@ -18,7 +18,7 @@ from cxlemu.plan import DTYPES, Call, Plan
 from cxlemu.units import format_bytes
 from faults.explore.check import judge_ends
 from faults.explore.plans import compile_plans, located, tiny_layout
-from faults.explore.programs import RANKS_MAX, Protocol
+from faults.explore.programs import RANKS_MAX, RankProtocol
 from faults.explore.result import Exploration
 from faults.lockstep.zero_copy_calls import in_heap
 from faults.machine.steps import Machine
@@ -67,7 +67,7 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
     if is_plan(spec):
         return _saved(spec, calls)
     found, file, name = userfile.load(spec, "explore")
-    if isinstance(found, Protocol):
+    if isinstance(found, RankProtocol):
         if calls != Calls():
             raise ArgumentError(
                 "--bytes, --variant, --calls, --cluster, --among, -d, -o, -r and --in-place go with a collective, not "

@@ -26,10 +26,10 @@ from cxlemu.files import write_atomically
 from cxlemu.plan import Plan
 from cxlemu.units import BytesParam, format_bytes
 from faults.inject.fault import FAULTS
-from faults.inject.judge import Verdict
+from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
-from faults.inject.sweep import KINDS, Result, Row, bases, everywhere, some, sweep
+from faults.inject.sweep import KINDS, ScenarioResult, SweepRow, bases, everywhere, some, sweep
 
 FINDINGS_SHOWN = 20
 RANKS_MAX = 16
@@ -133,12 +133,12 @@ def sweep_command(
     total = len(scenarios)
     chosen = scenarios if sample is None else some(scenarios, sample, seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
-    findings: list[Result] = []
+    findings: list[ScenarioResult] = []
     began = time.monotonic()
     with _progress() as progress:
         bar = progress.add_task("faults", total=len(chosen))
 
-        def tell(result: Result) -> None:
+        def tell(result: ScenarioResult) -> None:
             progress.advance(bar)
             if not result.verdict.ok:
                 findings.append(result)
@@ -154,7 +154,7 @@ def sweep_command(
     of = f" of {total}" if len(chosen) < total else ""
     console.print(
         f"{len(chosen)}{of} runs of {ranks} ranks on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
-        + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in Verdict),
+        + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
         highlight=False,
     )
     if json_file is not None:
@@ -180,13 +180,13 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[SweepRow]) -> Table:
     """A column for each verdict; those that nobody expects only where there is something in them."""
-    counts: dict[str, Callable[[Row], int]] = {"runs": lambda row: row.verdicts.total()}
+    counts: dict[str, Callable[[SweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
     if any(row.unreached for row in rows):
         counts["not\nreached"] = lambda row: row.unreached
-    for verdict in Verdict:
-        if verdict is not Verdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
+    for verdict in ScenarioVerdict:
+        if verdict is not ScenarioVerdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
             counts[verdict.value.replace(" ", "\n")] = partial(_count, verdict)
     table = Table(box=None, header_style="bold")
     for name in ("collective", "variant", "fault"):
@@ -198,11 +198,13 @@ def _table(rows: list[Row]) -> Table:
     return table
 
 
-def _count(verdict: Verdict, row: Row) -> int:
+def _count(verdict: ScenarioVerdict, row: SweepRow) -> int:
     return row.verdicts[verdict]
 
 
-def _document(rows: list[Row], findings: list[Result], seconds: float, template: Scenario) -> dict[str, Any]:
+def _document(
+    rows: list[SweepRow], findings: list[ScenarioResult], seconds: float, template: Scenario
+) -> dict[str, Any]:
     return {
         "ranks": template.ranks,
         "bytes": template.nbytes,

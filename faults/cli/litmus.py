@@ -18,7 +18,7 @@ from faults.explore.check import ENGINES
 from faults.explore.result import Budget
 from faults.litmus.condition import Condition
 from faults.litmus.language import Litmus, read
-from faults.litmus.run import Result, run
+from faults.litmus.run import LitmusResult, run
 from faults.machine.schedule import to_json
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
@@ -79,7 +79,7 @@ def command(
     tests = [read(file) for file in _files(paths)]
     conditions = [_condition(litmus, witness) for litmus in tests] if witness is not None else []
     out = console()
-    results: list[Result] = []
+    results: list[LitmusResult] = []
     began = time.monotonic()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         for litmus in progress.track(tests, description="litmus"):
@@ -117,7 +117,7 @@ def _condition(litmus: Litmus, text: str) -> Condition:
         raise ArgumentError(f"--witness {text!r:.60} {error}, in {litmus.file}") from None
 
 
-def _line(result: Result) -> Text:
+def _line(result: LitmusResult) -> Text:
     said = [
         f"{'allowed' if e.allowed else 'forbidden'} {e.condition.text}: {_seen(result, e.condition)}"
         for e in result.litmus.expectations
@@ -134,13 +134,13 @@ def _line(result: Result) -> Text:
     )
 
 
-def _seen(result: Result, condition: Condition) -> str:
+def _seen(result: LitmusResult, condition: Condition) -> str:
     if result.witness(condition) is not None:
         return "seen"
     return "not seen" if result.complete else "not seen so far"
 
 
-def _print_outcomes(out: Any, result: Result) -> None:
+def _print_outcomes(out: Any, result: LitmusResult) -> None:
     for values in result.outcomes():
         out.print(Text("    " + "  ".join(f"{name}={value}" for name, value in values.items())))
     for expectation in result.litmus.expectations:
@@ -148,7 +148,7 @@ def _print_outcomes(out: Any, result: Result) -> None:
             _print_witness(out, result, expectation.condition)
 
 
-def _print_witness(out: Any, result: Result, condition: Condition) -> None:
+def _print_witness(out: Any, result: LitmusResult, condition: Condition) -> None:
     schedule = result.witness(condition)
     if schedule is None:
         ever = "no execution ends" if result.complete else "no execution was seen to end"
@@ -158,7 +158,7 @@ def _print_witness(out: Any, result: Result, condition: Condition) -> None:
     out.print(schedule_table(Machine(result.litmus.program), schedule))
 
 
-def _row(result: Result) -> dict[str, Any]:
+def _row(result: LitmusResult) -> dict[str, Any]:
     return {
         "file": result.litmus.file,
         "name": result.litmus.name,

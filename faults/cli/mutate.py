@@ -20,7 +20,7 @@ from faults.campaign.executors import Workers
 from faults.cli.mutate_report import MutateReport, print_one
 from faults.cli.ranks import RanksParam
 from faults.mutate import operators
-from faults.mutate.cases import OPERATORS, Case, can_check, cases, own_cases, variants
+from faults.mutate.cases import OPERATORS, MutationCase, can_check, cases, own_cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
 from faults.mutate.trial import Trial
@@ -123,7 +123,7 @@ def _check_size(asked: Target) -> None:
             raise ArgumentError(f"{asked.source} has {number} {what}, too many to mutate: {most} at most")
 
 
-def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> Iterator[Case]:
+def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> Iterator[MutationCase]:
     """Raises ArgumentError for a collective that there is not, or a variant that none of them has."""
     for collective in collectives:
         if collective not in OPERATORS:
@@ -140,7 +140,7 @@ def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> It
                     yield from cases(collective, there, count)
 
 
-def _swept(chosen: Sequence[Case], jobs: int, report: MutateReport) -> None:
+def _swept(chosen: Sequence[MutationCase], jobs: int, report: MutateReport) -> None:
     try:
         with stops_exit(), Workers(jobs) as workers:
             for row in sweep(chosen, workers):

@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cxlemu.cli.output import write_json
 from cxlemu.version import __version__
 from faults.lockstep.schedule import to_json
-from faults.mutate.cases import Case
+from faults.mutate.cases import MutationCase
 from faults.mutate.operators import FAR, OPERATORS
-from faults.mutate.sweep import Row, equivalent, killed, survived
-from faults.mutate.trial import Fate, Judgement, Trial
+from faults.mutate.sweep import MutationRow, equivalent, killed, survived
+from faults.mutate.trial import Fate, MutantJudgement, Trial
 from faults.replay.calls import token_of
 from faults.replay.token import Token
 
@@ -30,10 +30,10 @@ SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has
 class MutateReport:
     """Lines are printed as plans are done; the rest, and the JSON file, when all are or something failed."""
 
-    def __init__(self, cases: Sequence[Case], json_file: Path | None) -> None:
+    def __init__(self, cases: Sequence[MutationCase], json_file: Path | None) -> None:
         self._cases = cases
         self._json_file = json_file
-        self._rows: dict[Case, Row] = {}
+        self._rows: dict[MutationCase, MutationRow] = {}
         self._began = time.monotonic()
         self._out = Console(highlight=False, soft_wrap=True)
         self._progress = Progress(
@@ -55,7 +55,7 @@ class MutateReport:
         self._print(f"{'':<44}" + "".join(f"{name:>12}" for name in (*COLUMNS, "seconds")))
         return self
 
-    def update(self, row: Row) -> None:
+    def update(self, row: MutationRow) -> None:
         self._rows[row.case] = row
         rows = self._rows.values()
         self._progress.update(self._task, completed=sum(r.judged for r in rows), total=sum(r.mutants for r in rows))
@@ -96,7 +96,7 @@ class MutateReport:
                 told = f"  {fates.total()} of {pairs:,} pairs" if name == FAR else ""
                 self._print(_line(f"  {name}", list(_counts(fates).values())) + told)
 
-    def _list(self, what: str, found: Sequence[tuple[Row, Judgement]]) -> None:
+    def _list(self, what: str, found: Sequence[tuple[MutationRow, MutantJudgement]]) -> None:
         for row, judgement in found[:SHOWN_MAX]:
             reason = f": {judgement.reason}" if judgement.reason else ""
             fate = f" ({judgement.fate.value})" if judgement.fate.survived else ""
@@ -119,7 +119,7 @@ def _counts(fates: Counter[Fate]) -> dict[str, int]:
     return dict(zip(COLUMNS, counts, strict=True))
 
 
-def _as_dict(row: Row) -> dict[str, Any]:
+def _as_dict(row: MutationRow) -> dict[str, Any]:
     return {
         "name": str(row.case),
         **row.case._asdict(),
@@ -133,7 +133,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
     }
 
 
-def _judgement(judgement: Judgement) -> dict[str, Any]:
+def _judgement(judgement: MutantJudgement) -> dict[str, Any]:
     return {
         "mutant": str(judgement.mutant),
         "fate": judgement.fate.value,
@@ -143,14 +143,14 @@ def _judgement(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _token(case: Case, judgement: Judgement) -> Token:
+def _token(case: MutationCase, judgement: MutantJudgement) -> Token:
     assert judgement.shown is not None
     trial, mutant = Trial(case), judgement.mutant
     plans, own = trial.program(mutant.rank).plans, case.algorithm or None
     return token_of(plans, judgement.shown, mutated=trial.plan, mutant=str(mutant), algorithm=own)
 
 
-def print_one(case: Case, judgement: Judgement) -> None:
+def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
     """All that is known of one mutant."""
     out = Console(highlight=False, soft_wrap=True)
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]

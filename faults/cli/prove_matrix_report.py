@@ -22,7 +22,7 @@ from cxlemu.version import __version__
 from faults.cli.prove_report import again_with, bar_on, out_for, shown_of, violation_as_dict
 from faults.lockstep.counterexample import Counterexample
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered, numbers
-from faults.prove.matrix import Judged, Matrix, Question
+from faults.prove.matrix import AnsweredQuestion, Matrix, Question
 from faults.verdict import Verdict
 
 FATES = (*(verdict.value for verdict in Verdict), "refused")
@@ -43,7 +43,7 @@ class MatrixReport:
         self._again += ["-c", config] if config != DEFAULT_TOPOLOGY else []
         self._again += ["--integrity", integrity] if integrity else []
         self._config, self._integrity = config, integrity
-        self._rows: list[tuple[Judged, float]] = []
+        self._rows: list[tuple[AnsweredQuestion, float]] = []
         self._shown: dict[int, Counterexample | None] = {}  # by the row's number
         self._out = out_for(json_file)
         self._bar = bar_on(self._out)
@@ -67,7 +67,7 @@ class MatrixReport:
         self._print(COLUMNS.format("ranks", "calls", "ok", "violation", "unknown", "refused", "instructions", "s"))
         return self
 
-    def prove(self, questions: Sequence[Question], judge: Callable[[Question], Judged]) -> None:
+    def prove(self, questions: Sequence[Question], judge: Callable[[Question], AnsweredQuestion]) -> None:
         """Ask them all, in this order."""
         self._questions = list(questions)
         task = self._bar.add_task("calls", total=len(questions))
@@ -150,7 +150,7 @@ class MatrixReport:
             words.append(f"refused: roots {numbers(sorted(roots))} ({why})")
         return ". ".join([*words, f"not covered: {coverage.not_covered()}"])
 
-    def _command(self, judged: Judged) -> str:
+    def _command(self, judged: AnsweredQuestion) -> str:
         question, call = judged.question, judged.question.call
         contract = COLLECTIVES[call.collective]
         words = [*self._again, "-n", str(call.ranks)]
@@ -245,7 +245,7 @@ class MatrixReport:
         self._out.print(escape(line), style=style)
 
 
-def _named(judged: Judged) -> str:
+def _named(judged: AnsweredQuestion) -> str:
     """The call in words: ``3 ranks, 1 element of f64 (8 B), avg, in place``."""
     question, call = judged.question, judged.question.call
     contract = COLLECTIVES[call.collective]

@@ -34,7 +34,7 @@ STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "
 WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
 
 
-class Row(NamedTuple):
+class ProofRow(NamedTuple):
     case: Case
     proof: Proof
     seconds: float
@@ -59,7 +59,7 @@ class ProveReport:
         """
         self._proofs, self._json_file, self._integrity = proofs, json_file, integrity
         self._machine, self._roots = machine, roots
-        self._rows: list[Row] = []
+        self._rows: list[ProofRow] = []
         self._began = self._row_began = time.monotonic()
         self._out = out_for(json_file)
         self._bar = bar_on(self._out)
@@ -87,7 +87,7 @@ class ProveReport:
 
     def add(self, case: Case, proof: Proof, *, file: str = "") -> None:
         seconds = time.monotonic() - self._row_began
-        row = Row(case, proof, seconds, shown_of(proof), file)
+        row = ProofRow(case, proof, seconds, shown_of(proof), file)
         self._rows.append(row)
         self._bar.advance(self._task)
         call, style = case.call, STYLES[proof.verdict]
@@ -182,7 +182,7 @@ def shown_of(proof: Proof) -> Counterexample | None:
     return witness(proof.calls, violation, budget_s=WITNESS_BUDGET_S)
 
 
-def _as_dict(row: Row) -> dict[str, Any]:
+def _as_dict(row: ProofRow) -> dict[str, Any]:
     call, proof, violation = row.case.call, row.proof, row.proof.violation
     described: dict[str, Any] = {
         "collective": call.collective,

@@ -22,7 +22,7 @@ from cxlemu.errors import name_numbers
 from cxlemu.memory import MemorySpec
 from cxlemu.version import __version__
 from faults.protocols.rank import Ending, How
-from faults.protocols.run import Run
+from faults.protocols.run import ProtocolRun
 
 TO_STDOUT = Path("-")
 RESULTS_SHOWN = 3  # different ones of a rank
@@ -41,12 +41,12 @@ class Setting:
 
 
 class ProtocolReport:
-    """Call it with each `Run`; as a context it surrounds all of them. ``silent``: as in run_report.Report."""
+    """Call it with each `ProtocolRun`; as a context it surrounds all of them. ``silent``: as in run_report.Report."""
 
     def __init__(self, setting: Setting, *, json_file: Path | None, silent: bool) -> None:
         self._setting = setting
         self._json_file = None if silent else json_file
-        self._runs: list[Run] = []
+        self._runs: list[ProtocolRun] = []
         self._shown: set[object] = set()  # what went wrong
         self._began = time.monotonic()
         terminal = None if sys.stderr.isatty() else False
@@ -79,7 +79,7 @@ class ProtocolReport:
         return self
 
     def __call__(self, message: object) -> None:
-        assert isinstance(message, Run)
+        assert isinstance(message, ProtocolRun)
         self._runs.append(message)
         self._progress.update(self._task, completed=len(self._runs))
         what = (message.final, *((ending.how, ending.text, ending.where) for ending in message.endings))
@@ -98,7 +98,7 @@ class ProtocolReport:
         finally:
             self._write(seconds, error)
 
-    def _show(self, run: Run) -> None:
+    def _show(self, run: ProtocolRun) -> None:
         self._print(f"{_named(run)}: wrong", "bold red")
         for rank, ending in enumerate(run.endings):
             self._print(f"  rank {rank} {_told(ending)}", "red" if ending.wrong else "")
@@ -174,7 +174,7 @@ class ProtocolReport:
         self._out.print(Text(line, style))
 
 
-def _named(run: Run) -> str:
+def _named(run: ProtocolRun) -> str:
     return f"run {run.number + 1}" + ("" if run.seed is None else f", seed {run.seed}")
 
 
@@ -195,10 +195,10 @@ def _results(endings: list[Ending]) -> str:
     return "; ".join(told) + (f"; and {more} more" if more else "")
 
 
-def _stopped_by(run: Run) -> str:
+def _stopped_by(run: ProtocolRun) -> str:
     return " after a rank was stuck" if run.stuck else " after the first wrong one" if run.wrong else ""
 
 
-def _seeds(wrong: list[Run]) -> str:
+def _seeds(wrong: list[ProtocolRun]) -> str:
     seeds = [run.seed for run in wrong if run.seed is not None]
     return f" ({name_numbers('seed', seeds)})" if seeds else ""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from faults.explore import core
 from faults.explore.automaton import RankThread
 from faults.explore.partial import bounded, sampled
-from faults.explore.programs import Protocol
-from faults.explore.result import Budget, Exploration, Finding, Kind
+from faults.explore.programs import RankProtocol
+from faults.explore.result import Budget, Exploration, FindingKind, SearchFinding
 from faults.explore.search import explore, shown_barest
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
 from faults.machine.schedule import Schedule
@@ -38,7 +38,7 @@ def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: boo
 
 
 def _is_livelock(found: Exploration) -> bool:
-    return found.finding is not None and found.finding.kind == Kind.LIVELOCK
+    return found.finding is not None and found.finding.kind == FindingKind.LIVELOCK
 
 
 def search(
@@ -67,7 +67,7 @@ def follow(machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
     return replace(found, outcomes=outcomes, schedule=(*schedule, *found.schedule) if found.finding else ())
 
 
-def judge_ends(protocol: Protocol, machine: Machine, found: Exploration) -> Exploration:
+def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
     """The same, or if nothing is wrong before, the first outcome at which the protocol's ``final`` raises."""
     if found.finding is not None or protocol.final is None:
         return found
@@ -79,7 +79,7 @@ def judge_ends(protocol: Protocol, machine: Machine, found: Exploration) -> Expl
         ]
         said = protocol.judge(dict(zip(names, outcome.memory, strict=True)), results)
         if said:
-            finding = Finding(Kind.FINAL, 0, f"in the end: {said}")
+            finding = SearchFinding(FindingKind.FINAL, 0, f"in the end: {said}")
             schedule = found.outcomes[outcome]
             return replace(found, verdict=Verdict.VIOLATION, finding=finding, schedule=schedule, reason="")
     return found

@@ -11,9 +11,9 @@ from collectives.checking.symbols import SymbolicBytes
 from cxlemu.engines.streams import Binding, Blocked, run_together
 from cxlemu.errors import ContractError, DeadlineError
 from cxlemu.plan import Plan
-from faults.explore.result import Finding, Kind
+from faults.explore.result import FindingKind, SearchFinding
 from faults.machine.program import Do
-from faults.machine.schedule import Act, Move, Schedule
+from faults.machine.schedule import Act, MachineMove, Schedule
 from faults.machine.steps import Machine
 
 CALL_SHIFT = 10**12  # inputs of a call count from here on, times the call: what it brings is nothing that was before
@@ -22,7 +22,7 @@ CALL_SHIFT = 10**12  # inputs of a call count from here on, times the call: what
 BEGINS, ENDS = -1, 1 << 30  # instead of an instruction's number: what a rank does before and after a call
 
 
-class Place(NamedTuple):
+class PlanPoint(NamedTuple):
     """An instruction of a call."""
 
     call: int
@@ -33,11 +33,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Trouble:
-    finding: Finding
-    order: tuple[Place, ...]  # the instructions that were executed
+    finding: SearchFinding
+    order: tuple[PlanPoint, ...]  # the instructions that were executed
     call: int  # the last one
 
-    def shown(self, machine: Machine, origins: Sequence[Sequence[Place]]) -> tuple[Finding, Schedule]:
+    def shown(self, machine: Machine, origins: Sequence[Sequence[PlanPoint]]) -> tuple[SearchFinding, Schedule]:
         """With the same order as an execution of the abstract machine, in which everything arrives at once."""
         thread_of = {(steps[0].rank, steps[0].stream): t for t, steps in enumerate(origins) if steps}
         run = _Settled(machine)
@@ -56,21 +56,21 @@ class Trouble:
 @dataclass
 class _Ordered(SymbolicRank):
     call_number: int = field(kw_only=True)
-    order: list[Place] = field(kw_only=True)
+    order: list[PlanPoint] = field(kw_only=True)
 
     def step(self, stream: int) -> Blocked | None:
         at = self.position[stream]
         blocked = super().step(stream)
         if blocked is None:
-            self.order.append(Place(self.call_number, self.part.rank, stream, at))
+            self.order.append(PlanPoint(self.call_number, self.part.rank, stream, at))
         return blocked
 
 
-def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place, ...], Trouble | None]:
+def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[PlanPoint, ...], Trouble | None]:
     """The order of one execution: all that only publish go first."""
     layout = plans[0].layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
-    order: list[Place] = []
+    order: list[PlanPoint] = []
     for number, (plan, epoch) in enumerate(zip(plans, epochs, strict=True)):
         binding = Binding(layout, base=0, epoch=epoch, tag=plan.call.tag())
         ranks = [
@@ -80,8 +80,8 @@ def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[Place,
         try:
             _run(ranks, number * CALL_SHIFT)
         except (DeadlineError, ContractError) as error:
-            kind = Kind.DEADLOCK if isinstance(error, DeadlineError) else Kind.FINAL
-            finding = Finding(kind, 0, f"even in order on a coherent pool: {error}")
+            kind = FindingKind.DEADLOCK if isinstance(error, DeadlineError) else FindingKind.FINAL
+            finding = SearchFinding(kind, 0, f"even in order on a coherent pool: {error}")
             return tuple(order), Trouble(finding, tuple(order), number)
     return tuple(order), None
 
@@ -98,22 +98,22 @@ class _Settled:
 
     def __init__(self, machine: Machine) -> None:
         self.machine, self.state = machine, machine.initial()
-        self.moves: list[Move] = []
+        self.moves: list[MachineMove] = []
 
     def step(self, thread: int) -> None:
-        self._do(Move(Act.STEP, thread))
+        self._do(MachineMove(Act.STEP, thread))
         step = self.machine.step_of(self.state, thread)
         if self.state.begun[thread] and step is not None and step.do in (Do.WAIT, Do.INVALIDATE):
             self._settle()
-            self._do(Move(Act.STEP, thread))
+            self._do(MachineMove(Act.STEP, thread))
         self._settle()
 
-    def between_calls(self, origins: Sequence[Sequence[Place]]) -> None:
+    def between_calls(self, origins: Sequence[Sequence[PlanPoint]]) -> None:
         """What ranks do between calls, as far as they can."""
         for _ in range(2):  # all end a call before the first one begins the next
             for thread, places in enumerate(origins):
                 while (node := self.state.nodes[thread]) < len(places) and places[node].at in (BEGINS, ENDS):
-                    if Move(Act.STEP, thread) not in self.machine.enabled(self.state):
+                    if MachineMove(Act.STEP, thread) not in self.machine.enabled(self.state):
                         break
                     self.step(thread)
 
@@ -121,9 +121,9 @@ class _Settled:
         """Threads wait, some of them for several doorbells, until all look in vain."""
         for thread in range(len(self.state.nodes)):
             while (step := self.machine.step_of(self.state, thread)) is not None and step.do == Do.WAIT:
-                if Move(Act.STEP, thread) not in self.machine.enabled(self.state):
+                if MachineMove(Act.STEP, thread) not in self.machine.enabled(self.state):
                     break
-                self._do(Move(Act.STEP, thread))
+                self._do(MachineMove(Act.STEP, thread))
                 self._settle()
 
     def _settle(self) -> None:
@@ -131,6 +131,6 @@ class _Settled:
             while move := next((move for move in self.machine.enabled(self.state) if move.act == act), None):
                 self._do(move)
 
-    def _do(self, move: Move) -> None:
+    def _do(self, move: MachineMove) -> None:
         self.state = self.machine.apply(self.state, move)
         self.moves.append(move)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from faults.machine.program import Do
-from faults.machine.schedule import Act, Move, Schedule
-from faults.machine.state import State
+from faults.machine.schedule import Act, MachineMove, Schedule
+from faults.machine.state import MachineState
 from faults.machine.steps import TWO_MOVES, Machine
 
 # As enum what in native/line.h counts; any step of a thread is a 1.
@@ -40,12 +40,14 @@ class Abstract(NamedTuple):
     made: int  # whether it made a version: the pool's line changed
 
     @property
-    def move(self) -> Move:
+    def move(self) -> MachineMove:
         act = _ACTS[self.what]
-        return Move(act, self.who) if act in (Act.STEP, Act.AGAIN) else Move(act, self.who, self.line)
+        return MachineMove(act, self.who) if act in (Act.STEP, Act.AGAIN) else MachineMove(act, self.who, self.line)
 
 
-def concrete(machine: Machine, path: Sequence[Abstract], ahead: Abstract | None = None) -> tuple[Schedule, State]:
+def concrete(
+    machine: Machine, path: Sequence[Abstract], ahead: Abstract | None = None
+) -> tuple[Schedule, MachineState]:
     """The schedule, and the state it leads to; ``ahead`` is possible there, and not done. Without it, threads that wait
     in vain do so until they find that they do."""
     planned = [*path, ahead] if ahead else path
@@ -85,17 +87,17 @@ def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, lis
 class _Run:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.state = machine, machine.initial()
-        self.moves: list[Move] = []
+        self.moves: list[MachineMove] = []
 
-    def do(self, move: Move) -> None:
+    def do(self, move: MachineMove) -> None:
         self.state = self.machine.apply(self.state, move)
         self.moves.append(move)
 
     def fetch(self, fetch: _Fetch) -> None:
         if self.state.caches[fetch.host][fetch.line] is not None:
-            self.do(Move(Act.DROP, fetch.host, fetch.line))
+            self.do(MachineMove(Act.DROP, fetch.host, fetch.line))
         if not fetch.looks:
-            self.do(Move(Act.PREFETCH, fetch.host, fetch.line))
+            self.do(MachineMove(Act.PREFETCH, fetch.host, fetch.line))
 
     def look_in_vain(self) -> None:
         for _ in range(2 * len(self.state.nodes)):  # a wait flushes its line, which leaves
@@ -118,4 +120,4 @@ class _Run:
         for line in lines:
             cached = self.state.caches[thread.host][line]
             if cached is not None and cached.dropping & ranks:
-                self.do(Move(Act.DROPPED, thread.host, line))
+                self.do(MachineMove(Act.DROPPED, thread.host, line))

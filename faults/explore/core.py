@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cxlemu.errors import ArgumentError
 from faults.explore import _search
 from faults.explore.concrete import Abstract, concrete
-from faults.explore.result import Budget, Exploration, Finding, Outcome
+from faults.explore.result import Budget, Exploration, FinalState, SearchFinding
 from faults.explore.search import UNLESS_TOLD, complaint, stuck
 from faults.machine.program import Do, Program, Straight, Thread
 from faults.machine.schedule import Schedule
@@ -81,7 +81,7 @@ def explore(
         seconds=time.monotonic() - began,
         finding=found,
         schedule=schedule,
-        outcomes=_Outcomes(machine, {Outcome(*outcome): path for *outcome, path in outcomes}),
+        outcomes=_Outcomes(machine, {FinalState(*outcome): path for *outcome, path in outcomes}),
         reason=_reason(stopped, trouble, budget),
         nbytes=nbytes,
         rounds=max(rounds, 1),
@@ -103,7 +103,9 @@ def _events(program: Program) -> int:
     return max(1 + max(events, default=-1), EVENTS_UNKNOWN if len(straight) < len(program.threads) else 0)
 
 
-def _finding(machine: Machine, moves: Sequence[_search.MoveData], ahead: _search.MoveData) -> tuple[Finding, Schedule]:
+def _finding(
+    machine: Machine, moves: Sequence[_search.MoveData], ahead: _search.MoveData
+) -> tuple[SearchFinding, Schedule]:
     """In the definition's words: what it says of the state that the schedule leads to."""
     schedule, state = concrete(machine, [Abstract(*move) for move in moves], Abstract(*ahead) if ahead[0] else None)
     return complaint(machine, state) or stuck(machine, state), schedule
@@ -118,16 +120,16 @@ def _reason(stopped: int, trouble: int, budget: Budget) -> str:
     }.get(stopped, "")
 
 
-class _Outcomes(Mapping[Outcome, Schedule]):
+class _Outcomes(Mapping[FinalState, Schedule]):
     """Schedules are worked out when they are asked for."""
 
-    def __init__(self, machine: Machine, paths: dict[Outcome, list[_search.MoveData]]) -> None:
+    def __init__(self, machine: Machine, paths: dict[FinalState, list[_search.MoveData]]) -> None:
         self._machine, self._paths = machine, paths
 
-    def __getitem__(self, outcome: Outcome) -> Schedule:
+    def __getitem__(self, outcome: FinalState) -> Schedule:
         return concrete(self._machine, [Abstract(*move) for move in self._paths[outcome]])[0]
 
-    def __iter__(self) -> Iterator[Outcome]:
+    def __iter__(self) -> Iterator[FinalState]:
         return iter(self._paths)
 
     def __len__(self) -> int:

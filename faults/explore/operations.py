@@ -11,7 +11,7 @@ from faults.machine.program import Do, Step
 VALUE_MAX = 2**31 - 1
 
 
-class Operation(NamedTuple):
+class ProtocolOperation(NamedTuple):
     """``place`` is a word; flushes and invalidates take the whole line that it lies in."""
 
     do: Do
@@ -20,45 +20,45 @@ class Operation(NamedTuple):
 
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Operation, int, T]
+Steps: TypeAlias = Generator[ProtocolOperation, int, T]
 
 
-def Store(word: str, value: int) -> Operation:
-    return Operation(Do.STORE, word, value)
+def Store(word: str, value: int) -> ProtocolOperation:
+    return ProtocolOperation(Do.STORE, word, value)
 
 
-def StoreNT(word: str, value: int) -> Operation:
-    return Operation(Do.STORE_NT, word, value)
+def StoreNT(word: str, value: int) -> ProtocolOperation:
+    return ProtocolOperation(Do.STORE_NT, word, value)
 
 
-def Load(word: str) -> Operation:
-    return Operation(Do.LOAD, word)
+def Load(word: str) -> ProtocolOperation:
+    return ProtocolOperation(Do.LOAD, word)
 
 
-def Flush(word: str, *, keep: bool = False) -> Operation:
-    return Operation(Do.FLUSH_KEEP if keep else Do.FLUSH, word)
+def Flush(word: str, *, keep: bool = False) -> ProtocolOperation:
+    return ProtocolOperation(Do.FLUSH_KEEP if keep else Do.FLUSH, word)
 
 
-def Fence() -> Operation:
-    return Operation(Do.FENCE)
+def Fence() -> ProtocolOperation:
+    return ProtocolOperation(Do.FENCE)
 
 
-def Invalidate(word: str) -> Operation:
-    return Operation(Do.INVALIDATE, word)
+def Invalidate(word: str) -> ProtocolOperation:
+    return ProtocolOperation(Do.INVALIDATE, word)
 
 
-def Signal(word: str, value: int) -> Operation:
-    return Operation(Do.SIGNAL, word, value)
+def Signal(word: str, value: int) -> ProtocolOperation:
+    return ProtocolOperation(Do.SIGNAL, word, value)
 
 
-def Wait(word: str, value: int) -> Operation:
+def Wait(word: str, value: int) -> ProtocolOperation:
     """Until the word is at least ``value``."""
-    return Operation(Do.WAIT, word, value)
+    return ProtocolOperation(Do.WAIT, word, value)
 
 
-def Crash() -> Operation:
+def Crash() -> ProtocolOperation:
     """The rank's host crashes here."""
-    return Operation(Do.CRASH)
+    return ProtocolOperation(Do.CRASH)
 
 
 def is_value(value: object) -> bool:
@@ -71,7 +71,7 @@ def as_step(operation: object, places: Mapping[str, int], who: str) -> Step:
 
     Raises ArgumentError that begins with ``who`` for what is no operation, no word, or no value that fits.
     """
-    if not isinstance(operation, Operation):
+    if not isinstance(operation, ProtocolOperation):
         raise ArgumentError(f"{who} yields {operation!r:.60}: yield operations such as Load('x')")
     do, place, value = operation
     if do in {Do.FENCE, Do.CRASH}:

@@ -7,11 +7,11 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from faults.explore.result import Budget, Exploration, Finding, Outcome
+from faults.explore.result import Budget, Exploration, FinalState, SearchFinding
 from faults.explore.search import complaint, is_stuck, outcome, stuck
-from faults.explore.strategies import Bound, Walk
-from faults.machine.schedule import Act, Move, Schedule
-from faults.machine.state import State
+from faults.explore.strategies import ScheduleBound, Walk
+from faults.machine.schedule import Act, MachineMove, Schedule
+from faults.machine.state import MachineState
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
@@ -23,19 +23,19 @@ class _Tally:
         self.machine, self.budget = machine, budget
         self.started = time.monotonic()
         self.states = self.transitions = 0
-        self.outcomes: dict[Outcome, Schedule] = {}
+        self.outcomes: dict[FinalState, Schedule] = {}
 
     def spent(self) -> bool:
         return self.states >= self.budget.states or time.monotonic() - self.started > self.budget.seconds
 
-    def wrong(self, state: State, moves: list[Move]) -> Finding | None:
+    def wrong(self, state: MachineState, moves: list[MachineMove]) -> SearchFinding | None:
         self.states += 1
         found = complaint(self.machine, state)
         if found is None and is_stuck(moves) and not self.machine.ended(state):
             return stuck(self.machine, state)
         return found
 
-    def result(self, reason: str = "", finding: Finding | None = None, schedule: Schedule = ()) -> Exploration:
+    def result(self, reason: str = "", finding: SearchFinding | None = None, schedule: Schedule = ()) -> Exploration:
         verdict = Verdict.VIOLATION if finding else Verdict.UNKNOWN
         seconds = time.monotonic() - self.started
         return Exploration(
@@ -43,16 +43,16 @@ class _Tally:
         )
 
 
-Here = tuple[State, Move | None]  # a state, and the last move of a thread
+Here = tuple[MachineState, MachineMove | None]  # a state, and the last move of a thread
 
 
-def bounded(machine: Machine, bound: Bound, budget: Budget) -> Exploration:
+def bounded(machine: Machine, bound: ScheduleBound, budget: Budget) -> Exploration:
     """Every execution that costs at most ``bound.limit``, the cheapest first."""
     tally = _Tally(machine, budget)
     start: Here = (machine.initial(), None)
-    came: dict[Here, tuple[Here, Move] | None] = {}
+    came: dict[Here, tuple[Here, MachineMove] | None] = {}
     order = count()  # so that the heap never compares states
-    waiting: list[tuple[int, int, Here, tuple[Here, Move] | None]] = [(0, next(order), start, None)]
+    waiting: list[tuple[int, int, Here, tuple[Here, MachineMove] | None]] = [(0, next(order), start, None)]
     while waiting:
         spent, _, here, how = heappop(waiting)
         if here in came:
@@ -76,8 +76,8 @@ def bounded(machine: Machine, bound: Bound, budget: Budget) -> Exploration:
     return tally.result(f"nothing is wrong within a bound of {bound.limit}; what costs more was not looked at")
 
 
-def _schedule(came: dict[Here, tuple[Here, Move] | None], here: Here) -> Schedule:
-    moves: list[Move] = []
+def _schedule(came: dict[Here, tuple[Here, MachineMove] | None], here: Here) -> Schedule:
+    moves: list[MachineMove] = []
     while (how := came[here]) is not None:
         here, move = how
         moves.append(move)
@@ -89,7 +89,7 @@ def sampled(machine: Machine, walk: Walk, budget: Budget, *, runs: int, seed: in
     tally = _Tally(machine, budget)
     for run in range(runs):
         walk.begin(Random(f"{seed}/{run}"))
-        state, schedule, seen = machine.initial(), list[Move](), set[State]()
+        state, schedule, seen = machine.initial(), list[MachineMove](), set[MachineState]()
         while len(schedule) < MOVES_MAX:
             moves = machine.enabled(state)
             found = tally.wrong(state, moves)

@@ -34,7 +34,7 @@ def by_line(card: int, begin: int, end: int) -> Iterator[tuple[tuple[int, int], 
         yield (card, line), max(begin, line * LINE_BYTES), min(end, (line + 1) * LINE_BYTES)
 
 
-class Places:
+class WordNumbers:
     """Numbers for words and lines, given as they are met."""
 
     def __init__(self) -> None:

@@ -18,11 +18,11 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Instruction, Layout, Op, Plan, rules
 from faults import dead
 from faults.explore import core
-from faults.explore.coherent import BEGINS, ENDS, Place, Trouble, in_order
-from faults.explore.places import Pieces, Places
-from faults.explore.result import Budget, Exploration, Finding, Kind
+from faults.explore.coherent import BEGINS, ENDS, PlanPoint, Trouble, in_order
+from faults.explore.places import Pieces, WordNumbers
+from faults.explore.result import Budget, Exploration, FindingKind, SearchFinding
 from faults.explore.search import UNLESS_TOLD
-from faults.explore.touches import Local, RankInCall, Touch
+from faults.explore.touches import Local, RankInCall, TouchedBytes
 from faults.machine.program import Do, Program, Step, Straight
 from faults.machine.schedule import Act, Schedule
 from faults.machine.steps import TWO_MOVES, Machine
@@ -35,7 +35,7 @@ FIRST_EPOCH = 1
 class PlanProgram:
     plans: tuple[Plan, ...]
     program: Program
-    origins: tuple[tuple[Place, ...], ...]  # [thread][node]: the instruction that the step belongs to
+    origins: tuple[tuple[PlanPoint, ...], ...]  # [thread][node]: the instruction that the step belongs to
     trouble: Trouble | None  # what is wrong even in order on a coherent pool
 
 
@@ -67,20 +67,20 @@ def tiny_layout(ranks: int, *, lines: int = 2, slots: int = 2, doorbells: int | 
     return Layout(ranks, cards, slots, card_bytes, doorbells or lines, interleave_bytes=LINE_BYTES)
 
 
-def located(compiled: PlanProgram, finding: Finding, schedule: Schedule) -> Finding:
+def located(compiled: PlanProgram, finding: SearchFinding, schedule: Schedule) -> SearchFinding:
     """The same, and which instruction it is about."""
     place = where(compiled, finding.thread, schedule)
     if place is None:
         return finding
     at = f"call {place.call}, rank {place.rank}, stream {place.stream}"
     at += f", instruction {place.at}" if BEGINS < place.at < ENDS else ""
-    unused = finding.kind == Kind.UNEXPECTED and dead.why(
+    unused = finding.kind == FindingKind.UNEXPECTED and dead.why(
         compiled.plans[place.call], place.rank, place.stream, place.at
     )
     return replace(finding, text=f"{finding.text} ({at}){unused or ''}")
 
 
-def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> Place | None:
+def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> PlanPoint | None:
     """The instruction that a thread is at after a schedule; None: it has ended."""
     straight = compiled.program.threads[thread]
     node, begun = 0, False
@@ -112,12 +112,12 @@ class _Compiler:
     def __init__(self, plans: Sequence[Plan], hosts: Sequence[int]) -> None:
         self.plans, self.hosts, self.layout = plans, hosts, plans[0].layout
         self.epochs = [FIRST_EPOCH + sum(plan.rounds for plan in plans[:call]) for call in range(len(plans))]
-        self.places = Places()
+        self.places = WordNumbers()
         self.pieces = Pieces()
         self.shared: set[tuple[Local, int, int]] = set()  # pieces in which streams of a rank meet
         self.versions: defaultdict[int, int] = defaultdict(int)  # of a word: how many stores there are
         self.events: dict[object, int] = {}
-        self.threads: defaultdict[tuple[int, int], list[tuple[Place, Step]]] = defaultdict(list)
+        self.threads: defaultdict[tuple[int, int], list[tuple[PlanPoint, Step]]] = defaultdict(list)
 
     def compiled(self) -> PlanProgram:
         calls = [
@@ -144,7 +144,7 @@ class _Compiler:
         return PlanProgram(tuple(self.plans), program, origins, trouble)
 
     def cut(self, calls: Sequence[RankInCall]) -> None:
-        touched: list[tuple[int, Touch]] = []
+        touched: list[tuple[int, TouchedBytes]] = []
         for rank in calls:
             for stream, i in _instructions(rank):
                 touched += ((stream, touch) for touch in rank.touches(i))
@@ -167,7 +167,7 @@ class _Compiler:
         call = self.plans[rank.call].call
         is_barrier = call.gemm is None and not COLLECTIVES[call.collective].moves_data
         for stream in streams:
-            begins = Place(rank.call, rank.part.rank, stream, BEGINS)
+            begins = PlanPoint(rank.call, rank.part.rank, stream, BEGINS)
             if stream == 0 and is_barrier:
                 self.add(begins, self.come(rank))
             if rank.call or is_barrier:
@@ -179,14 +179,14 @@ class _Compiler:
                 self.add(
                     begins._replace(at=ENDS), [Step(Do.RECORD, self.event("ends", rank.call, rank.part.rank, stream))]
                 )
-        ends = Place(rank.call, rank.part.rank, 0, ENDS)
+        ends = PlanPoint(rank.call, rank.part.rank, 0, ENDS)
         if rank.call < len(self.plans) - 1 or is_barrier:
             events = (self.event("ends", rank.call, rank.part.rank, stream) for stream in streams[1:])
             self.add(ends, [Step(Do.AWAIT, event) for event in events])
         if is_barrier:
             self.add(ends, self.meet(rank))
 
-    def add(self, place: Place, steps: Sequence[Step]) -> None:
+    def add(self, place: PlanPoint, steps: Sequence[Step]) -> None:
         self.threads[place.rank, place.stream] += ((place, step) for step in steps)
 
     def event(self, *key: object) -> int:
@@ -284,9 +284,9 @@ class _Compiler:
 
     # -- versions
 
-    def expect(self, order: Sequence[Place]) -> None:
+    def expect(self, order: Sequence[PlanPoint]) -> None:
         """Every load has to see what it sees in this order."""
-        steps: defaultdict[Place, list[int]] = defaultdict(list)
+        steps: defaultdict[PlanPoint, list[int]] = defaultdict(list)
         for thread in self.threads.values():
             for at, (place, _) in enumerate(thread):
                 steps[place].append(at)

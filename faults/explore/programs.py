@@ -32,7 +32,7 @@ from faults.explore.operations import (
     Flush,
     Invalidate,
     Load,
-    Operation,
+    ProtocolOperation,
     Signal,
     Steps,
     Store,
@@ -48,8 +48,8 @@ __all__ = [
     "Flush",
     "Invalidate",
     "Load",
-    "Operation",
-    "Protocol",
+    "ProtocolOperation",
+    "RankProtocol",
     "Signal",
     "Steps",
     "Store",
@@ -64,7 +64,7 @@ Final: TypeAlias = Callable[[Mapping[str, int], Sequence[Any]], None]
 
 
 @dataclass(frozen=True)
-class Protocol:
+class RankProtocol:
     function: RankFunction
     lines: tuple[str, ...]
     initial: Mapping[str, int]
@@ -122,12 +122,12 @@ class Protocol:
 
 def protocol(
     *lines: str, initial: Mapping[str, int] | None = None, final: Final | None = None, ranks_per_host: int = 1
-) -> Callable[[RankFunction], Protocol]:
+) -> Callable[[RankFunction], RankProtocol]:
     """Each of ``lines`` names the words of one line of the pool: "head tail". ``final(memory, results)`` asserts what
     holds when all ranks have returned, everything posted has arrived; a crashed rank's result is None. Of consecutive
     ranks, ``ranks_per_host`` share a host and its coherent cache: with 2, ranks 0 and 1, then 2 and 3."""
 
-    def decorate(function: RankFunction) -> Protocol:
-        return Protocol(function, lines, dict(initial or {}), final, ranks_per_host)
+    def decorate(function: RankFunction) -> RankProtocol:
+        return RankProtocol(function, lines, dict(initial or {}), final, ranks_per_host)
 
     return decorate

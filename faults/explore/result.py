@@ -18,7 +18,7 @@ class Budget:
     nbytes: int = 4 << 30  # of memory, for the search in C
 
 
-class Outcome(NamedTuple):
+class FinalState(NamedTuple):
     """How an execution ended: all threads ended or crashed, and everything posted arrived or was lost."""
 
     registers: tuple[int, ...]
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     ends: tuple[int, ...]  # each thread's last node; -1 where its host crashed
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     ASSERTION = "assertion"  # a FAIL was reached
     FINAL = "final"  # what should hold in the end does not
     UNEXPECTED = "unexpected"  # a LOAD saw what it must not see
@@ -35,8 +35,8 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    kind: Kind
+class SearchFinding:
+    kind: FindingKind
     thread: int  # who found it; of a deadlock the first that waits
     text: str
 
@@ -49,9 +49,9 @@ class Exploration:
     states: int
     transitions: int
     seconds: float
-    finding: Finding | None = None
+    finding: SearchFinding | None = None
     schedule: Schedule = ()
-    outcomes: Mapping[Outcome, Schedule] = field(default_factory=dict)  # one execution that leads to each
+    outcomes: Mapping[FinalState, Schedule] = field(default_factory=dict)  # one execution that leads to each
     reason: str = ""  # of UNKNOWN: what ran out
     nbytes: int = 0  # of memory that the search in C had at most
     rounds: int = 1  # how often it began: once more for each thing that it had wrongly taken for granted

@@ -11,10 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import count
 
-from faults.explore.result import Budget, Exploration, Finding, Kind, Outcome
+from faults.explore.result import Budget, Exploration, FinalState, FindingKind, SearchFinding
 from faults.machine.program import Do
-from faults.machine.schedule import VOLUNTARY, Move, Schedule
-from faults.machine.state import State
+from faults.machine.schedule import VOLUNTARY, MachineMove, Schedule
+from faults.machine.state import MachineState
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
@@ -24,7 +24,7 @@ BETWEEN_LOOKS = 4096  # states, from one look at the clock to the next
 
 
 def explore(
-    machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False, start: State | None = None
+    machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False, start: MachineState | None = None
 ) -> Exploration:
     """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
     a deadlock, so that all outcomes are there, and returns it in the end."""
@@ -36,12 +36,14 @@ class _SpentError(Exception):
 
 
 class _Search:
-    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool, start: State) -> None:
+    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool, start: MachineState) -> None:
         self.machine, self.budget, self.past_hangs = machine, budget, past_hangs
-        self.came: dict[State, tuple[State, Move] | None] = {start: None}
-        self.fairly: defaultdict[State, list[State]] = defaultdict(list)  # whence one comes here without nature's help
-        self.ends: dict[Outcome, State] = {}
-        self.ended: list[State] = []
+        self.came: dict[MachineState, tuple[MachineState, MachineMove] | None] = {start: None}
+        self.fairly: defaultdict[MachineState, list[MachineState]] = defaultdict(
+            list
+        )  # whence one comes here without nature's help
+        self.ends: dict[FinalState, MachineState] = {}
+        self.ended: list[MachineState] = []
         self.transitions = 0
         self.started = time.monotonic()
 
@@ -77,7 +79,7 @@ class _Search:
             return self.result(Verdict.VIOLATION, stuck(self.machine, endless), endless)
         return self.result(Verdict.OK)
 
-    def endless(self) -> State | None:
+    def endless(self) -> MachineState | None:
         """The first state from which threads and arrivals alone reach no end. Raises _SpentError."""
         reaching, waiting = set(self.ended), list(self.ended)
         looks = count()
@@ -98,7 +100,7 @@ class _Search:
         return ""
 
     def result(
-        self, verdict: Verdict, finding: Finding | None = None, at: State | None = None, reason: str = ""
+        self, verdict: Verdict, finding: SearchFinding | None = None, at: MachineState | None = None, reason: str = ""
     ) -> Exploration:
         return Exploration(
             verdict,
@@ -111,54 +113,56 @@ class _Search:
             reason=reason,
         )
 
-    def schedule(self, state: State) -> Schedule:
-        moves: list[Move] = []
+    def schedule(self, state: MachineState) -> Schedule:
+        moves: list[MachineMove] = []
         while (before := self.came[state]) is not None:
             state, move = before
             moves.append(move)
         return tuple(reversed(moves))
 
 
-def outcome(state: State) -> Outcome:
-    return Outcome(state.registers, state.pool, state.nodes)
+def outcome(state: MachineState) -> FinalState:
+    return FinalState(state.registers, state.pool, state.nodes)
 
 
-def complaint(machine: Machine, state: State) -> Finding | None:
+def complaint(machine: Machine, state: MachineState) -> SearchFinding | None:
     """What a thread finds wrong here: a failed assertion, or a load that would see what it must not."""
     for t, thread in enumerate(machine.program.threads):
         step = machine.step_of(state, t)
         if step is not None and step.do == Do.FAIL:
-            return Finding(Kind.ASSERTION, t, f"{thread.name}: {thread.failure(state.nodes[t])}")
+            return SearchFinding(FindingKind.ASSERTION, t, f"{thread.name}: {thread.failure(state.nodes[t])}")
         if step is not None and step.do == Do.LOAD and step.expect >= 0:
             seen = machine.visible(state, t, step.place)
             if seen != step.expect:
                 word = machine.program.words[step.place].name
-                return Finding(Kind.UNEXPECTED, t, f"{thread.name} sees {word} = {seen} and not {step.expect}")
+                return SearchFinding(
+                    FindingKind.UNEXPECTED, t, f"{thread.name} sees {word} = {seen} and not {step.expect}"
+                )
     return None
 
 
-def running(machine: Machine, state: State) -> list[int]:
+def running(machine: Machine, state: MachineState) -> list[int]:
     return [t for t in range(len(state.nodes)) if machine.step_of(state, t) is not None]
 
 
-def is_stuck(moves: Sequence[Move]) -> bool:
+def is_stuck(moves: Sequence[MachineMove]) -> bool:
     """Only nature can move, and it may not care to."""
     return all(move.act in VOLUNTARY for move in moves)
 
 
-def stuck(machine: Machine, state: State) -> Finding:
+def stuck(machine: Machine, state: MachineState) -> SearchFinding:
     left = running(machine, state)
     who = " and ".join(machine.program.threads[t].name for t in left)
     if is_stuck(machine.enabled(state)):
-        return Finding(Kind.DEADLOCK, left[0], f"{who} cannot go on, and nothing is under way")
-    return Finding(Kind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")
+        return SearchFinding(FindingKind.DEADLOCK, left[0], f"{who} cannot go on, and nothing is under way")
+    return SearchFinding(FindingKind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")
 
 
-def shown_barest(machine: Machine, schedule: Schedule, end: float) -> tuple[Finding, Schedule]:
+def shown_barest(machine: Machine, schedule: Schedule, end: float) -> tuple[SearchFinding, Schedule]:
     """A livelock, followed until as few threads as can be are left: those that go round and round. ``end``: of the
     budget, on the monotonic clock; what has been found by then will do."""
     start = replay(machine, schedule)[-1]
-    came: dict[State, Schedule] = {start: ()}
+    came: dict[MachineState, Schedule] = {start: ()}
     waiting = deque(came)
     while waiting and len(came) < STATES_TO_SHOW and time.monotonic() < end:
         state = waiting.popleft()

@@ -1,6 +1,6 @@
 """Policies for programs that are too large to be searched whole. Each chooses among enabled moves and knows no more.
 
-A `Bound` leaves executions out: those that cost more than it allows. A `Walk` follows one execution at a time.
+A `ScheduleBound` leaves executions out: those that cost more than it allows. A `Walk` follows one execution at a time.
 Nature's voluntary moves (evictions, drops, prefetches) cost something or take luck; what is posted arrives by itself.
 """
 
@@ -12,14 +12,14 @@ from random import Random
 from typing import Protocol
 
 from cxlemu.errors import ArgumentError
-from faults.machine.schedule import VOLUNTARY, Act, Move
+from faults.machine.schedule import VOLUNTARY, Act, MachineMove
 
 
-class Bound(Protocol):
+class ScheduleBound(Protocol):
     @property
     def limit(self) -> int: ...
 
-    def cost(self, last: Move | None, move: Move, moves: Sequence[Move]) -> int:
+    def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
         """Of ``move`` among all enabled ``moves``; ``last`` is the last move of a thread."""
         ...
 
@@ -30,7 +30,7 @@ class Preemptions:
 
     limit: int
 
-    def cost(self, last: Move | None, move: Move, moves: Sequence[Move]) -> int:
+    def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
         if move.act in VOLUNTARY:
             return 1
         return int(move.act == Act.STEP and last in moves and last != move)
@@ -43,7 +43,7 @@ class Delays:
 
     limit: int
 
-    def cost(self, last: Move | None, move: Move, moves: Sequence[Move]) -> int:
+    def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
         if move.act in VOLUNTARY:
             return 1
         order = [other for other in moves if other.act not in VOLUNTARY]
@@ -56,7 +56,7 @@ class Walk(Protocol):
         """A new execution."""
         ...
 
-    def choose(self, moves: Sequence[Move], been_here: bool) -> Move:
+    def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
         """``been_here``: this execution was in this very state before."""
         ...
 
@@ -67,7 +67,7 @@ class RandomWalk:
     def begin(self, random: Random) -> None:
         self._random = random
 
-    def choose(self, moves: Sequence[Move], been_here: bool) -> Move:
+    def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
         fair = [move for move in moves if move.act not in VOLUNTARY]
         voluntary = [move for move in moves if move.act in VOLUNTARY]
         return self._random.choice(voluntary if voluntary and self._random.random() < 0.25 else fair)
@@ -84,12 +84,12 @@ class PCT:
 
     def begin(self, random: Random) -> None:
         self._random = random
-        self._priorities: dict[Move, float] = {}
+        self._priorities: dict[MachineMove, float] = {}
         self._lowest = 0.0
         self._done = 0
         self._moments = {random.randrange(self._longest) for _ in range(self._depth - 1)}
 
-    def choose(self, moves: Sequence[Move], been_here: bool) -> Move:
+    def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
         self._done += 1
         self._longest = max(self._longest, self._done)
         voluntary = [move for move in moves if move.act in VOLUNTARY]
@@ -100,10 +100,10 @@ class PCT:
             self._priorities[self._first(moves)] = self._lowest
         return self._first(moves)
 
-    def _first(self, moves: Sequence[Move]) -> Move:
+    def _first(self, moves: Sequence[MachineMove]) -> MachineMove:
         return max((move for move in moves if move.act not in VOLUNTARY), key=self._priority)
 
-    def _priority(self, move: Move) -> float:
+    def _priority(self, move: MachineMove) -> float:
         if move not in self._priorities:
             self._priorities[move] = self._random.random()
         return self._priorities[move]

@@ -20,7 +20,7 @@ class Local(NamedTuple):
     name: str
 
 
-class Touch(NamedTuple):
+class TouchedBytes(NamedTuple):
     """Some bytes of a line, or of local memory, that an instruction loads or stores."""
 
     do: Do
@@ -39,7 +39,7 @@ class RankInCall:
     part: RankPart
     epoch: int
 
-    def touches(self, i: Instruction) -> Iterator[Touch]:
+    def touches(self, i: Instruction) -> Iterator[TouchedBytes]:
         """Loads first. Doorbells and their payloads are not among them."""
         for do, operands in ((Do.LOAD, accesses.loaded(i)), (Do.STORE, accesses.stored(i))):
             for operand in operands:
@@ -47,7 +47,7 @@ class RankInCall:
         if i.op == Op.COMPUTE:
             yield from self._computes(i)
 
-    def _computes(self, i: Instruction) -> Iterator[Touch]:
+    def _computes(self, i: Instruction) -> Iterator[TouchedBytes]:
         """Row by row: what a kernel makes is a function of what it loads."""
         kernel = self.frame.kernels[i.arg]
         out, *inputs = KERNELS[kernel.name].touches(kernel.parameters)
@@ -56,11 +56,11 @@ class RankInCall:
             for row in range(touched.rows):
                 yield from self._touched(do, operand.at(row * touched.stride_bytes), touched.row_bytes)
 
-    def _touched(self, do: Do, operand: Operand, nbytes: int) -> Iterator[Touch]:
+    def _touched(self, do: Do, operand: Operand, nbytes: int) -> Iterator[TouchedBytes]:
         if operand.kind == Kind.BUFFER:
-            yield Touch(do, *self.local(operand, nbytes))
+            yield TouchedBytes(do, *self.local(operand, nbytes))
         elif operand.kind == Kind.REGION:
-            yield from (Touch(do, *lines) for lines in self.lines(operand, nbytes))
+            yield from (TouchedBytes(do, *lines) for lines in self.lines(operand, nbytes))
 
     def local(self, operand: Operand, nbytes: int) -> tuple[Local, int, int]:
         buffer = self.part.buffers[operand.id]

@@ -10,25 +10,25 @@ from faults.inject import model as model  # first: it fills FAULTS
 from faults.inject.effects import before
 from faults.inject.fault import FAULTS, Fault, FaultKind, Requirement, When, next_ring, register, register_installed
 from faults.inject.injection import Injection
-from faults.inject.judge import End, RankOutcome, Report, Verdict
-from faults.inject.places import Place
+from faults.inject.judge import RankEnd, RankOutcome, ScenarioReport, ScenarioVerdict
+from faults.inject.places import InstructionPlace
 from faults.inject.scenario import Scenario, run
-from faults.inject.script import Rates, Script
+from faults.inject.script import NatureRates, Script
 
 __all__ = [
     "FAULTS",
-    "End",
     "Fault",
     "FaultKind",
     "Injection",
-    "Place",
+    "InstructionPlace",
+    "NatureRates",
+    "RankEnd",
     "RankOutcome",
-    "Rates",
-    "Report",
     "Requirement",
     "Scenario",
+    "ScenarioReport",
+    "ScenarioVerdict",
     "Script",
-    "Verdict",
     "When",
     "before",
     "next_ring",

@@ -21,7 +21,7 @@ from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word
 from faults.inject.fault import Effect, Fault
 from faults.inject.injection import Injection
-from faults.inject.places import Place, bells, data
+from faults.inject.places import InstructionPlace, bells, data
 
 
 class Killed(BaseException):
@@ -37,7 +37,7 @@ def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
 def before(what: Effect) -> Effect:
     """Make an effect of something that is done right before the instruction, which then follows."""
 
-    def effect(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+    def effect(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
         def act() -> bool:
             injection.happened(number)
             what(injection, number, fault, start)
@@ -52,7 +52,7 @@ def before(what: Effect) -> Effect:
 
 
 @before
-def nature(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def nature(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     memory, cache = _cache(injection)
     windows = [(span.card, *span.lines) for span in injection.spans(start)]
     if fault.card is not None:
@@ -65,7 +65,7 @@ def nature(injection: Injection, number: int, fault: Fault, start: Place) -> Non
 
 
 @before
-def tear(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def tear(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     memory, cache = _cache(injection)
     rng = np.random.default_rng((injection.seed, number))
     for card, held in enumerate(cache.memory):
@@ -76,7 +76,7 @@ def tear(injection: Injection, number: int, fault: Fault, start: Place) -> None:
 # --- doorbells -----------------------------------------------------------------------------------------------------
 
 
-def _ring(injection: Injection, where: Place) -> Callable[[], None]:
+def _ring(injection: Injection, where: InstructionPlace) -> Callable[[], None]:
     """Rings the doorbell of the instruction as it would now, whenever it is called."""
     i, binding = injection.instruction(where), injection.running.binding
     epoch = binding.epoch + i.value
@@ -88,7 +88,7 @@ def _ring(injection: Injection, where: Place) -> Callable[[], None]:
     return lambda: injection.memory.signal(card, binding.base + offset, word, payload)
 
 
-def skip_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def skip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     def act() -> bool:
         injection.happened(number)
         return True
@@ -97,11 +97,11 @@ def skip_doorbell(injection: Injection, number: int, fault: Fault, start: Place)
 
 
 @before
-def repeat_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def repeat_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _ring(injection, start)()
 
 
-def late_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def late_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     late: list[Callable[[], None]] = []
 
     def hold_back() -> bool:
@@ -115,7 +115,9 @@ def late_doorbell(injection: Injection, number: int, fault: Fault, start: Place)
         return False
 
     injection.at(start, hold_back)
-    for other in injection.onward(Place(start.stream, start.at + 1)):  # one host's writes to a line keep their order
+    for other in injection.onward(
+        InstructionPlace(start.stream, start.at + 1)
+    ):  # one host's writes to a line keep their order
         i = injection.instruction(other)
         if i.op == injection.instruction(start).op and i.arg == injection.instruction(start).arg:
             injection.at(other, arrive)
@@ -126,7 +128,7 @@ def late_doorbell(injection: Injection, number: int, fault: Fault, start: Place)
 # --- ranks and hosts -----------------------------------------------------------------------------------------------
 
 
-def stall(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def stall(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     assert fault.seconds is not None
 
     def act() -> bool:
@@ -137,7 +139,7 @@ def stall(injection: Injection, number: int, fault: Fault, start: Place) -> None
     injection.at(start, act)
 
 
-def slow(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def slow(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     """Later in the streams' order; bytes at the rate that is left, or instructions at their new pace.
 
     Delays that are shorter than the clock can tell add up until it can.
@@ -176,12 +178,12 @@ def _die(injection: Injection) -> NoReturn:
 
 
 @before
-def kill(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def kill(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _die(injection)
 
 
 @before
-def crash(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def crash(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _, cache = _cache(injection)
     cache.crash(np.random.default_rng((injection.seed, number)))
     cache.damage.cut_link(number, cache.host)  # of its other ranks, too, nothing arrives any more
@@ -192,31 +194,31 @@ def crash(injection: Injection, number: int, fault: Fault, start: Place) -> None
 
 
 @before
-def poison(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def poison(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _, cache = _cache(injection)
     for card, line in _named(injection, fault, start):
         cache.damage.poison(number, card, line)
 
 
 @before
-def lose_card(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def lose_card(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _, cache = _cache(injection)
     for card, _ in _named(injection, fault, start):
         cache.damage.lose_card(number, card)
 
 
-def _named(injection: Injection, fault: Fault, start: Place) -> list[tuple[int, int]]:
+def _named(injection: Injection, fault: Fault, start: InstructionPlace) -> list[tuple[int, int]]:
     """(card, line) of the fault, or the first that its instruction is about; none where a call touches nothing."""
     if fault.card is not None:
         return [(fault.card, fault.line or 0)]
     return [(span.card, span.lines[0]) for span in injection.spans(start)[:1]]
 
 
-def link_down(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def link_down(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _, cache = _cache(injection)
-    executed: list[Place] = []  # since it went down
+    executed: list[InstructionPlace] = []  # since it went down
 
-    def count(where: Place) -> bool:
+    def count(where: InstructionPlace) -> bool:
         if executed or where == start:
             if len(executed) == fault.instructions:
                 cache.damage.mend(number)
@@ -238,17 +240,17 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
 
 
 @before
-def flip_payload(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     for card, offset, nbytes in injection.spans(start, data)[:1]:
         _flip(injection, card, offset, (fault.bit or 0) % (8 * nbytes))
 
 
 @before
-def flip_doorbell(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     for card, offset, _ in injection.spans(start, bells)[:1]:
         _flip(injection, card, offset, fault.bit or 0)
 
 
 @before
-def flip_superblock(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def flip_superblock(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     _flip(injection, fault.card or 0, 0, fault.bit or 0)

@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.topology.fields import Misplaced, Model, closest, listed
 from faults.inject.injection import Injection
-from faults.inject.places import Place
+from faults.inject.places import InstructionPlace
 
 NUMBER_MAX = 1 << 40
 BITS = 512  # of a line
@@ -98,7 +98,7 @@ EXTRAS = ("card", "line", "lines", "seconds", "gbytes_per_s", "instructions", "b
 """The fields of a fault that only some kinds have."""
 
 
-Effect = Callable[[Injection, int, Fault, Place], None]
+Effect = Callable[[Injection, int, Fault, InstructionPlace], None]
 """Adds to a call what fault number ``int`` of the script does there."""
 
 
@@ -110,12 +110,12 @@ class Requirement(Enum):
     CHECKSUM = "detect with a checksum"
 
 
-def here(injection: Injection, start: Place) -> Place | None:
+def here(injection: Injection, start: InstructionPlace) -> InstructionPlace | None:
     """Where most faults happen: at the instruction that the script names."""
     return start
 
 
-def next_ring(injection: Injection, start: Place) -> Place | None:
+def next_ring(injection: Injection, start: InstructionPlace) -> InstructionPlace | None:
     """Where a doorbell's faults happen: the next instruction of the stream that rings one."""
     return injection.next_ring(start)
 
@@ -162,7 +162,7 @@ class FaultKind:
     duty: Requirement
     effect: Effect
     errors: tuple[type[RunError], ...] = ()
-    where: Callable[[Injection, Place], Place | None] = here
+    where: Callable[[Injection, InstructionPlace], InstructionPlace | None] = here
     needs: Mapping[str, float] = field(default_factory=dict)
     may: tuple[str, ...] = ()
     emulated: bool = False

@@ -12,7 +12,7 @@ from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Instruction
 from cxlemu.plan.accesses import RINGS
 from cxlemu.world import RankContext
-from faults.inject.places import Place, Span, touched
+from faults.inject.places import InstructionPlace, Span, touched
 
 Act = Callable[[], bool]
 """What happens before an instruction; true where it is left out."""
@@ -46,11 +46,11 @@ class Injection:
     seed: int
     running: Running
     buffers: list[Bytes]
-    acts: dict[Place, list[Act]] = field(default_factory=dict)
+    acts: dict[InstructionPlace, list[Act]] = field(default_factory=dict)
     while_waiting: list[Callable[[], object]] = field(default_factory=list)
     at_end: list[Callable[[], object]] = field(default_factory=list)
 
-    def at(self, where: Place, act: Act) -> None:
+    def at(self, where: InstructionPlace, act: Act) -> None:
         """Let ``act`` happen before the instruction there; several acts happen in the order in which they came."""
         self.acts.setdefault(where, []).append(act)
 
@@ -73,22 +73,24 @@ class Injection:
 
     # --- places in the call ------------------------------------------------------------------------------------
 
-    def instruction(self, where: Place) -> Instruction:
+    def instruction(self, where: InstructionPlace) -> Instruction:
         return self.running.part.streams[where.stream].instructions[where.at]
 
-    def onward(self, start: Place) -> Iterator[Place]:
+    def onward(self, start: InstructionPlace) -> Iterator[InstructionPlace]:
         """Its own stream from there on."""
         for at in range(start.at, len(self.running.part.streams[start.stream].records)):
-            yield Place(start.stream, at)
+            yield InstructionPlace(start.stream, at)
 
-    def everywhere(self) -> Iterator[Place]:
+    def everywhere(self) -> Iterator[InstructionPlace]:
         for stream in range(len(self.running.part.streams)):
-            yield from self.onward(Place(stream, 0))
+            yield from self.onward(InstructionPlace(stream, 0))
 
-    def next_ring(self, start: Place) -> Place | None:
+    def next_ring(self, start: InstructionPlace) -> InstructionPlace | None:
         return next((where for where in self.onward(start) if self.instruction(where).op in RINGS), None)
 
-    def spans(self, start: Place, about: Callable[[Running, Instruction], list[Span]] = touched) -> list[Span]:
+    def spans(
+        self, start: InstructionPlace, about: Callable[[Running, Instruction], list[Span]] = touched
+    ) -> list[Span]:
         """What the instruction is ``about`` or, where that is nothing, the next one of its stream; or any other."""
         for where in (*self.onward(start), *self.everywhere()):
             if found := about(self.running, self.instruction(where)):

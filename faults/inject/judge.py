@@ -14,7 +14,7 @@ from faults.inject.injection import Happened
 from faults.inject.script import Script
 
 
-class End(Enum):
+class RankEnd(Enum):
     """Of one rank."""
 
     RIGHT = "right"
@@ -24,7 +24,7 @@ class End(Enum):
     HUNG = "hung"
 
 
-class Verdict(Enum):
+class ScenarioVerdict(Enum):
     """Of a scenario, worst last."""
 
     SURVIVED = "survived"
@@ -36,28 +36,28 @@ class Verdict(Enum):
 
     @property
     def ok(self) -> bool:
-        return self in (Verdict.SURVIVED, Verdict.DETECTED, Verdict.UNPROTECTED)
+        return self in (ScenarioVerdict.SURVIVED, ScenarioVerdict.DETECTED, ScenarioVerdict.UNPROTECTED)
 
 
 @dataclass(frozen=True)
 class RankOutcome:
     """One rank's end."""
 
-    end: End
+    end: RankEnd
     wrong: int = 0  # elements
     error: BaseException | None = None
 
     def __str__(self) -> str:
-        if self.end == End.ERROR:
+        if self.end == RankEnd.ERROR:
             return f"{type(self.error).__name__}: {self.error}"
-        return f"{self.wrong} elements wrong" if self.end == End.WRONG else self.end.value
+        return f"{self.wrong} elements wrong" if self.end == RankEnd.WRONG else self.end.value
 
 
 @dataclass(frozen=True)
-class Report:
+class ScenarioReport:
     """``ranks``: of each world in turn (a restart makes a second one), what became of its ranks."""
 
-    verdict: Verdict
+    verdict: ScenarioVerdict
     ranks: tuple[dict[int, RankOutcome], ...]
     happened: tuple[Happened, ...]
     why: str = ""  # of a verdict that is not ok: whom it is about
@@ -69,14 +69,16 @@ class Report:
 
 def became(outcome: Outcome[int]) -> dict[int, RankOutcome]:
     """What each rank's result or failure means."""
-    ends = {rank: RankOutcome(End.WRONG if wrong else End.RIGHT, wrong) for rank, wrong in outcome.results.items()}
+    ends = {
+        rank: RankOutcome(RankEnd.WRONG if wrong else RankEnd.RIGHT, wrong) for rank, wrong in outcome.results.items()
+    }
     for rank, error in outcome.failures.items():
         if isinstance(error, Killed | RankDiedError):
-            ends[rank] = RankOutcome(End.DEAD, error=error)
+            ends[rank] = RankOutcome(RankEnd.DEAD, error=error)
         elif isinstance(error, CancelledError):
-            ends[rank] = RankOutcome(End.HUNG, error=error)
+            ends[rank] = RankOutcome(RankEnd.HUNG, error=error)
         else:
-            ends[rank] = RankOutcome(End.ERROR, error=error)
+            ends[rank] = RankOutcome(RankEnd.ERROR, error=error)
     return dict(sorted(ends.items()))
 
 
@@ -88,7 +90,7 @@ def judge(
     deadline_s: float,
     *,
     protected: bool = False,
-) -> Report:
+) -> ScenarioReport:
     """The worst of what the survivors show. ``hosts``: of each rank. ``protected``: a checksum covers the payload."""
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if FAULTS[fault.kind].kills}
@@ -96,7 +98,7 @@ def judge(
     dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
     allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
     silent = any(FAULTS[fault.kind].may_lose_data(fault) for fault, _ in come)
-    found: list[tuple[Verdict, str]] = [(Verdict.SURVIVED, "")]
+    found: list[tuple[ScenarioVerdict, str]] = [(ScenarioVerdict.SURVIVED, "")]
     for number, one in enumerate(ranks):
         for rank, end in one.items():
             if number == 0 and rank in dead:
@@ -105,8 +107,8 @@ def judge(
                 end, tuple(allowed) if number == 0 else (), dead, silent and not protected and number == 0
             )
             found.append((verdict, f"rank {rank}{' after the restart' * number}: {end}"))
-    verdict, why = max(found, key=lambda each: list(Verdict).index(each[0]))
-    return Report(verdict, tuple(ranks), tuple(happened), "" if verdict.ok else why)
+    verdict, why = max(found, key=lambda each: list(ScenarioVerdict).index(each[0]))
+    return ScenarioReport(verdict, tuple(ranks), tuple(happened), "" if verdict.ok else why)
 
 
 def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[type[RunError], ...]:
@@ -117,13 +119,15 @@ def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[t
     return kind.errors
 
 
-def _verdict(end: RankOutcome, allowed: tuple[type[RunError], ...], dead: set[int], unprotected: bool) -> Verdict:
-    if end.end == End.WRONG:
-        return Verdict.UNPROTECTED if unprotected else Verdict.SILENTLY_WRONG
-    if end.end == End.HUNG:
-        return Verdict.HUNG
-    if end.end == End.RIGHT:
-        return Verdict.SURVIVED
+def _verdict(
+    end: RankOutcome, allowed: tuple[type[RunError], ...], dead: set[int], unprotected: bool
+) -> ScenarioVerdict:
+    if end.end == RankEnd.WRONG:
+        return ScenarioVerdict.UNPROTECTED if unprotected else ScenarioVerdict.SILENTLY_WRONG
+    if end.end == RankEnd.HUNG:
+        return ScenarioVerdict.HUNG
+    if end.end == RankEnd.RIGHT:
+        return ScenarioVerdict.SURVIVED
     names_the_dead = not (dead and isinstance(end.error, PeerLostError)) or bool(dead & set(end.error.ranks))
     right_error = isinstance(end.error, allowed) and not isinstance(end.error, RevokedError) and names_the_dead
-    return Verdict.DETECTED if right_error else Verdict.WRONG_ERROR
+    return ScenarioVerdict.DETECTED if right_error else ScenarioVerdict.WRONG_ERROR

@@ -10,7 +10,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Instruction, Op, RankPart, accesses
 
 
-class Place(NamedTuple):
+class InstructionPlace(NamedTuple):
     """One instruction of a rank's part.
 
     Attributes:
@@ -22,11 +22,11 @@ class Place(NamedTuple):
     at: int
 
 
-def place(part: RankPart, instruction: int) -> Place | None:
+def place(part: RankPart, instruction: int) -> InstructionPlace | None:
     """Find instruction number ``instruction`` of a part, counted through its streams; None beyond the last."""
     for stream, one in enumerate(part.streams):
         if instruction < len(one.records):
-            return Place(stream, instruction)
+            return InstructionPlace(stream, instruction)
         instruction -= len(one.records)
     return None
 

@@ -40,7 +40,7 @@ from cxlemu.world.threads import run_threads
 from faults.inject.fault import FAULTS
 from faults.inject.fault_engine import injected
 from faults.inject.injection import Happened
-from faults.inject.judge import Report, became, judge
+from faults.inject.judge import ScenarioReport, became, judge
 from faults.inject.scheduler import private_pool, run_in_turns
 from faults.inject.script import Script
 
@@ -151,7 +151,7 @@ class Scenario(Model):
         return World(self.ranks, self.topology, memory, patience_s, self.launch)
 
 
-def run(scenario: Scenario) -> Report:
+def run(scenario: Scenario) -> ScenarioReport:
     """Run it and judge. Raises ConfigError and ArgumentError for what cannot be run, and nothing else."""
     check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
@@ -168,7 +168,7 @@ def run(scenario: Scenario) -> Report:
         return _run_in(scenario, world, pool)
 
 
-def _run_in(scenario: Scenario, world: World, pool: Pool) -> Report:
+def _run_in(scenario: Scenario, world: World, pool: Pool) -> ScenarioReport:
     happened: list[Happened] = []
     ends = [_live(scenario, world, pool, happened)]
     if scenario.restarts and happened:

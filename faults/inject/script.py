@@ -31,7 +31,7 @@ FAULTS_MAX = 63  # a pool's fault page has an entry for each
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(lambda rate: round(rate, 9))]
 
 
-class Rates(Model):
+class NatureRates(Model):
     """The adversary's, as AdversaryRates has them."""
 
     evict: Rate = Field(default=DEFAULT_RATES.evict, description="probability of an eviction around each operation")
@@ -43,7 +43,7 @@ class Script(Model):
     """A whole script. Immutable, equal where the files say the same."""
 
     seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="of everything that is random")
-    adversary: Rates | None = Field(default=None, description="absent: nature moves nothing by itself")
+    adversary: NatureRates | None = Field(default=None, description="absent: nature moves nothing by itself")
     faults: Annotated[tuple[Fault, ...], Field(strict=False, max_length=FAULTS_MAX)] = Field(
         default=(), description="what happens, in any order"
     )

@@ -16,7 +16,7 @@ from collectives.layouts import check_fits_world, world_layout
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.plan import InHeap, rules
 from faults.inject.fault import FAULTS, When
-from faults.inject.judge import Verdict
+from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import REGION_BYTES, Scenario, run
 from faults.inject.script import Script
 
@@ -71,42 +71,42 @@ def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]
     return [scenarios[index] for index in chosen]
 
 
-class Result(NamedTuple):
+class ScenarioResult(NamedTuple):
     scenario: Scenario
-    verdict: Verdict
+    verdict: ScenarioVerdict
     happened: bool
     why: str
 
 
 @dataclass
-class Row:
+class SweepRow:
     """One collective in one variant under one kind of fault."""
 
     collective: str
     variant: str
     fault: str
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    verdicts: Counter[ScenarioVerdict] = field(default_factory=Counter)
     unreached: int = 0  # runs in which the fault never came
 
     def plain(self) -> dict[str, object]:
-        counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in Verdict}
+        counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in ScenarioVerdict}
         row = {"collective": self.collective, "variant": self.variant, "fault": self.fault}
         return {**row, "scenarios": self.verdicts.total(), "unreached": self.unreached, **counts}
 
 
-def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[Result], None]) -> list[Row]:
+def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[ScenarioResult], None]) -> list[SweepRow]:
     """Run them all, in ``jobs`` processes; ``tell`` hears of each result, in order. Their rows."""
-    rows: dict[tuple[str, str, str], Row] = {}
+    rows: dict[tuple[str, str, str], SweepRow] = {}
     for result in _results(scenarios, jobs):
         key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
-        row = rows.setdefault(key, Row(*key))
+        row = rows.setdefault(key, SweepRow(*key))
         row.verdicts[result.verdict] += 1
         row.unreached += not result.happened
         tell(result)
     return list(rows.values())
 
 
-def _results(scenarios: Sequence[Scenario], jobs: int) -> Iterable[Result]:
+def _results(scenarios: Sequence[Scenario], jobs: int) -> Iterable[ScenarioResult]:
     if jobs == 1:
         yield from map(_one, scenarios)
         return
@@ -115,6 +115,6 @@ def _results(scenarios: Sequence[Scenario], jobs: int) -> Iterable[Result]:
         yield from executor.map(_one, scenarios, chunksize=16)
 
 
-def _one(scenario: Scenario) -> Result:
+def _one(scenario: Scenario) -> ScenarioResult:
     report = run(scenario)
-    return Result(scenario, report.verdict, bool(report.happened), report.why)
+    return ScenarioResult(scenario, report.verdict, bool(report.happened), report.why)

@@ -25,7 +25,7 @@ from typing import Any
 
 from cxlemu.errors import ConfigError
 from cxlemu.topology.document import Document, Key, shown
-from faults.explore.result import Outcome
+from faults.explore.result import FinalState
 from faults.litmus.condition import Condition
 from faults.machine.program import Do, Program, Step, Straight, Word
 
@@ -70,7 +70,7 @@ class Litmus:
     def names(self) -> list[str]:
         return [*self.program.registers, *(word.name for word in self.program.words)]
 
-    def values(self, outcome: Outcome) -> dict[str, int]:
+    def values(self, outcome: FinalState) -> dict[str, int]:
         return dict(zip(self.names, (*outcome.registers, *outcome.memory), strict=True))
 
     def condition(self, text: str) -> Condition:

@@ -14,7 +14,7 @@ from faults.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Result:
+class LitmusResult:
     litmus: Litmus
     exploration: Exploration
 
@@ -57,5 +57,5 @@ class Result:
         return [dict(end) for end in sorted(ends)]
 
 
-def run(litmus: Litmus, budget: Budget, engine: str) -> Result:
-    return Result(litmus, exhaustive(Machine(litmus.program), budget, engine, past_hangs=True))
+def run(litmus: Litmus, budget: Budget, engine: str) -> LitmusResult:
+    return LitmusResult(litmus, exhaustive(Machine(litmus.program), budget, engine, past_hangs=True))

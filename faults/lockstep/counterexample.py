@@ -41,7 +41,7 @@ from faults.lockstep.orders import (
     slow,
 )
 from faults.lockstep.places import Line, data_lines
-from faults.lockstep.schedule import Move, Step
+from faults.lockstep.schedule import LockstepMove, StreamStep
 from faults.prove.proof import Violation
 
 SEED = 1  # of the inputs
@@ -50,7 +50,7 @@ RANDOM_ORDERS = 60
 BETWEEN_LOOKS = 256  # steps of an execution, from one look at the clock to the next
 
 
-class Kind(Enum):
+class CounterexampleKind(Enum):
     """What an execution showed."""
 
     NOTHING = "nothing"
@@ -64,9 +64,9 @@ class Kind(Enum):
 class Counterexample(NamedTuple):
     """What one execution came to, and the schedule that repeats it."""
 
-    kind: Kind
+    kind: CounterexampleKind
     detail: str
-    schedule: tuple[Move, ...]
+    schedule: tuple[LockstepMove, ...]
 
 
 class Suspect(NamedTuple):
@@ -79,7 +79,7 @@ class Suspect(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class CallSequence:
     """Calls one after another, with inputs that no two calls share, and what must come out of them."""
 
     plans: Sequence[Plan]
@@ -88,7 +88,7 @@ class Program:
     hosts: Sequence[int] | None = None  # of each rank; None: each has its own
 
     @classmethod
-    def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> Program:
+    def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> CallSequence:
         """All plans are for one layout and so for the same ranks."""
         given: list[list[Bytes]] = []
         wanted: list[list[_Right | None]] = []
@@ -102,7 +102,7 @@ class Program:
             wanted.append([_right(plan, rank, serial) for rank in ranks])
         return cls(plans, given, wanted, hosts)
 
-    def with_plan(self, plan: Plan, instead: Plan) -> Program:
+    def with_plan(self, plan: Plan, instead: Plan) -> CallSequence:
         """The program in which ``instead`` is executed wherever ``plan`` was; the same bytes must come out."""
         return replace(self, plans=[instead if p is plan else p for p in self.plans])
 
@@ -112,18 +112,18 @@ class Program:
         try:
             world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=partial(self._check, {}))
         except _Wrong as wrong:
-            return Counterexample(Kind.WRONG, str(wrong), tuple(world.moves))
+            return Counterexample(CounterexampleKind.WRONG, str(wrong), tuple(world.moves))
         except DeadlineError as deadlock:
-            return Counterexample(Kind.DEADLOCK, str(deadlock), tuple(world.moves))
+            return Counterexample(CounterexampleKind.DEADLOCK, str(deadlock), tuple(world.moves))
         except MismatchError as mismatch:
-            return Counterexample(Kind.MISMATCH, str(mismatch), tuple(world.moves))
+            return Counterexample(CounterexampleKind.MISMATCH, str(mismatch), tuple(world.moves))
         except IntegrityError as damaged:
-            return Counterexample(Kind.DAMAGED, str(damaged), tuple(world.moves))
+            return Counterexample(CounterexampleKind.DAMAGED, str(damaged), tuple(world.moves))
         for number, (plan, steps) in enumerate(zip(self.plans, world.steps, strict=True)):
             if plan.call.collective == "barrier" and min(rank[-1] for rank in steps) < max(rank[0] for rank in steps):
                 detail = f"call {number} ({plan.call}): a rank has left it before another one came"
-                return Counterexample(Kind.TOO_EARLY, detail, tuple(world.moves))
-        return Counterexample(Kind.NOTHING, "", tuple(world.moves))
+                return Counterexample(CounterexampleKind.TOO_EARLY, detail, tuple(world.moves))
+        return Counterexample(CounterexampleKind.NOTHING, "", tuple(world.moves))
 
     def _check(self, held: dict[int, Bytes], number: int, rank: int, got: Bytes) -> None:
         """``held``: what the first rank got, of each call of which all must get the same."""
@@ -175,34 +175,34 @@ def _flat(array: oracle.Array) -> Bytes:
     return array.reshape(-1).view(np.uint8)
 
 
-def execute(plans: Sequence[Plan], schedule: Sequence[Move]) -> Counterexample:
+def execute(plans: Sequence[Plan], schedule: Sequence[LockstepMove]) -> Counterexample:
     """What the schedule comes to. The same arguments give the same result; its schedule is this one without the steps
     that could not be made, and with those that were left to make."""
-    return Program.of(plans).run(replay(schedule))
+    return CallSequence.of(plans).run(replay(schedule))
 
 
 def witness(
     plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S
 ) -> Counterexample | None:
     """An execution in which these calls go wrong, as the prover says, or None when the search has found none."""
-    return search(Program.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
+    return search(CallSequence.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
 
 
-def search(program: Program, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Counterexample | None:
+def search(program: CallSequence, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Counterexample | None:
     """As `witness`. Only a search that is cut off at the budget, of processor time, depends on time."""
     end = thread_time() + budget_s
     quick = not any(_posts_nt(plan) for plan in program.plans)
     try:
         for order in orders(program.plans, near):
             shown = program.run(_until(end, order), quick=quick)
-            if shown.kind is not Kind.NOTHING:
+            if shown.kind is not CounterexampleKind.NOTHING:
                 return shown
-    except _SpentError:
+    except _StepsSpentError:
         pass
     return None
 
 
-class _SpentError(Exception):
+class _StepsSpentError(Exception):
     pass
 
 
@@ -210,9 +210,9 @@ def _until(end: float, order: Order) -> Order:
     """The order, which looks at the clock now and then: a single execution may take long."""
     steps = count()
 
-    def choose(choices: Sequence[Step]) -> Move:
+    def choose(choices: Sequence[StreamStep]) -> LockstepMove:
         if next(steps) % BETWEEN_LOOKS == 0 and thread_time() > end:
-            raise _SpentError
+            raise _StepsSpentError
         return order(choices)
 
     return choose

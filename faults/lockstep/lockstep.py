@@ -31,7 +31,7 @@ from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Layout, Plan, RankPart
 from cxlemu.rounding import round_up
 from faults.lockstep.orders import Order, round_robin
-from faults.lockstep.schedule import Move, Nature, Step
+from faults.lockstep.schedule import LockstepMove, Nature, StreamStep
 
 POISON = 0xA5
 
@@ -93,7 +93,7 @@ class Lockstep:
         ]
         self._reached = [m.native if quick and isinstance(m, ShadowMemory) else m for m in self.memories]
         self.steps: list[list[list[int]]] = []
-        self.moves: list[Move] = []
+        self.moves: list[LockstepMove] = []
 
     def call(self, plan: Plan, inputs: Sequence[Bytes]) -> list[Bytes]:
         """Every rank's output."""
@@ -156,7 +156,7 @@ class Lockstep:
         for rank in range(self.layout.ranks):
             go_on(rank)
         stuck: dict[tuple[int, int], Blocked] = {}
-        steps = [Step(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
+        steps = [StreamStep(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
         clock = count()
         while now:
             choices = [step for step in steps if step not in stuck]
@@ -173,9 +173,9 @@ class Lockstep:
                 stuck.clear()
             if runner.ended(step.stream):
                 go_on(step.rank)
-                steps = [Step(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
+                steps = [StreamStep(rank, stream) for rank, runner in now.items() for stream in runner.pending()]
 
-    def _next_step(self, steps: list[Step]) -> Step:
+    def _next_step(self, steps: list[StreamStep]) -> StreamStep:
         while isinstance(move := self.order(steps), Nature):
             self.disturb(move)
         return move

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from cxlemu.memory.adversary import Action
 from faults.lockstep.places import Line
-from faults.lockstep.schedule import Move, Nature, Step
+from faults.lockstep.schedule import LockstepMove, Nature, StreamStep
 
 PUBLISH, RETRIEVE = 0, 1  # streams of an overlapped plan
 
-Order: TypeAlias = Callable[[Sequence[Step]], Move]
+Order: TypeAlias = Callable[[Sequence[StreamStep]], LockstepMove]
 
 
 def in_random_order(seed: int) -> Order:
@@ -29,7 +29,7 @@ def in_random_nature(seed: int, hosts: Sequence[int], lines: Sequence[Line], rat
     lines in the cache of one of these hosts."""
     rng = random.Random(seed)
 
-    def choose(steps: Sequence[Step]) -> Move:
+    def choose(steps: Sequence[StreamStep]) -> LockstepMove:
         if lines and rng.random() < rate:
             return Nature(rng.choice(list(Action)), rng.choice(hosts), *rng.choice(lines))
         return rng.choice(steps)
@@ -41,7 +41,7 @@ def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int
     """The order, but between two steps nature does this to each of these (host, card, line)."""
     todo: list[Nature] = []
 
-    def choose(steps: Sequence[Step]) -> Move:
+    def choose(steps: Sequence[StreamStep]) -> LockstepMove:
         if todo:
             return todo.pop()
         todo.extend(Nature(action, *line) for line in lines)
@@ -50,13 +50,13 @@ def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int
     return choose
 
 
-def by(priority: Callable[[Step], Any]) -> Order:
+def by(priority: Callable[[StreamStep], Any]) -> Order:
     """The step of least priority; among equals, the one that was chosen longest ago."""
-    chosen_at: dict[Step, int] = {}
+    chosen_at: dict[StreamStep, int] = {}
     priority_of = cache(priority)
     clock = count()
 
-    def choose(steps: Sequence[Step]) -> Step:
+    def choose(steps: Sequence[StreamStep]) -> StreamStep:
         step = min(steps, key=lambda step: (priority_of(step), chosen_at.get(step, -1)))
         chosen_at[step] = next(clock)
         return step
@@ -91,12 +91,12 @@ def readers_first() -> Order:
     return by(lambda step: step.stream == PUBLISH)
 
 
-def replay(schedule: Sequence[Move]) -> Order:
+def replay(schedule: Sequence[LockstepMove]) -> Order:
     """The schedule's moves, one after another, then round robin. Steps that cannot be made are passed over, so that
     what is left of a schedule from which moves were taken is a schedule, too."""
     moves, then = iter(schedule), round_robin()
 
-    def choose(steps: Sequence[Step]) -> Move:
+    def choose(steps: Sequence[StreamStep]) -> LockstepMove:
         for move in moves:
             if isinstance(move, Nature) or move in steps:
                 return move

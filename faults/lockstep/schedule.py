@@ -23,7 +23,7 @@ NUMBER_MAX = 2**31 - 1
 _ACTIONS = {action.value: action for action in Action}
 
 
-class Step(NamedTuple):
+class StreamStep(NamedTuple):
     """A program's move: a stream of a rank executes its next instruction."""
 
     rank: int
@@ -45,38 +45,38 @@ class Nature(NamedTuple):
         return f"{self.action.value} {self.host} {self.card} {self.line}"
 
 
-Move: TypeAlias = Step | Nature
+LockstepMove: TypeAlias = StreamStep | Nature
 
 
-def to_json(moves: Iterable[Move]) -> list[list[str | int]]:
+def to_json(moves: Iterable[LockstepMove]) -> list[list[str | int]]:
     """What `from_json` reads: lists, strings and numbers only."""
     return [
         ["step", move.rank, move.stream]
-        if isinstance(move, Step)
+        if isinstance(move, StreamStep)
         else [move.action.value, move.host, move.card, move.line]
         for move in moves
     ]
 
 
-def from_json(moves: object) -> list[Move]:
+def from_json(moves: object) -> list[LockstepMove]:
     """The schedule that `to_json` wrote. Raises ArgumentError naming the first move that is none."""
     if not isinstance(moves, list) or len(moves) > MOVES_MAX:
         raise ArgumentError(f"a schedule is a list of at most {MOVES_MAX} moves, such as ['step', 0, 1]")
     return [_move(number, move) for number, move in enumerate(moves)]
 
 
-def _move(number: int, move: object) -> Move:
+def _move(number: int, move: object) -> LockstepMove:
     if isinstance(move, list) and move and isinstance(move[0], str):
         name, places = move[0], move[1:]
         if all(type(place) is int and 0 <= place <= NUMBER_MAX for place in places):
             if name == "step" and len(places) == 2:
-                return Step(*places)
+                return StreamStep(*places)
             if name in _ACTIONS and len(places) == 3:
                 return Nature(_ACTIONS[name], *places)
     wanted = f"['step', rank, stream] or [{' | '.join(_ACTIONS)}, host, card, line]"
     raise ArgumentError(f"move {number} of a schedule is {wanted}, not {repr(move)[:80]}")
 
 
-def steps(moves: Sequence[Move]) -> list[Step]:
+def steps(moves: Sequence[LockstepMove]) -> list[StreamStep]:
     """What the programs do of it."""
-    return [move for move in moves if isinstance(move, Step)]
+    return [move for move in moves if isinstance(move, StreamStep)]

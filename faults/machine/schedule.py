@@ -31,16 +31,16 @@ class Act(StrEnum):
 VOLUNTARY = frozenset({Act.EVICT, Act.DROP, Act.PREFETCH, Act.LOSE})
 
 
-class Move(NamedTuple):
+class MachineMove(NamedTuple):
     act: Act
     who: int
     line: int = -1
 
 
-Schedule = tuple[Move, ...]
+Schedule = tuple[MachineMove, ...]
 
 
-def to_json(schedule: Sequence[Move]) -> list[list[Any]]:
+def to_json(schedule: Sequence[MachineMove]) -> list[list[Any]]:
     return [[move.act.value, *move[1 : 2 if move.line < 0 else 3]] for move in schedule]
 
 
@@ -65,7 +65,7 @@ LETTERS = {
 ACTS = {letter: act for act, letter in LETTERS.items()}
 
 
-def to_token(schedule: Sequence[Move]) -> str:
+def to_token(schedule: Sequence[MachineMove]) -> str:
     """One word for a command line: ``s0s0l0.1s1``."""
     return "".join(f"{LETTERS[m.act]}{m.who}" + (f".{m.line}" if m.line >= 0 else "") for m in schedule)
 
@@ -75,15 +75,15 @@ def from_token(token: str) -> Schedule:
     if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > LONGEST:
         raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
     found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
-    return tuple(Move(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
+    return tuple(MachineMove(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
 
 
-def _move(at: int, item: object) -> Move:
+def _move(at: int, item: object) -> MachineMove:
     match item:
         case ["step" | "again" as act, int(who)] if type(who) is int and who >= 0:
-            return Move(Act(act), who)
+            return MachineMove(Act(act), who)
         case [str(act), int(who), int(line)] if (
             act in set(Act) - {Act.STEP, Act.AGAIN} and type(who) is type(line) is int and min(who, line) >= 0
         ):
-            return Move(Act(act), who, line)
+            return MachineMove(Act(act), who, line)
     raise ArgumentError(f'move {at} of the schedule is {item!r:.60}; a move is such as ["step", 0] or ["land", 0, 1]')

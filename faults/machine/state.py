@@ -26,7 +26,7 @@ class Posted(NamedTuple):
     ranks: frozenset[int]  # those whose fence waits for it
 
 
-class State(NamedTuple):
+class MachineState(NamedTuple):
     pool: tuple[int, ...]  # word by word
     caches: tuple[tuple[Cached | None, ...], ...]  # [host][line]
     posted: tuple[tuple[tuple[Posted, ...], ...], ...]  # [host][line], oldest first
@@ -37,9 +37,9 @@ class State(NamedTuple):
     begun: tuple[bool, ...]  # of threads: the first half of an INVALIDATE or a WAIT, the flush, is done
 
 
-def initial(program: Program) -> State:
+def initial(program: Program) -> MachineState:
     lines = len(program.lines)
-    return State(
+    return MachineState(
         pool=tuple(word.initial for word in program.words),
         caches=((None,) * lines,) * program.hosts,
         posted=(((),) * lines,) * program.hosts,

@@ -9,40 +9,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cxlemu.errors import ArgumentError
-from faults.machine.memory import Memory
+from faults.machine.memory import MachineMemory
 from faults.machine.program import Do, Step
-from faults.machine.schedule import Act, Move, Schedule
-from faults.machine.state import CRASHED, State, initial, put, put2
+from faults.machine.schedule import Act, MachineMove, Schedule
+from faults.machine.state import CRASHED, MachineState, initial, put, put2
 
 TWO_MOVES = (Do.INVALIDATE, Do.WAIT)
 
 
-class Machine(Memory):
-    def initial(self) -> State:
+class Machine(MachineMemory):
+    def initial(self) -> MachineState:
         return initial(self.program)
 
-    def step_of(self, s: State, thread: int) -> Step | None:
+    def step_of(self, s: MachineState, thread: int) -> Step | None:
         """The step that the thread is at; None: it has ended or crashed."""
         node = s.nodes[thread]
         return None if node == CRASHED else self.program.threads[thread].step(node)
 
-    def ended(self, s: State) -> bool:
+    def ended(self, s: MachineState) -> bool:
         """All threads have, and nothing posted is under way. Dirty lines stay where they are, or nature evicts them."""
         return all(self.step_of(s, t) is None for t in range(len(s.nodes))) and not any(map(any, (*s.posted, *s.nt)))
 
-    def enabled(self, s: State) -> list[Move]:
+    def enabled(self, s: MachineState) -> list[MachineMove]:
         return [*self._threads_moves(s), *self._natures_moves(s)]
 
-    def _threads_moves(self, s: State) -> Iterator[Move]:
+    def _threads_moves(self, s: MachineState) -> Iterator[MachineMove]:
         for t in range(len(s.nodes)):
             step = self.step_of(s, t)
             if step is not None:
                 if self._can(s, t, step):
-                    yield Move(Act.STEP, t)
+                    yield MachineMove(Act.STEP, t)
                 elif step.do == Do.WAIT and self._looked_in_vain(s, t, step):
-                    yield Move(Act.AGAIN, t)
+                    yield MachineMove(Act.AGAIN, t)
 
-    def _can(self, s: State, t: int, step: Step) -> bool:
+    def _can(self, s: MachineState, t: int, step: Step) -> bool:
         thread = self.program.threads[t]
         match step.do:
             case Do.FAIL:
@@ -59,37 +59,37 @@ class Machine(Memory):
                 return step.place in s.events
         return True
 
-    def _looked_in_vain(self, s: State, t: int, step: Step) -> bool:
+    def _looked_in_vain(self, s: MachineState, t: int, step: Step) -> bool:
         """A wait that saw an old word in the cache flushes the line again. An absent line is fetched with each look."""
         thread, line = self.program.threads[t], self._line(step)
         return s.caches[thread.host][line] is not None and self._fenced(s, thread.host, thread.rank, line)
 
-    def _natures_moves(self, s: State) -> Iterator[Move]:
+    def _natures_moves(self, s: MachineState) -> Iterator[MachineMove]:
         crashed = {thread.host for t, thread in enumerate(self.program.threads) if s.nodes[t] == CRASHED}
         for host, lines in enumerate(s.caches):
             for line, cached in enumerate(lines):
                 posted = s.posted[host][line]
                 if posted:
-                    yield Move(Act.LAND, host, line)
+                    yield MachineMove(Act.LAND, host, line)
                     if host in crashed:
-                        yield Move(Act.LOSE, host, line)
+                        yield MachineMove(Act.LOSE, host, line)
                 if host in crashed:
                     continue
                 if cached is None:
-                    yield Move(Act.PREFETCH, host, line)
+                    yield MachineMove(Act.PREFETCH, host, line)
                     continue
                 if cached.dropping:
-                    yield Move(Act.DROPPED, host, line)
+                    yield MachineMove(Act.DROPPED, host, line)
                 if not cached.dirty:
-                    yield Move(Act.DROP, host, line)
+                    yield MachineMove(Act.DROP, host, line)
                 elif not posted:
-                    yield Move(Act.EVICT, host, line)
+                    yield MachineMove(Act.EVICT, host, line)
         for rank, stores in enumerate(s.nt):
             for line, pending in enumerate(stores):
                 if pending and not s.posted[self._host(rank)][line]:  # what its host posted to the line goes first
-                    yield Move(Act.LAND_NT, rank, line)
+                    yield MachineMove(Act.LAND_NT, rank, line)
 
-    def apply(self, s: State, move: Move) -> State:
+    def apply(self, s: MachineState, move: MachineMove) -> MachineState:
         """The state after an enabled move."""
         match move.act:
             case Act.STEP:
@@ -113,7 +113,7 @@ class Machine(Memory):
                 s = self._arrive(s, move.line, self._cached(s, move.who, move.line).values)
         return self._absent(s, move.who, move.line)  # EVICT, DROP
 
-    def _step(self, s: State, t: int) -> State:
+    def _step(self, s: MachineState, t: int) -> MachineState:
         thread, step, seen = self.program.threads[t], self._at(s, t), 0
         if step.do in TWO_MOVES and not s.begun[t]:
             return self._flush(s, t, self._line(step))._replace(begun=put(s.begun, t, True))
@@ -142,7 +142,7 @@ class Machine(Memory):
         node = thread.next(s.nodes[t], seen)
         return s._replace(nodes=put(s.nodes, t, node), begun=put(s.begun, t, False))
 
-    def _at(self, s: State, t: int) -> Step:
+    def _at(self, s: MachineState, t: int) -> Step:
         step = self.step_of(s, t)
         assert step is not None
         return step
@@ -150,11 +150,11 @@ class Machine(Memory):
     def _line(self, step: Step) -> int:
         return step.place if step.do == Do.INVALIDATE else self.program.words[step.place].line
 
-    def _value(self, s: State, step: Step) -> int:
+    def _value(self, s: MachineState, step: Step) -> int:
         return step.value if step.source < 0 else s.registers[step.source]
 
 
-def replay(machine: Machine, schedule: Schedule) -> list[State]:
+def replay(machine: Machine, schedule: Schedule) -> list[MachineState]:
     """The states along a schedule, the initial one first; ArgumentError where a move is not possible."""
     states = [machine.initial()]
     for at, move in enumerate(schedule):

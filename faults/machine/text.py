@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from faults.machine.program import Do, Program, Step
-from faults.machine.schedule import Act, Move, Schedule
-from faults.machine.state import State
+from faults.machine.schedule import Act, MachineMove, Schedule
+from faults.machine.state import MachineState
 from faults.machine.steps import TWO_MOVES, Machine, replay
 
 LINE_WISE = (Do.FLUSH, Do.FLUSH_KEEP, Do.INVALIDATE)
@@ -35,26 +35,26 @@ def step_text(program: Program, step: Step) -> str:
     return f"{verb} e{step.place}" if step.do in {Do.RECORD, Do.AWAIT} else verb
 
 
-class Row(NamedTuple):
+class ScheduleRow(NamedTuple):
     thread: int  # -1: nature
     host: int
     text: str
 
 
-def rows(machine: Machine, schedule: Schedule) -> Iterator[Row]:
+def rows(machine: Machine, schedule: Schedule) -> Iterator[ScheduleRow]:
     """What each move does. Raises ArgumentError where the program cannot do it."""
     states = replay(machine, schedule)
     for state, move in zip(states, schedule, strict=False):
         program = machine.program
         if move.act in {Act.STEP, Act.AGAIN}:
-            yield Row(move.who, program.threads[move.who].host, _done(machine, state, move))
+            yield ScheduleRow(move.who, program.threads[move.who].host, _done(machine, state, move))
         else:
             ranks = {thread.rank: thread.host for thread in program.threads}
             host = ranks[move.who] if move.act == Act.LAND_NT else move.who
-            yield Row(-1, host, NATURE[move.act].format(line=program.lines[move.line]))
+            yield ScheduleRow(-1, host, NATURE[move.act].format(line=program.lines[move.line]))
 
 
-def _done(machine: Machine, state: State, move: Move) -> str:
+def _done(machine: Machine, state: MachineState, move: MachineMove) -> str:
     step = machine.step_of(state, move.who)
     assert step is not None
     text = step_text(machine.program, step)

@@ -13,7 +13,7 @@ from cxlemu.plan import Plan
 from cxlemu.plan.rules import findings
 from faults.explore.plans import explore_plan
 from faults.explore.result import Budget
-from faults.mutate.cases import Case, plan_of
+from faults.mutate.cases import MutationCase, plan_of
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.prove import prove_calls
 from faults.verdict import Verdict
@@ -34,7 +34,7 @@ class Opinions(NamedTuple):
         return self.prover is self.explorer is not Verdict.UNKNOWN
 
 
-def opinions(case: Case, calls: int = 1, budget: Budget = BUDGET) -> Iterator[Opinions]:
+def opinions(case: MutationCase, calls: int = 1, budget: Budget = BUDGET) -> Iterator[Opinions]:
     """Of the plan, and of every mutant that the rules of plans let through."""
     plan = plan_of(case)
     yield _opinions(None, plan, calls, budget)

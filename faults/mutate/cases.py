@@ -32,7 +32,7 @@ WIDE = "wide tiles"  # compute tiles of two shards each
 OPERATORS = (*COLLECTIVES, *fused.KINDS)
 
 
-class Case(NamedTuple):
+class MutationCase(NamedTuple):
     """A plan that is shipped, or a user's. ``rounds`` 2: in a ring of one slot, or later rounds would be ordered by
     earlier ones."""
 
@@ -62,45 +62,47 @@ def variants(collective: str) -> list[str]:
     return list(fused.STYLES) if collective in fused.KINDS else catalog.variants(collective, clusters=True)
 
 
-def cases(collective: str, variant: str, ranks: int) -> Iterator[Case]:
+def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
     """All forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap."""
     if variant == HIERARCHICAL:
         for cluster in cluster_sizes(ranks):
-            yield Case(collective, variant, ranks, cluster=cluster)
-            yield Case(collective, variant, ranks, cluster=cluster, rounds=2)
+            yield MutationCase(collective, variant, ranks, cluster=cluster)
+            yield MutationCase(collective, variant, ranks, cluster=cluster, rounds=2)
             if collective in ("all_reduce", "all_to_all"):
-                yield Case(collective, variant, ranks, cluster=cluster, in_place=True)
+                yield MutationCase(collective, variant, ranks, cluster=cluster, in_place=True)
         return
-    yield Case(collective, variant, ranks)
+    yield MutationCase(collective, variant, ranks)
     if collective == "barrier":
         return
     if collective in fused.KINDS and variant == fused.STYLES[0]:
-        yield from (Case(collective, variant, ranks, form=form) for form in (*fused.TRANSPORTS[collective][1:], WIDE))
+        yield from (
+            MutationCase(collective, variant, ranks, form=form) for form in (*fused.TRANSPORTS[collective][1:], WIDE)
+        )
     zero_copy = variant == "zero_copy"
     takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
     if takes_rounds:
-        yield Case(collective, variant, ranks, rounds=2)
+        yield MutationCase(collective, variant, ranks, rounds=2)
     may_overwrite = collective in ("all_reduce", "all_to_all") and variant in ("all", "doubling")
     may_lend = zero_copy and collective not in NO_ZERO_COPY_IN_PLACE and collective in ("all_gather", "all_reduce")
     if may_overwrite or may_lend:
-        yield Case(collective, variant, ranks, in_place=True)
+        yield MutationCase(collective, variant, ranks, in_place=True)
     if zero_copy and collective == "all_reduce":
-        yield Case(collective, variant, ranks, output_in_heap=True)
+        yield MutationCase(collective, variant, ranks, output_in_heap=True)
 
 
-def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[Case]:
+def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
     """Those of a user's algorithm; a saved plan is one. Raises ArgumentError as `load_algorithm`."""
     own = load_algorithm(algorithm)
     if own.plan is not None:
-        yield Case(own.collective, own.name, own.plan.ranks, algorithm=algorithm)
+        yield MutationCase(own.collective, own.name, own.plan.ranks, algorithm=algorithm)
         return
     for count in ranks:
-        yield Case(own.collective, own.name, count, algorithm=algorithm)
+        yield MutationCase(own.collective, own.name, count, algorithm=algorithm)
         if COLLECTIVES[own.collective].moves_data:
-            yield Case(own.collective, own.name, count, rounds=2, algorithm=algorithm)
+            yield MutationCase(own.collective, own.name, count, rounds=2, algorithm=algorithm)
 
 
-def can_check(case: Case) -> bool:
+def can_check(case: MutationCase) -> bool:
     """Whether its plan can carry checksums, and is another one then."""
     try:
         plain = recipe(case.collective, case.variant)
@@ -109,14 +111,14 @@ def can_check(case: Case) -> bool:
         return False
 
 
-def shipped(ranks: int) -> Iterator[Case]:
+def shipped(ranks: int) -> Iterator[MutationCase]:
     """Every case of every variant of every collective and every fused product."""
     for collective in OPERATORS:
         for variant in variants(collective):
             yield from cases(collective, variant, ranks)
 
 
-def plan_of(case: Case) -> Plan:
+def plan_of(case: MutationCase) -> Plan:
     """Two lines a block: in one round, of two chunks where a style has chunks, or a round for each."""
     if case.algorithm:
         return smallest(load_algorithm(case.algorithm), case.ranks, case.rounds)
@@ -138,7 +140,7 @@ def plan_of(case: Case) -> Plan:
     return _smallest(case, call, line_bytes)
 
 
-def _fused_call(case: Case) -> Call:
+def _fused_call(case: MutationCase) -> Call:
     """Shards of two rows, each a line of what moves: a communication tile, and two compute tiles or part of one."""
     ranks = case.ranks
     m, n, k = (2 * ranks, 2 * ranks, 16) if case.collective == "all_gather_gemm" else (2 * ranks, 16, 2 * ranks)
@@ -150,7 +152,7 @@ def _fused_call(case: Case) -> Call:
     return fused_call(case.collective, "fused", ranks, m, n, k, **its)
 
 
-def _smallest(case: Case, call: Call, line_bytes: int) -> Plan:
+def _smallest(case: MutationCase, call: Call, line_bytes: int) -> Plan:
     """In the smallest slots that will do; a block gets more lines where those take less than the case's rounds."""
     slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
     for lines in range(1, LINES_MAX):
@@ -169,7 +171,7 @@ def _smallest(case: Case, call: Call, line_bytes: int) -> Plan:
     raise AssertionError(f"{case}: no slot of less than {LINES_MAX} lines takes it")
 
 
-def _blocks(case: Case) -> int:
+def _blocks(case: MutationCase) -> int:
     """How many blocks a rank publishes, at most."""
     if case.cluster > 1:
         inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
@@ -192,7 +194,7 @@ def _build(layout: Layout, call: Call) -> Plan:
     return catalog.build(with_checksums(plain) if plus else plain, layout, call)
 
 
-def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
+def sequence(case: MutationCase, plan: Plan, rank: int) -> list[Plan]:
     """The calls in which a mistake of ``rank`` is looked for, the plan among them."""
     slots = plan.layout.slots
     before = [_filling(case, plan.layout, rank)] * slots
@@ -200,7 +202,7 @@ def sequence(case: Case, plan: Plan, rank: int) -> list[Plan]:
     return before + [plan] * (slots + 1) + _rewriting(case, plan.layout) + after
 
 
-def mixtures(case: Case, plan: Plan) -> Iterator[list[Plan]]:
+def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
     """The plan between calls of every other shipped plan that fits the same slots, of each root that it has."""
     layout, slots = plan.layout, plan.layout.slots
     for collective, contract in COLLECTIVES.items():
@@ -217,7 +219,7 @@ def mixtures(case: Case, plan: Plan) -> Iterator[list[Plan]]:
                 yield calls
 
 
-def _filling(case: Case, layout: Layout, root: int) -> Plan:
+def _filling(case: MutationCase, layout: Layout, root: int) -> Plan:
     """A broadcast that writes all of a slot: its data or, for the line style, its doorbells."""
     variant, nbytes = "naive", layout.slot_bytes
     if case.variant == "line":
@@ -225,7 +227,7 @@ def _filling(case: Case, layout: Layout, root: int) -> Plan:
     return _build(layout, Call("broadcast", variant, case.ranks, nbytes, root=root))
 
 
-def _rewriting(case: Case, layout: Layout) -> list[Plan]:
+def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
     """A user who fills a result in the heap anew as soon as the call returns, and publishes that.
 
     All other calls rewrite their inputs themselves, when they come again.

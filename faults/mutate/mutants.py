@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Frame, Plan, RankPart, encode
-from faults.mutate.operators import Mutation, Place, far_pairs, mutations, operator_of
+from faults.mutate.operators import Mutation, MutationSite, far_pairs, mutations, operator_of
 
 
 class Mutant(NamedTuple):
@@ -46,7 +46,7 @@ def mutants(plan: Plan) -> Iterator[Mutant]:
     for part in plan.parts:
         for s, stream in enumerate(part.streams):
             for at in range(len(stream.instructions)):
-                for kind, mutation in mutations(Place(plan, part.rank, s, at)):
+                for kind, mutation in mutations(MutationSite(plan, part.rank, s, at)):
                     content = _content(plan, mutation)
                     if content not in seen:
                         seen.add(content)
@@ -62,7 +62,7 @@ def apply(plan: Plan, mutant: Mutant) -> Plan:
     """The plan with the mistake. Raises ArgumentError when it has no such mutant."""
     streams = plan.part(mutant.rank).streams if mutant.rank < plan.ranks else ()
     if mutant.stream < len(streams) and mutant.at < len(streams[mutant.stream].records):
-        for kind, mutation in mutations(Place(plan, mutant.rank, mutant.stream, mutant.at)):
+        for kind, mutation in mutations(MutationSite(plan, mutant.rank, mutant.stream, mutant.at)):
             if kind == mutant.kind:
                 return _plan(plan, mutation)
     raise ArgumentError(f"[{plan.call}] has no mutant {mutant}")

@@ -22,7 +22,7 @@ Streams = Mapping[tuple[int, int], list[Instruction]]  # (rank, stream) -> its i
 
 
 @dataclass(frozen=True)
-class Place:
+class MutationSite:
     """An instruction, and all that its mutations need to know."""
 
     plan: Plan
@@ -61,33 +61,33 @@ class Mutation(NamedTuple):
 Mutations = Iterator[tuple[str, Mutation]]  # kinds and what they make
 
 
-class Operator(NamedTuple):
+class MutationOperator(NamedTuple):
     """``ops``: the instructions that it is applied to. A kind of mutant begins with its operator's name."""
 
     name: str
     what: str
     ops: frozenset[Op]
-    make: Callable[[Place], Mutations]
+    make: Callable[[MutationSite], Mutations]
 
 
-def _delete(place: Place) -> Mutations:
+def _delete(place: MutationSite) -> Mutations:
     yield "delete", place.replaced()
 
 
-def _duplicate(place: Place) -> Mutations:
+def _duplicate(place: MutationSite) -> Mutations:
     yield "duplicate", place.replaced(place.instruction, place.instruction)
 
 
-def _repeat(place: Place) -> Mutations:
+def _repeat(place: MutationSite) -> Mutations:
     yield "repeat", place.replaced(place.instruction, place.instruction)
 
 
-def _earlier(place: Place) -> Mutations:
+def _earlier(place: MutationSite) -> Mutations:
     if place.at:
         yield "earlier", place.exchanged(place.at - 1, place.at)
 
 
-def _later(place: Place) -> Mutations:
+def _later(place: MutationSite) -> Mutations:
     if place.at + 1 < len(place.instructions):
         yield "later", place.exchanged(place.at, place.at + 1)
 
@@ -101,17 +101,17 @@ def far_pairs(count: int) -> tuple[list[tuple[int, int]], int]:
     return pairs[:: -(-len(pairs) // max(count, 1)) or 1], len(pairs)
 
 
-def _far(place: Place) -> Mutations:
+def _far(place: MutationSite) -> Mutations:
     for first, second in far_pairs(len(place.instructions))[0]:
         if first == place.at:
             yield f"far={second}", place.exchanged(first, second)
 
 
-def _older_epoch(place: Place) -> Mutations:
+def _older_epoch(place: MutationSite) -> Mutations:
     yield "value-1", place.replaced(place.instruction._replace(value=place.instruction.value - 1))
 
 
-def _smaller_group(place: Place) -> Mutations:
+def _smaller_group(place: MutationSite) -> Mutations:
     """Two groups take the place of one: those before the member that is left out, and those after it."""
     group = place.plan.frame.groups[place.instruction.arg]
     for member in range(group.count):
@@ -122,28 +122,28 @@ def _smaller_group(place: Place) -> Mutations:
         yield f"without={member}", _waits_instead(place, tuple(g for g in rest if g.count))
 
 
-def _waits_instead(place: Place, groups: tuple[Group, ...]) -> Mutation:
+def _waits_instead(place: MutationSite, groups: tuple[Group, ...]) -> Mutation:
     first = len(place.plan.frame.groups)
     waits = [place.instruction._replace(arg=first + k) for k in range(len(groups))]
     return place.replaced(*waits)._replace(groups=groups)
 
 
-def _fewer_lines(place: Place) -> Mutations:
+def _fewer_lines(place: MutationSite) -> Mutations:
     i = place.instruction
     if i.nbytes > LINE_BYTES:
         yield "narrow", place.replaced(i._replace(nbytes=(i.nbytes - 1) // LINE_BYTES * LINE_BYTES))
         yield "narrow-first", place.replaced(i._replace(nbytes=i.nbytes - LINE_BYTES, a=i.a.at(LINE_BYTES)))
 
 
-def _other_lines(place: Place) -> Mutations:
+def _other_lines(place: MutationSite) -> Mutations:
     yield from _moved(place, "line", ("a",))
 
 
-def _other_data(place: Place) -> Mutations:
+def _other_data(place: MutationSite) -> Mutations:
     yield from _moved(place, "read", SOURCES)
 
 
-def _moved(place: Place, name: str, fields: tuple[str, ...]) -> Mutations:
+def _moved(place: MutationSite, name: str, fields: tuple[str, ...]) -> Mutations:
     """These operands, where they lie in the pool, a line further on or back in their region."""
     i = place.instruction
     for field in fields:
@@ -157,7 +157,7 @@ def _moved(place: Place, name: str, fields: tuple[str, ...]) -> Mutations:
                 yield f"{name}{sign}1{suffix}", place.replaced(i._replace(**elsewhere))
 
 
-def _other_doorbell(place: Place) -> Mutations:
+def _other_doorbell(place: MutationSite) -> Mutations:
     i, layout = place.instruction, place.plan.layout
     owner = layout.owner(i.arg)
     for kind, doorbell in (("doorbell+1", i.arg + 1), ("doorbell-1", i.arg - 1)):
@@ -165,7 +165,7 @@ def _other_doorbell(place: Place) -> Mutations:
             yield kind, place.replaced(i._replace(arg=doorbell))
 
 
-def _other_rank(place: Place) -> Mutations:
+def _other_rank(place: MutationSite) -> Mutations:
     i, layout = place.instruction, place.plan.layout
     peer = (layout.owner(i.arg) + 1) % layout.ranks
     is_done = i.arg >= layout.published_count
@@ -173,7 +173,7 @@ def _other_rank(place: Place) -> Mutations:
     yield "rank+1", place.replaced(i._replace(arg=doorbell))
 
 
-def _two_doorbells(place: Place) -> Mutations:
+def _two_doorbells(place: MutationSite) -> Mutations:
     """Made once for two doorbells that a rank rings: where it first rings the lower one."""
     plan, i = place.plan, place.instruction
     rung = [
@@ -213,7 +213,7 @@ def exchanged_everywhere(plan: Plan, names: Mapping[int, int]) -> Mutation:
     return Mutation(streams, tuple(groups))
 
 
-def _other_sources(place: Place) -> Mutations:
+def _other_sources(place: MutationSite) -> Mutations:
     i = place.instruction
     there = [field for field in SOURCES if getattr(i, field).kind]
     for one, other in combinations(there, 2):
@@ -228,11 +228,11 @@ def _other_sources(place: Place) -> Mutations:
         yield "sources=onward", place.stream_of(changed)
 
 
-def _after(place: Place) -> Iterator[tuple[int, Instruction]]:
+def _after(place: MutationSite) -> Iterator[tuple[int, Instruction]]:
     yield from list(enumerate(place.instructions))[place.at + 1 :]
 
 
-def _without_round(place: Place) -> Mutations:
+def _without_round(place: MutationSite) -> Mutations:
     """Made once for each round of a rank: where its first stream that has a part in it begins that."""
     streams = place.plan.part(place.rank).streams
     rounds = _rounds(place.plan, place.rank)
@@ -263,25 +263,31 @@ _ALL, _LINES, _FOLDS = frozenset(Op), frozenset(LINES), frozenset(FOLDS)
 _READS = frozenset({Op.READ, Op.REDUCE})
 _BELLS, _WAITS, _RINGS = frozenset({*WAITS, *RINGS}), frozenset(WAITS), frozenset(RINGS)
 
-OPERATORS: tuple[Operator, ...] = (
-    Operator("delete", "a synchronizing instruction is left out", SYNCHRONIZING, _delete),
-    Operator("duplicate", "it is executed twice", SYNCHRONIZING, _duplicate),
-    Operator("earlier", "it changes places with the instruction before it", SYNCHRONIZING, _earlier),
-    Operator("later", "it changes places with the instruction after it", SYNCHRONIZING, _later),
-    Operator(
+OPERATORS: tuple[MutationOperator, ...] = (
+    MutationOperator("delete", "a synchronizing instruction is left out", SYNCHRONIZING, _delete),
+    MutationOperator("duplicate", "it is executed twice", SYNCHRONIZING, _duplicate),
+    MutationOperator("earlier", "it changes places with the instruction before it", SYNCHRONIZING, _earlier),
+    MutationOperator("later", "it changes places with the instruction after it", SYNCHRONIZING, _later),
+    MutationOperator(
         "far", "two instructions of a stream that are further apart change places (some of all pairs)", _ALL, _far
     ),
-    Operator("value", "a wait is content with an older epoch", _WAITS | {Op.WAIT_ALL}, _older_epoch),
-    Operator("without", "a WAIT_ALL does not wait for one of its group", frozenset({Op.WAIT_ALL}), _smaller_group),
-    Operator("narrow", "a FLUSH or INVALIDATE leaves out its last line, or its first one", _LINES, _fewer_lines),
-    Operator("line", "a FLUSH or INVALIDATE takes the lines beside those that are meant", _LINES, _other_lines),
-    Operator("read", "a READ, or a source of a fold, comes from the line beside its own", _READS, _other_data),
-    Operator("doorbell", "another doorbell of the same rank is rung or waited for", _BELLS, _other_doorbell),
-    Operator("rank", "the same doorbell of the next rank is waited for", _WAITS, _other_rank),
-    Operator("doorbells", "two doorbells of a rank change places wherever one rings or waits", _RINGS, _two_doorbells),
-    Operator("sources", "two sources of a fold change places", _FOLDS, _other_sources),
-    Operator("repeat", "a fold is executed twice", _FOLDS, _repeat),
-    Operator("round", "a rank leaves out its part of a round", _ALL, _without_round),
+    MutationOperator("value", "a wait is content with an older epoch", _WAITS | {Op.WAIT_ALL}, _older_epoch),
+    MutationOperator(
+        "without", "a WAIT_ALL does not wait for one of its group", frozenset({Op.WAIT_ALL}), _smaller_group
+    ),
+    MutationOperator(
+        "narrow", "a FLUSH or INVALIDATE leaves out its last line, or its first one", _LINES, _fewer_lines
+    ),
+    MutationOperator("line", "a FLUSH or INVALIDATE takes the lines beside those that are meant", _LINES, _other_lines),
+    MutationOperator("read", "a READ, or a source of a fold, comes from the line beside its own", _READS, _other_data),
+    MutationOperator("doorbell", "another doorbell of the same rank is rung or waited for", _BELLS, _other_doorbell),
+    MutationOperator("rank", "the same doorbell of the next rank is waited for", _WAITS, _other_rank),
+    MutationOperator(
+        "doorbells", "two doorbells of a rank change places wherever one rings or waits", _RINGS, _two_doorbells
+    ),
+    MutationOperator("sources", "two sources of a fold change places", _FOLDS, _other_sources),
+    MutationOperator("repeat", "a fold is executed twice", _FOLDS, _repeat),
+    MutationOperator("round", "a rank leaves out its part of a round", _ALL, _without_round),
 )
 
 
@@ -296,7 +302,7 @@ def operator_of(kind: str) -> str:
 _LONGEST_FIRST = sorted(OPERATORS, key=lambda operator: -len(operator.name))
 
 
-def mutations(place: Place) -> Mutations:
+def mutations(place: MutationSite) -> Mutations:
     """All that operators make of an instruction."""
     for operator in OPERATORS:
         if place.instruction.op in operator.ops:

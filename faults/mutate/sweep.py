@@ -10,24 +10,24 @@ from functools import lru_cache
 from time import process_time
 
 from cxlemu.plan import Instruction, Plan
-from faults.mutate.cases import Case
+from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import Mutant, pairs_apart
 from faults.mutate.operators import RINGS
-from faults.mutate.trial import Fate, Judgement, Trial
+from faults.mutate.trial import Fate, MutantJudgement, Trial
 
 SHARE = 60  # mutants that a worker takes at once
 
 
 @dataclass
-class Row:
+class MutationRow:
     """What became of the mutants of one plan. ``seconds`` are those of all workers."""
 
-    case: Case
+    case: MutationCase
     mutants: int
     pairs: int = 0  # of instructions two or more apart, of which operator "far" exchanges some
     operators: dict[str, Counter[Fate]] = field(default_factory=dict)  # of the mutants that each makes
-    survivors: list[Judgement] = field(default_factory=list)
-    needless: list[Judgement] = field(default_factory=list)  # deletions that are equivalent
+    survivors: list[MutantJudgement] = field(default_factory=list)
+    needless: list[MutantJudgement] = field(default_factory=list)  # deletions that are equivalent
     seconds: float = 0.0
 
     @property
@@ -73,7 +73,7 @@ def survived(fates: Counter[Fate]) -> int:
 
 
 @lru_cache(maxsize=4)
-def _trial(case: Case) -> Trial:
+def _trial(case: MutationCase) -> Trial:
     return Trial(case)
 
 
@@ -81,12 +81,12 @@ def _trial(case: Case) -> Trial:
 class Share:
     """Some of a plan's mutants, and the time that they took."""
 
-    case: Case
-    judgements: list[Judgement]
+    case: MutationCase
+    judgements: list[MutantJudgement]
     seconds: float
 
 
-def judge(case: Case, mutants: Sequence[Mutant]) -> Share:
+def judge(case: MutationCase, mutants: Sequence[Mutant]) -> Share:
     """What a worker does. Executions that confirm what the prover said are not kept: their schedules are long."""
     begun, trial = process_time(), _trial(case)
     judgements = [trial.judge(mutant) for mutant in mutants]
@@ -94,13 +94,13 @@ def judge(case: Case, mutants: Sequence[Mutant]) -> Share:
     return Share(case, kept, process_time() - begun)
 
 
-def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
+def sweep(cases: Sequence[MutationCase], executor: Executor) -> Iterator[MutationRow]:
     """One row a case, given when its mutants are known and again whenever more are judged, until all are."""
-    rows: dict[Case, Row] = {}
+    rows: dict[MutationCase, MutationRow] = {}
     futures: list[Future[Share]] = []
     for case in cases:
         mutants = list(_trial(case).mutants())
-        rows[case] = Row(case, len(mutants), pairs_apart(_trial(case).plan))
+        rows[case] = MutationRow(case, len(mutants), pairs_apart(_trial(case).plan))
         for start in range(0, len(mutants), SHARE):
             futures.append(executor.submit(judge, case, mutants[start : start + SHARE]))
         yield rows[case]
@@ -117,7 +117,7 @@ def sweep(cases: Sequence[Case], executor: Executor) -> Iterator[Row]:
         yield row
 
 
-def is_needless(plan: Plan, judgement: Judgement) -> bool:
+def is_needless(plan: Plan, judgement: MutantJudgement) -> bool:
     """Whether the plan would be as good without the instruction.
 
     A signal is not needless where it lets others go on sooner: before work that precedes the next one of its line.

@@ -22,8 +22,8 @@ from collectives.checking import oracle
 from collectives.contracts import COLLECTIVES
 from cxlemu.plan import Call, Plan
 from cxlemu.plan.rules import findings
-from faults.lockstep.counterexample import Counterexample, Kind, Program, orders, search, suspects
-from faults.mutate.cases import Case, mixtures, plan_of, sequence
+from faults.lockstep.counterexample import CallSequence, Counterexample, CounterexampleKind, orders, search, suspects
+from faults.mutate.cases import MutationCase, mixtures, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.suspects import suspect
 from faults.prove import Proof, prove_calls
@@ -47,7 +47,7 @@ class Fate(Enum):
         return self in (Fate.UNCONFIRMED, Fate.MISSED, Fate.UNKNOWN)
 
 
-class Judgement(NamedTuple):
+class MutantJudgement(NamedTuple):
     """``reason``: the rule that is broken, in a sentence. ``shown``: an execution in which it goes wrong."""
 
     mutant: Mutant
@@ -61,9 +61,9 @@ class Judgement(NamedTuple):
 class Trial:
     """All mutants of one plan, on trial in the calls that cases.py puts around it."""
 
-    case: Case
+    case: MutationCase
     plan: Plan = field(init=False)
-    _programs: dict[int, Program] = field(init=False, default_factory=dict)
+    _programs: dict[int, CallSequence] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.plan = plan_of(self.case)
@@ -75,46 +75,46 @@ class Trial:
         """Of the plan without any mistake: its mutants tell nothing unless it is right."""
         return prove_calls(self.program(0).plans)
 
-    def program(self, rank: int) -> Program:
+    def program(self, rank: int) -> CallSequence:
         """The right calls in which a mistake of this rank is looked for."""
         if rank not in self._programs:
-            self._programs[rank] = Program.of(sequence(self.case, self.plan, rank))
+            self._programs[rank] = CallSequence.of(sequence(self.case, self.plan, rank))
         return self._programs[rank]
 
-    def judge(self, mutant: Mutant) -> Judgement:
+    def judge(self, mutant: Mutant) -> MutantJudgement:
         """Raises ArgumentError when the plan has no such mutant."""
         mutated = apply(self.plan, mutant)
         name = self.plan.part(mutant.rank).streams[mutant.stream].instructions[mutant.at].op.name
         finding = next(findings(mutated), None)
         if finding is not None:
-            return Judgement(mutant, Fate.REFUSED, name, str(finding))
+            return MutantJudgement(mutant, Fate.REFUSED, name, str(finding))
         right = self.program(mutant.rank)
         wrong = right.with_plan(self.plan, mutated)
         here = suspect(right.plans, self.plan, mutant)
         for program, proof in self._proofs(wrong, mutated):
             if proof.verdict is Verdict.UNKNOWN:
-                return Judgement(mutant, Fate.UNKNOWN, name, proof.reason)
+                return MutantJudgement(mutant, Fate.UNKNOWN, name, proof.reason)
             if proof.violation is not None:
                 if proof.violation.rule == "fold_order" and hides_order(self.plan.call):
-                    return Judgement(mutant, Fate.HIDDEN, name, proof.reason)
+                    return MutantJudgement(mutant, Fate.HIDDEN, name, proof.reason)
                 shown = search(program, (here, *suspects(proof.violation)))
-                return Judgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
+                return MutantJudgement(mutant, Fate.CONFIRMED if shown else Fate.UNCONFIRMED, name, proof.reason, shown)
         for order in islice(orders(wrong.plans, (here,)), TRIED):
             shown = wrong.run(order, quick=True)
-            if shown.kind is not Kind.NOTHING:
-                return Judgement(mutant, Fate.MISSED, name, shown.detail, shown)
+            if shown.kind is not CounterexampleKind.NOTHING:
+                return MutantJudgement(mutant, Fate.MISSED, name, shown.detail, shown)
         obliged = prove_calls(wrong.plans, obliges=True)
         fate = Fate.EQUIVALENT if obliged.verdict is Verdict.OK else Fate.INDEBTED
-        return Judgement(mutant, fate, name, obliged.reason)
+        return MutantJudgement(mutant, fate, name, obliged.reason)
 
-    def _proofs(self, wrong: Program, mutated: Plan) -> Iterator[tuple[Program, Proof]]:
+    def _proofs(self, wrong: CallSequence, mutated: Plan) -> Iterator[tuple[CallSequence, Proof]]:
         """Of the calls in which most mistakes matter; then, if it breaks what other calls rely on, of all mixtures."""
         yield wrong, prove_calls(wrong.plans)
         if prove_calls(wrong.plans, obliges=True).verdict is not Verdict.OK:
             for plans in mixtures(self.case, mutated):
                 proof = prove_calls(plans)
                 if proof.verdict is not Verdict.OK:
-                    yield Program.of(plans), proof
+                    yield CallSequence.of(plans), proof
 
 
 def hides_order(call: Call) -> bool:

@@ -8,7 +8,7 @@ from cxlemu.memory.adversary import Action, Move
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from faults.machine.program import Do, Step
-from faults.protocols.places import WORD_BYTES, Place, Places
+from faults.protocols.places import WORD_BYTES, PoolAddress, WordAddresses
 
 _ONE_LINE = np.ones(1, np.bool_)
 
@@ -16,7 +16,7 @@ _ONE_LINE = np.ones(1, np.bool_)
 class WordMemory:
     """A rank's memory, by the words and lines of a program."""
 
-    def __init__(self, memory: HostMemory, places: Places) -> None:
+    def __init__(self, memory: HostMemory, places: WordAddresses) -> None:
         self.memory, self.places = memory, places
 
     def do(self, step: Step) -> int:
@@ -56,7 +56,7 @@ class WordMemory:
             with memory.cache.lock:
                 memory.cache.cards[card].complete(line, line + 1)
 
-    def _signal(self, word: Place, value: int) -> None:
+    def _signal(self, word: PoolAddress, value: int) -> None:
         """A doorbell that does not begin its line is stored and flushed."""
         if word.slot == 0:
             self.memory.signal(*word, value)
@@ -64,7 +64,7 @@ class WordMemory:
         self.memory.write(*word, _bytes(value))
         self.memory.flush(*word.line, LINE_BYTES)
 
-    def _look(self, word: Place) -> int:
+    def _look(self, word: PoolAddress) -> int:
         line = self.memory.poll(*word.line)
         return (
             line.word

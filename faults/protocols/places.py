@@ -14,15 +14,15 @@ WORD_BYTES = 8
 WORDS_MAX = LINE_BYTES // WORD_BYTES
 
 
-class Place(NamedTuple):
+class PoolAddress(NamedTuple):
     """Of a line or of a word."""
 
     card: int
     offset: int  # bytes from the start of the card
 
     @property
-    def line(self) -> Place:
-        return Place(self.card, self.offset - self.offset % LINE_BYTES)
+    def line(self) -> PoolAddress:
+        return PoolAddress(self.card, self.offset - self.offset % LINE_BYTES)
 
     @property
     def slot(self) -> int:
@@ -31,12 +31,12 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Places:
-    lines: tuple[Place, ...]
-    words: tuple[Place, ...]
+class WordAddresses:
+    lines: tuple[PoolAddress, ...]
+    words: tuple[PoolAddress, ...]
 
     @classmethod
-    def of(cls, words: Sequence[Word], lines: Sequence[Place]) -> Places:
+    def of(cls, words: Sequence[Word], lines: Sequence[PoolAddress]) -> WordAddresses:
         """The words of a line one after the other. Raises ArgumentError for more than a line has room for."""
         taken = [0] * len(lines)
         places = []
@@ -45,7 +45,7 @@ class Places:
             if taken[word.line] == WORDS_MAX:
                 names = " ".join(other.name for other in words if other.line == word.line)
                 raise ArgumentError(f"a line has room for {WORDS_MAX} words of {WORD_BYTES} bytes, not for {names}")
-            places.append(Place(card, offset + taken[word.line] * WORD_BYTES))
+            places.append(PoolAddress(card, offset + taken[word.line] * WORD_BYTES))
             taken[word.line] += 1
         return cls(tuple(lines), tuple(places))
 
@@ -54,6 +54,6 @@ def lines_per_card(lines: int, cards: int) -> int:
     return -(-lines // cards)
 
 
-def over_cards(lines: int, cards: int, offset: int) -> tuple[Place, ...]:
+def over_cards(lines: int, cards: int, offset: int) -> tuple[PoolAddress, ...]:
     """One line a card in turn, from ``offset`` of each card on: lines of different cards arrive in any order."""
-    return tuple(Place(line % cards, offset + line // cards * LINE_BYTES) for line in range(lines))
+    return tuple(PoolAddress(line % cards, offset + line // cards * LINE_BYTES) for line in range(lines))

@@ -20,7 +20,7 @@ from cxlemu.pool.session import backoff
 from faults.explore.automaton import said
 from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import as_step
-from faults.explore.programs import Protocol
+from faults.explore.programs import RankProtocol
 from faults.machine.program import Do, Program, Step
 from faults.machine.text import step_text
 from faults.protocols.memory import WordMemory
@@ -79,7 +79,7 @@ class Rank:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: RankProtocol,
         rank: int,
         ranks: int,
         words: WordMemory,

@@ -16,9 +16,9 @@ from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.pool.session import State
 from cxlemu.pool.status import HEARTBEAT_S
 from cxlemu.world import RankContext
-from faults.explore.programs import Protocol
+from faults.explore.programs import RankProtocol
 from faults.protocols.memory import WordMemory
-from faults.protocols.places import WORD_BYTES, Places, lines_per_card, over_cards
+from faults.protocols.places import WORD_BYTES, WordAddresses, lines_per_card, over_cards
 from faults.protocols.rank import LOOK_AT_OTHERS_S, Ending, How, Rank, StoppedError
 from faults.protocols.reports import Reports
 
@@ -28,7 +28,7 @@ _RUNNING, _THROUGH, _FAILED = 1, 2, 3  # the tag of a rank's status
 
 
 @dataclass(frozen=True)
-class Run:
+class ProtocolRun:
     """What became of one run. ``final`` is what the protocol's ``final`` said against its end, if anything."""
 
     number: int
@@ -46,17 +46,19 @@ class Run:
         return any(ending.how == How.STUCK for ending in self.endings)
 
 
-def load(spec: str) -> Protocol:
+def load(spec: str) -> RankProtocol:
     """``FILE.py:NAME``; executes the file. Raises ArgumentError where there is no such protocol."""
     found, file, name = userfile.load(spec, "--protocol")
-    if not isinstance(found, Protocol):
+    if not isinstance(found, RankProtocol):
         raise ArgumentError(f"--protocol {spec}: {file} has no {name!r} decorated with @protocol")
     return found
 
 
-def run(context: RankContext, protocol: str | Protocol, seeds: Sequence[int | None], *, exitfirst: bool = False) -> int:
+def run(
+    context: RankContext, protocol: str | RankProtocol, seeds: Sequence[int | None], *, exitfirst: bool = False
+) -> int:
     """One run for each of the ``seeds``, up to the first that is stuck, or with ``exitfirst`` wrong; returns how many
-    were wrong. Rank 0 emits each `Run` as it ends.
+    were wrong. Rank 0 emits each `ProtocolRun` as it ends.
 
     ``seeds`` are those of adversaries, None being none; the world's own memory has none, and its hosts are the
     protocol's. Every run begins with the same memory. Raises ArgumentError for what is no protocol or does not fit
@@ -67,18 +69,18 @@ def run(context: RankContext, protocol: str | Protocol, seeds: Sequence[int | No
 
 
 class _Runs:
-    def __init__(self, context: RankContext, protocol: Protocol) -> None:
+    def __init__(self, context: RankContext, protocol: RankProtocol) -> None:
         self.context, self.protocol = context, protocol
         self.words = protocol.words()
         if isinstance(context.memory, ShadowMemory) and context.hosts != protocol.hosts(context.ranks):
             raise ArgumentError(f"ranks are on hosts {context.hosts}, but {protocol.name} says otherwise")
         cards, lines = context.topology.pool_card_count, len(protocol.lines)
         at = context.arena.take(lines_per_card(lines, cards) * LINE_BYTES).at
-        self.places = Places.of(self.words, over_cards(lines, cards, at))
+        self.places = WordAddresses.of(self.words, over_cards(lines, cards, at))
         self.reports = Reports(context.memory, context.arena, context.ranks)
         self.peers = [rank for rank in range(context.ranks) if rank != context.rank]
 
-    def all(self, seeds: Sequence[int | None], exitfirst: bool) -> Iterator[Run]:
+    def all(self, seeds: Sequence[int | None], exitfirst: bool) -> Iterator[ProtocolRun]:
         for number, seed in enumerate(seeds):
             run = self.one(number, seed)
             if self.context.rank == 0:
@@ -87,7 +89,7 @@ class _Runs:
             if run.stuck or (exitfirst and run.wrong):  # after a stuck one others may be too, a deadline each
                 return
 
-    def one(self, number: int, seed: int | None) -> Run:
+    def one(self, number: int, seed: int | None) -> ProtocolRun:
         context = self.context
         words = WordMemory(self._memory(seed), self.places)
         self._begin(words, number)
@@ -105,7 +107,7 @@ class _Runs:
         self._say(number, _FAILED if ending.how == How.FAILED else _THROUGH)
         self.reports.publish(context.rank, ending)
         context.session.barrier(context.deadline_s + GRACE_S)
-        return self._judged(Run(number, seed, self.reports.read(), self._pool()))
+        return self._judged(ProtocolRun(number, seed, self.reports.read(), self._pool()))
 
     def _memory(self, seed: int | None) -> HostMemory:
         """On the host's cache, with an adversary of this run."""
@@ -173,7 +175,7 @@ class _Runs:
         places = zip(self.words, self.places.words, strict=True)
         return {word.name: int(cards[card][at : at + WORD_BYTES].view("<u8")[0]) for word, (card, at) in places}
 
-    def _judged(self, run: Run) -> Run:
+    def _judged(self, run: ProtocolRun) -> ProtocolRun:
         """By ``final``, where all ranks came to their end."""
         if not all(ending.how in (How.RETURNED, How.CRASHED) for ending in run.endings):
             return run

@@ -6,7 +6,7 @@ every stream, decides them all.
 """
 
 from faults.prove.calls import prove_calls
-from faults.prove.proof import RULES, Place, Proof, Violation
+from faults.prove.proof import RULES, ProgramPoint, Proof, Violation
 from faults.prove.sequences import prove
 
-__all__ = ["RULES", "Place", "Proof", "Violation", "prove", "prove_calls"]
+__all__ = ["RULES", "ProgramPoint", "Proof", "Violation", "prove", "prove_calls"]

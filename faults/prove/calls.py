@@ -21,7 +21,7 @@ from cxlemu.plan.plan import group_table, region_table
 from cxlemu.plan.reduction import commutes
 from faults import dead
 from faults.prove import _pass
-from faults.prove.proof import DEADLOCK, FOLD_ORDER, RULES, Place, Proof, Violation, mask_of
+from faults.prove.proof import DEADLOCK, FOLD_ORDER, RULES, ProgramPoint, Proof, Violation, mask_of
 from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
@@ -88,7 +88,7 @@ def prove_calls(
 
     if verdict == _VIOLATED:
         assert at is not None
-        place, other = Place(*at), Place(*by) if by else None
+        place, other = ProgramPoint(*at), ProgramPoint(*by) if by else None
         name = rule_name(rule)
         if name in ("contract", FOLD_ORDER):
             told = _broken(plans, name, detail, place, line)
@@ -99,11 +99,11 @@ def prove_calls(
         return proof(Verdict.VIOLATION, violation, told)
     if verdict != _PROVED:
         assert at is not None
-        return proof(Verdict.UNKNOWN, None, _unknown(plans, Place(*at), reason))
+        return proof(Verdict.UNKNOWN, None, _unknown(plans, ProgramPoint(*at), reason))
     return proof(Verdict.OK)
 
 
-def _unknown(plans: Sequence[Plan], at: Place, reason: int) -> str:
+def _unknown(plans: Sequence[Plan], at: ProgramPoint, reason: int) -> str:
     instruction, kernel = plans[at.call].part(at.rank).streams[at.stream].instructions[at.at], ""
     if instruction.op == Op.COMPUTE:
         kernel = plans[at.call].frame.kernels[instruction.arg].name
@@ -228,7 +228,7 @@ def _products(plan: Plan, rank: int) -> list[int]:
     return words
 
 
-def _broken(plans: Sequence[Plan], rule: str, detail: int, place: Place, byte: int) -> str:
+def _broken(plans: Sequence[Plan], rule: str, detail: int, place: ProgramPoint, byte: int) -> str:
     """As the contract's own checker tells it, if that knows the plan's kernels and finds it in the plan alone."""
     plan = plans[place.call]
     if detail in (UNMATCHED, MISFOLDED):

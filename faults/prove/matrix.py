@@ -82,7 +82,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AnsweredQuestion:
     """What came of a question. ``proof`` is None where the algorithm refuses the call; ``why`` says so, or what is
     wrong or not known. ``rule`` is what was broken: one of the memory model's, "plan" for one that every plan obeys,
     "raises" where the algorithm fails. ``root``: that of the call that is wrong.
@@ -261,12 +261,12 @@ def _elements(count: int) -> str:
 # --- answers ------------------------------------------------------------------------------------------------------
 
 
-def judge(question: Question, *, progress: Progress | None = None) -> Judged:
+def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQuestion:
     """Prove one call of all its roots, or say what is wrong with it, or why the algorithm refuses it."""
     recipe, collective = question.recipe, question.call.collective
     if recipe.spec.zero_copy and question.call.in_place and collective in NO_ZERO_COPY_IN_PLACE:
         why = f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}"
-        return Judged(question, None, why)
+        return AnsweredQuestion(question, None, why)
     call, layout = question.call, question.layout
     if recipe.spec.zero_copy:
         call, layout = in_heap(call, layout)
@@ -284,7 +284,7 @@ def judge(question: Question, *, progress: Progress | None = None) -> Judged:
         except PlanError as error:
             return _wrong(question, str(error), "plan", root)
     if not plans:
-        return Judged(question, None, next(iter(refused.values())))
+        return AnsweredQuestion(question, None, next(iter(refused.values())))
     roots = tuple(plans)
     try:
         proof = prove(plans[roots[0]], rooted=plans.__getitem__, roots=roots, progress=progress)
@@ -295,7 +295,7 @@ def judge(question: Question, *, progress: Progress | None = None) -> Judged:
         rule, wrong = proof.violation.rule, proof.calls[proof.violation.call].call
         root_of_it = wrong.root if (wrong.collective, wrong.algorithm) == (collective, call.algorithm) else roots[0]
     refusal = next(iter(refused.values()), "")
-    return Judged(question, proof, proof.reason, rule, root_of_it, tuple(refused), refusal)
+    return AnsweredQuestion(question, proof, proof.reason, rule, root_of_it, tuple(refused), refusal)
 
 
 def _first_broken(plans: Mapping[int, Plan]) -> int:
@@ -313,5 +313,5 @@ def _is_a_failure(error: ArgumentError) -> bool:
     return error.__cause__ is not None and not isinstance(error.__cause__, CxlemuError)
 
 
-def _wrong(question: Question, why: str, rule: str, root: int) -> Judged:
-    return Judged(question, Proof(Verdict.VIOLATION, None, why, 0, 0.0), why, rule, root)
+def _wrong(question: Question, why: str, rule: str, root: int) -> AnsweredQuestion:
+    return AnsweredQuestion(question, Proof(Verdict.VIOLATION, None, why, 0, 0.0), why, rule, root)

@@ -32,7 +32,7 @@ DEADLOCK = "deadlock"  # found as well: a wait that no signal satisfies
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProgramPoint:
     """An instruction of a call. ``at`` is -1 for what the user does before it, and one too many for after it."""
 
     call: int
@@ -58,7 +58,7 @@ class Violation:
     card: int
     line: int
     sentence: str
-    by: Place | None = None
+    by: ProgramPoint | None = None
     mapped: bool = False
 
 

@@ -8,7 +8,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Plan
 from cxlemu.plan.text import text
 from faults.prove._pass import CONSTANTS
-from faults.prove.proof import DEADLOCK, RULES, Place
+from faults.prove.proof import DEADLOCK, RULES, ProgramPoint
 
 # enum detail in pass/pass.h
 (
@@ -101,7 +101,9 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
 _USER = "rank {rank} may still be reading {line} when {by}'s call has returned, whose user may store there at once"
 
 
-def sentence(plans: Sequence[Plan], rule: str, detail: int, at: Place, by: Place | None, card: int, line: int) -> str:
+def sentence(
+    plans: Sequence[Plan], rule: str, detail: int, at: ProgramPoint, by: ProgramPoint | None, card: int, line: int
+) -> str:
     """Of one finding, ending with the instruction that it was found at."""
     key = (rule, detail)
     words = _SENTENCES[key if key in _SENTENCES else detail]
@@ -112,7 +114,7 @@ def sentence(plans: Sequence[Plan], rule: str, detail: int, at: Place, by: Place
     return f"{told} ({_instruction(plans, at)})"
 
 
-def _other(by: Place | None, at: Place) -> str:
+def _other(by: ProgramPoint | None, at: ProgramPoint) -> str:
     if by is None:
         return "nobody"
     who = f"rank {by.rank}" if by.rank != at.rank else "itself"
@@ -133,13 +135,13 @@ def _line(layout: Layout, rule: str, card: int, line: int) -> str:
     return f"line {within // LINE_BYTES} of slot {slot} on card {card}"
 
 
-def _is_instruction(plans: Sequence[Plan], place: Place) -> bool:
+def _is_instruction(plans: Sequence[Plan], place: ProgramPoint) -> bool:
     """Or else something that the user does before or after the call."""
     streams = plans[place.call].part(place.rank).streams
     return place.stream < len(streams) and 0 <= place.at < len(streams[place.stream].records)
 
 
-def _instruction(plans: Sequence[Plan], at: Place) -> str:
+def _instruction(plans: Sequence[Plan], at: ProgramPoint) -> str:
     if not _is_instruction(plans, at):
         return f"call {at.call}, {'before its first' if at.at < 0 else 'after its last'} instruction"
     plan = plans[at.call]

@@ -23,7 +23,7 @@ from cxlemu.topology.fields import Model
 from faults.campaign.case import digest
 from faults.campaign.picture import drawn
 from faults.campaign.record import Execution
-from faults.lockstep.counterexample import Counterexample, Kind, Program
+from faults.lockstep.counterexample import CallSequence, Counterexample, CounterexampleKind
 from faults.lockstep.orders import replay
 from faults.lockstep.schedule import MOVES_MAX, from_json, to_json
 from faults.mutate.mutants import Mutant, apply
@@ -50,7 +50,7 @@ class Heap(Model):
     output: Bytes | None = None
 
 
-class Product(Model):
+class TokenGemm(Model):
     """A Gemm."""
 
     m: Dimension
@@ -76,7 +76,7 @@ class OneCall(Model):
     in_place: bool = False
     heap: Heap | None = None
     cluster: Ranks = 1
-    gemm: Product | None = None
+    gemm: TokenGemm | None = None
     fold_order: Literal["rank", "uniform"] = "rank"
     mutant: Annotated[str, Field(max_length=80)] | None = None
 
@@ -155,7 +155,7 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     wrong = next((plan for plan, right in zip(plans, meant, strict=True) if plan is not right), plans[0])
     if wrong.digest != parsed.plans:
         remarks.append("the plans that are made here are others than those that failed")
-    program = Program.of(meant)
+    program = CallSequence.of(meant)
     for right, plan in zip(meant, plans, strict=True):
         program = program if plan is right else program.with_plan(right, plan)
     shown = program.run(replay(from_json(parsed.moves)))
@@ -165,7 +165,7 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
         shown.schedule,
         meant=list(zip(meant, program.inputs, strict=True)),
     )
-    now = "" if shown.kind is Kind.NOTHING else f"{shown.kind.value}: {shown.detail}"
+    now = "" if shown.kind is CounterexampleKind.NOTHING else f"{shown.kind.value}: {shown.detail}"
     what = f"{len(plans)} calls, [{wrong.call}] with {parsed.calls[plans.index(wrong)].mutant or 'no mutation'}"
     return Replayed(what, f"{parsed.kind}: {parsed.detail}", now, tuple(remarks), lambda: drawn(execution))
 

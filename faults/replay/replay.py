@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cxlemu.errors import ArgumentError, TokenError
-from faults.campaign.case import Case, digest
+from faults.campaign.case import CampaignCase, digest
 from faults.campaign.judge import Judgement, judge
 from faults.campaign.picture import picture
 from faults.replay.calls import replay_calls
@@ -40,7 +40,7 @@ def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     found = body.get("found")
     if body.keys() != {"case", "found"} or not isinstance(found, dict):
         raise TokenError("a token of this kind holds a case and what was found, this one does not: update cxlemu")
-    case, before = Case.parse(body["case"]), Judgement.of(found)
+    case, before = CampaignCase.parse(body["case"]), Judgement.of(found)
     remarks = []
     if case.algorithm is not None:
         if algorithm is None:

@@ -16,9 +16,9 @@ from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.plan import Call, Op, Plan, RedOp, encode
 from cxlemu.plan.file import load, save
 from faults.explore.plans import explore_plan, tiny_layout
-from faults.explore.result import Kind
-from faults.lockstep.counterexample import Kind as Shows
-from faults.lockstep.counterexample import Program
+from faults.explore.result import FindingKind
+from faults.lockstep.counterexample import CallSequence
+from faults.lockstep.counterexample import CounterexampleKind as Shows
 from faults.lockstep.orders import round_robin
 from faults.prove import prove
 from faults.verdict import Verdict
@@ -66,7 +66,7 @@ def test_ranks_that_fold_differently_are_found_whatever_the_algorithm_is_called(
     proof = prove(plan)
     assert proof.violation is not None and proof.violation.rule == "fold_order"
     found = explore_plan(plan)
-    assert found.finding is not None and found.finding.kind is Kind.FINAL
+    assert found.finding is not None and found.finding.kind is FindingKind.FINAL
 
 
 @pytest.mark.parametrize("fold_order", ["rank", "uniform"])
@@ -150,7 +150,7 @@ def test_any_execution_shows_a_wrong_order(
     order: Sequence[int] | None, fold_order: str, kind: Shows, dtype: str, op: str
 ) -> None:
     plan = all_reduce(order, fold_order, dtype=dtype, op=op)
-    assert Program.of([plan, plan]).run(round_robin()).kind is kind
+    assert CallSequence.of([plan, plan]).run(round_robin()).kind is kind
 
 
 FOLDING = """

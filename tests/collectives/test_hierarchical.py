@@ -34,7 +34,7 @@ from cxlemu.topology.clusters import cluster_memory, cluster_sizes, ranks_per_cl
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order, readers_first, slow, writers_first
-from faults.mutate.cases import Case, cases, plan_of
+from faults.mutate.cases import MutationCase, cases, plan_of
 from faults.mutate.mutants import mutants
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove
@@ -170,7 +170,7 @@ def test_every_plan_is_proved_on_two_clusters(collective: str) -> None:
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "gather"])
 def test_a_deletion_breaks_the_plan(collective: str) -> None:
     """Of one rank; `cxlemu mutate -n 4 --variant hierarchical` has all mutants of all ranks."""
-    case = Case(collective, "hierarchical", 4, cluster=2)
+    case = MutationCase(collective, "hierarchical", 4, cluster=2)
     trial = Trial(case)
     deleted = [m for m in mutants(plan_of(case)) if m.kind == "delete" and m.rank == 1]
     assert len(deleted) > 10

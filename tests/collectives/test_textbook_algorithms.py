@@ -20,9 +20,9 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Layout
 from cxlemu.plan.text import counts
 from faults.explore.plans import explore_plan
-from faults.lockstep.counterexample import Kind, Program
+from faults.lockstep.counterexample import CallSequence, CounterexampleKind
 from faults.lockstep.orders import in_random_order
-from faults.mutate.cases import Case
+from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import mutants
 from faults.mutate.trial import Trial
 from faults.prove.cases import prove_case
@@ -95,7 +95,7 @@ def test_no_mutant_survives(name: str) -> None:
     """With two ranks, in place where that makes a difference. What is equivalent, no execution shows to be wrong."""
     recipe = textbook(name)
     plan = made(recipe, 2, 64, in_place=recipe.collective in ("all_reduce", "all_to_all"))
-    trial = Trial(Case(recipe.collective, "all" if plan.call.nbytes else "line", 2))
+    trial = Trial(MutationCase(recipe.collective, "all" if plan.call.nbytes else "line", 2))
     trial.plan = plan
     judged = [trial.judge(mutant) for mutant in mutants(plan)]
     fates = Counter(its.fate for its in judged)
@@ -110,8 +110,8 @@ def test_executions_on_caches_that_nothing_keeps_coherent_give_numpys_bytes(name
         recipe = textbook(name)
         its = call(recipe, ranks, 8 * 33, "f64", "avg", root=1 % ranks, in_place=in_place)
         plan = build(recipe, small_ring(recipe, ranks), its)
-        shown = Program.of([plan] * 3).run(in_random_order(seed))
-        assert shown.kind is Kind.NOTHING, shown.detail
+        shown = CallSequence.of([plan] * 3).run(in_random_order(seed))
+        assert shown.kind is CounterexampleKind.NOTHING, shown.detail
 
 
 @EACH

@@ -8,26 +8,26 @@ import pytest
 
 from faults.mutate import agreement
 from faults.mutate.agreement import opinions
-from faults.mutate.cases import Case
+from faults.mutate.cases import MutationCase
 from faults.prove import prove_calls
 from faults.verdict import Verdict
 
 CASES = [
-    (Case("all_gather", "all", 2), 1),
-    (Case("broadcast", "naive", 2), 2),
-    (Case("broadcast", "all", 3), 1),
-    (Case("all_reduce", "line", 2), 2),
-    (Case("scatter", "zero_copy", 2), 1),
-    (Case("barrier", "line", 3), 2),
-    (Case("all_gather_gemm", "fused", 2), 1),
-    (Case("gemm_reduce_scatter", "medium", 2), 1),
-    (Case("scatter", "hierarchical", 4, cluster=2), 1),
+    (MutationCase("all_gather", "all", 2), 1),
+    (MutationCase("broadcast", "naive", 2), 2),
+    (MutationCase("broadcast", "all", 3), 1),
+    (MutationCase("all_reduce", "line", 2), 2),
+    (MutationCase("scatter", "zero_copy", 2), 1),
+    (MutationCase("barrier", "line", 3), 2),
+    (MutationCase("all_gather_gemm", "fused", 2), 1),
+    (MutationCase("gemm_reduce_scatter", "medium", 2), 1),
+    (MutationCase("scatter", "hierarchical", 4, cluster=2), 1),
 ]
 
 
 @pytest.mark.deep(rows=lambda case: case.collective in ("scatter", "barrier"))
 @pytest.mark.parametrize(("case", "calls"), CASES, ids=str)
-def test_they_agree_on_a_plan_and_on_all_of_its_mutants(case: Case, calls: int) -> None:
+def test_they_agree_on_a_plan_and_on_all_of_its_mutants(case: MutationCase, calls: int) -> None:
     found = list(opinions(case, calls))
     assert [one for one in found if not one.agree] == []
     counted = Counter(one.prover for one in found)
@@ -37,5 +37,5 @@ def test_they_agree_on_a_plan_and_on_all_of_its_mutants(case: Case, calls: int) 
 @pytest.mark.parametrize("rule", ["fresh", "landed", "order"])
 def test_a_prover_without_one_of_its_rules_is_contradicted(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "prove_calls", lambda plans: prove_calls(plans, without={rule}))
-    contradicted = [one for one in opinions(Case("gather", "naive", 2, rounds=2)) if not one.agree]
+    contradicted = [one for one in opinions(MutationCase("gather", "naive", 2, rounds=2)) if not one.agree]
     assert {(one.prover, one.explorer) for one in contradicted} == {(Verdict.OK, Verdict.VIOLATION)}

@@ -13,16 +13,16 @@ from collectives.algorithms.catalog import build, recipe
 from cxlemu.plan import Call
 from faults.campaign import run as campaign
 from faults.campaign.judge import Judgement
-from faults.campaign.run import Judged, Runner
+from faults.campaign.run import CampaignRunner, TimedJudgement
 from faults.campaign.spec import Spec
 from faults.explore import check, core, search
 from faults.explore.operations import Steps, Store, Wait
 from faults.explore.plans import tiny_layout
 from faults.explore.programs import protocol
-from faults.explore.result import Budget, Exploration, Finding, Kind
+from faults.explore.result import Budget, Exploration, FindingKind, SearchFinding
 from faults.lockstep import counterexample as witness
-from faults.lockstep.schedule import Step
-from faults.machine.state import State
+from faults.lockstep.schedule import StreamStep
+from faults.machine.state import MachineState
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
@@ -50,7 +50,7 @@ def waits(rank: int, ranks: int) -> Steps[None]:
 
 def test_the_second_search_of_a_livelock_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, given = Clock(), list[float]()
-    loops = Exploration(Verdict.VIOLATION, 1, 1, 0.0, Finding(Kind.LIVELOCK, 0, "round and round"))
+    loops = Exploration(Verdict.VIOLATION, 1, 1, 0.0, SearchFinding(FindingKind.LIVELOCK, 0, "round and round"))
 
     def explore(machine: Machine, budget: Budget, **flags: bool) -> Exploration:
         given.append(budget.seconds)
@@ -77,7 +77,7 @@ def test_a_livelock_is_shown_as_it_was_found_when_the_budget_is_spent() -> None:
 def test_looking_for_states_without_an_end_is_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, endless = Clock(), search._Search.endless
 
-    def later(its: search._Search) -> State | None:
+    def later(its: search._Search) -> MachineState | None:
         clock.now_s = 76.0
         return endless(its)
 
@@ -110,10 +110,10 @@ def test_ends_are_judged_without_working_out_the_schedule_of_each() -> None:
 
 def test_a_witness_is_looked_for_no_longer_within_one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = build(recipe("all_gather", "naive"), tiny_layout(2, lines=3), Call("all_gather", "naive", 2, 64, "u8"))
-    clock, steps = Clock(), list[Step]()
+    clock, steps = Clock(), list[StreamStep]()
 
-    def orders(plans: object, near: object) -> Iterator[Callable[[Sequence[Step]], Step]]:
-        def choose(choices: Sequence[Step]) -> Step:
+    def orders(plans: object, near: object) -> Iterator[Callable[[Sequence[StreamStep]], StreamStep]]:
+        def choose(choices: Sequence[StreamStep]) -> StreamStep:
             clock.now_s += 1
             steps.append(choices[0])
             return choices[0]
@@ -149,10 +149,10 @@ def test_a_campaign_drops_what_no_worker_has_begun_when_its_budget_is_spent(monk
     monkeypatch.setattr(campaign.time, "monotonic", clock)
     sweep = Spec(collectives=("broadcast",), variants=("naive",), kinds=("nature",)).sweep(20)
 
-    def judge(case: object) -> Judged:
+    def judge(case: object) -> TimedJudgement:
         clock.now_s = 61.0
-        return Judged(Judgement("wrong bytes", "r", "p"), 61.0)
+        return TimedJudgement(Judgement("wrong bytes", "r", "p"), 61.0)
 
-    result = Runner(sweep, Busy, workers=1, budget_s=60, judge=judge).run()
+    result = CampaignRunner(sweep, Busy, workers=1, budget_s=60, judge=judge).run()
     assert (len(result.judged), result.complete, result.exit_code) == (1, False, 1)
     assert [finding.shrunk for finding in result.findings] == [False]  # no time was left for that

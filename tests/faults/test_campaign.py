@@ -20,11 +20,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.executors import Workers
 from faults.campaign.explain import story
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.run import Judged, Runner, judged
+from faults.campaign.run import CampaignRunner, TimedJudgement, judged
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
 from faults.replay.token import Token, parse
@@ -39,7 +39,7 @@ SPEC = Spec(
     launches=("lockstep",),
     mutant="1.0.7:delete",
 )
-BROKEN = Case(  # rank 1 does not invalidate what it reads from rank 0
+BROKEN = CampaignCase(  # rank 1 does not invalidate what it reads from rank 0
     collective="all_gather", variant="naive", ranks=3, nbytes=300, calls=5, mutant="1.0.7:delete"
 )
 
@@ -56,7 +56,7 @@ def cxlemu(*arguments: object) -> Result:
 
 
 def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
-    result = Runner(SPEC.sweep(6), threads, 2, budget_s=PATIENT_S).run()
+    result = CampaignRunner(SPEC.sweep(6), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.exit_code == 1
     (finding,) = result.findings
     assert finding.judgement.key == ("wrong bytes", "1.0.7:delete", "all_gather naive")
@@ -70,7 +70,7 @@ def test_a_mistake_is_found_once_and_made_as_small_as_it_can_be() -> None:
 
 
 def test_what_is_right_is_no_finding() -> None:
-    result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=PATIENT_S).run()
+    result = CampaignRunner(SPEC.model_copy(update={"mutant": None}).sweep(4), threads, 2, budget_s=PATIENT_S).run()
     assert (result.exit_code, result.findings, result.counts) == (0, [], {"right": 4})
 
 
@@ -84,7 +84,7 @@ def test_a_seed_decides_all_and_a_schedule_replaces_it() -> None:
 
 def test_a_schedule_is_cut_to_the_moves_that_matter() -> None:
     """Without the fence everything goes well, unless a reader comes at the right moment."""
-    case = Case(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="0.0.4:delete")
+    case = CampaignCase(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="0.0.4:delete")
     seeds = (case.model_copy(update={"script": case.script.model_copy(update={"seed": seed})}) for seed in range(50))
     failing, found = next((seeded, its) for seeded in seeds if (its := judge(seeded)).fails)
     shrunk = shrink(failing, found)
@@ -96,7 +96,7 @@ def test_a_schedule_is_cut_to_the_moves_that_matter() -> None:
 
 
 def test_a_budget_that_ends_first_is_neither_success_nor_failure() -> None:
-    result = Runner(SPEC.model_copy(update={"mutant": None}).sweep(1000), threads, 2, budget_s=0).run()
+    result = CampaignRunner(SPEC.model_copy(update={"mutant": None}).sweep(1000), threads, 2, budget_s=0).run()
     assert not result.complete
     assert result.exit_code == 3
 
@@ -112,7 +112,7 @@ TURNS = Spec(
 
 
 def test_faults_happen_to_real_communicators_and_are_survived_or_noticed() -> None:
-    result = Runner(TURNS.sweep(4), threads, 2, budget_s=PATIENT_S).run()
+    result = CampaignRunner(TURNS.sweep(4), threads, 2, budget_s=PATIENT_S).run()
     assert result.complete and result.findings == []
     assert result.counts.keys() >= {"survived", "detected"}
     assert result.counts["survived"] >= 2 * 4 * 2  # nature and stalls owe right results
@@ -121,13 +121,15 @@ def test_faults_happen_to_real_communicators_and_are_survived_or_noticed() -> No
 @pytest.mark.parametrize("kind", ["crash", "flip_payload", "late_doorbell"])
 def test_a_fault_comes_at_the_same_place_with_the_same_end_again(kind: str) -> None:
     cases = list(TURNS.model_copy(update={"kinds": (kind,)}).sweep(3))
-    assert [judge(case) for case in cases] == [judge(Case.parse(case.plain()).check()) for case in cases]
+    assert [judge(case) for case in cases] == [judge(CampaignCase.parse(case.plain()).check()) for case in cases]
 
 
 def test_checksums_find_what_nothing_else_can() -> None:
     flips = TURNS.model_copy(update={"kinds": ("flip_payload",)})
-    bare = Runner(flips.sweep(6), threads, 2, budget_s=PATIENT_S).run()
-    checked = Runner(flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=PATIENT_S).run()
+    bare = CampaignRunner(flips.sweep(6), threads, 2, budget_s=PATIENT_S).run()
+    checked = CampaignRunner(
+        flips.model_copy(update={"integrity": "crc32c"}).sweep(6), threads, 2, budget_s=PATIENT_S
+    ).run()
     assert bare.counts["unprotected"] and not bare.findings
     assert checked.counts["detected"] and not checked.counts["unprotected"] and not checked.findings
 
@@ -139,9 +141,9 @@ def test_faults_that_have_nothing_to_do_with_it_are_taken_out(monkeypatch: pytes
         for kind, rank, call in (("land", 0, 0), ("crash", 1, 1), ("evict", 2, 0), ("tear", 0, 1))
     ]
     body = {"collective": "all_gather", "variant": "naive", "ranks": 3, "nbytes": 64, "launch": "turns"}
-    case = Case.parse(body | {"script": {"seed": 9, "adversary": {"evict": 0.5}, "faults": faults}}).check()
+    case = CampaignCase.parse(body | {"script": {"seed": 9, "adversary": {"evict": 0.5}, "faults": faults}}).check()
 
-    def crashed(case: Case) -> Judgement:
+    def crashed(case: CampaignCase) -> Judgement:
         kinds = [(fault.kind, fault.rank) for fault in case.script.faults]
         return (
             Judgement("silently wrong", "+".join(k for k, _ in kinds), "x")
@@ -161,7 +163,7 @@ def test_faults_that_have_nothing_to_do_with_it_are_taken_out(monkeypatch: pytes
 # --- workers that die ----------------------------------------------------------------------------------------
 
 
-def dies_on_seed_3(case: Case) -> Judged:
+def dies_on_seed_3(case: CampaignCase) -> TimedJudgement:
     if case.script.seed == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return judged(case)
@@ -169,7 +171,7 @@ def dies_on_seed_3(case: Case) -> Judged:
 
 def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)
-    result = Runner(sweep, lambda: Workers(2), 2, budget_s=PATIENT_S, judge=dies_on_seed_3).run()
+    result = CampaignRunner(sweep, lambda: Workers(2), 2, budget_s=PATIENT_S, judge=dies_on_seed_3).run()
     assert result.complete
     assert result.counts == {"right": 7, "worker died": 1}
     (finding,) = result.findings
@@ -405,7 +407,7 @@ def test_the_picture_tells_the_story(reports: Path, tmp_path: Path) -> None:
 # --- stories -------------------------------------------------------------------------------------------------
 
 
-def told(case: Case) -> list[str]:
+def told(case: CampaignCase) -> list[str]:
     """The events of a case's story, from the last store to the line on."""
     execution = executed(case)
     found = story(execution)
@@ -415,7 +417,9 @@ def told(case: Case) -> list[str]:
 
 def test_the_story_of_a_missing_flush() -> None:
     """The writer's line stays dirty in its cache, and its reader fetches what was there before."""
-    case = Case(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="0.0.3:delete", moves=[])
+    case = CampaignCase(
+        collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="0.0.3:delete", moves=[]
+    )
     assert told(case) == [
         "0 WAIT_ALL", "0 WRITE", "0 FENCE", "0 SIGNAL", "1 WAIT", "1 INVALIDATE", "1 READ reads v0, should be v1",
     ]  # fmt: skip
@@ -428,14 +432,16 @@ def test_the_story_of_a_missing_flush() -> None:
 
 def test_the_story_of_a_missing_wait() -> None:
     """Nothing is stale: the reader comes before the writer."""
-    case = Case(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="1.0.0:delete")
+    case = CampaignCase(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=1, mutant="1.0.0:delete")
     case = case.model_copy(update={"moves": [["step", 1, 0], ["step", 1, 0]]})
     assert told(case)[-1] == "1 READ reads v0 too early: what is right is not written yet"
 
 
 def test_the_story_of_a_missing_signal() -> None:
     """Its owner went past it; who waits for it is shown last, in red."""
-    case = Case(collective="broadcast", variant="naive", ranks=3, nbytes=64, calls=2, mutant="0.0.5:delete", moves=[])
+    case = CampaignCase(
+        collective="broadcast", variant="naive", ranks=3, nbytes=64, calls=2, mutant="0.0.5:delete", moves=[]
+    )
     assert judge(case).kind == "deadlock"
     assert told(case) == [
         "0 COPY", "0 WAIT_ALL", "0 WRITE", "0 FLUSH", "0 FENCE", "0 SIGNAL", "2 WAIT",
@@ -447,7 +453,9 @@ def test_the_story_of_a_missing_signal() -> None:
 
 def test_the_story_of_a_slot_that_is_never_free_again() -> None:
     """Rank 1 never says that it is done: rank 0 waits for that when the ring of two slots comes round."""
-    case = Case(collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=3, mutant="1.0.3:delete", moves=[])
+    case = CampaignCase(
+        collective="broadcast", variant="naive", ranks=2, nbytes=64, calls=3, mutant="1.0.3:delete", moves=[]
+    )
     assert judge(case).kind == "deadlock"
     assert told(case)[-2:] == ["1 WAIT", "0 WAIT_ALL waits for epoch 1, for ever"]
 

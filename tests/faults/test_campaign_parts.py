@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError, ConfigError, TokenError
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.journal import Journal
 from faults.campaign.shrink import fewer, simpler, smaller
 from faults.campaign.spec import Spec
@@ -153,7 +153,7 @@ def test_a_topology_stands_for_the_default_campaign_on_it(tmp_path: Path) -> Non
     spec = Spec.load(str(tmp_path / "mine.yaml"))
     case = next(iter(spec.sweep(1)))
     (tmp_path / "mine.yaml").unlink()
-    again = Case.parse(json.loads(json.dumps(case.plain())))  # a token needs no file
+    again = CampaignCase.parse(json.loads(json.dumps(case.plain())))  # a token needs no file
     assert again.plain() == case.plain()
     assert again.topology.name == "mine"
 
@@ -214,9 +214,9 @@ def test_too_many_cases_are_refused() -> None:
     ],
 )
 def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) -> None:
-    body = Case(collective="barrier", variant="line", ranks=2, nbytes=0).plain() | change
+    body = CampaignCase(collective="barrier", variant="line", ranks=2, nbytes=0).plain() | change
     with pytest.raises(TokenError, match="another version, or no case") as caught:
-        Case.parse(body)
+        CampaignCase.parse(body)
     assert "\n" not in str(caught.value)
 
 
@@ -231,7 +231,7 @@ def test_a_case_of_a_foreign_token_is_one_sentence(change: dict[str, object]) ->
 def test_simpler_cases_always_end(ranks: int, nbytes: int, calls: int, seed: int, launch: str) -> None:
     engine = "reference" if launch in ("lockstep", "turns") else "native"
     body = {"collective": "broadcast", "variant": "naive", "ranks": ranks, "nbytes": nbytes, "calls": calls}
-    case = Case.parse(body | {"launch": launch, "engine": engine, "script": {"seed": seed}})
+    case = CampaignCase.parse(body | {"launch": launch, "engine": engine, "script": {"seed": seed}})
     smallest = smaller(case, simpler, lambda candidate: True)
     assert (smallest.ranks, smallest.launch) == (2, "lockstep" if launch == "lockstep" else "turns")
     assert smallest.calls == (1 if launch == "lockstep" else calls)

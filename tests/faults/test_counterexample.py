@@ -10,37 +10,37 @@ import pytest
 from cxlemu.memory.adversary import Action
 from cxlemu.plan import Op, Plan
 from faults.lockstep import counterexample as search
-from faults.lockstep.counterexample import Kind, Program, execute, witness
-from faults.lockstep.schedule import Nature, Step, from_json, to_json
-from faults.mutate.cases import Case, plan_of, sequence
+from faults.lockstep.counterexample import CallSequence, CounterexampleKind, execute, witness
+from faults.lockstep.schedule import Nature, StreamStep, from_json, to_json
+from faults.mutate.cases import MutationCase, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.prove import prove_calls
 from faults.verdict import Verdict
 
 CASES = [
-    Case("all_gather", "all", 2),
-    Case("broadcast", "aggregate", 3),
-    Case("all_reduce", "line", 2, rounds=2),
-    Case("all_reduce", "two_shot", 2),
-    Case("all_reduce", "all", 2, in_place=True),
-    Case("scatter", "zero_copy", 2),
-    Case("barrier", "line", 3),
+    MutationCase("all_gather", "all", 2),
+    MutationCase("broadcast", "aggregate", 3),
+    MutationCase("all_reduce", "line", 2, rounds=2),
+    MutationCase("all_reduce", "two_shot", 2),
+    MutationCase("all_reduce", "all", 2, in_place=True),
+    MutationCase("scatter", "zero_copy", 2),
+    MutationCase("barrier", "line", 3),
 ]
 
 
-def wrong_calls(case: Case, mutant: Mutant) -> list[Plan]:
+def wrong_calls(case: MutationCase, mutant: Mutant) -> list[Plan]:
     plan = plan_of(case)
     mutated = apply(plan, mutant)
     return [mutated if p is plan else p for p in sequence(case, plan, mutant.rank)]
 
 
-def deletions(case: Case) -> list[Mutant]:
+def deletions(case: MutationCase) -> list[Mutant]:
     plan = plan_of(case)
     return [m for m in mutants(plan) if m.kind == "delete"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_deletion_is_shown_from_what_the_prover_says_alone(case: Case) -> None:
+def test_every_deletion_is_shown_from_what_the_prover_says_alone(case: MutationCase) -> None:
     found = deletions(case)
     assert found
     for mutant in found:
@@ -48,23 +48,23 @@ def test_every_deletion_is_shown_from_what_the_prover_says_alone(case: Case) -> 
         violation = prove_calls(plans).violation
         assert violation is not None, mutant
         shown = witness(plans, violation)
-        assert shown is not None and shown.kind is not Kind.NOTHING, mutant
+        assert shown is not None and shown.kind is not CounterexampleKind.NOTHING, mutant
         again = execute(plans, from_json(json.loads(json.dumps(to_json(shown.schedule)))))
         assert again == shown, mutant
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_nothing_is_shown_of_what_is_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shown_of_what_is_right(case: MutationCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "RANDOM_ORDERS", 3)
     plans = sequence(case, plan_of(case), 0)
     assert prove_calls(plans).verdict is Verdict.OK
     assert witness(plans) is None
 
 
-def kinds(case: Case) -> dict[Op, Kind]:
+def kinds(case: MutationCase) -> dict[Op, CounterexampleKind]:
     """What was shown of each deletion."""
     plan = plan_of(case)
-    found: dict[Op, Kind] = {}
+    found: dict[Op, CounterexampleKind] = {}
     for mutant in deletions(case):
         shown = witness(wrong_calls(case, mutant))
         assert shown is not None
@@ -74,17 +74,20 @@ def kinds(case: Case) -> dict[Op, Kind]:
 
 
 def test_a_barrier_left_too_early_and_deadlocks_are_shown_as_such() -> None:
-    assert kinds(Case("barrier", "line", 2)) == {Op.SIGNAL: Kind.DEADLOCK, Op.WAIT_ALL: Kind.TOO_EARLY}
+    assert kinds(MutationCase("barrier", "line", 2)) == {
+        Op.SIGNAL: CounterexampleKind.DEADLOCK,
+        Op.WAIT_ALL: CounterexampleKind.TOO_EARLY,
+    }
 
 
 def test_a_missing_flush_shows_wrong_bytes_and_a_missing_signal_a_deadlock() -> None:
-    found = kinds(Case("broadcast", "naive", 2))
-    assert found[Op.FLUSH] is found[Op.FENCE] is found[Op.INVALIDATE] is found[Op.WAIT] is Kind.WRONG
-    assert found[Op.SIGNAL] is Kind.DEADLOCK
+    found = kinds(MutationCase("broadcast", "naive", 2))
+    assert found[Op.FLUSH] is found[Op.FENCE] is found[Op.INVALIDATE] is found[Op.WAIT] is CounterexampleKind.WRONG
+    assert found[Op.SIGNAL] is CounterexampleKind.DEADLOCK
 
 
 def test_a_line_that_is_invalidated_before_the_wait_is_shown_by_a_prefetch_in_between() -> None:
-    case = Case("broadcast", "naive", 2)
+    case = MutationCase("broadcast", "naive", 2)
     plan = plan_of(case)
     reader = plan.part(1).streams[0].instructions
     at = next(i for i, instruction in enumerate(reader) if instruction.op == Op.INVALIDATE)
@@ -93,11 +96,11 @@ def test_a_line_that_is_invalidated_before_the_wait_is_shown_by_a_prefetch_in_be
     violation = prove_calls(plans).violation
     assert violation is not None and violation.rule == "fresh"
     shown = witness(plans, violation)
-    assert shown is not None and shown.kind is Kind.WRONG
+    assert shown is not None and shown.kind is CounterexampleKind.WRONG
     prefetches = [m for m in shown.schedule if isinstance(m, Nature)]
     assert {(m.action, m.host) for m in prefetches} == {(Action.PREFETCH, 1)}
-    only_steps: Sequence[Step] = [m for m in shown.schedule if isinstance(m, Step)]
-    assert execute(plans, only_steps).kind is Kind.NOTHING  # nature is to blame, as well
+    only_steps: Sequence[StreamStep] = [m for m in shown.schedule if isinstance(m, StreamStep)]
+    assert execute(plans, only_steps).kind is CounterexampleKind.NOTHING  # nature is to blame, as well
 
 
 def test_the_search_ends_with_its_budget() -> None:
@@ -107,7 +110,7 @@ def test_the_search_ends_with_its_budget() -> None:
 
 def test_inputs_differ_from_call_to_call_at_every_byte() -> None:
     """So that what an earlier call of the same plan left behind is never right."""
-    plan = plan_of(Case("all_gather", "naive", 2))
-    program = Program.of([plan, plan])
+    plan = plan_of(MutationCase("all_gather", "naive", 2))
+    program = CallSequence.of([plan, plan])
     for rank in range(2):
         assert (program.inputs[0][rank] != program.inputs[1][rank]).all()

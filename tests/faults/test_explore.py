@@ -27,8 +27,8 @@ from faults.explore.programs import (
     Flush,
     Invalidate,
     Load,
-    Operation,
-    Protocol,
+    ProtocolOperation,
+    RankProtocol,
     Signal,
     Steps,
     Store,
@@ -36,10 +36,10 @@ from faults.explore.programs import (
     Wait,
     protocol,
 )
-from faults.explore.result import Budget, Exploration, Kind
+from faults.explore.result import Budget, Exploration, FindingKind
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, parse
 from faults.machine.program import Do, Step, Straight
-from faults.machine.schedule import Act, Move, Schedule, from_json, from_token, to_json, to_token
+from faults.machine.schedule import Act, MachineMove, Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
@@ -47,11 +47,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "protocols"
 BUDGET = Budget(states=1_000_000, seconds=60)
 
 
-def check(tested: Protocol, machine: Machine, *how: Any, **options: Any) -> Exploration:
+def check(tested: RankProtocol, machine: Machine, *how: Any, **options: Any) -> Exploration:
     return judge_ends(tested, machine, search(machine, *how, **options))
 
 
-def rerun(tested: Protocol, machine: Machine, schedule: Schedule) -> Exploration:
+def rerun(tested: RankProtocol, machine: Machine, schedule: Schedule) -> Exploration:
     return judge_ends(tested, machine, follow(machine, schedule, BUDGET))
 
 
@@ -82,13 +82,13 @@ def unfenced(rank: int, ranks: int) -> Steps[None]:
     assert value == 42, f"got {value}"
 
 
-def nodes(tested: Protocol, rank: int = 0, values: Sequence[int] = (0, 1)) -> set[int]:
+def nodes(tested: RankProtocol, rank: int = 0, values: Sequence[int] = (0, 1)) -> set[int]:
     """All that the rank can come to when its loads see any of these."""
     thread = tested.program(rank + 1).threads[rank]
     found, waiting = {thread.first}, [thread.first]
     while waiting:
         node = waiting.pop()
-        if thread.step(node) is not None and thread.step(node) != Operation:
+        if thread.step(node) is not None and thread.step(node) != ProtocolOperation:
             step = thread.step(node)
             assert step is not None
             for value in values if step.do.name == "LOAD" else (0,):
@@ -185,15 +185,15 @@ def final_sees(memory: Mapping[str, int], results: Sequence[Any]) -> None:
 @pytest.mark.parametrize(
     ("tested", "kind", "says"),
     [
-        (unfenced, Kind.ASSERTION, "rank 1: got 0"),
+        (unfenced, FindingKind.ASSERTION, "rank 1: got 0"),
         (
-            Protocol(handover.function, handover.lines, {}, final_sees),
-            Kind.FINAL,
+            RankProtocol(handover.function, handover.lines, {}, final_sees),
+            FindingKind.FINAL,
             "in the end: assert [0, 42] == [0, 41]",
         ),
     ],
 )
-def test_a_finding_says_what_the_assertion_says(tested: Protocol, kind: Kind, says: str) -> None:
+def test_a_finding_says_what_the_assertion_says(tested: RankProtocol, kind: FindingKind, says: str) -> None:
     machine = Machine(tested.program(2))
     found = check(tested, machine, Exhaustive(), BUDGET, engine="reference")
     assert found.finding is not None
@@ -203,16 +203,16 @@ def test_a_finding_says_what_the_assertion_says(tested: Protocol, kind: Kind, sa
     assert (again.finding, again.schedule) == (found.finding, found.schedule)
 
 
-def one(*operations: Operation) -> Protocol:
+def one(*operations: ProtocolOperation) -> RankProtocol:
     @protocol("x y", "f")
-    def straight(rank: int, ranks: int) -> Iterator[Operation]:
+    def straight(rank: int, ranks: int) -> Iterator[ProtocolOperation]:
         if rank == 0:
             yield from operations
 
     return straight
 
 
-def explored(tested: Protocol, ranks: int = 2) -> Exploration:
+def explored(tested: RankProtocol, ranks: int = 2) -> Exploration:
     """By the search in C, which has to say what the definition says."""
     machine = Machine(tested.program(ranks))
     native, reference = (check(tested, machine, Exhaustive(), BUDGET, engine=engine) for engine in ENGINES)
@@ -224,13 +224,13 @@ def explored(tested: Protocol, ranks: int = 2) -> Exploration:
     return native
 
 
-def kind_of(found: Exploration) -> Kind | None:
+def kind_of(found: Exploration) -> FindingKind | None:
     return found.finding and found.finding.kind
 
 
 def test_a_wait_that_nobody_answers_is_a_deadlock() -> None:
     found = explored(one(Wait("f", 1)))
-    assert kind_of(found) == Kind.DEADLOCK
+    assert kind_of(found) == FindingKind.DEADLOCK
     assert found.finding is not None
     assert found.finding.text == "rank 0 cannot go on, and nothing is under way"
 
@@ -245,7 +245,7 @@ def test_a_loop_that_only_an_eviction_ends_is_a_livelock() -> None:
                 yield Invalidate("f")
 
     found = explored(spins)
-    assert kind_of(found) == Kind.LIVELOCK
+    assert kind_of(found) == FindingKind.LIVELOCK
     assert found.finding is not None
     assert found.finding.text == "rank 1 can go on for ever and reach no end"
     assert rerun(spins, Machine(spins.program(2)), found.schedule).finding == found.finding
@@ -260,7 +260,7 @@ def test_a_loop_that_reads_its_own_cache_is_a_livelock() -> None:
             while (yield Load("f")) == 0:
                 pass
 
-    assert kind_of(explored(spins)) == Kind.LIVELOCK
+    assert kind_of(explored(spins)) == FindingKind.LIVELOCK
 
 
 def test_any_exception_of_a_program_is_a_finding() -> None:
@@ -284,7 +284,7 @@ def test_all_operations_do_what_they_say() -> None:
 
 def test_final_gets_none_for_a_rank_that_crashed() -> None:
     seen = []
-    crashes = Protocol(
+    crashes = RankProtocol(
         one(Crash()).function, ("x y", "f"), {"x": 7}, lambda memory, results: seen.append((memory, results))
     )
     assert explored(crashes).verdict == Verdict.OK
@@ -294,7 +294,7 @@ def test_final_gets_none_for_a_rank_that_crashed() -> None:
 # -- ranks that share a host
 
 
-def published(*, flush: bool, invalidate: bool, ranks_per_host: int) -> Protocol:
+def published(*, flush: bool, invalidate: bool, ranks_per_host: int) -> RankProtocol:
     """Rank 0 publishes ``data`` to all others; each of them has looked at it before."""
 
     @protocol("data", "flag", ranks_per_host=ranks_per_host)
@@ -346,7 +346,7 @@ def test_only_a_rank_of_the_same_host_reads_what_was_stored_and_never_flushed(en
         return value
 
     found = check(leaves_it_dirty, Machine(leaves_it_dirty.program(2)), Exhaustive(), BUDGET, engine=engine)
-    assert kind_of(found) == (Kind.LIVELOCK if ranks_per_host == 1 else None)
+    assert kind_of(found) == (FindingKind.LIVELOCK if ranks_per_host == 1 else None)
 
 
 def test_a_fence_is_its_ranks_and_not_its_hosts() -> None:
@@ -395,7 +395,7 @@ def test_words_of_one_line_get_lost_between_hosts_only() -> None:
         yield Flush(f"here{rank}")
         yield Fence()
 
-    for ranks_per_host, kind in ((1, Kind.FINAL), (2, None)):
+    for ranks_per_host, kind in ((1, FindingKind.FINAL), (2, None)):
         tested = protocol("here0 here1", final=both, ranks_per_host=ranks_per_host)(announces)
         assert kind_of(explored(tested)) == kind
 
@@ -492,13 +492,13 @@ def test_a_spent_budget_is_unknown() -> None:
 OF_THREADS = (Act.STEP, Act.AGAIN)
 small = st.integers(0, 99)
 moves = st.one_of(
-    st.builds(Move, st.sampled_from(OF_THREADS), small, st.just(-1)),
-    st.builds(Move, st.sampled_from([act for act in Act if act not in OF_THREADS]), small, small),
+    st.builds(MachineMove, st.sampled_from(OF_THREADS), small, st.just(-1)),
+    st.builds(MachineMove, st.sampled_from([act for act in Act if act not in OF_THREADS]), small, small),
 )
 
 
 @given(st.lists(moves).map(tuple))
-def test_a_schedule_is_the_same_after_json_and_as_a_token(schedule: tuple[Move, ...]) -> None:
+def test_a_schedule_is_the_same_after_json_and_as_a_token(schedule: tuple[MachineMove, ...]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
     assert from_token(to_token(schedule)) == schedule
 

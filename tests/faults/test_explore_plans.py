@@ -13,7 +13,7 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, InHeap, Op, Plan
 from faults.explore.plans import compile_plans, explore_plan, tiny_layout, where
-from faults.explore.result import Budget, Kind
+from faults.explore.result import Budget, FindingKind
 from faults.explore.search import complaint, is_stuck
 from faults.machine.program import Do
 from faults.machine.steps import Machine, replay
@@ -119,13 +119,13 @@ def test_every_link_of_the_chain_is_needed_and_its_absence_shown_by_a_schedule_t
         assert found.verdict == Verdict.VIOLATION and found.finding is not None, op
         machine = Machine(compile_plans(calls).program)
         end = replay(machine, found.schedule)[-1]
-        if found.finding.kind == Kind.UNEXPECTED:
+        if found.finding.kind == FindingKind.UNEXPECTED:
             assert complaint(machine, end)
             assert "instruction" in found.finding.text
-        elif found.finding.kind == Kind.FINAL:  # wrong even in order: what nobody waited for was not there
+        elif found.finding.kind == FindingKind.FINAL:  # wrong even in order: what nobody waited for was not there
             assert op in (Op.READ, Op.WRITE, Op.WAIT) and found.schedule
         else:
-            assert found.finding.kind == Kind.DEADLOCK and is_stuck(machine.enabled(end))
+            assert found.finding.kind == FindingKind.DEADLOCK and is_stuck(machine.enabled(end))
 
 
 def test_in_place_the_result_waits_until_what_it_overwrites_is_published() -> None:

@@ -10,29 +10,29 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Op
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.judge import judge, layout_in_lockstep, meant_plans, mutated
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
 from faults.explore.plans import explore_plan
 from faults.inject.fault import Fault, When
 from faults.inject.scenario import Scenario, run
-from faults.inject.script import Rates, Script
+from faults.inject.script import NatureRates, Script
 from faults.inject.sweep import bases, everywhere, some
 from faults.mutate.mutants import mutants
 from faults.prove import prove_calls
 from faults.verdict import Verdict
 
-TWO_HOSTS = Case(collective="all_gather", variant="hierarchical", ranks=4, nbytes=150, cluster=2)
-XLINK = Case(collective="all_gather", variant="hierarchical", ranks=8, nbytes=150, config="two-clusters")
+TWO_HOSTS = CampaignCase(collective="all_gather", variant="hierarchical", ranks=4, nbytes=150, cluster=2)
+XLINK = CampaignCase(collective="all_gather", variant="hierarchical", ranks=8, nbytes=150, config="two-clusters")
 
 
 def cxlemu(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
-def with_seed(case: Case, seed: int) -> Case:
-    return case.model_copy(update={"script": Script(seed=seed, adversary=Rates())})
+def with_seed(case: CampaignCase, seed: int) -> CampaignCase:
+    return case.model_copy(update={"script": Script(seed=seed, adversary=NatureRates())})
 
 
 # --- worlds ----------------------------------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ def test_a_campaign_takes_the_ranks_that_clusters_have() -> None:
 @pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "all_to_all"])
 @pytest.mark.parametrize("case", [TWO_HOSTS, XLINK], ids=["hosts", "xlink"])
-def test_nothing_is_wrong_whatever_caches_do(case: Case, collective: str) -> None:
+def test_nothing_is_wrong_whatever_caches_do(case: CampaignCase, collective: str) -> None:
     op = "sum" if collective == "all_reduce" else "none"
     for seed in range(2):
         right = case.model_copy(update={"collective": collective, "op": op})
         assert judge(with_seed(right.check(), seed)).kind == "right"
 
 
-def deletions(case: Case) -> list[tuple[Op, str]]:
+def deletions(case: CampaignCase) -> list[tuple[Op, str]]:
     """Of rank 0."""
     plan = meant_plans(case)[0]
     found = [m for m in mutants(plan) if (m.rank, m.kind) == (0, "delete")]

@@ -11,11 +11,22 @@ from typing import Any
 import pytest
 
 from cxlemu.errors import ArgumentError, ConfigError, IntegrityError, PeerLostError
-from faults.campaign.case import Case
+from faults.campaign.case import CampaignCase
 from faults.campaign.report import page
-from faults.campaign.run import Runner
+from faults.campaign.run import CampaignRunner
 from faults.campaign.spec import Spec
-from faults.inject import FAULTS, Fault, FaultKind, Injection, Place, Requirement, Scenario, Script, Verdict, before
+from faults.inject import (
+    FAULTS,
+    Fault,
+    FaultKind,
+    Injection,
+    InstructionPlace,
+    Requirement,
+    Scenario,
+    ScenarioVerdict,
+    Script,
+    before,
+)
 from faults.inject import fault as fault_module
 from faults.inject.fault import register, register_installed
 from faults.inject.places import data
@@ -26,7 +37,7 @@ from tests.helpers.tiers import PATIENT_S
 
 
 @before
-def flip_everywhere(injection: Injection, number: int, fault: Fault, start: Place) -> None:
+def flip_everywhere(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     """A bit of every byte of the data that the instruction is about, in the pool."""
     for card, offset, nbytes in injection.spans(start, data)[:1]:
         injection.context.pool.cards[card][offset : offset + nbytes] ^= 1 << (fault.bit or 0)
@@ -78,11 +89,11 @@ def test_a_sweep_puts_it_before_every_instruction_and_judges_what_it_owes(kinds:
     base = Scenario(collective="broadcast", variant="naive", ranks=2, nbytes=64)
     (row,) = sweep(list(everywhere(base, [register(STRIPE).name])), tell=lambda result: None)
     assert row.fault == "flip_stripe"
-    assert row.verdicts[Verdict.SILENTLY_WRONG] > 0  # it owes more than can be had without a checksum
+    assert row.verdicts[ScenarioVerdict.SILENTLY_WRONG] > 0  # it owes more than can be had without a checksum
     protected = base.model_copy(update={"integrity": "crc32c"})
     (row,) = sweep(list(everywhere(protected, ["flip_stripe"])), tell=lambda result: None)
-    assert row.verdicts.keys() <= {Verdict.SURVIVED, Verdict.DETECTED}
-    assert row.verdicts[Verdict.DETECTED] > 0
+    assert row.verdicts.keys() <= {ScenarioVerdict.SURVIVED, ScenarioVerdict.DETECTED}
+    assert row.verdicts[ScenarioVerdict.DETECTED] > 0
 
 
 def test_a_campaign_draws_it_shrinks_it_tells_it_and_replays_it(kinds: dict[str, FaultKind]) -> None:
@@ -91,7 +102,7 @@ def test_a_campaign_draws_it_shrinks_it_tells_it_and_replays_it(kinds: dict[str,
     spec = Spec(
         collectives=("broadcast",), variants=("naive",), ranks=(3,), launches=("turns",), kinds=("flip_stripe",)
     )
-    result = Runner(spec.sweep(8), lambda: ThreadPoolExecutor(1), 1, budget_s=PATIENT_S).run()
+    result = CampaignRunner(spec.sweep(8), lambda: ThreadPoolExecutor(1), 1, budget_s=PATIENT_S).run()
     (finding,) = result.findings
     assert finding.judgement.key == ("silently wrong", "flip_stripe", "broadcast naive")
     (drawn,), (small,) = finding.first.script.faults, finding.smallest.script.faults
@@ -102,14 +113,14 @@ def test_a_campaign_draws_it_shrinks_it_tells_it_and_replays_it(kinds: dict[str,
     assert replay(parse(str(finding.token))).same
     del kinds["flip_stripe"]
     with pytest.raises(Exception, match="there is no such fault"):
-        Case.parse(finding.smallest.plain())
+        CampaignCase.parse(finding.smallest.plain())
 
 
 def test_where_says_at_which_instruction_or_that_it_never_comes(kinds: dict[str, FaultKind]) -> None:
     never = FaultKind("never", "nothing", Requirement.SURVIVE, flip_everywhere, where=lambda injection, start: None)
     base = Scenario(collective="broadcast", variant="naive", ranks=2, nbytes=64)
     (row,) = sweep(list(everywhere(base, [register(never).name])), tell=lambda result: None)
-    assert row.unreached == row.verdicts.total() == row.verdicts[Verdict.SURVIVED]
+    assert row.unreached == row.verdicts.total() == row.verdicts[ScenarioVerdict.SURVIVED]
 
 
 def test_a_sweep_takes_every_kind_with_what_it_needs() -> None:

@@ -13,8 +13,8 @@ from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.adversary import AdversaryRates
 from faults.inject.fault import FAULTS, NUMBER_MAX, Fault, Requirement, When
-from faults.inject.places import Place, place
-from faults.inject.script import Rates, Script
+from faults.inject.places import InstructionPlace, place
+from faults.inject.script import NatureRates, Script
 
 NUMBERS = st.integers(0, NUMBER_MAX)
 VALUES = {
@@ -44,7 +44,7 @@ def faults(draw: st.DrawFn) -> Fault:
 SCRIPTS = st.builds(
     Script,
     seed=st.integers(0, 10**18 - 1),
-    adversary=st.none() | st.builds(Rates, evict=RATE, prefetch=RATE, land=RATE),
+    adversary=st.none() | st.builds(NatureRates, evict=RATE, prefetch=RATE, land=RATE),
     faults=st.lists(faults(), max_size=5).map(tuple),
 )
 
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_the_adversary_is_the_scripts() -> None:
     assert Script(seed=3).memory() == MemorySpec()
-    rates = Rates(evict=0.5, prefetch=0, land=1)
+    rates = NatureRates(evict=0.5, prefetch=0, land=1)
     assert Script(seed=3, adversary=rates).memory() == MemorySpec(seed=3, rates=AdversaryRates(0.5, 0, 1))
 
 
@@ -144,4 +144,8 @@ def test_instructions_are_numbered_through_the_streams() -> None:
     part = build(recipe("all_gather", "all"), layout, Call("all_gather", "all", 2, 128)).part(0)
     first, second = (len(stream.records) for stream in part.streams)
     places = [place(part, instruction) for instruction in range(first + second + 1)]
-    assert places == [*(Place(0, at) for at in range(first)), *(Place(1, at) for at in range(second)), None]
+    assert places == [
+        *(InstructionPlace(0, at) for at in range(first)),
+        *(InstructionPlace(1, at) for at in range(second)),
+        None,
+    ]

@@ -23,7 +23,7 @@ from cxlemu.errors import (
 from cxlemu.memory.cache import CardCache
 from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word, is_damaged
-from faults.inject import End, RankOutcome, Scenario, Verdict, run
+from faults.inject import RankEnd, RankOutcome, Scenario, ScenarioVerdict, run
 from faults.inject.fault import FAULTS, Fault, Requirement, When
 from faults.inject.injection import Happened
 from faults.inject.judge import judge
@@ -40,11 +40,11 @@ def scenario(collective: str, faults: Script, **fields: object) -> Scenario:
     return Scenario(collective=collective, script=faults, deadline_s=0.5, **fields)  # type: ignore[arg-type]
 
 
-def ends(collective: str, faults: Script, **fields: object) -> tuple[Verdict, list[str]]:
+def ends(collective: str, faults: Script, **fields: object) -> tuple[ScenarioVerdict, list[str]]:
     """The verdict, and of each rank its end or the class of its error."""
     report = run(scenario(collective, faults, **fields))
     assert [each.fault for each in report.happened] == list(range(len(faults.faults)))
-    names = [type(b.error).__name__ if b.end == End.ERROR else b.end.value for b in report.ranks[0].values()]
+    names = [type(b.error).__name__ if b.end == RankEnd.ERROR else b.end.value for b in report.ranks[0].values()]
     return report.verdict, names
 
 
@@ -52,7 +52,7 @@ def ends(collective: str, faults: Script, **fields: object) -> tuple[Verdict, li
 
 # all_gather, aggregate, rank 1: COPY, WAIT_ALL, WRITE, FLUSH, FENCE, SIGNAL, then for each peer WAIT, INVALIDATE, READ
 COPY, WRITE, FENCE, SIGNAL, WAIT, READ = 0, 2, 4, 5, 6, 8
-DETECTED, SURVIVED = Verdict.DETECTED, Verdict.SURVIVED
+DETECTED, SURVIVED = ScenarioVerdict.DETECTED, ScenarioVerdict.SURVIVED
 RIGHT = ["right"] * 3
 
 
@@ -94,22 +94,22 @@ def test_a_skipped_done_shows_when_the_ring_comes_round() -> None:
 def test_who_is_lost_is_named_on_every_survivor() -> None:
     for rank in range(3):
         report = run(scenario("all_reduce", script("kill", rank, 3)))
-        errors = [b.error for b in report.ranks[0].values() if b.end == End.ERROR]
+        errors = [b.error for b in report.ranks[0].values() if b.end == RankEnd.ERROR]
         assert [error.ranks for error in errors if isinstance(error, PeerLostError)] == [(rank,)] * 2
 
 
 def test_after_a_restart_all_ranks_begin_again_in_the_same_pool() -> None:
     report = run(scenario("broadcast", script("restart", 0, 3)))
     assert report.verdict is DETECTED
-    assert [b.end for b in report.ranks[1].values()] == [End.RIGHT] * 3
+    assert [b.end for b in report.ranks[1].values()] == [RankEnd.RIGHT] * 3
 
 
 def test_a_link_that_comes_back_loses_data_that_only_a_checksum_could_tell() -> None:
     """Down for the fence alone: the doorbell that follows arrives, the data before it did not."""
     faults = script("link_down", 1, FENCE, instructions=1)
     report = run(scenario("all_gather", faults))
-    assert report.verdict is Verdict.UNPROTECTED
-    assert [b.end for b in report.ranks[0].values()] == [End.WRONG, End.RIGHT, End.WRONG]
+    assert report.verdict is ScenarioVerdict.UNPROTECTED
+    assert [b.end for b in report.ranks[0].values()] == [RankEnd.WRONG, RankEnd.RIGHT, RankEnd.WRONG]
     report = run(scenario("all_gather", faults, integrity="crc32c"))
     assert report.verdict is DETECTED
     assert [type(b.error) for b in report.ranks[0].values()] == [IntegrityError] * 3
@@ -119,7 +119,7 @@ def test_a_link_that_comes_back_loses_data_that_only_a_checksum_could_tell() -> 
 def test_a_flipped_bit_of_data_is_wrong_data() -> None:
     """In the pool, just before the reader drops its line and loads it."""
     report = run(scenario("all_gather", script("flip_payload", 2, WAIT + 1, bit=5)))
-    assert report.verdict is Verdict.UNPROTECTED
+    assert report.verdict is ScenarioVerdict.UNPROTECTED
     assert [b.wrong for b in report.ranks[0].values()].count(1) >= 1
     report = run(scenario("all_gather", script("flip_payload", 2, WAIT + 2, bit=5), integrity="crc32c"))
     assert report.verdict is DETECTED and isinstance(report.ranks[0][2].error, IntegrityError)
@@ -140,7 +140,7 @@ def test_no_flipped_bit_of_a_doorbell_passes_for_right(bit: int, variant: str) -
         deadline_s = 0.5 if launch == "turns" else 2.0  # of the world's own time, or of this machine's
         how = {"engine": engine, "launch": launch, "variant": variant, "deadline_s": deadline_s}
         report = run(Scenario(collective="all_gather", script=flip, **how))
-        assert report.ok and report.verdict is not Verdict.UNPROTECTED, report.why
+        assert report.ok and report.verdict is not ScenarioVerdict.UNPROTECTED, report.why
 
 
 # --- both engines --------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_processes_are_killed_for_good(kind: str, instruction: int) -> None:
     faults = script(kind, 1, instruction)
     report = run(Scenario(collective="all_gather", script=faults, engine="native", launch="processes", deadline_s=3.0))
     assert report.verdict is DETECTED, report.why
-    assert report.ranks[0][1].end is End.DEAD and "SIGKILL" in str(report.ranks[0][1].error)
+    assert report.ranks[0][1].end is RankEnd.DEAD and "SIGKILL" in str(report.ranks[0][1].error)
 
 
 # --- sweeps --------------------------------------------------------------------------------------------------------
@@ -214,14 +214,14 @@ def test_faults_at_every_instruction_of_some_collectives(collective: str) -> Non
 def test_a_plan_without_its_invalidates_is_silently_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(reference._EXECUTE, Op.INVALIDATE, lambda runner, instruction: None)
     report = run(scenario("all_gather", script("prefetch", 1, WAIT)))
-    assert report.verdict is Verdict.SILENTLY_WRONG and "elements wrong" in report.why
+    assert report.verdict is ScenarioVerdict.SILENTLY_WRONG and "elements wrong" in report.why
 
 
 def test_poison_that_nobody_notices_is_silently_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CardCache, "check_load", lambda self, first, last: None)
     flip = Script(faults=(*script("poison", 1, READ).faults, *script("flip_payload", 1, READ).faults))
     report = run(scenario("all_gather", flip))
-    assert report.verdict is Verdict.UNPROTECTED  # a flip is only told by a checksum
+    assert report.verdict is ScenarioVerdict.UNPROTECTED  # a flip is only told by a checksum
     assert [each.fault for each in report.happened] == [0, 1]
 
 
@@ -231,35 +231,45 @@ HOSTS = (0, 1, 2)
 @pytest.mark.parametrize(
     ("faults", "end", "verdict"),
     [
-        (script("evict"), RankOutcome(End.WRONG, 3), Verdict.SILENTLY_WRONG),
-        (script("evict"), RankOutcome(End.ERROR, error=DeadlineError("late")), Verdict.WRONG_ERROR),
-        (script("poison"), RankOutcome(End.ERROR, error=PoisonError(0, 64)), Verdict.DETECTED),
-        (script("poison"), RankOutcome(End.ERROR, error=LinkDownError(0)), Verdict.WRONG_ERROR),
-        (script("poison"), RankOutcome(End.WRONG, 1), Verdict.SILENTLY_WRONG),
-        (script("poison"), RankOutcome(End.HUNG, error=CancelledError("hangs")), Verdict.HUNG),
-        (script("poison"), RankOutcome(End.ERROR, error=ValueError("?")), Verdict.WRONG_ERROR),
-        (script("kill", 1), RankOutcome(End.ERROR, error=PeerLostError("lost", (1,))), Verdict.DETECTED),
-        (script("kill", 1), RankOutcome(End.ERROR, error=PeerLostError("lost", (2,))), Verdict.WRONG_ERROR),
-        (script("kill", 1), RankOutcome(End.DEAD), Verdict.WRONG_ERROR),
-        (script("stall", seconds=0.1), RankOutcome(End.ERROR, error=DeadlineError("late")), Verdict.WRONG_ERROR),
-        (script("stall", seconds=0.4), RankOutcome(End.ERROR, error=DeadlineError("late")), Verdict.DETECTED),
-        (script("flip_payload"), RankOutcome(End.WRONG, 1), Verdict.UNPROTECTED),
+        (script("evict"), RankOutcome(RankEnd.WRONG, 3), ScenarioVerdict.SILENTLY_WRONG),
+        (script("evict"), RankOutcome(RankEnd.ERROR, error=DeadlineError("late")), ScenarioVerdict.WRONG_ERROR),
+        (script("poison"), RankOutcome(RankEnd.ERROR, error=PoisonError(0, 64)), ScenarioVerdict.DETECTED),
+        (script("poison"), RankOutcome(RankEnd.ERROR, error=LinkDownError(0)), ScenarioVerdict.WRONG_ERROR),
+        (script("poison"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.SILENTLY_WRONG),
+        (script("poison"), RankOutcome(RankEnd.HUNG, error=CancelledError("hangs")), ScenarioVerdict.HUNG),
+        (script("poison"), RankOutcome(RankEnd.ERROR, error=ValueError("?")), ScenarioVerdict.WRONG_ERROR),
+        (script("kill", 1), RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (1,))), ScenarioVerdict.DETECTED),
+        (script("kill", 1), RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (2,))), ScenarioVerdict.WRONG_ERROR),
+        (script("kill", 1), RankOutcome(RankEnd.DEAD), ScenarioVerdict.WRONG_ERROR),
+        (
+            script("stall", seconds=0.1),
+            RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
+            ScenarioVerdict.WRONG_ERROR,
+        ),
+        (
+            script("stall", seconds=0.4),
+            RankOutcome(RankEnd.ERROR, error=DeadlineError("late")),
+            ScenarioVerdict.DETECTED,
+        ),
+        (script("flip_payload"), RankOutcome(RankEnd.WRONG, 1), ScenarioVerdict.UNPROTECTED),
     ],
 )
-def test_every_end_is_held_against_what_is_owed(faults: Script, end: RankOutcome, verdict: Verdict) -> None:
+def test_every_end_is_held_against_what_is_owed(faults: Script, end: RankOutcome, verdict: ScenarioVerdict) -> None:
     happened = [Happened(0, faults.faults[0].rank, faults.faults[0].seconds or 0.0)]
-    right = RankOutcome(End.RIGHT)
+    right = RankOutcome(RankEnd.RIGHT)
     assert judge(faults, HOSTS, [{0: end, 1: right, 2: right}], happened, 0.5).verdict is verdict
-    if verdict is not Verdict.SILENTLY_WRONG:  # what did not happen excuses nothing
+    if verdict is not ScenarioVerdict.SILENTLY_WRONG:  # what did not happen excuses nothing
         worst = judge(faults, HOSTS, [{0: end, 1: right, 2: right}], [], 0.5)
         assert not worst.ok
 
 
 def test_ranks_of_a_crashed_host_owe_nothing() -> None:
-    lost = RankOutcome(End.ERROR, error=LinkDownError(0))
-    told = RankOutcome(End.ERROR, error=PeerLostError("lost", (0, 1)))
-    report = judge(script("crash", 1), (0, 0, 1), [{0: lost, 1: RankOutcome(End.DEAD), 2: told}], [Happened(0, 1)], 0.5)
-    assert report.verdict is Verdict.DETECTED
+    lost = RankOutcome(RankEnd.ERROR, error=LinkDownError(0))
+    told = RankOutcome(RankEnd.ERROR, error=PeerLostError("lost", (0, 1)))
+    report = judge(
+        script("crash", 1), (0, 0, 1), [{0: lost, 1: RankOutcome(RankEnd.DEAD), 2: told}], [Happened(0, 1)], 0.5
+    )
+    assert report.verdict is ScenarioVerdict.DETECTED
 
 
 def test_what_cannot_run_is_refused() -> None:

@@ -13,10 +13,10 @@ from faults.explore.result import Budget
 from faults.explore.search import explore
 from faults.litmus.condition import Condition
 from faults.litmus.language import Litmus, read
-from faults.litmus.run import Result, run
+from faults.litmus.run import LitmusResult, run
 from faults.machine.program import Do, Step
-from faults.machine.schedule import Act, Move
-from faults.machine.state import State, put, put2
+from faults.machine.schedule import Act, MachineMove
+from faults.machine.state import MachineState, put, put2
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 from tests.faults.test_litmus_shadow import documented
@@ -52,12 +52,12 @@ def test_every_test_of_the_documentation_is_there_and_expects_the_same() -> None
 
 
 class FenceWaitsForNothing(Machine):
-    def _fenced(self, s: State, host: int, rank: int, line: int) -> bool:
+    def _fenced(self, s: MachineState, host: int, rank: int, line: int) -> bool:
         return True
 
 
 class FlushMarksOnlyWhatItPosts(Machine):
-    def _flush(self, s: State, t: int, line: int, *, keep: bool = False) -> State:
+    def _flush(self, s: MachineState, t: int, line: int, *, keep: bool = False) -> MachineState:
         flushed = super()._flush(s, t, line, keep=keep)
         host = self.program.threads[t].host
         before = s.posted[host][line]
@@ -66,23 +66,23 @@ class FlushMarksOnlyWhatItPosts(Machine):
 
 
 class FenceIsTheHosts(Machine):
-    def _fenced(self, s: State, host: int, rank: int, line: int) -> bool:
+    def _fenced(self, s: MachineState, host: int, rank: int, line: int) -> bool:
         return super()._fenced(s, host, rank, line) and not s.posted[host][line]
 
 
 class FlushDropsAtOnce(Machine):
-    def _flush(self, s: State, t: int, line: int, *, keep: bool = False) -> State:
+    def _flush(self, s: MachineState, t: int, line: int, *, keep: bool = False) -> MachineState:
         s = super()._flush(s, t, line, keep=keep)
         return s if keep else self._absent(s, self.program.threads[t].host, line)
 
 
 class FlushKeepsTheLine(Machine):
-    def _flush(self, s: State, t: int, line: int, *, keep: bool = False) -> State:
+    def _flush(self, s: MachineState, t: int, line: int, *, keep: bool = False) -> MachineState:
         return super()._flush(s, t, line, keep=True)
 
 
 class PostedArriveNewestFirst(Machine):
-    def apply(self, s: State, move: Move) -> State:
+    def apply(self, s: MachineState, move: MachineMove) -> MachineState:
         if move.act == Act.LAND:
             turned = tuple(reversed(s.posted[move.who][move.line]))
             s = s._replace(posted=put2(s.posted, move.who, move.line, turned))
@@ -90,7 +90,7 @@ class PostedArriveNewestFirst(Machine):
 
 
 class FetchTakesThePool(Machine):
-    def _fetch(self, s: State, host: int, line: int) -> State:
+    def _fetch(self, s: MachineState, host: int, line: int) -> MachineState:
         there = s._replace(posted=put2(s.posted, host, line, ()))
         return super()._fetch(there, host, line)._replace(posted=s.posted)
 
@@ -98,7 +98,7 @@ class FetchTakesThePool(Machine):
 class WriteBackOfOneWord(Machine):
     """As if bytes and not lines travelled: what was not changed since the fetch is left alone."""
 
-    def _arrive(self, s: State, line: int, values: tuple[int, ...]) -> State:
+    def _arrive(self, s: MachineState, line: int, values: tuple[int, ...]) -> MachineState:
         for word, value in zip(self.words[line], values, strict=True):
             if value:
                 s = s._replace(pool=put(s.pool, word, value))
@@ -106,7 +106,7 @@ class WriteBackOfOneWord(Machine):
 
 
 class InvalidateOnlyDrops(Machine):
-    def _step(self, s: State, t: int) -> State:
+    def _step(self, s: MachineState, t: int) -> MachineState:
         step = self._at(s, t)
         if step.do == Do.INVALIDATE:
             s = self._absent(s, self.program.threads[t].host, step.place)
@@ -114,66 +114,66 @@ class InvalidateOnlyDrops(Machine):
 
 
 class InvalidateFencesAll(Machine):
-    def _can(self, s: State, t: int, step: Step) -> bool:
+    def _can(self, s: MachineState, t: int, step: Step) -> bool:
         return super()._can(s, t, Step(Do.FENCE) if step.do == Do.INVALIDATE and s.begun[t] else step)
 
 
 class SignalFences(Machine):
-    def _can(self, s: State, t: int, step: Step) -> bool:
+    def _can(self, s: MachineState, t: int, step: Step) -> bool:
         return super()._can(s, t, step) and (step.do != Do.SIGNAL or super()._can(s, t, Step(Do.FENCE)))
 
 
 class SignalIsNotPushed(Machine):
-    def _flush(self, s: State, t: int, line: int, *, keep: bool = False) -> State:
+    def _flush(self, s: MachineState, t: int, line: int, *, keep: bool = False) -> MachineState:
         step = self.step_of(s, t)
         return s if step is not None and step.do == Do.SIGNAL else super()._flush(s, t, line, keep=keep)
 
 
 class WaitLooksIntoThePoolOnly(Machine):
-    def _can(self, s: State, t: int, step: Step) -> bool:
+    def _can(self, s: MachineState, t: int, step: Step) -> bool:
         return super()._can(s, t, step) and (step.do != Do.WAIT or not s.begun[t] or s.pool[step.place] >= step.value)
 
 
 class FenceForgetsNonTemporalStores(Machine):
-    def _can(self, s: State, t: int, step: Step) -> bool:
+    def _can(self, s: MachineState, t: int, step: Step) -> bool:
         without = s._replace(nt=tuple(((),) * len(lines) for lines in s.nt)) if step.do == Do.FENCE else s
         return super()._can(without, t, step)
 
 
 class StoreOvertakesNonTemporalStores(Machine):
-    def _can(self, s: State, t: int, step: Step) -> bool:
+    def _can(self, s: MachineState, t: int, step: Step) -> bool:
         return step.do == Do.STORE or super()._can(s, t, step)
 
 
 class NonTemporalStoresAreTheHosts(Machine):
-    def visible(self, s: State, t: int, word: int) -> int:
+    def visible(self, s: MachineState, t: int, word: int) -> int:
         ranks = {thread.rank for thread in self.program.threads if thread.host == self.program.threads[t].host}
         of_all = (value for rank in ranks for lines in s.nt[rank] for stored, value in lines if stored == word)
         return next(of_all, super().visible(s, t, word))
 
 
 class NonTemporalStoresAreInvisible(Machine):
-    def visible(self, s: State, t: int, word: int) -> int:
+    def visible(self, s: MachineState, t: int, word: int) -> int:
         return super().visible(s._replace(nt=tuple(((),) * len(lines) for lines in s.nt)), t, word)
 
 
 class NonTemporalStoreLeavesTheLineDirty(Machine):
-    def _store_nt(self, s: State, t: int, word: int, value: int) -> State:
+    def _store_nt(self, s: MachineState, t: int, word: int, value: int) -> MachineState:
         thread, line = self.program.threads[t], self.program.words[word].line
         return s._replace(nt=put2(s.nt, thread.rank, line, (*s.nt[thread.rank][line], (word, value))))
 
-    def _land_nt(self, s: State, rank: int, line: int) -> State:
+    def _land_nt(self, s: MachineState, rank: int, line: int) -> MachineState:
         cached = s.caches[self._host(rank)][line]
         return super()._land_nt(s, rank, line)._replace(caches=put2(s.caches, self._host(rank), line, cached))
 
 
 class CrashLosesNothingPosted(Machine):
-    def enabled(self, s: State) -> list[Move]:
+    def enabled(self, s: MachineState) -> list[MachineMove]:
         return [move for move in super().enabled(s) if move.act != Act.LOSE]
 
 
 class CrashOfOneRank(Machine):
-    def _crash(self, s: State, host: int) -> State:
+    def _crash(self, s: MachineState, host: int) -> MachineState:
         after = super()._crash(s, host)
         others = [t for t in range(len(s.nodes)) if (step := self.step_of(s, t)) is None or step.do != Do.CRASH]
         nodes = tuple(node if t in others else after.nodes[t] for t, node in enumerate(s.nodes))
@@ -182,7 +182,7 @@ class CrashOfOneRank(Machine):
 
 def without(*acts: Act) -> type[Machine]:
     class Kinder(Machine):
-        def enabled(self, s: State) -> list[Move]:
+        def enabled(self, s: MachineState) -> list[MachineMove]:
             return [move for move in super().enabled(s) if move.act not in acts]
 
     return Kinder
@@ -220,7 +220,7 @@ def without(*acts: Act) -> type[Machine]:
 def test_a_sentence_of_the_model_that_is_missing_is_noticed(machine: type[Machine], seen_by: str) -> None:
     test = litmus(seen_by)
     assert run(test, BUDGET, "reference").verdict == Verdict.OK
-    assert Result(test, explore(machine(test.program), BUDGET, past_hangs=True)).verdict == Verdict.VIOLATION
+    assert LitmusResult(test, explore(machine(test.program), BUDGET, past_hangs=True)).verdict == Verdict.VIOLATION
 
 
 MP = """

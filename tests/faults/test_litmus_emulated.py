@@ -13,10 +13,10 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.memory.shadow import ShadowMemory
 from faults.explore.result import Budget
 from faults.litmus.language import Litmus, read
-from faults.litmus.run import Result, run
+from faults.litmus.run import LitmusResult, run
 from faults.machine.program import Do, Program, Step, Straight, Word
 from faults.protocols.memory import WordMemory
-from faults.protocols.places import Places, over_cards
+from faults.protocols.places import WordAddresses, over_cards
 
 FILES = sorted((Path(__file__).parent / "litmus").glob("*.yaml"))
 RUNS = 40
@@ -88,13 +88,13 @@ class Emulated:
         return True
 
 
-def places(litmus: Litmus) -> Places:
+def places(litmus: Litmus) -> WordAddresses:
     """All on one card."""
     lines = over_cards(len(litmus.program.lines), 1, 0)
-    return Places.of(litmus.program.words, lines)
+    return WordAddresses.of(litmus.program.words, lines)
 
 
-def ends(result: Result) -> set[tuple[int, ...]]:
+def ends(result: LitmusResult) -> set[tuple[int, ...]]:
     return {(*outcome.registers, *outcome.memory) for outcome in result.exploration.outcomes}
 
 

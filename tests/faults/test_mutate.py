@@ -25,27 +25,27 @@ from cxlemu.plan import Call, Instruction, Layout, Op, Plan
 from cxlemu.plan.rules import check
 from faults.cli.mutate_report import MutateReport
 from faults.lockstep import counterexample as witness
-from faults.lockstep.counterexample import Kind, execute
+from faults.lockstep.counterexample import CounterexampleKind, execute
 from faults.lockstep.schedule import from_json
 from faults.mutate import trial
-from faults.mutate.cases import Case, can_check, cases, mixtures, plan_of, sequence, shipped
+from faults.mutate.cases import MutationCase, can_check, cases, mixtures, plan_of, sequence, shipped
 from faults.mutate.mutants import Mutant, apply, mutants, pairs_apart
 from faults.mutate.operators import (
     OPERATORS,
     RINGS,
     SYNCHRONIZING,
     WAITS,
-    Place,
+    MutationSite,
     exchanged_everywhere,
     far_pairs,
     operator_of,
 )
-from faults.mutate.sweep import Row, is_needless, killed, sweep
+from faults.mutate.sweep import MutationRow, is_needless, killed, sweep
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove, prove_calls
 from faults.verdict import Verdict
 
-NAIVE = Case("all_gather", "naive", 2)
+NAIVE = MutationCase("all_gather", "naive", 2)
 BELLS = (*WAITS, *RINGS)
 
 
@@ -70,7 +70,7 @@ def test_a_mutant_that_the_plan_has_not_is_refused(text: str) -> None:
 
 
 def test_every_synchronizing_instruction_is_deleted_doubled_and_moved() -> None:
-    plan = plan_of(Case("all_reduce", "all", 2, in_place=True))
+    plan = plan_of(MutationCase("all_reduce", "all", 2, in_place=True))
     made = Counter((m.rank, m.stream, m.at, m.kind) for m in mutants(plan))
     assert set(made.values()) == {1}
     for part in plan.parts:
@@ -87,31 +87,33 @@ def test_every_synchronizing_instruction_is_deleted_doubled_and_moved() -> None:
                     assert {"without=0", "without=1"} <= kinds
 
 
-@pytest.mark.parametrize("case", [NAIVE, Case("reduce", "line", 3), Case("all_reduce", "two_shot", 2)], ids=str)
-def test_mutants_are_plans_that_all_differ(case: Case) -> None:
+@pytest.mark.parametrize(
+    "case", [NAIVE, MutationCase("reduce", "line", 3), MutationCase("all_reduce", "two_shot", 2)], ids=str
+)
+def test_mutants_are_plans_that_all_differ(case: MutationCase) -> None:
     plan = plan_of(case)
     digests = [apply(plan, m).digest for m in mutants(plan)]
     assert len({plan.digest, *digests}) == 1 + len(digests)
 
 
 def test_a_mutant_changes_one_rank_only_but_for_doorbells_that_are_exchanged_everywhere() -> None:
-    plan = plan_of(Case("all_reduce", "all", 2))
+    plan = plan_of(MutationCase("all_reduce", "all", 2))
     for mutant in mutants(plan):
         other = 1 - mutant.rank
         assert (apply(plan, mutant).part(other) == plan.part(other)) is (mutant.operator != "doorbells")
 
 
-TWO_SHOT = Case("all_reduce", "two_shot", 3, rounds=2)
+TWO_SHOT = MutationCase("all_reduce", "two_shot", 3, rounds=2)
 
 
-def stream_after(case: Case, text: str) -> tuple[list[Instruction], list[Instruction]]:
+def stream_after(case: MutationCase, text: str) -> tuple[list[Instruction], list[Instruction]]:
     """Of the stream that the mutant is of: its instructions before and after."""
     plan, mutant = plan_of(case), Mutant.parse(text)
     return tuple(p.part(mutant.rank).streams[mutant.stream].instructions for p in (plan, apply(plan, mutant)))  # type: ignore[return-value]
 
 
 def test_two_sources_of_a_fold_change_places() -> None:
-    case = Case("reduce", "naive", 3)
+    case = MutationCase("reduce", "naive", 3)
     before, after = stream_after(case, "0.0.4:sources=bc")
     here, there = before[4], after[4]
     assert here.op == Op.REDUCE and (there.a, there.b, there.c) == (here.a, here.c, here.b)
@@ -121,7 +123,7 @@ def test_two_sources_of_a_fold_change_places() -> None:
 
 
 def test_a_source_changes_places_with_one_of_the_instruction_that_goes_on_with_the_fold() -> None:
-    case = Case("reduce", "naive", 4)
+    case = MutationCase("reduce", "naive", 4)
     [mutant] = [m for m in mutants(plan_of(case)) if m.kind == "sources=onward"]
     before, after = stream_after(case, str(mutant))
     changed = [k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
@@ -131,7 +133,7 @@ def test_a_source_changes_places_with_one_of_the_instruction_that_goes_on_with_t
 
 
 def test_a_fold_is_repeated() -> None:
-    before, after = stream_after(Case("reduce", "naive", 3), "0.0.4:repeat")
+    before, after = stream_after(MutationCase("reduce", "naive", 3), "0.0.4:repeat")
     assert after == [*before[:5], before[4], *before[5:]]
 
 
@@ -165,18 +167,18 @@ def test_a_flush_leaves_out_its_first_line_or_its_last() -> None:
 
 
 def test_what_is_read_or_folded_comes_from_the_line_beside_its_own() -> None:
-    case = Case("all_gather", "all", 2)
+    case = MutationCase("all_gather", "all", 2)
     for text in ("0.1.3:read+1", "0.1.6:read-1"):
         before, after = stream_after(case, text)
         at = Mutant.parse(text).at
         assert before[at].op == Op.READ
         assert after[at] == before[at]._replace(a=before[at].a.at(64 if "+" in text else -64))
-    before, after = stream_after(Case("all_reduce", "all", 3), "1.1.4:read+1=c")
+    before, after = stream_after(MutationCase("all_reduce", "all", 3), "1.1.4:read+1=c")
     assert before[4].op == Op.REDUCE and after[4] == before[4]._replace(c=before[4].c.at(64))
 
 
 def test_doorbells_change_places_where_they_are_rung_and_where_they_are_waited_for() -> None:
-    plan = plan_of(Case("all_gather", "all", 3))
+    plan = plan_of(MutationCase("all_gather", "all", 3))
     [mutant] = [m for m in mutants(plan) if m.operator == "doorbells" and m.rank == 1]
     one, other = plan.layout.published(1, 0), plan.layout.published(1, 1)
     names = {one: other, other: one}
@@ -187,10 +189,10 @@ def test_doorbells_change_places_where_they_are_rung_and_where_they_are_waited_f
 
 
 def test_doorbells_of_a_group_are_waited_for_one_by_one_when_one_of_them_is_another() -> None:
-    plan = plan_of(Case("barrier", "line", 3))
+    plan = plan_of(MutationCase("barrier", "line", 3))
     groups = plan.frame.groups
     [place] = [
-        Place(plan, 0, 0, at)
+        MutationSite(plan, 0, 0, at)
         for at, i in enumerate(plan.part(0).streams[0].instructions)
         if i.op == Op.WAIT_ALL and min(groups[i.arg].doorbells) < plan.layout.published_count
     ]
@@ -243,17 +245,22 @@ def test_mixtures_are_right_calls_of_all_collectives_on_one_ring() -> None:
 # --- judgement -----------------------------------------------------------------------------------------------
 
 
-def fates(case: Case) -> Counter[Fate]:
+def fates(case: MutationCase) -> Counter[Fate]:
     judge = Trial(case)
     return Counter(judge.judge(mutant).fate for mutant in judge.mutants())
 
 
 @pytest.mark.parametrize(
     "case",
-    [NAIVE, Case("broadcast", "all", 2), Case("all_reduce", "line", 2), Case("barrier", "line", 3)],
+    [
+        NAIVE,
+        MutationCase("broadcast", "all", 2),
+        MutationCase("all_reduce", "line", 2),
+        MutationCase("barrier", "line", 3),
+    ],
     ids=str,
 )
-def test_nothing_survives_and_nothing_is_needless(case: Case) -> None:
+def test_nothing_survives_and_nothing_is_needless(case: MutationCase) -> None:
     judge = Trial(case)
     for mutant in judge.mutants():
         judgement = judge.judge(mutant)
@@ -262,15 +269,15 @@ def test_nothing_survives_and_nothing_is_needless(case: Case) -> None:
 
 
 def test_plans_with_checksums_are_mutated_as_well() -> None:
-    assert [can_check(Case("all_gather", variant, 2)) for variant in ("naive", "line", "zero_copy")] == [
+    assert [can_check(MutationCase("all_gather", variant, 2)) for variant in ("naive", "line", "zero_copy")] == [
         True,
         False,
         True,
     ]
-    assert not can_check(Case("gather", "hierarchical", 4, cluster=2)) and not can_check(
-        Case(fused.KINDS[0], "fused", 2)
+    assert not can_check(MutationCase("gather", "hierarchical", 4, cluster=2)) and not can_check(
+        MutationCase(fused.KINDS[0], "fused", 2)
     )
-    case = Case("all_gather", "naive", 2, checked=True)
+    case = MutationCase("all_gather", "naive", 2, checked=True)
     assert {i.op for i in plan_of(case).part(0).streams[0].instructions} >= {Op.COMPUTE, Op.SIGNAL_DATA, Op.WAIT_DATA}
     found = fates(case)
     assert not any(fate.survived for fate in found) and found[Fate.CONFIRMED] > 30
@@ -280,7 +287,7 @@ def test_plans_with_checksums_are_mutated_as_well() -> None:
     assert result.exit_code == 0 and "crc32c" in result.output, result.output
 
 
-def judged(case: Case, op: Op, kind: str) -> set[Fate]:
+def judged(case: MutationCase, op: Op, kind: str) -> set[Fate]:
     judge = Trial(case)
     at = {(m.rank, m.stream, m.at): m for m in judge.mutants() if m.kind == kind}
     return {
@@ -322,16 +329,16 @@ def test_what_becomes_of_each_kind(op: Op, kind: str, fate: Fate) -> None:
     ],
 )
 def test_what_becomes_of_folds_of_three(kind: str, fate: Fate) -> None:
-    assert judged(Case("all_reduce", "all", 3), Op.REDUCE, kind) == {fate}
+    assert judged(MutationCase("all_reduce", "all", 3), Op.REDUCE, kind) == {fate}
 
 
 def test_sources_of_two_instructions_of_one_fold() -> None:
-    assert judged(Case("reduce", "naive", 4), Op.REDUCE, "sources=onward") == {Fate.CONFIRMED}
+    assert judged(MutationCase("reduce", "naive", 4), Op.REDUCE, "sources=onward") == {Fate.CONFIRMED}
 
 
 def test_a_fold_onto_one_of_its_sources_is_not_repeated_for_nothing() -> None:
     """On two levels, in place, what comes from other clusters is folded onto what is there."""
-    case = Case("all_reduce", "hierarchical", 4, cluster=2, in_place=True)
+    case = MutationCase("all_reduce", "hierarchical", 4, cluster=2, in_place=True)
     plan = plan_of(case)
     [repeat] = [m for m in mutants(plan) if (m.rank, m.operator) == (0, "repeat") and _folds_onto_a_source(plan, m)][:1]
     assert Trial(case).judge(repeat).fate is Fate.CONFIRMED
@@ -343,7 +350,7 @@ def _folds_onto_a_source(plan: Plan, mutant: Mutant) -> bool:
 
 
 def test_products_are_summed_in_rank_order() -> None:
-    case = Case("gemm_reduce_scatter", "medium", 3)
+    case = MutationCase("gemm_reduce_scatter", "medium", 3)
     assert judged(case, Op.REDUCE, "sources=bc") == judged(case, Op.REDUCE, "sources=ac") == {Fate.CONFIRMED}
     assert judged(case, Op.REDUCE, "sources=ab") == {Fate.EQUIVALENT}
 
@@ -391,7 +398,7 @@ def gossip(b: Builder) -> None:
 
 
 def foreign(algorithm: Any, collective: str) -> Plan:
-    case = Case(collective, "all", 2)
+    case = MutationCase(collective, "all", 2)
     mine = Recipe(collective, "all", algorithm, ALL, source="mine.py:mine")
     call = Call(collective, "all", 2, 128)
     layout = replace(plan_of(case).layout, slot_card_bytes=1024)
@@ -408,7 +415,7 @@ def awaits(plan: Plan) -> list[Mutant]:
 
 def test_an_await_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own algorithm as if it were somebody else's, who might publish what nobody retrieves."""
-    case = Case("all_gather", "all", 2)
+    case = MutationCase("all_gather", "all", 2)
     ours = recipe("all_gather", "all")
     monkeypatch.setattr(trial, "plan_of", lambda case: foreign(ours.algorithm, "all_gather"))
     judge = Trial(case)
@@ -418,14 +425,14 @@ def test_an_await_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_signal_that_only_lets_others_go_on_sooner_is_not_needless() -> None:
     """In a ring of one slot the signal of the next round says as much, but only when that is published, too."""
-    judge = Trial(Case("all_reduce", "zero_copy", 2, rounds=2))
+    judge = Trial(MutationCase("all_reduce", "zero_copy", 2, rounds=2))
     judgement = judge.judge(Mutant.parse("0.0.3:delete"))
     assert judgement.instruction == "SIGNAL" and judgement.fate is Fate.EQUIVALENT
     assert not is_needless(judge.plan, judgement)
 
 
 def test_who_retrieves_nothing_says_once_that_it_is_done() -> None:
-    plan = plan_of(Case("gather", "all", 2, rounds=2))
+    plan = plan_of(MutationCase("gather", "all", 2, rounds=2))
     [retrieve] = [stream for stream in plan.part(1).streams if stream.name == "retrieve"]
     assert [(i.op, i.arg, i.value) for i in retrieve.instructions] == [(Op.SIGNAL, plan.layout.done(1), 1)]
 
@@ -442,8 +449,8 @@ def test_who_publishes_what_nobody_retrieves_must_wait_for_it_before_saying_done
 
 
 def test_a_sweep_tells_everything_of_every_case() -> None:
-    chosen = [NAIVE, Case("barrier", "line", 2)]
-    rows: dict[Case, Row] = {}
+    chosen = [NAIVE, MutationCase("barrier", "line", 2)]
+    rows: dict[MutationCase, MutationRow] = {}
     with ThreadPoolExecutor(1) as executor:
         for row in sweep(chosen, executor):
             rows[row.case] = row
@@ -460,7 +467,7 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
     doubled = next(m for m in right.mutants() if m.kind == "duplicate" and m.at == 3)
     judgement = right.judge(doubled)
     for name in ("survivors", "needless"):
-        row = Row(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])})
+        row = MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])})
         getattr(row, name).append(judgement)
         with MutateReport([NAIVE], tmp_path / name) as report:
             report.update(row)
@@ -468,7 +475,7 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
         [told] = json.loads((tmp_path / name).read_text())["rows"]
         assert [one["mutant"] for one in told[name]] == [str(doubled)]
     with MutateReport([NAIVE], None) as report:
-        report.update(Row(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])}))
+        report.update(MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])}))
     assert not report.bad
 
 
@@ -503,7 +510,7 @@ def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
     plan = plan_of(NAIVE)
     mutated = apply(plan, Mutant.parse("0.0.3:delete"))
     plans = [mutated if p is plan else p for p in sequence(NAIVE, plan, 0)]
-    assert execute(plans, from_json(json.loads(line[len("schedule: ") :]))).kind is Kind.WRONG
+    assert execute(plans, from_json(json.loads(line[len("schedule: ") :]))).kind is CounterexampleKind.WRONG
 
 
 @pytest.mark.parametrize(
@@ -541,7 +548,7 @@ def test_an_order_that_no_values_show_is_killed_by_the_proof_alone() -> None:
     call = Call("all_reduce", "aggregate", 3, 128, "i32", "sum")
     saved = build(recipe("all_reduce", "aggregate"), Layout(3, 2, 2, 1024, 8, 256), call)
     exchanged = [m for m in mutants(saved) if m.kind == "sources=bc"]
-    judge = Trial(Case("all_reduce", "aggregate", 3))
+    judge = Trial(MutationCase("all_reduce", "aggregate", 3))
     judge.plan = saved
     assert {judge.judge(mutant).fate for mutant in exchanged} == {Fate.HIDDEN}
     assert not Fate.HIDDEN.survived and killed(Counter({Fate.HIDDEN: 2})) == 2

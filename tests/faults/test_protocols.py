@@ -36,8 +36,8 @@ from faults.explore.programs import (
     Flush,
     Invalidate,
     Load,
-    Operation,
-    Protocol,
+    ProtocolOperation,
+    RankProtocol,
     Signal,
     Steps,
     Store,
@@ -49,10 +49,10 @@ from faults.explore.result import Budget
 from faults.machine.program import Do, Step, Word
 from faults.machine.steps import Machine
 from faults.protocols.memory import WordMemory
-from faults.protocols.places import Place, Places, over_cards
+from faults.protocols.places import PoolAddress, WordAddresses, over_cards
 from faults.protocols.rank import TEXT_CHARS, Ending, How
 from faults.protocols.reports import REPORT_BYTES, Reports
-from faults.protocols.run import Run, run
+from faults.protocols.run import ProtocolRun, run
 from tests.helpers.card_files import blank_cards, device_flags, pool_of
 from tests.machine.test_launchers import environment, torchrun
 
@@ -68,13 +68,13 @@ def cxlemu(*arguments: object) -> Result:
 
 
 def runs_of(
-    tested: Protocol,
+    tested: RankProtocol,
     ranks: int = 2,
     seeds: Sequence[int | None] = OFF,
     *,
     memory: MemorySpec = WORST_CASE,
     deadline_s: float = DEADLINE_S,
-) -> list[Run]:
+) -> list[ProtocolRun]:
     """Its ranks are threads."""
     seen: list[Any] = []
     hosts = tested.hosts(ranks)
@@ -83,7 +83,7 @@ def runs_of(
     return seen
 
 
-def ranks_of(run: Run) -> list[tuple[How, str]]:
+def ranks_of(run: ProtocolRun) -> list[tuple[How, str]]:
     return [(ending.how, ending.result or ending.text) for ending in run.endings]
 
 
@@ -92,18 +92,24 @@ def ranks_of(run: Run) -> list[tuple[How, str]]:
 
 def test_lines_are_dealt_to_the_cards_and_words_lie_side_by_side() -> None:
     lines = over_cards(5, 2, 4096)
-    assert lines == (Place(0, 4096), Place(1, 4096), Place(0, 4160), Place(1, 4160), Place(0, 4224))
-    places = Places.of([Word("a", 2), Word("b", 2), Word("c", 1)], lines)
-    assert places.words == (Place(0, 4160), Place(0, 4168), Place(1, 4096))
+    assert lines == (
+        PoolAddress(0, 4096),
+        PoolAddress(1, 4096),
+        PoolAddress(0, 4160),
+        PoolAddress(1, 4160),
+        PoolAddress(0, 4224),
+    )
+    places = WordAddresses.of([Word("a", 2), Word("b", 2), Word("c", 1)], lines)
+    assert places.words == (PoolAddress(0, 4160), PoolAddress(0, 4168), PoolAddress(1, 4096))
     assert [place.slot for place in places.words] == [0, 1, 0]
     assert places.words[1].line == lines[2]
 
 
 def test_a_line_has_room_for_eight_words() -> None:
     words = [Word(f"w{number}", 0) for number in range(9)]
-    assert Places.of(words[:8], over_cards(1, 1, 0)).words[-1] == Place(0, 56)
+    assert WordAddresses.of(words[:8], over_cards(1, 1, 0)).words[-1] == PoolAddress(0, 56)
     with pytest.raises(ArgumentError, match=r"a line has room for 8 words of 8 bytes, not for w0 w1 .* w8"):
-        Places.of(words, over_cards(1, 1, 0))
+        WordAddresses.of(words, over_cards(1, 1, 0))
 
 
 CARD = Callable[[np.ndarray], HostMemory]
@@ -118,7 +124,7 @@ MEMORIES: dict[str, CARD] = {
 def test_each_step_does_to_bytes_what_it_says(kind: str) -> None:
     """Doorbells, too, wherever in their line: y is the second word, and so no doorbell for hardware."""
     card = np.zeros(4096, np.uint8)
-    places = Places.of([Word("x", 0), Word("y", 0), Word("z", 1)], over_cards(2, 1, 128))
+    places = WordAddresses.of([Word("x", 0), Word("y", 0), Word("z", 1)], over_cards(2, 1, 128))
     words = WordMemory(MEMORIES[kind](card), places)
 
     def in_pool() -> list[int]:
@@ -222,9 +228,9 @@ def crashes(rank: int, ranks: int) -> Steps[int]:
 @pytest.mark.parametrize(
     ("tested", "ranks"),
     [(lazy, 2), (store_buffers, 2), (one_line, 2), (scope, 3), (dirty_neighbours, 4), (crashes, 2)],
-    ids=lambda value: value.name if isinstance(value, Protocol) else None,
+    ids=lambda value: value.name if isinstance(value, RankProtocol) else None,
 )
-def test_every_run_ends_as_an_execution_of_the_explorer(tested: Protocol, ranks: int) -> None:
+def test_every_run_ends_as_an_execution_of_the_explorer(tested: RankProtocol, ranks: int) -> None:
     machine = Machine(tested.program(ranks))
     explored = exhaustive(machine, Budget(), "native", past_hangs=True)
     names = [word.name for word in machine.program.words]
@@ -269,7 +275,7 @@ def test_random_protocols_end_so_too() -> None:
             assert (tuple(e.value for e in run_.endings), tuple(run_.memory.values())) in possible, number
 
 
-def random_operation(random: Random, rank: int) -> Operation:
+def random_operation(random: Random, rank: int) -> ProtocolOperation:
     word = random.choice("xyz")
     value = random.randint(1, 9) + 10 * rank
     return random.choice(
@@ -280,7 +286,7 @@ def random_operation(random: Random, rank: int) -> Operation:
 # -- ranks that share a host
 
 
-def never_flushed(ranks_per_host: int) -> Protocol:
+def never_flushed(ranks_per_host: int) -> RankProtocol:
     @protocol("x", "f", ranks_per_host=ranks_per_host)
     def stores(rank: int, ranks: int) -> Steps[int]:
         if rank == 0:

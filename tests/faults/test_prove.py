@@ -15,8 +15,8 @@ from collectives.algorithms.catalog import build, recipe, variants
 from collectives.builder import Builder
 from collectives.builder.recipes import algorithm, recipes_of, with_checksums
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan, encode
-from faults.lockstep.counterexample import Kind
-from faults.lockstep.counterexample import Program as Execution
+from faults.lockstep.counterexample import CallSequence as Execution
+from faults.lockstep.counterexample import CounterexampleKind
 from faults.lockstep.orders import hasty, in_random_nature
 from faults.lockstep.places import data_lines
 from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
@@ -73,7 +73,7 @@ def test_a_checksum_waits_for_the_slot_though_zero_copy_needs_none() -> None:
     called = [recipe("broadcast", variant) for variant in ("naive", "naive", "zero_copy")]
     call = [call_of("broadcast", one.name, 2, 64) for one in called]
     calls = [build(with_checksums(one), layout, of) for one, of in zip(called, call, strict=True)]
-    assert Execution.of(calls).run(hasty(0)).kind is Kind.NOTHING
+    assert Execution.of(calls).run(hasty(0)).kind is CounterexampleKind.NOTHING
     assert right(prove_calls(calls))
 
 
@@ -244,7 +244,7 @@ def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
     calls = [mutant] * 3
     if prove_calls(calls).verdict is Verdict.OK:
         order = in_random_nature(data.draw(st.integers(0, 1000)), range(2), data_lines(calls), 0.4)
-        assert Execution.of(calls).run(order).kind is Kind.NOTHING
+        assert Execution.of(calls).run(order).kind is CounterexampleKind.NOTHING
 
 
 # --- rounds that repeat -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from cxlemu.plan import Frame, Instruction, Kernel, Layout, Op, Plan, RankPart, 
 from cxlemu.plan.kernels import KERNELS, KernelKind
 from cxlemu.plan.rules import findings
 from faults.explore.plans import explore_plan
-from faults.mutate.cases import WIDE, Case, plan_of
+from faults.mutate.cases import WIDE, MutationCase, plan_of
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.sweep import is_needless
 from faults.mutate.trial import Fate, Trial
@@ -63,10 +63,10 @@ def test_every_element_is_the_dot_of_its_row_and_column_on_symbols(kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_execution_of_a_product_is_right(kind: str) -> None:
     """Local memory that streams hand on to each other is explored as well; two rounds use a slot again."""
-    for case in (Case(kind, style, 2, rounds) for style, rounds in product(STYLES, (1, 2))):
+    for case in (MutationCase(kind, style, 2, rounds) for style, rounds in product(STYLES, (1, 2))):
         explored = explore_plan(plan_of(case))
         assert (explored.verdict, explored.reason) == (Verdict.OK, ""), case
-    plan = plan_of(Case(kind, "fused", 2))
+    plan = plan_of(MutationCase(kind, "fused", 2))
     for mutant in mutants(plan):
         wrong = apply(plan, mutant)
         if mutant.rank == 0 and mutant.kind == "delete" and next(findings(wrong), None) is None:
@@ -211,9 +211,9 @@ def test_prove_says_what_products_do_not_have(arguments: list[str], says: str) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mutant_is_killed_or_proved_right_and_nothing_is_needless(kind: str, form: str) -> None:
     if form.isdigit():
-        trial = Trial(Case(kind, "fused", 2, int(form)))
+        trial = Trial(MutationCase(kind, "fused", 2, int(form)))
     else:
-        trial = Trial(Case(kind, "fused", 2, form=TRANSPORTS[kind][1] if form == "transport" else form))
+        trial = Trial(MutationCase(kind, "fused", 2, form=TRANSPORTS[kind][1] if form == "transport" else form))
     judged = [trial.judge(mutant) for mutant in trial.mutants() if mutant.rank == 0 and mutant.kind != "duplicate"]
     assert not [judgement for judgement in judged if judgement.fate.survived or is_needless(trial.plan, judgement)]
     killed = [judgement for judgement in judged if judgement.fate in (Fate.CONFIRMED, Fate.REFUSED)]
@@ -221,7 +221,7 @@ def test_every_mutant_is_killed_or_proved_right_and_nothing_is_needless(kind: st
 
 
 def test_a_mutant_of_a_product_has_a_token_that_replays(tmp_path: Path) -> None:
-    trial = Trial(Case("gemm_reduce_scatter", "fused", 2))
+    trial = Trial(MutationCase("gemm_reduce_scatter", "fused", 2))
     part = trial.plan.part(0)
     [(stream, at)] = [
         (s, at)

@@ -19,7 +19,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Call, Layout, Op
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_nature, replay, round_robin
-from faults.lockstep.schedule import Move, Nature, Step, from_json, steps, to_json
+from faults.lockstep.schedule import LockstepMove, Nature, StreamStep, from_json, steps, to_json
 from tests.helpers.expected import expected, input_bytes
 from tests.helpers.tiers import examples
 
@@ -29,11 +29,11 @@ LINES = [(card, line) for card in range(2) for line in range(LAYOUT.extent_bytes
 DATA_LINE = LAYOUT.slot_offset(1) // LINE_BYTES  # of the first call, whose epoch is 1, the first
 
 numbers = st.integers(0, 2**31 - 1)
-moves = st.builds(Step, numbers, numbers) | st.builds(Nature, st.sampled_from(Action), numbers, numbers, numbers)
+moves = st.builds(StreamStep, numbers, numbers) | st.builds(Nature, st.sampled_from(Action), numbers, numbers, numbers)
 
 
 @given(st.lists(moves, max_size=20))
-def test_a_schedule_goes_through_json(schedule: list[Move]) -> None:
+def test_a_schedule_goes_through_json(schedule: list[LockstepMove]) -> None:
     assert from_json(json.loads(json.dumps(to_json(schedule)))) == schedule
 
 
@@ -86,11 +86,11 @@ def test_what_an_order_and_nature_did_replays_move_by_move(seed: int) -> None:
 
 
 def test_steps_that_cannot_be_made_are_passed_over() -> None:
-    world = Lockstep(LAYOUT, order=replay([Step(0, 1)] * 50 + [Step(7, 0), Step(1, 0)]))
+    world = Lockstep(LAYOUT, order=replay([StreamStep(0, 1)] * 50 + [StreamStep(7, 0), StreamStep(1, 0)]))
     world.call(PLAN, inputs_of(0))
     retrieve = PLAN.part(0).streams[1].instructions
     until_blocked = next(i for i, instruction in enumerate(retrieve) if instruction.op == Op.WAIT)
-    assert world.moves[: until_blocked + 1] == [Step(0, 1)] * until_blocked + [Step(1, 0)]
+    assert world.moves[: until_blocked + 1] == [StreamStep(0, 1)] * until_blocked + [StreamStep(1, 0)]
 
 
 def test_an_evicted_line_is_in_the_pool_before_anything_was_flushed() -> None:
@@ -99,9 +99,11 @@ def test_an_evicted_line_is_in_the_pool_before_anything_was_flushed() -> None:
     nature: list[Nature]
     for nature in ([], [Nature(Action.EVICT, 0, 0, DATA_LINE)]):
         world = Lockstep(LAYOUT)
-        moves: Iterator[Move] = iter([*[Step(0, 0)] * written, *nature])
+        moves: Iterator[LockstepMove] = iter([*[StreamStep(0, 0)] * written, *nature])
 
-        def order(steps: Sequence[Step], moves: Iterator[Move] = moves, world: Lockstep = world) -> Move:
+        def order(
+            steps: Sequence[StreamStep], moves: Iterator[LockstepMove] = moves, world: Lockstep = world
+        ) -> LockstepMove:
             if (move := next(moves, None)) is not None:
                 return move
             at = world.base + DATA_LINE * LINE_BYTES

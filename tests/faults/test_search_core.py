@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
 from faults.explore import core, search
-from faults.explore.result import Budget, Exploration, Kind
+from faults.explore.result import Budget, Exploration, FindingKind
 from faults.litmus.language import read
 from faults.machine.program import Do, Program, Step, Straight, Word
 from faults.machine.steps import Machine, replay
@@ -33,8 +33,8 @@ BY_UNREDUCED_C = Budget(states=50_000, seconds=60)
 
 def said(found: Exploration) -> object:
     """What all searches must agree on. A wrong load ends a search before it has seen all outcomes."""
-    if found.finding and found.finding.kind == Kind.UNEXPECTED:
-        return Kind.UNEXPECTED
+    if found.finding and found.finding.kind == FindingKind.UNEXPECTED:
+        return FindingKind.UNEXPECTED
     return found.verdict, found.finding is None, set(found.outcomes)
 
 
@@ -51,7 +51,7 @@ def assert_replays(machine: Machine, found: Exploration) -> None:
 def endless(machine: Machine) -> bool:
     """The definition, too, finds an execution that goes on for ever."""
     found = search.explore(machine, BY_DEFINITION, past_hangs=True)
-    return found.finding is not None and found.finding.kind == Kind.LIVELOCK
+    return found.finding is not None and found.finding.kind == FindingKind.LIVELOCK
 
 
 def compare(program: Program) -> None:
@@ -63,7 +63,7 @@ def compare(program: Program) -> None:
     elif literal.states <= BY_DEFINITION.states:
         definition = search.explore(machine, past_hangs=True)
         assert said(literal) == said(definition)
-        if said(definition) != Kind.UNEXPECTED:
+        if said(definition) != FindingKind.UNEXPECTED:
             assert (literal.states, literal.transitions) == (definition.states, definition.transitions)
     for reductions in REDUCTIONS:
         if is_large and not reductions["lazy"]:
@@ -201,7 +201,7 @@ def test_a_loop_that_reads_its_own_cache_for_ever_is_a_livelock(invalidates: boo
     definition = search.explore(machine)
     found = core.explore(machine, **reductions)
     assert (found.finding is None) == invalidates == (definition.finding is None)
-    assert found.finding is None or found.finding.kind == Kind.LIVELOCK
+    assert found.finding is None or found.finding.kind == FindingKind.LIVELOCK
     assert set(found.outcomes) == set(definition.outcomes)
     assert reductions["lazy"] or (found.states, found.transitions) == (definition.states, definition.transitions)
 
@@ -209,7 +209,7 @@ def test_a_loop_that_reads_its_own_cache_for_ever_is_a_livelock(invalidates: boo
 def test_a_failed_assertion_is_found() -> None:
     thread = Straight(0, 0, "fails", (Step(Do.STORE, 0, 1), Step(Do.FAIL)))
     found = core.explore(Machine(Program((thread,), (Word("x", 0),), ("x",))))
-    assert found.finding and found.finding.kind == Kind.ASSERTION and len(found.schedule) == 1
+    assert found.finding and found.finding.kind == FindingKind.ASSERTION and len(found.schedule) == 1
 
 
 class Raising(Spinning):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from cxlemu import userfile
 from faults.explore import core, search
 from faults.explore.check import exhaustive, judge_ends
-from faults.explore.programs import Protocol
-from faults.explore.result import Budget, Exploration, Kind
+from faults.explore.programs import RankProtocol
+from faults.explore.result import Budget, Exploration, FindingKind
 from faults.machine.program import Do, Program, Step, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
@@ -69,12 +69,16 @@ def compare(program: Program) -> Exploration | None:
         return None
     reduced = core.explore(machine, REDUCED, past_hangs=True)
     kinds = [found.finding and found.finding.kind for found in (literal, unreduced, reduced)]
-    assert (Kind.ASSERTION in kinds) == (set(kinds) == {Kind.ASSERTION})
+    assert (FindingKind.ASSERTION in kinds) == (set(kinds) == {FindingKind.ASSERTION})
     assert_replays(machine, reduced)
-    if Kind.ASSERTION in kinds:  # it ends a search before all outcomes are there
+    if FindingKind.ASSERTION in kinds:  # it ends a search before all outcomes are there
         return reduced
     assert set(reduced.outcomes) == set(literal.outcomes)
-    assert kinds[2] == kinds[0] or kinds == [None, Kind.LIVELOCK, Kind.LIVELOCK]  # which a literal search looks into
+    assert kinds[2] == kinds[0] or kinds == [
+        None,
+        FindingKind.LIVELOCK,
+        FindingKind.LIVELOCK,
+    ]  # which a literal search looks into
     return reduced
 
 
@@ -158,9 +162,9 @@ def test_random_automata_are_judged_as_unreduced(program: Program) -> None:
 # -- protocols
 
 
-def load(name: str, which: str) -> Protocol:
+def load(name: str, which: str) -> RankProtocol:
     found = userfile.load(f"{EXAMPLES / name}.py:{which}", "")[0]
-    assert isinstance(found, Protocol)
+    assert isinstance(found, RankProtocol)
     return found
 
 

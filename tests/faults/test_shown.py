@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from cxlemu.plan import Op
-from faults.lockstep.counterexample import Kind
+from faults.lockstep.counterexample import CounterexampleKind
 from faults.lockstep.orders import hasty
-from faults.mutate.cases import Case
+from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import Mutant, apply
 from faults.mutate.trial import Trial
 from faults.replay.calls import token_of
@@ -23,17 +23,17 @@ def cxlemu(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def shown_token(mutant: str = "1.0.7:delete", case: Case = Case("all_gather", "naive", 2)) -> Token:  # noqa: B008
+def shown_token(mutant: str = "1.0.7:delete", case: MutationCase = MutationCase("all_gather", "naive", 2)) -> Token:  # noqa: B008
     trial = Trial(case)
     program = trial.program(1)
     shown = program.with_plan(trial.plan, apply(trial.plan, Mutant.parse(mutant))).run(hasty(1))
-    assert shown.kind is Kind.WRONG
+    assert shown.kind is CounterexampleKind.WRONG
     return token_of(program.plans, shown, mutated=trial.plan, mutant=mutant)
 
 
 @pytest.mark.parametrize("variant", ["naive", "zero_copy"])
 def test_an_execution_is_reproduced_from_its_token(variant: str) -> None:
-    trial = Trial(Case("all_gather", variant, 2))
+    trial = Trial(MutationCase("all_gather", variant, 2))
     stream, at = next(
         (stream, at)
         for stream, one in enumerate(trial.plan.part(1).streams)

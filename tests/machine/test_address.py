@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
-from cxlemu.plan.address import AddressMap, Run, rank_cards
+from cxlemu.plan.address import AddressMap, StridedRun, rank_cards
 from tests.helpers.tiers import examples
 
 POOL_GRANULES = [2**power for power in range(8, 25)]  # 256 B .. 16 MiB
@@ -129,7 +129,7 @@ def test_a_gigabyte_in_256_byte_granules_is_a_handful_of_runs() -> None:
 
 def test_one_card_is_one_run() -> None:
     amap = AddressMap(first_card=2, cards=1, granularity_bytes=256, base=64)
-    assert amap.runs(100, 5000) == [Run(2, 164, 0, 5000, 1, 5000)]
+    assert amap.runs(100, 5000) == [StridedRun(2, 164, 0, 5000, 1, 5000)]
 
 
 def test_an_empty_range_has_no_bytes() -> None:
@@ -139,14 +139,14 @@ def test_an_empty_range_has_no_bytes() -> None:
 
 def test_local_is_a_view_of_the_buffer() -> None:
     buffer = np.zeros(10, np.uint8)
-    Run(card=0, card_offset=0, local_offset=1, block_bytes=2, blocks=3, stride_bytes=3).local(buffer)[:] = 7
+    StridedRun(card=0, card_offset=0, local_offset=1, block_bytes=2, blocks=3, stride_bytes=3).local(buffer)[:] = 7
     assert buffer.tolist() == [0, 7, 7, 0, 7, 7, 0, 7, 7, 0]
 
 
 @pytest.mark.parametrize("buffer", [np.zeros(8, np.uint8), np.zeros(9, np.int8), np.zeros((3, 3), np.uint8)])
 def test_local_refuses_a_buffer_that_does_not_hold_the_run(buffer: np.ndarray) -> None:
     with pytest.raises(ArgumentError, match="local buffer of 9 or more uint8"):
-        Run(card=0, card_offset=0, local_offset=1, block_bytes=2, blocks=3, stride_bytes=3).local(buffer)
+        StridedRun(card=0, card_offset=0, local_offset=1, block_bytes=2, blocks=3, stride_bytes=3).local(buffer)
 
 
 @pytest.mark.parametrize(

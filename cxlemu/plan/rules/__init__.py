@@ -14,17 +14,17 @@ from typing import NamedTuple
 from cxlemu.errors import PlanError
 from cxlemu.plan.plan import Plan
 from cxlemu.plan.rules import fields, lines, references, tables
-from cxlemu.plan.rules.program import Defect, Program
+from cxlemu.plan.rules.program import Defect, PlanTable
 
 
 class Rule(NamedTuple):
     stage: str
     name: str
     sentence: str
-    defects: Callable[[Program], Iterator[Defect]]
+    defects: Callable[[PlanTable], Iterator[Defect]]
 
 
-class Finding(NamedTuple):
+class RuleFinding(NamedTuple):
     """A broken rule. ``rank`` is -1 for tables that all ranks share, ``instruction`` is -1 for tables."""
 
     rule: Rule
@@ -74,12 +74,12 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[Finding]:
+def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFinding]:
     """Every broken rule of the first stage that has any. ``ranks``: look only at these, and build only these.
 
     Raises PlanError when the ranks' shared tables differ.
     """
-    program = Program(plan, range(plan.ranks) if ranks is None else ranks)
+    program = PlanTable(plan, range(plan.ranks) if ranks is None else ranks)
     for _, rules in groupby(RULES, key=lambda rule: rule.stage):
         broken = False
         for rule in rules:
@@ -96,7 +96,7 @@ def check(plan: Plan, ranks: Iterable[int] | None = None) -> None:
         raise PlanError(str(finding))
 
 
-def _finding(program: Program, rule: Rule, defect: Defect) -> Finding:
+def _finding(program: PlanTable, rule: Rule, defect: Defect) -> RuleFinding:
     if defect.row < 0:
-        return Finding(rule, defect.detail, defect.rank)
-    return Finding(rule, defect.detail, *program.place(defect.row), program.text(defect.row))
+        return RuleFinding(rule, defect.detail, defect.rank)
+    return RuleFinding(rule, defect.detail, *program.place(defect.row), program.text(defect.row))

@@ -17,7 +17,7 @@ from cxlemu.plan.instructions import (
     Op,
     RedOp,
 )
-from cxlemu.plan.rules.program import Defect, Mask, Program
+from cxlemu.plan.rules.program import Defect, Mask, PlanTable
 
 # Tables by opcode. For opcodes that do not exist all is allowed, so that only the rule "opcode" speaks up.
 _KNOWN = np.isin(np.arange(256), list(Op))
@@ -39,16 +39,16 @@ for _op, _signature in SIGNATURES.items():
 _ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES])
 
 
-def typed(p: Program) -> Mask:
+def typed(p: PlanTable) -> Mask:
     mask: Mask = _TYPED[p.op]
     return mask
 
 
-def opcode(p: Program) -> Iterator[Defect]:
+def opcode(p: PlanTable) -> Iterator[Defect]:
     yield from p.defects(~_KNOWN[p.op], lambda row: f"there is no opcode {p.op[row]}")
 
 
-def operands(p: Program) -> Iterator[Defect]:
+def operands(p: PlanTable) -> Iterator[Defect]:
     for at, name in enumerate(OPERAND_FIELDS):
         kind = p.records[name]["kind"]
         there = kind < len(Kind)
@@ -64,7 +64,7 @@ def _operand(name: str, kind: int) -> str:
     )
 
 
-def unused(p: Program) -> Iterator[Defect]:
+def unused(p: PlanTable) -> Iterator[Defect]:
     known, is_typed = _KNOWN[p.op], typed(p)
     divides = is_typed & (p.records["flags"] & Flag.DIVIDE != 0)
     free = {
@@ -84,7 +84,7 @@ def unused(p: Program) -> Iterator[Defect]:
         yield from p.defects(known & (absent | roundless), f"operand {name} has fields that are set, and not used")
 
 
-def reduction(p: Program) -> Iterator[Defect]:
+def reduction(p: PlanTable) -> Iterator[Defect]:
     dtype, redop, flags = (p.records[name] for name in ("dtype", "redop", "flags"))
     yield from p.defects(typed(p) & (dtype >= len(DTYPE_NAMES)), lambda row: f"there is no dtype {dtype[row]}")
     none = (redop == RedOp.NONE) | (redop >= len(RedOp))
@@ -96,7 +96,7 @@ def reduction(p: Program) -> Iterator[Defect]:
     yield from p.defects(divides & (p.arg < 1), lambda row: f"it divides by {p.arg[row]}")
 
 
-def size(p: Program) -> Iterator[Defect]:
+def size(p: PlanTable) -> Iterator[Defect]:
     nbytes, dtype = p.records["nbytes"], p.records["dtype"]
     sized = _SIZED[p.op]
     yield from p.defects(sized & (nbytes < 0), lambda row: f"{nbytes[row]} bytes")
@@ -105,7 +105,7 @@ def size(p: Program) -> Iterator[Defect]:
     yield from p.defects(broken, lambda row: f"{nbytes[row]} bytes are no whole number of elements")
 
 
-def payload(p: Program) -> Iterator[Defect]:
+def payload(p: PlanTable) -> Iterator[Defect]:
     nbytes = p.records["nbytes"]
     carries = (p.op == Op.SIGNAL_DATA) | (p.op == Op.WAIT_DATA)
     yield from p.defects(carries & (nbytes > PAYLOAD_BYTES), lambda row: f"{nbytes[row]} bytes")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan.address import Extent
 from cxlemu.plan.instructions import Kind, Op
-from cxlemu.plan.rules.program import Defect, Numbers, Program
+from cxlemu.plan.rules.program import Defect, Numbers, PlanTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Accesses:
         return -(-self.end // LINE_BYTES)
 
 
-def _accesses(p: Program, ops: tuple[Op, ...], field: str) -> Accesses:
+def _accesses(p: PlanTable, ops: tuple[Op, ...], field: str) -> Accesses:
     """Where the region operands ``field`` of these instructions lie."""
     maps = [region.map for region in p.frame.regions]
 
@@ -69,7 +69,7 @@ def _accesses(p: Program, ops: tuple[Op, ...], field: str) -> Accesses:
     return Accesses(row, seq, card, begin, begin + nbytes)
 
 
-def _stores(p: Program) -> Accesses:
+def _stores(p: PlanTable) -> Accesses:
     kinds = [
         _accesses(p, (Op.WRITE, Op.WRITE_NT), "dst"),
         _accesses(p, (Op.READ, Op.REDUCE), "dst2"),
@@ -100,7 +100,7 @@ def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Num
         reach = [furthest[0], *[known for known in furthest[1:] if known[1] != furthest[0][1]][:1]]
 
 
-def _lines(p: Program, stores: Accesses, entry: int) -> str:
+def _lines(p: PlanTable, stores: Accesses, entry: int) -> str:
     first, last = stores.first_line[entry], stores.end_line[entry] - 1
     of_heap, card = divmod(int(stores.card[entry]), p.layout.cards)
     return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of {'the heap on ' * of_heap}card {card}"
@@ -113,7 +113,7 @@ def _pairs(s: Accesses, group: Numbers, colour: Numbers) -> Iterator[tuple[int, 
         yield earlier, later
 
 
-def one_writer(p: Program) -> Iterator[Defect]:
+def one_writer(p: PlanTable) -> Iterator[Defect]:
     """Stricter than one writer between two synchronizations: a wait inside the round does not help."""
     s = _stores(p)
     for other, entry in _pairs(s, np.stack([s.seq, s.card], axis=1), p.rank_of[s.row]):
@@ -121,7 +121,7 @@ def one_writer(p: Program) -> Iterator[Defect]:
         yield Defect(f"it writes {_lines(p, s, entry)}, {rival} in round {s.seq[entry]}", int(s.row[entry]))
 
 
-def own_strip(p: Program) -> Iterator[Defect]:
+def own_strip(p: PlanTable) -> Iterator[Defect]:
     """What makes the heap's lines safe across calls, which rules do not see: each has one writer for good."""
     s = _stores(p)
     for entry in np.flatnonzero(s.card >= p.layout.cards).tolist():
@@ -132,7 +132,7 @@ def own_strip(p: Program) -> Iterator[Defect]:
             yield Defect(f"it writes {_lines(p, s, entry)}, which is not rank {rank}'s", int(s.row[entry]))
 
 
-def one_kind(p: Program) -> Iterator[Defect]:
+def one_kind(p: PlanTable) -> Iterator[Defect]:
     """Counts the FENCEs of the store's own stream; stores of different streams are left to the prover."""
     s = _stores(p)
     fences = np.cumsum(p.op == Op.FENCE)
@@ -143,7 +143,7 @@ def one_kind(p: Program) -> Iterator[Defect]:
         yield Defect(f"it writes {_lines(p, s, entry)}, and so does {rival}", int(s.row[entry]))
 
 
-def stale_line(p: Program) -> Iterator[Defect]:
+def stale_line(p: PlanTable) -> Iterator[Defect]:
     """Approximate where streams meet: an INVALIDATE in another stream of the rank counts wherever it stands.
 
     What counts is the latest earlier round of the slot in which another rank wrote the line, and an
@@ -169,7 +169,7 @@ def _broken_lines(s: Accesses, counts: NDArray[np.bool_]) -> dict[int, list[int]
     return broken
 
 
-def _after_others(p: Program, s: Accesses, edges: dict[int, list[int]]) -> Iterator[tuple[int, int, int, int]]:
+def _after_others(p: PlanTable, s: Accesses, edges: dict[int, list[int]]) -> Iterator[tuple[int, int, int, int]]:
     """(entry, line, round, rank): that rank wrote in that earlier round the line that the entry breaks."""
     by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
     slot = (s.seq % p.layout.slots).tolist()
@@ -198,12 +198,12 @@ def _after_others(p: Program, s: Accesses, edges: dict[int, list[int]]) -> Itera
 class _Drops:
     """The plan's INVALIDATEs, to be asked whether one of them dropped a line."""
 
-    def __init__(self, p: Program) -> None:
+    def __init__(self, p: PlanTable) -> None:
         self.at = _accesses(p, (Op.INVALIDATE,), "a")
         self.rank, self.stream = p.rank_of[self.at.row], p.stream_of[self.at.row]
         self.slot = self.at.seq % p.layout.slots
 
-    def between(self, p: Program, row: int, seq: int, card: int, line: int, since: int) -> bool:
+    def between(self, p: PlanTable, row: int, seq: int, card: int, line: int, since: int) -> bool:
         """Did the row's rank drop the line, from round ``since`` on and before the row (round ``seq``)?"""
         at = self.at
         covers = (

@@ -24,7 +24,7 @@ class Defect(NamedTuple):
     rank: int = -1
 
 
-class Program:
+class PlanTable:
     """The instructions of some ranks: row after row, stream after stream, rank after rank.
 
     For each row: ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``, ``index_of`` is its

@@ -8,7 +8,7 @@ import numpy as np
 
 from cxlemu.plan.instructions import OPERAND_FIELDS, SIGNATURES, Kind, Op
 from cxlemu.plan.kernels import KERNELS
-from cxlemu.plan.rules.program import Defect, Mask, Numbers, Program
+from cxlemu.plan.rules.program import Defect, Mask, Numbers, PlanTable
 
 SIGNALS = (Op.SIGNAL, Op.SIGNAL_DATA)
 
@@ -16,28 +16,28 @@ RANGES_MAX = 1 << 20
 RANGES_PER_INSTRUCTION = 64
 
 
-def _names(p: Program, what: str) -> Mask:
+def _names(p: PlanTable, what: str) -> Mask:
     """The instructions whose arg is a doorbell, a group, an event or a kernel."""
     return np.isin(p.op, [op for op, signature in SIGNATURES.items() if signature.arg == what])
 
 
-def _is_doorbell(p: Program) -> Mask:
+def _is_doorbell(p: PlanTable) -> Mask:
     return _names(p, "doorbell") & (p.arg >= 0) & (p.arg < p.layout.doorbell_count)
 
 
 # --- operands ------------------------------------------------------------------------------------------
 
 
-def buffer(p: Program) -> Iterator[Defect]:
+def buffer(p: PlanTable) -> Iterator[Defect]:
     tables = [[buffer.nbytes for buffer in part.buffers] for part in p.parts.values()]
     yield from _outside(p, Kind.BUFFER, tables, p.part_of)
 
 
-def region(p: Program) -> Iterator[Defect]:
+def region(p: PlanTable) -> Iterator[Defect]:
     yield from _outside(p, Kind.REGION, [[region.nbytes for region in p.frame.regions]], np.zeros_like(p.part_of))
 
 
-def _outside(p: Program, kind: Kind, tables: Sequence[Sequence[int]], table_of: Numbers) -> Iterator[Defect]:
+def _outside(p: PlanTable, kind: Kind, tables: Sequence[Sequence[int]], table_of: Numbers) -> Iterator[Defect]:
     """Operands outside what they name. ``tables``: sizes by id; ``table_of``: which one counts for a row."""
     counts = np.array([len(sizes) for sizes in tables], np.int64)
     first = np.cumsum(counts) - counts
@@ -63,7 +63,7 @@ def _outside(p: Program, kind: Kind, tables: Sequence[Sequence[int]], table_of: 
         )
 
 
-def _kernel_bytes(p: Program) -> dict[str, Numbers]:
+def _kernel_bytes(p: PlanTable) -> dict[str, Numbers]:
     """Operand -> how many bytes of it each kernel touches; 0, the last one, for a kernel that does not exist."""
     sizes = [KERNELS[kernel.name].sizes(kernel.parameters) for kernel in p.frame.kernels]
     columns = {name: [0] * len(sizes) + [0] for name in OPERAND_FIELDS}
@@ -73,7 +73,7 @@ def _kernel_bytes(p: Program) -> dict[str, Numbers]:
     return {name: np.array(column, np.int64) for name, column in columns.items()}
 
 
-def compute_size(p: Program) -> Iterator[Defect]:
+def compute_size(p: PlanTable) -> Iterator[Defect]:
     """The size a COMPUTE states is that of its kernel's output."""
     compute = (p.op == Op.COMPUTE) & (p.arg >= 0) & (p.arg < len(p.frame.kernels))
     output = _kernel_bytes(p)["dst"][np.where(compute, p.arg, -1)]
@@ -81,7 +81,7 @@ def compute_size(p: Program) -> Iterator[Defect]:
     yield from p.defects(wrong, lambda row: f"its kernel writes {output[row]} bytes")
 
 
-def in_round(p: Program) -> Iterator[Defect]:
+def in_round(p: PlanTable) -> Iterator[Defect]:
     rounds = p.frame.rounds
     exists_in_heap = np.array([*(region.heap for region in p.frame.regions), False])
     for name in OPERAND_FIELDS:
@@ -128,12 +128,12 @@ def ranges(p: Program) -> Iterator[Defect]:
 # --- doorbells -----------------------------------------------------------------------------------------
 
 
-def doorbell(p: Program) -> Iterator[Defect]:
+def doorbell(p: PlanTable) -> Iterator[Defect]:
     wrong = _names(p, "doorbell") & ~_is_doorbell(p)
     yield from p.defects(wrong, lambda row: f"there is no doorbell {p.arg[row]}, but {p.layout.doorbell_count}")
 
 
-def owner(p: Program) -> Iterator[Defect]:
+def owner(p: PlanTable) -> Iterator[Defect]:
     layout = p.layout
     done = p.arg >= layout.published_count
     owners = np.where(done, p.arg - layout.published_count, p.arg // layout.doorbells_per_rank)
@@ -141,7 +141,7 @@ def owner(p: Program) -> Iterator[Defect]:
     yield from p.defects(wrong, lambda row: f"the doorbell is rank {owners[row]}'s")
 
 
-def _rings(p: Program) -> Iterator[tuple[int, int]]:
+def _rings(p: PlanTable) -> Iterator[tuple[int, int]]:
     """Signals of one doorbell that follow each other, as rows: by stream, and in its order."""
     rows = np.flatnonzero(np.isin(p.op, SIGNALS))
     rows = rows[np.lexsort((rows, p.arg[rows]))]
@@ -150,13 +150,13 @@ def _rings(p: Program) -> Iterator[tuple[int, int]]:
             yield before, row
 
 
-def one_stream(p: Program) -> Iterator[Defect]:
+def one_stream(p: PlanTable) -> Iterator[Defect]:
     for before, row in _rings(p):
         if p.stream_of[before] != p.stream_of[row]:
             yield Defect(f"rung from {p.where(before)} as well", row)
 
 
-def epochs_rise(p: Program) -> Iterator[Defect]:
+def epochs_rise(p: PlanTable) -> Iterator[Defect]:
     value = p.records["value"]
     for before, row in _rings(p):
         if p.stream_of[before] == p.stream_of[row] and value[row] <= value[before]:
@@ -166,24 +166,24 @@ def epochs_rise(p: Program) -> Iterator[Defect]:
 # --- groups, events, kernels ---------------------------------------------------------------------------
 
 
-def _numbered(p: Program, what: str, counts: Numbers | int) -> Iterator[Defect]:
+def _numbered(p: PlanTable, what: str, counts: Numbers | int) -> Iterator[Defect]:
     wrong = _names(p, what) & ((p.arg < 0) | (p.arg >= counts))
     yield from p.defects(wrong, lambda row: f"there is no {what} {p.arg[row]}")
 
 
-def group(p: Program) -> Iterator[Defect]:
+def group(p: PlanTable) -> Iterator[Defect]:
     yield from _numbered(p, "group", len(p.frame.groups))
 
 
-def event(p: Program) -> Iterator[Defect]:
+def event(p: PlanTable) -> Iterator[Defect]:
     yield from _numbered(p, "event", np.array([part.events for part in p.parts.values()], np.int64)[p.part_of])
 
 
-def kernel(p: Program) -> Iterator[Defect]:
+def kernel(p: PlanTable) -> Iterator[Defect]:
     yield from _numbered(p, "kernel", len(p.frame.kernels))
 
 
-def recorded(p: Program) -> Iterator[Defect]:
+def recorded(p: PlanTable) -> Iterator[Defect]:
     records: dict[tuple[int, int], list[int]] = {}
     for row in np.flatnonzero(p.op == Op.RECORD).tolist():
         records.setdefault((int(p.rank_of[row]), int(p.arg[row])), []).append(row)

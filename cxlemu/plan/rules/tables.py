@@ -9,13 +9,13 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import Layout
 from cxlemu.plan.plan import Region
-from cxlemu.plan.rules.program import Defect, Program
+from cxlemu.plan.rules.program import Defect, PlanTable
 
 INT32_MAX = 2**31 - 1  # ids and rounds are 32 bits in a record
 EVENTS_MAX = 1 << 16  # beyond the instructions there are: engines make room for every event
 
 
-def layout(p: Program) -> Iterator[Defect]:
+def layout(p: PlanTable) -> Iterator[Defect]:
     lay, frame = p.layout, p.frame
     if lay.ranks != p.plan.ranks:
         yield Defect(f"the layout is for {lay.ranks} ranks, the call for {p.plan.ranks}")
@@ -37,7 +37,7 @@ def layout(p: Program) -> Iterator[Defect]:
         yield Defect(f"the call takes {frame.rounds} rounds, which is not 0..{INT32_MAX}")
 
 
-def regions(p: Program) -> Iterator[Defect]:
+def regions(p: PlanTable) -> Iterator[Defect]:
     for index, region in enumerate(p.frame.regions):
         if wrong := _region(region, p.layout):
             yield Defect(f"region {index} {wrong}")
@@ -58,7 +58,7 @@ def _region(region: Region, layout: Layout) -> str:
     return ""
 
 
-def groups(p: Program) -> Iterator[Defect]:
+def groups(p: PlanTable) -> Iterator[Defect]:
     for index, group in enumerate(p.frame.groups):
         if group.count < 1 or group.stride < 1:
             yield Defect(f"group {index} is empty: count {group.count}, stride {group.stride}")
@@ -67,7 +67,7 @@ def groups(p: Program) -> Iterator[Defect]:
             yield Defect(f"group {index} is of doorbells {group.first}..{last}, there are {there}")
 
 
-def kernels(p: Program) -> Iterator[Defect]:
+def kernels(p: PlanTable) -> Iterator[Defect]:
     for index, kernel in enumerate(p.frame.kernels):
         if kernel.name not in KERNELS:
             yield Defect(f"kernel {index} is {kernel.name!r}: there are {', '.join(KERNELS)}")
@@ -78,7 +78,7 @@ def kernels(p: Program) -> Iterator[Defect]:
             yield Defect(f"kernel {index}: {error}")
 
 
-def buffers(p: Program) -> Iterator[Defect]:
+def buffers(p: PlanTable) -> Iterator[Defect]:
     for rank, part in p.parts.items():
         outer = {buffer.name: buffer for buffer in part.buffers if not buffer.inside}
         if len({buffer.name for buffer in part.buffers}) < len(part.buffers):
@@ -98,7 +98,7 @@ def buffers(p: Program) -> Iterator[Defect]:
                 )
 
 
-def streams(p: Program) -> Iterator[Defect]:
+def streams(p: PlanTable) -> Iterator[Defect]:
     for rank, part in p.parts.items():
         if part.rank != rank:
             yield Defect(f"its part says rank {part.rank}", rank=rank)
