@@ -101,7 +101,7 @@ def in_round(p: PlanTable) -> Iterator[Defect]:
     yield from p.defects(wrong, lambda row: f"epoch e{value[row]:+} of a call of {rounds} rounds")
 
 
-def ranges(p: Program) -> Iterator[Defect]:
+def ranges(p: PlanTable) -> Iterator[Defect]:
     """What comes after this looks at every range by itself, so that their number bounds the work for a small file."""
     regions = p.frame.regions
     if not regions:
