@@ -6,7 +6,7 @@ belongs to rank k. In-place calls follow NCCL: the smaller buffer is the rank's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,9 +16,16 @@ from cxlemu.plan import Buffer, Call
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Blocks a rank brings and gets: "one", "ranks" (one each) or "none". ``rooted_*``: only the root has that buffer.
+    """What a collective takes and gives: everything that is particular to it follows from this row.
 
-    All that is particular to a collective follows from these, here and nowhere else.
+    Attributes:
+        name: The collective's name, which is also its verb's.
+        input_blocks: Blocks that a rank brings: "one", "ranks" (one for each rank) or "none".
+        output_blocks: Blocks that a rank gets, likewise.
+        reduces: The result is a fold of all ranks' blocks, so the call has an operation such as "sum".
+        rooted_input: Only the root brings a buffer.
+        rooted_output: Only the root gets a buffer.
+        pieces: What a rank's output must be, as `postcondition` gives it, where it does not follow from the rest.
     """
 
     name: str
@@ -27,6 +34,7 @@ class Collective:
     reduces: bool = False
     rooted_input: bool = False
     rooted_output: bool = False
+    pieces: Callable[[Call, int], Iterator[Piece]] | None = None
 
     @property
     def moves_data(self) -> bool:
@@ -127,6 +135,9 @@ def postcondition(call: Call, rank: int) -> Iterator[Piece]:
     """
     collective, m, everyone = COLLECTIVES[call.collective], call.nbytes, range(call.ranks)
     if buffers(call, rank)[1].nbytes == 0:
+        return
+    if collective.pieces is not None:
+        yield from collective.pieces(call, rank)
         return
     divisor = call.ranks if call.redop == "avg" else 1
     own_block = rank * m if collective.input_blocks == "ranks" else 0

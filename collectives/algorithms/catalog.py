@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,24 @@ _RECIPES = {
     (recipe.collective, recipe.name): recipe for function in (*SHIPPED, *PAGES) for recipe in recipes_of(function)
 }
 SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *NCCL)) | {"auto", "every"}
+
+
+def add(function: Callable[..., None]) -> None:
+    """Add an algorithm's variants to those that ``--variant`` and every communicator of this process know.
+
+    Args:
+        function: An algorithm, decorated with ``@algorithm``.
+
+    Raises:
+        ArgumentError: The function is not decorated, or one of its variants' names is taken.
+    """
+    found = recipes_of(function)
+    if not found:
+        raise ArgumentError(f"{function!r} is no algorithm: decorate it with @algorithm")
+    for its in found:
+        if (its.collective, its.name) in _RECIPES or its.name in ("auto", "every"):
+            raise ArgumentError(f"{its.collective} has a variant {its.name} already: choose another name")
+    _RECIPES.update({(its.collective, its.name): its for its in found})
 
 
 def variants(collective: str, *, clusters: bool = False) -> list[str]:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import COLLECTIVES
+from collectives.contracts import COLLECTIVES, buffers, postcondition
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, RANK_ORDER, Call
 
@@ -165,12 +165,27 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         assert theirs is not None
         return theirs[number : number + 1]
 
+    if collective.pieces is not None:
+        return _moved(call, rank, seed, serial)
     own = rank if collective.input_blocks == "ranks" else 0
     if collective.rooted_input:
         return block(call.root, own)
     if not collective.reduces:
         return np.concatenate([block(source, own) for source in range(call.ranks)])
     return _reduced(call, lambda source: block(source, own))
+
+
+def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
+    """What a contract of somebody else's promises a rank, where each piece is one contribution."""
+    found = np.empty(buffers(call, rank)[1].nbytes, np.uint8)
+    for piece in postcondition(call, rank):
+        if len(piece.contributions) != 1:
+            raise ArgumentError(f"{call.collective} folds by a contract of its own, which no oracle computes")
+        source, at = piece.contributions[0]
+        theirs = inputs(call, source, seed, serial)
+        assert theirs is not None
+        found[piece.at : piece.at + piece.nbytes] = theirs.reshape(-1).view(np.uint8)[at : at + piece.nbytes]
+    return found.view(DTYPES[call.dtype]).reshape(-1, call.nbytes // DTYPES[call.dtype].itemsize)
 
 
 def _reduced(call: Call, block: Callable[[int], Array]) -> Array:

@@ -127,7 +127,9 @@ class Verbs:
     def _install_fast_path(self, calls: _native.DispatchCache) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
         for name, its in COLLECTIVES.items():
-            method = getattr(self, name)
+            method = getattr(self, name, None)
+            if method is None:
+                continue  # a collective of somebody else's that has no verb
             parameters = inspect.signature(method).parameters
             places = tuple(_PLACES[parameter] for parameter in parameters)
             defaults: list[Any] = [name, None, None, "none", 0, ..., ...]

@@ -1,4 +1,4 @@
-"""Where an array goes: `python -m tests.helpers.call_path` prints the Python files of a first call and of a repeated one.
+"""`python -m tests.helpers.call_path` prints the Python files that a first call enters, and those of a repeated one.
 
 A file stands where the call first enters it. What comes after C has begun to run the plan is left out: how long a wait
 takes decides whether Python looks after the peers meanwhile.
