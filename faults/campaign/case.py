@@ -84,13 +84,13 @@ class CampaignCase(Model):
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """Of each rank."""
+        """The host of each rank."""
         topology = self.topology
         return topology.place(self.ranks) if topology else tuple(rank // self.cluster for rank in range(self.ranks))
 
     @property
     def ranks_per_cluster(self) -> int:
-        """1: there are no clusters."""
+        """How many ranks each host has; 1 where there are no clusters."""
         topology = self.topology
         if topology is not None:
             return ranks_per_cluster(topology, self.ranks)
@@ -107,7 +107,11 @@ class CampaignCase(Model):
         return _own(self.algorithm, digest(self.algorithm))
 
     def check(self) -> CampaignCase:
-        """Itself. Loads, and so executes, the algorithm. Raises ArgumentError or ConfigError for what cannot run."""
+        """Return the case if it can run. This loads the algorithm, and so executes its file.
+
+        Raises:
+            ArgumentError, ConfigError: the case cannot run.
+        """
         catalog.check(self.call)
         oracle.check_exact(self.call)
         if self.recipe().collective != self.collective:
@@ -131,7 +135,7 @@ class CampaignCase(Model):
         return self
 
     def scenario(self) -> Scenario:
-        """What faults happen to."""
+        """The same as a scenario of faults; for ranks that are not in lockstep."""
         return Scenario(
             collective=self.collective,
             variant=self.variant,
@@ -154,7 +158,11 @@ class CampaignCase(Model):
 
     @classmethod
     def parse(cls, body: object) -> CampaignCase:
-        """The case of a token; nothing that it names was looked at. Raises TokenError."""
+        """Read the case of a token. Nothing that it names is looked at.
+
+        Raises:
+            TokenError: it is of another version, or no case.
+        """
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -188,7 +196,11 @@ def _own(algorithm: str, contents: str) -> Recipe:
 
 
 def digest(algorithm: str) -> str:
-    """Of an algorithm's file. Raises ArgumentError when it cannot be read."""
+    """Hash an algorithm's file with SHA-256.
+
+    Raises:
+        ArgumentError: the file cannot be read.
+    """
     path = Path(algorithm if catalog.is_plan(algorithm) else algorithm.rpartition(":")[0])
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -32,8 +32,14 @@ FINE = frozenset({RIGHT, UNTOUCHED, *(verdict.value for verdict in ScenarioVerdi
 
 @dataclass(frozen=True)
 class Judgement:
-    """``kind`` is one of FINE, or what is wrong; ``rule`` what was broken, ``place`` where: equal findings have these
-    three in common. ``detail`` is a sentence for people."""
+    """What came of a case. Equal findings have kind, rule and place in common.
+
+    Attributes:
+        kind: one of FINE, or what is wrong.
+        rule: what was broken: a mutant, kinds of faults, or every schedule.
+        place: where, such as a collective and its variant.
+        detail: a sentence for people.
+    """
 
     kind: str
     rule: str = ""
@@ -57,7 +63,11 @@ class Judgement:
 
 
 def judge(case: CampaignCase) -> Judgement:
-    """Deterministic for ranks in lockstep and in turns. Raises InputErrors for a case that cannot run."""
+    """Run a case and say what came of it; deterministic for ranks in lockstep and in turns.
+
+    Raises:
+        InputError: the case cannot run.
+    """
     return _judged_in_lockstep(case) if case.launch == "lockstep" else _judged_with_faults(case)
 
 
@@ -73,7 +83,7 @@ def _judged_with_faults(case: CampaignCase) -> Judgement:
 
 
 def executed(case: CampaignCase) -> Execution:
-    """The execution of a case in lockstep, to be watched move by move."""
+    """Run a case in lockstep once more, as an execution that can be watched move by move."""
     shown, plans, meant = _run_in_lockstep(case)
     given, right = CallSequence.of(plans), CallSequence.of(meant)
     return Execution(

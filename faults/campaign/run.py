@@ -36,14 +36,23 @@ Key = tuple[str, str, str]
 
 @dataclass
 class CampaignFinding:
-    """One way to fail: what it was found in first, how often it was found, and the smallest case that shows it."""
+    """One way to fail.
+
+    Attributes:
+        judgement: how the smallest case fails.
+        first: the case that it was found in first.
+        smallest: the smallest case that shows it.
+        count: in how many cases it was found.
+        tried: how many smaller cases were run.
+        shrunk: whether nothing smaller was left to try.
+    """
 
     judgement: Judgement
     first: CampaignCase
     smallest: CampaignCase
     count: int = 1
     tried: int = 0
-    shrunk: bool = False  # whether nothing was left to try
+    shrunk: bool = False
 
     @property
     def command(self) -> str:
@@ -105,7 +114,18 @@ def judged(case: CampaignCase) -> TimedJudgement:
 
 @dataclass
 class CampaignRunner:
-    """``tell`` is called with the result so far whenever it has changed."""
+    """Runs a sweep.
+
+    Attributes:
+        sweep: the cases.
+        executor: makes an executor, also in place of one whose worker died.
+        workers: how many cases the executor runs at a time.
+        budget_s: after this many seconds no case begins any more.
+        journal: where to note what was judged, and what was judged before.
+        tell: called with the result so far whenever it has changed.
+        shrink_budget_s: how long each finding is made smaller.
+        judge: runs one case, in a worker.
+    """
 
     sweep: CaseSweep
     executor: Callable[[], Executor]

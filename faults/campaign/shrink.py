@@ -26,7 +26,14 @@ SCHEDULE_MOVES_MAX = 20_000  # longer ones are left to their seed
 
 
 class Shrunk(NamedTuple):
-    """The smallest case that was found; ``tried`` how many there were, ``done`` whether nothing was left to try."""
+    """The smallest case that was found.
+
+    Attributes:
+        case: the case.
+        judgement: how it fails.
+        tried: how many cases were run.
+        done: whether nothing was left to try.
+    """
 
     case: CampaignCase
     judgement: Judgement
@@ -35,7 +42,13 @@ class Shrunk(NamedTuple):
 
 
 def shrink(case: CampaignCase, found: Judgement, *, budget_s: float = BUDGET_S) -> Shrunk:
-    """``found`` is what the case was judged to be."""
+    """Make a failing case as small as it gets.
+
+    Args:
+        case: the case.
+        found: what it was judged to be; smaller ones count when they fail in the same way, at the same place.
+        budget_s: how long to try, in seconds.
+    """
     search = _Shrinking(found, time.monotonic() + budget_s)
     case = search.smaller(case)
     if case.launch == "lockstep" and not search.over:

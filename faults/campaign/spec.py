@@ -84,7 +84,11 @@ class Spec(Model):
 
     @classmethod
     def load(cls, name: str) -> Spec:
-        """A campaign's file; or a topology, a file or a name, for the default campaign on it. Raises ConfigError."""
+        """Read a campaign's file, or make the default campaign on a topology, which is a file or a name.
+
+        Raises:
+            ConfigError: one sentence says what is wrong, and where.
+        """
         path = Path(name)
         if path.is_file():
             document = Document.read(path, "campaign")
@@ -94,7 +98,11 @@ class Spec(Model):
         return cls(config=name)
 
     def sweep(self, seeds: int) -> CaseSweep:
-        """Raises ArgumentError or ConfigError for what cannot run, before anything does."""
+        """List the cases of this campaign, each with seeds from 0 to ``seeds`` - 1; nothing runs yet.
+
+        Raises:
+            ArgumentError, ConfigError: a case cannot run.
+        """
         scripts = [Script.load(Path(file)) for file in self.scripts]
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:

@@ -139,7 +139,7 @@ class FaultKind:
     Attributes:
         name: the ``kind`` of a script's fault, a lower-case word.
         what: what happens, for people.
-        duty: what is owed when it has come.
+        requirement: what is owed when it has come.
         effect: adds what happens to the rank's call.
         errors: what survivors may raise where it may be detected.
         where: the instruction of the rank's call that it happens at, from the one that the script names; None: it does
@@ -159,7 +159,7 @@ class FaultKind:
 
     name: str
     what: str
-    duty: Requirement
+    requirement: Requirement
     effect: Effect
     errors: tuple[type[RunError], ...] = ()
     where: Callable[[Injection, InstructionPlace], InstructionPlace | None] = here
@@ -180,7 +180,7 @@ class FaultKind:
     def may_lose_data(self, fault: Fault) -> bool:
         """Whether a fault of this kind makes wrong bytes that nothing but a checksum can tell from right ones."""
         lost = self.loses_data_with is not None and getattr(fault, self.loses_data_with) is not None
-        return lost or self.duty is Requirement.CHECKSUM
+        return lost or self.requirement is Requirement.CHECKSUM
 
 
 FAULTS: dict[str, FaultKind] = {}
@@ -200,7 +200,7 @@ def register(kind: FaultKind) -> FaultKind:
     for name in (*kind.needs, *kind.may):
         if name not in EXTRAS:
             raise ArgumentError(f"fault kind {kind.name}: a fault has no field {name!r}; it may have {listed(EXTRAS)}")
-    if not kind.errors and kind.duty is not Requirement.SURVIVE:
+    if not kind.errors and kind.requirement is not Requirement.SURVIVE:
         raise ArgumentError(f"fault kind {kind.name}: say by which errors survivors may detect it")
     FAULTS[kind.name] = kind
     return kind

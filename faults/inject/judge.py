@@ -15,7 +15,7 @@ from faults.inject.script import Script
 
 
 class RankEnd(Enum):
-    """Of one rank."""
+    """How one rank's run ended: with the right or a wrong result, with an error, dead or without end."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -25,7 +25,7 @@ class RankEnd(Enum):
 
 
 class ScenarioVerdict(Enum):
-    """Of a scenario, worst last."""
+    """What a whole scenario comes to, worst last."""
 
     SURVIVED = "survived"
     DETECTED = "detected"
@@ -41,10 +41,16 @@ class ScenarioVerdict(Enum):
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """One rank's end."""
+    """How one rank's run ended.
+
+    Attributes:
+        end: in a word.
+        wrong: how many elements of its results were wrong.
+        error: what it raised.
+    """
 
     end: RankEnd
-    wrong: int = 0  # elements
+    wrong: int = 0
     error: BaseException | None = None
 
     def __str__(self) -> str:
@@ -55,12 +61,19 @@ class RankOutcome:
 
 @dataclass(frozen=True)
 class ScenarioReport:
-    """``ranks``: of each world in turn (a restart makes a second one), what became of its ranks."""
+    """What came of a scenario.
+
+    Attributes:
+        verdict: the worst that any survivor shows.
+        ranks: how each rank ended, in each world in turn: a restart makes a second one.
+        happened: the faults that came, in the order in which ranks reported them.
+        why: where the verdict is not ok, which rank it is about and how that ended.
+    """
 
     verdict: ScenarioVerdict
     ranks: tuple[dict[int, RankOutcome], ...]
     happened: tuple[Happened, ...]
-    why: str = ""  # of a verdict that is not ok: whom it is about
+    why: str = ""
 
     @property
     def ok(self) -> bool:
@@ -68,7 +81,7 @@ class ScenarioReport:
 
 
 def became(outcome: Outcome[int]) -> dict[int, RankOutcome]:
-    """What each rank's result or failure means."""
+    """Tell how each rank ended from its failure, or from its result: how many elements were wrong."""
     ends = {
         rank: RankOutcome(RankEnd.WRONG if wrong else RankEnd.RIGHT, wrong) for rank, wrong in outcome.results.items()
     }
@@ -91,7 +104,16 @@ def judge(
     *,
     protected: bool = False,
 ) -> ScenarioReport:
-    """The worst of what the survivors show. ``hosts``: of each rank. ``protected``: a checksum covers the payload."""
+    """Judge how ranks ended by what the faults that came require; the worst survivor decides.
+
+    Args:
+        script: the faults that were to come.
+        hosts: the host of each rank.
+        ranks: how each rank ended, in each world in turn.
+        happened: the faults that came.
+        deadline_s: how long any one wait may take.
+        protected: whether a checksum covers the payload.
+    """
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if FAULTS[fault.kind].kills}
     crashed = {hosts[fault.rank] for fault, _ in come if FAULTS[fault.kind].kills == "host"}
@@ -114,7 +136,7 @@ def judge(
 def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[type[RunError], ...]:
     """The errors that survivors may raise for it. A rank may be held up for less than peers take it for dead after."""
     kind = FAULTS[fault.kind]
-    if kind.duty is Requirement.SURVIVE and happened.delay_s < deadline_s / 2:
+    if kind.requirement is Requirement.SURVIVE and happened.delay_s < deadline_s / 2:
         return ()
     return kind.errors
 

@@ -101,7 +101,7 @@ class Scenario(Model):
 
     @property
     def ring(self) -> Layout | None:
-        """Of a saved plan; None: one of REGION_BYTES."""
+        """The ring of a saved plan; None: one of REGION_BYTES."""
         plan = self._named.plan
         return None if plan is None else ring_of(plan)
 
@@ -112,7 +112,7 @@ class Scenario(Model):
 
     @property
     def ranks_per_cluster(self) -> int:
-        """1: there are no clusters."""
+        """How many ranks each host has; 1 where there are no clusters."""
         return ranks_per_cluster(self.topology, self.ranks)
 
     @property
@@ -152,7 +152,18 @@ class Scenario(Model):
 
 
 def run(scenario: Scenario) -> ScenarioReport:
-    """Run it and judge. Raises ConfigError and ArgumentError for what cannot be run, and nothing else."""
+    """Run a scenario and judge how its ranks end.
+
+    Args:
+        scenario: what runs, and the faults that happen to it.
+
+    Returns:
+        The verdict, how each rank ended, and the faults that came.
+
+    Raises:
+        ConfigError: the script's faults cannot happen there.
+        ArgumentError: the call cannot run there. Nothing else is raised: what ranks raise is in the report.
+    """
     check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
     if scenario.launch == "turns" and (

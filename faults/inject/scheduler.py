@@ -1,7 +1,7 @@
 """A world in which one rank runs at a time, in time of its own: real ranks on a real pool, and nobody ever sleeps.
 
-Ranks are threads that hand a baton round whenever they wait, in the order of their numbers. Time goes on only when one
-waits, a little each time, so that deadlines come as they do in life and take no time, and every run is the same.
+Ranks are threads; one that waits hands its turn to the next, in the order of their numbers. Time goes on only when a
+rank waits, a little each time, so that deadlines come as they do in life and take no time, and every run is the same.
 Nothing is in /dev/shm.
 """
 
@@ -30,7 +30,12 @@ PATIENCE = 100  # deadlines after which a world is taken to hang
 
 
 class CooperativeScheduler:
-    """The clock of such a world, and whose turn it is."""
+    """The clock of such a world, which also knows whose turn it is.
+
+    Args:
+        ranks: how many take turns.
+        limit_s: virtual time, in seconds, after which the world is taken to hang.
+    """
 
     def __init__(self, ranks: int, limit_s: float) -> None:
         self._turn = [threading.Lock() for _ in range(ranks)]
@@ -47,7 +52,11 @@ class CooperativeScheduler:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """At least one turn of the others. Raises CancelledError when the world has gone on for far too long."""
+        """Let all others have at least one turn.
+
+        Raises:
+            CancelledError: the world has gone on for longer than its limit.
+        """
         end = self._now_s + seconds
         while True:
             self._now_s += TURN_S
@@ -58,10 +67,12 @@ class CooperativeScheduler:
                 return
 
     def begin(self, rank: int) -> None:
+        """Wait for the first turn of ``rank``, whose thread this is from now on."""
         self._here.rank = rank
         self._turn[rank].acquire()
 
     def end(self) -> None:
+        """Hand the turn on for good."""
         following = self._following()
         self._running.remove(self._here.rank)
         if self._running:
@@ -70,7 +81,7 @@ class CooperativeScheduler:
             self._over.release()
 
     def run(self) -> None:
-        """Give the baton to the first rank; returns when all have ended."""
+        """Let the first rank begin; returns when all have ended."""
         self._turn[self._running[0]].release()
         self._over.acquire()
 
@@ -85,7 +96,7 @@ class CooperativeScheduler:
 
 
 def private_pool(world: World) -> Pool:
-    """Cards in this process only."""
+    """Make a pool whose cards are memory of this process only."""
     topology = world.topology
     count = topology.pool_card_count + memories_behind_pool(topology, world.ranks)
     geometry = Geometry(count, max(world.hosts) + 1, world.ranks, topology.card_bytes, topology.interleave_bytes)
@@ -94,14 +105,24 @@ def private_pool(world: World) -> Pool:
 
 
 def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> Outcome[T]:
-    """What became of every rank."""
+    """Run ``main`` on every rank, one rank at a time.
+
+    Args:
+        main: gets the rank's context.
+        world: the ranks, their hosts and the deadline of any one wait.
+        pool: of `private_pool`.
+        on_message: called with whatever a rank emits.
+
+    Returns:
+        What each rank returned or raised.
+    """
     damage = Damage.none()
     caches = {host: HostCache.private(pool.cards, host=host, damage=damage) for host in set(world.hosts)}
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)
-    baton = CooperativeScheduler(world.ranks, PATIENCE * world.deadline_s)
+    scheduler = CooperativeScheduler(world.ranks, PATIENCE * world.deadline_s)
 
     def live(rank: int) -> None:
-        baton.begin(rank)
+        scheduler.begin(rank)
         try:
             with entered(
                 world,
@@ -110,22 +131,22 @@ def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_
                 caches[world.hosts[rank]],
                 emit=on_message,
                 check=lambda: None,
-                pause=lambda attempt: baton.sleep(0),
-                clock=baton,
+                pause=lambda attempt: scheduler.sleep(0),
+                clock=scheduler,
             ) as context:
                 outcome.succeeded(rank, main(context))
         except BaseException as error:
             outcome.results.pop(rank, None)
             outcome.failed(rank, error)
         finally:
-            baton.end()
+            scheduler.end()
 
     threads = [
         threading.Thread(target=live, args=[rank], name=f"rank {rank}", daemon=True) for rank in range(world.ranks)
     ]
     for thread in threads:
         thread.start()
-    baton.run()
+    scheduler.run()
     for thread in threads:
         thread.join()
     return outcome

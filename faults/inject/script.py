@@ -50,12 +50,20 @@ class Script(Model):
 
     @classmethod
     def load(cls, path: Path) -> Script:
-        """From a file. Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``."""
+        """Read a script from a file.
+
+        Raises:
+            ConfigError: one sentence, ``FILE:LINE: KEY what is wrong and what would be right``.
+        """
         return validated(cls, Document.read(path, "fault script"))
 
     @classmethod
     def parse(cls, text: str, file: str = "script") -> Script:
-        """From text; ``file`` is its name in errors. Raises ConfigError as ``load`` does."""
+        """Read a script from text, which errors call ``file``.
+
+        Raises:
+            ConfigError: as `load` raises it.
+        """
         return validated(cls, Document(text.encode(), file, "fault script"))
 
     def dump(self) -> str:
@@ -67,13 +75,17 @@ class Script(Model):
         return self.model_dump(mode="json", exclude_none=True)
 
     def memory(self) -> MemorySpec:
-        """An emulated memory with this script's adversary."""
+        """Make the emulated memory with this script's adversary."""
         if self.adversary is None:
             return MemorySpec()
         return MemorySpec(seed=self.seed, rates=AdversaryRates(**self.adversary.model_dump()))
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Raises ConfigError for what cannot happen there."""
+        """Check that every fault can happen on this many ranks and this backend.
+
+        Raises:
+            ConfigError: one cannot.
+        """
         for number, fault in enumerate(self.faults):
             if fault.rank >= ranks:
                 raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")

@@ -24,8 +24,16 @@ KINDS = ("crash", "poison", "lose_card", "link_down")
 
 
 def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "every") -> list[Scenario]:
-    """The template for each collective (default: all) in each variant, or with its algorithm. Raises ArgumentError for
-    one there is not."""
+    """Make a scenario of each collective in each variant, or of the template's own algorithm.
+
+    Args:
+        collectives: names; none stands for all.
+        template: what all scenarios have in common.
+        variant: a name, or ``every``.
+
+    Raises:
+        ArgumentError: there is no such collective or variant.
+    """
     if template.algorithm is not None:
         own = load_algorithm(template.algorithm)
         return [template.model_copy(update={"collective": own.collective, "variant": own.name})]
@@ -44,7 +52,7 @@ def _variants(collective: str, variant: str, clusters: bool) -> list[str]:
 
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
-    """The scenario with one fault of each kind before each instruction of each rank, in its first call."""
+    """Put one fault of each kind before each instruction of each rank in the first call: a scenario for each."""
     topology, chosen = base.world().topology, base.chosen
     layout = base.ring
     if layout is None:
@@ -64,7 +72,7 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
 
 
 def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]:
-    """As many of them, or all, in their order."""
+    """Draw ``count`` of the scenarios, or take all where there are fewer, in their order."""
     if count >= len(scenarios):
         return list(scenarios)
     chosen = sorted(random.Random(seed).sample(range(len(scenarios)), count))
@@ -80,7 +88,7 @@ class ScenarioResult(NamedTuple):
 
 @dataclass
 class SweepRow:
-    """One collective in one variant under one kind of fault."""
+    """Counts of one collective in one variant under one kind of fault."""
 
     collective: str
     variant: str
@@ -95,7 +103,16 @@ class SweepRow:
 
 
 def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[ScenarioResult], None]) -> list[SweepRow]:
-    """Run them all, in ``jobs`` processes; ``tell`` hears of each result, in order. Their rows."""
+    """Run all scenarios.
+
+    Args:
+        scenarios: each has a script of one fault.
+        jobs: how many processes run them.
+        tell: called with each result, in the scenarios' order.
+
+    Returns:
+        A row for each collective, variant and kind of fault.
+    """
     rows: dict[tuple[str, str, str], SweepRow] = {}
     for result in _results(scenarios, jobs):
         key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)

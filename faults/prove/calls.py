@@ -52,11 +52,21 @@ def prove_calls(
     mapped: bool = False,
     obliges: bool = False,
 ) -> Proof:
-    """Whether these calls, one after another on one communicator, are right on hosts (default: each rank its own).
+    """Prove that these calls, one after another on one communicator, are right in every interleaving.
 
-    ``mapped``: arrays of the heap lie in the pool itself, and their users store to them between calls.
-    ``obliges``: hold every call to what allows any other one before and after it. ``without`` switches rules off.
-    Raises ArgumentError for an impossible question, PlanError for records that are no instructions.
+    Args:
+        plans: the calls, all on one layout.
+        hosts: the host of each rank; None: each rank has its own.
+        without: names of rules (`RULES`) that are switched off.
+        mapped: whether arrays of the heap lie in the pool itself, and their users store to them between calls.
+        obliges: whether every call is also held to what allows any other one before and after it.
+
+    Returns:
+        A proof: OK, a violation with its sentence, or UNKNOWN with what the prover cannot do.
+
+    Raises:
+        ArgumentError: the question is impossible.
+        PlanError: records are no instructions.
     """
     began, mask = time.monotonic(), mask_of(without)
     layout = _layout(plans)

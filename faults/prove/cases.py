@@ -22,9 +22,17 @@ def prove_case(
     roots: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Proof:
-    """Whether the call is right on a ring of this layout, of these roots (default: as `prove` chooses them).
+    """Prove that a call is right on a ring, whatever calls come before and after.
 
-    Raises ArgumentError where there is no such call.
+    Args:
+        recipe: the algorithm.
+        layout: the ring.
+        call: one call; its root does not matter.
+        roots: of which roots; None: as `prove` chooses them.
+        progress: called with how many sequences of calls are done, and of how many.
+
+    Raises:
+        ArgumentError: the algorithm has no such call.
     """
     if recipe.spec.zero_copy and call.heap is None:
         call, layout = in_heap(call, layout)

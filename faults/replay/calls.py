@@ -122,9 +122,17 @@ def token_of(
     mutant: str | None = None,
     algorithm: str | None = None,
 ) -> Token:
-    """``plans`` as they are meant; ``mutated`` is the one among them that has the mistake ``mutant``.
+    """Make the token of an execution that went wrong.
 
-    Raises TokenError for what no token can hold.
+    Args:
+        plans: the calls as they are meant.
+        shown: the execution.
+        mutated: the plan among them that has the mistake.
+        mutant: the mistake, ``RANK.STREAM.AT:KIND``.
+        algorithm: ``FILE.py:function`` where it is not shipped.
+
+    Raises:
+        TokenError: no token can hold it.
     """
     calls = []
     for plan in plans:

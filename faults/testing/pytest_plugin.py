@@ -7,8 +7,8 @@
         for x in cxl_world(ranks=3).run(main):
             assert (x == 3).all()
 
-docs/pytest.md tells more. Everything else is imported when a test first asks for a world: runs that do not use this
-pay for this file alone.
+docs/pytest.md tells more. Everything else is imported when a test first asks for a world: test runs without one pay
+for this file alone.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 SEED_BITS = 32
 _SEED = pytest.StashKey[int]()
 _WORLDS = pytest.StashKey["Worlds"]()
-_MARKER = "cxl_faults(*scripts, owes=...): what the worlds of this test suffer, see docs/pytest.md of cxlemu"
+_MARKER = "cxl_faults(*scripts, owes=...): the faults in the worlds of this test, see docs/pytest.md of cxlemu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--cxl-seed N``."""
     parser.getgroup("cxlemu").addoption(
         "--cxl-seed",
         type=_seed,
         metavar="N",
-        help="what the adversaries of cxl_world and seeded faults draw from (default: random, see the header)",
+        help="seed of the adversaries of cxl_world and of random faults (default: random, see the header)",
     )
 
 
@@ -45,6 +46,7 @@ def _seed(text: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker ``cxl_faults``, and choose the run's seed: the controller's, the given one or a random one."""
     config.addinivalue_line("markers", _MARKER)
     given: int | None = config.getoption("--cxl-seed")
     shared: int | None = getattr(config, "workerinput", {}).get("cxl_seed")  # of pytest-xdist
@@ -53,20 +55,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """pytest-xdist: all workers draw from the controller's seed, so that it does not matter which runs what."""
+    """Give a worker of pytest-xdist the controller's seed, so that it does not matter which worker runs a test."""
     node.workerinput["cxl_seed"] = node.config.stash[_SEED]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    """Print the run's seed, with which ``--cxl-seed`` repeats it."""
     return f"cxlemu: --cxl-seed {config.stash[_SEED]}"
 
 
 @pytest.fixture
 def cxl_world(request: pytest.FixtureRequest) -> Worlds:
-    """``cxl_world(ranks=, config=, adversary=)`` makes a world, whose ``run(main)`` runs ``main(comm)`` on every rank.
+    """Make worlds: ``cxl_world(ranks=, config=, adversary=)``, whose ``run(main)`` runs ``main(comm)`` on every rank.
 
-    A test's worlds draw from its own seed, made of ``--cxl-seed`` and the test's name: it does not depend on which
-    other tests run, or where.
+    A test's worlds draw from the test's own seed, made of ``--cxl-seed`` and the test's name: it does not depend on
+    which other tests run, or where.
+
+    Returns:
+        What makes worlds; `faults.testing.worlds.Worlds` lists the arguments, and `check` for whole algorithms.
     """
     from cxlemu.errors import InputError
     from faults.testing.worlds import Worlds, owes_of, script_of
@@ -87,6 +93,7 @@ def cxl_world(request: pytest.FixtureRequest) -> Worlds:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failed test's report the worlds that it made, and the command that repeats it."""
     report = yield
     worlds = item.stash.get(_WORLDS, None)
     if report.failed and worlds is not None:

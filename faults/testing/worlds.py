@@ -1,5 +1,7 @@
-"""Worlds for tests: ranks around a pool of their own, an adversary of the test's own seed, deadlines, and faults that a
-test declares together with what it owes for them."""
+"""Worlds for tests: ranks around a pool of their own, with deadlines and an adversary that draws from the test's seed.
+
+A test may declare faults, and what its ranks owe when these come.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from faults.inject.script import Script
 
 T = TypeVar("T")
 
-# Of a wait. Ranks that are threads need far less; where a rank is lost on purpose, its peers wait for it that long.
+# Deadlines of any one wait. Threads need far less; where a rank is lost on purpose, its peers wait for it that long.
 DEADLINE_S, DEADLINE_OF_FAULTS_S = 10.0, 3.0
 OWN_SEED: Literal["seeded"] = "seeded"
 
@@ -36,12 +38,23 @@ How = Literal["threads", "processes"]
 
 
 class NotHandled(AssertionError):
-    """A fault was neither survived nor noticed as it should be, or it never came."""
+    """Ranks neither survived a fault nor noticed it as they should, or the fault never came."""
 
 
 @dataclass(frozen=True)
 class TestWorld:
-    """``ranks`` ranks, each on the host that the config gives it. Every `run` has a pool of its own."""
+    """A world of ranks, each on the host that the config gives it. Every `run` has a pool of its own.
+
+    Attributes:
+        ranks: how many there are.
+        config: the topology, or the name of one.
+        memory: what emulates the caches, and the adversary that disturbs them.
+        engine: name of the engine that executes the plans, ``native`` or ``reference``.
+        how: whether ranks are threads or processes.
+        deadline_s: how long any one wait may take, in seconds.
+        script: the faults that happen in every run.
+        owes: whether ranks must survive these faults, or only detect them.
+    """
 
     __test__ = False  # pytest collects nothing here
 
@@ -55,12 +68,19 @@ class TestWorld:
     owes: Owes
 
     def run(self, main: Callable[[Communicator], T]) -> list[T]:
-        """``main(comm)`` on every rank; what it returns, in rank order.
+        """Run ``main(comm)`` on every rank.
 
-        Raises what `cxlemu.world.launch` raises: RankFailures with the root cause first when a rank failed, and
-        DeadlineError or PeerLostError among them where one waited for another in vain. Where the test's faults are to
-        be noticed, there are errors instead of results in the list, and NotHandled is raised unless every survivor had
-        a result or a right error within its deadline. A fault that never came raises it, too.
+        Args:
+            main: gets the rank's communicator; where ranks are processes, a function of a module.
+
+        Returns:
+            What each rank returned, in rank order. Where ranks are to detect faults, the error of a rank that failed
+            stands in its place.
+
+        Raises:
+            RankFailures: a rank failed, the root cause first, as `cxlemu.world.launch` raises it; with DeadlineError or
+                PeerLostError among the failures where a rank waited for another in vain.
+            NotHandled: a survivor had neither a result nor a right error within its deadline, or a fault never came.
         """
         rank = _Rank(main, self.engine, self.script)
         where: dict[str, Any] = {"ranks": self.ranks, "topology": self.config, "memory": self.memory}
@@ -113,11 +133,17 @@ class _Rank:
 
 
 class Worlds:
-    """What a test makes its worlds with; ``seed`` is the test's own, ``script`` what its worlds suffer."""
+    """Makes the worlds of one test: what the fixture ``cxl_world`` gives.
+
+    Args:
+        seed: the test's own, from which its adversaries draw.
+        script: the faults that happen in each of its worlds.
+        owes: whether ranks must survive the faults or only detect them; None: what the kinds of faults require.
+    """
 
     def __init__(self, seed: int, script: Script, owes: Owes | None = None) -> None:
         self._seed, self._script = seed, script
-        survives = all(FAULTS[fault.kind].duty is Requirement.SURVIVE for fault in script.faults)
+        survives = all(FAULTS[fault.kind].requirement is Requirement.SURVIVE for fault in script.faults)
         self._owes: Owes = owes or ("survive" if survives else "detect")
         self._made: list[TestWorld] = []
 
@@ -131,10 +157,20 @@ class Worlds:
         how: How = "threads",
         deadline_s: float | None = None,
     ) -> TestWorld:
-        """``adversary`` is "seeded" (evicts, prefetches and delays lines as the test's seed says, another way in each
-        of its worlds), a seed that does not change, or None: the never-evict worst case for staleness.
+        """Make a world; nothing runs yet.
 
-        Raises ArgumentError or ConfigError for what no world can be.
+        Args:
+            ranks: how many there are.
+            config: a topology, or the name of one.
+            adversary: ``"seeded"`` evicts, prefetches and delays lines as the test's seed says, another way in each of
+                the test's worlds; a number is a seed that does not change; None is the worst case for staleness, in
+                which nothing is ever evicted.
+            engine: ``native`` or ``reference``.
+            how: ``threads`` or ``processes``.
+            deadline_s: how long any one wait may take, in seconds; None: 10, or 3 where faults happen.
+
+        Raises:
+            ArgumentError, ConfigError: there can be no such world.
         """
         if adversary == OWN_SEED:
             seed: int | None = self._seed + len(self._made)
@@ -151,13 +187,21 @@ class Worlds:
         return world
 
     def check(self, collective: str, variant: str = "every", **sizes: int) -> None:
-        """Shipped algorithms in random interleavings, nature disturbing every cache: ``ranks=3``, ``nbytes=600`` as of
-        `cxlemu run`, ``seeds=20``. Raises `faults.campaign.run.CheckFailed`, with the smallest failure's token.
+        """Run shipped algorithms in random interleavings while nature disturbs every cache.
+
+        Args:
+            collective: its name.
+            variant: one of its variants, or ``every``.
+            **sizes: ``ranks`` (default 3), ``nbytes`` as of `cxlemu run` (600), ``seeds``, tries of each variant (20).
+
+        Raises:
+            CheckFailed: (of `faults.campaign.run`) a call went wrong; the message has the smallest failure's token.
+            ArgumentError: there is no such collective or variant.
         """
         self._check({"collectives": (collective,), "variants": (variant,)}, **sizes)
 
     def check_algorithm(self, algorithm: str, **sizes: int) -> None:
-        """As `check`, for an algorithm of one's own: ``FILE.py:function``, which is executed."""
+        """Run your own algorithm as `check` does: ``FILE.py:function``, a file that this executes."""
         self._check({"algorithms": (algorithm,)}, **sizes)
 
     def _check(self, what: dict[str, Any], *, ranks: int = 3, nbytes: int = 600, seeds: int = 20) -> None:
@@ -167,14 +211,21 @@ class Worlds:
         run.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
 
     def history(self) -> list[str]:
-        """The worlds so far, a line each."""
+        """Describe the worlds that the test has made so far, in a line each."""
         return [f"world {number}: {world}" for number, world in enumerate(self._made)]
 
 
 def script_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]], folder: Path, seed: int) -> Script:
-    """What a test's markers declare, the nearest first: fault scripts, by file beside the test, and faults as mappings.
+    """Collect the faults that a test's markers declare.
 
-    Raises ArgumentError and ConfigError, one sentence each.
+    Args:
+        marks: arguments of each ``cxl_faults``, the nearest first: files of fault scripts, and faults as mappings.
+        folder: where the test is, beside which files are looked for.
+        seed: the script's.
+
+    Raises:
+        ArgumentError: a marker holds something else.
+        ConfigError: a script or a fault is wrong.
     """
     faults: list[Fault] = []
     for arguments, keywords in marks:
@@ -198,7 +249,11 @@ def _as_yaml(value: object) -> str:
 
 
 def owes_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]]) -> Owes | None:
-    """Of the nearest marker that says it. Raises ArgumentError."""
+    """Find what the nearest marker with ``owes`` says; None where none says it.
+
+    Raises:
+        ArgumentError: it says anything but survive or detect.
+    """
     for _, keywords in marks:
         owes = keywords.get("owes")
         if owes is not None:

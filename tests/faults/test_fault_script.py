@@ -133,7 +133,7 @@ def test_what_cannot_happen_there_is_refused() -> None:
 
 def test_what_may_be_detected_names_its_errors() -> None:
     for kind in FAULTS.values():
-        assert kind.errors or kind.duty is Requirement.SURVIVE
+        assert kind.errors or kind.requirement is Requirement.SURVIVE
 
 
 def test_instructions_are_numbered_through_the_streams() -> None:

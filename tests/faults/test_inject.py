@@ -57,7 +57,7 @@ RIGHT = ["right"] * 3
 
 
 @pytest.mark.each_value_once
-@pytest.mark.parametrize("kind", [name for name, kind in FAULTS.items() if kind.duty is Requirement.SURVIVE])
+@pytest.mark.parametrize("kind", [name for name, kind in FAULTS.items() if kind.requirement is Requirement.SURVIVE])
 @pytest.mark.parametrize("instruction", [COPY, FENCE, SIGNAL, READ])
 def test_what_must_be_survived_is(kind: str, instruction: int) -> None:
     fields: dict[str, object] = {field: {"seconds": 0.01, "gbytes_per_s": 1e-3}[field] for field in FAULTS[kind].needs}
