@@ -6,35 +6,38 @@ on every wait. `streams.run_together` drives the Runners of all ranks in one thr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
+from cxlemu.engines.mover import HOST_MOVER, Buffer, Mover, Part
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Streams, Watch
 from cxlemu.errors import ArgumentError
-from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
-from cxlemu.plan.address import AddressMap
+from cxlemu.plan.address import AddressMap, Run
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
-from cxlemu.plan.reduction import fold
 
 
 @dataclass
 class Runner(Streams):
-    """One rank in the middle of one call. ``buffers`` are the rank's local arrays, by index, as bytes."""
+    """One rank in the middle of one call. ``buffers`` are the rank's local buffers, by index, of the ``mover``'s kind:
+    on the host 1-D uint8 arrays.
+    """
 
     memory: HostMemory = field(kw_only=True)
-    buffers: list[Bytes] = field(kw_only=True)
+    buffers: list[Buffer] = field(kw_only=True)
+    mover: Mover = field(default=HOST_MOVER, kw_only=True)
     _maps: list[AddressMap] = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for array, buffer in zip(self.buffers, self.part.buffers, strict=True):
-            if array.nbytes < buffer.nbytes:
-                raise ArgumentError(f"buffer {buffer.name} has {array.nbytes} bytes, the plan needs {buffer.nbytes}")
+            if (its := self.mover.nbytes(array)) < buffer.nbytes:
+                raise ArgumentError(f"buffer {buffer.name} has {its} bytes, the plan needs {buffer.nbytes}")
         self._maps = [region.map for region in self.frame.regions]
 
     def execute(self, instruction: Instruction) -> Blocked | None:
@@ -42,37 +45,36 @@ class Runner(Streams):
 
     # --- where bytes are -------------------------------------------------------------------------------------
 
-    def local(self, operand: Operand, nbytes: int) -> Bytes:
-        return self.buffers[operand.id][operand.offset : operand.offset + nbytes]
+    def local(self, operand: Operand, nbytes: int) -> Part:
+        return Part(self.buffers[operand.id], operand.offset, nbytes)
 
     def _card_base(self, operand: Operand) -> int:
         binding = self.binding
         return binding.base + accesses.region_base(self.frame, binding.layout, binding.epoch, operand)
 
-    def store(self, operand: Operand, data: Bytes, *, non_temporal: bool = False) -> None:
-        base, write = self._card_base(operand), self.memory.write_nt if non_temporal else self.memory.write
-        for run in self._maps[operand.id].runs(operand.offset, data.nbytes):
-            write(run.card, base + run.card_offset, np.ascontiguousarray(run.local(data)).reshape(-1))
-
-    def load(self, operand: Operand, out: Bytes) -> None:
+    def _runs(self, operand: Operand, nbytes: int) -> Iterator[Run]:
+        """Where the operand's bytes lie on the cards."""
         base = self._card_base(operand)
-        for run in self._maps[operand.id].runs(operand.offset, out.nbytes):
-            if run.blocks == 1:
-                self.memory.read(run.card, base + run.card_offset, run.local(out)[0])
-            else:
-                piece = np.empty(run.blocks * run.block_bytes, np.uint8)
-                self.memory.read(run.card, base + run.card_offset, piece)
-                run.local(out)[:] = piece.reshape(run.blocks, run.block_bytes)
+        for run in self._maps[operand.id].runs(operand.offset, nbytes):
+            yield run._replace(card_offset=base + run.card_offset)
 
-    def fetch(self, operand: Operand, nbytes: int) -> Bytes:
+    def store(self, operand: Operand, source: Part, *, non_temporal: bool = False) -> None:
+        for run in self._runs(operand, source.nbytes):
+            self.mover.store(self.memory, run, source, non_temporal=non_temporal)
+
+    def load(self, operand: Operand, target: Part) -> None:
+        for run in self._runs(operand, target.nbytes):
+            self.mover.load(self.memory, run, target)
+
+    def fetch(self, operand: Operand, nbytes: int) -> Part:
         """An operand's bytes, wherever it lives."""
         if operand.kind == Kind.BUFFER:
             return self.local(operand, nbytes)
-        out = np.empty(nbytes, np.uint8)
+        out = self.mover.temporary(nbytes)
         self.load(operand, out)
         return out
 
-    def sources(self, i: Instruction) -> list[Bytes]:
+    def sources(self, i: Instruction) -> list[Part]:
         return [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
 
     def doorbell_at(self, doorbell: int, epoch: int) -> tuple[int, int]:
@@ -86,16 +88,15 @@ class Runner(Streams):
 
     def _flush(self, i: Instruction) -> None:
         base = self._card_base(i.a)
-        act = self.memory.flush if i.op == Op.FLUSH else self.memory.invalidate
         for extent in self._maps[i.a.id].extents(i.a.offset, i.nbytes):
-            act(extent.card, base + extent.offset, extent.nbytes)
+            self.mover.flush(self.memory, extent.card, base + extent.offset, extent.nbytes, drop=i.op != Op.FLUSH)
 
     def _fence(self, i: Instruction) -> None:
-        self.memory.fence()
+        self.mover.fence(self.memory)
 
     def _signal(self, i: Instruction) -> None:
         epoch = self.binding.epoch + i.value
-        payload = self.local(i.a, i.nbytes).tobytes() if i.op == Op.SIGNAL_DATA else b""
+        payload = self.mover.get(self.local(i.a, i.nbytes)).tobytes() if i.op == Op.SIGNAL_DATA else b""
         self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.binding.tag), payload)
 
     def _look(self, i: Instruction, doorbell: int) -> tuple[Blocked | None, bytes]:
@@ -116,7 +117,7 @@ class Runner(Streams):
     def _wait(self, i: Instruction) -> Blocked | None:
         blocked, payload = self._look(i, i.arg)
         if blocked is None and i.op == Op.WAIT_DATA:
-            self.local(i.dst, i.nbytes)[:] = np.frombuffer(payload, np.uint8, i.nbytes)
+            self.mover.put(self.local(i.dst, i.nbytes), np.frombuffer(payload, np.uint8, i.nbytes))
         return blocked
 
     def _wait_all(self, i: Instruction) -> Blocked | None:
@@ -128,29 +129,32 @@ class Runner(Streams):
                 return blocked
         return None
 
-    def _put(self, i: Instruction, result: Bytes) -> None:
-        self.local(i.dst, i.nbytes)[:] = result
-        if i.dst2.kind:
-            self.store(i.dst2, self.local(i.dst, i.nbytes))
-
     def _read(self, i: Instruction) -> None:
         self.load(i.a, self.local(i.dst, i.nbytes))
-        if i.dst2.kind:
-            self.store(i.dst2, self.local(i.dst, i.nbytes))
+        self._store_again(i)
 
     def _reduce(self, i: Instruction) -> None:
         divisor = i.arg if i.flags & Flag.DIVIDE else 1
-        self._put(i, fold(i.dtype, i.redop, self.sources(i), divisor))
+        self.mover.fold(self.local(i.dst, i.nbytes), i.dtype, i.redop, self.sources(i), divisor)
+        self._store_again(i)
+
+    def _store_again(self, i: Instruction) -> None:
+        """A second destination, in the pool, gets what the first one got."""
+        if i.dst2.kind:
+            self.store(i.dst2, self.local(i.dst, i.nbytes))
 
     def _copy(self, i: Instruction) -> None:
-        self.local(i.dst, i.nbytes)[:] = self.local(i.a, i.nbytes)
+        self.mover.copy(self.local(i.dst, i.nbytes), self.local(i.a, i.nbytes))
 
     def _compute(self, i: Instruction) -> None:
         kernel = self.frame.kernels[i.arg]
         kind = KERNELS[kernel.name]
         _, *sizes = kind.sizes(kernel.parameters)
-        inputs = [self.local(operand, size) for operand, size in zip((i.a, i.b, i.c), sizes, strict=False)]
-        kind.run(kernel.parameters, self.local(i.dst, i.nbytes), inputs)
+        get, target = self.mover.get, self.local(i.dst, i.nbytes)
+        inputs = [get(self.local(operand, size)) for operand, size in zip((i.a, i.b, i.c), sizes, strict=False)]
+        result = get(target).copy()  # a kernel may add to what is there
+        kind.run(kernel.parameters, result, inputs)
+        self.mover.put(target, result)
 
     def _record(self, i: Instruction) -> None:
         self.events.add(i.arg)
@@ -186,11 +190,12 @@ class ReferenceEngine:
 
     memory: HostMemory
     clock: Clock = SYSTEM_CLOCK
+    mover: Mover = HOST_MOVER
 
     def run(
         self,
         running: Running,
-        buffers: list[Bytes],
+        buffers: list[Buffer],
         *,
         deadline_s: float,
         watch: Watch | None = None,
@@ -198,7 +203,9 @@ class ReferenceEngine:
     ) -> None:
         """Run one rank's part. Raises as Engine says; DeadlineError when no stream progresses for ``deadline_s``."""
         r = running
-        runner = Runner(r.call, r.frame, r.part, r.binding, memory=self.memory, buffers=buffers, stops=stops)
+        runner = Runner(
+            r.call, r.frame, r.part, r.binding, memory=self.memory, buffers=buffers, stops=stops, mover=self.mover
+        )
         run(runner, deadline_s=deadline_s, watch=watch, clock=self.clock)
 
 
