@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cxlemu.memory.protocol import Bytes, HostMemory
-from cxlemu.plan.address import Run
+from cxlemu.plan.address import StridedRun
 from cxlemu.plan.instructions import RedOp
 from cxlemu.plan.reduction import fold
 
@@ -51,7 +51,7 @@ class Mover(Protocol):
     def put(self, part: Part, data: Bytes) -> None:
         """Store the host's ``data``, ``part.nbytes`` bytes, into the part."""
 
-    def store(self, memory: HostMemory, run: Run, source: Part, *, non_temporal: bool) -> None:
+    def store(self, memory: HostMemory, run: StridedRun, source: Part, *, non_temporal: bool) -> None:
         """Store the run's bytes of ``source`` to the pool, at once or until the next flush and fence.
 
         Args:
@@ -61,7 +61,7 @@ class Mover(Protocol):
             non_temporal: past this host's cache, so that a fence alone lands it.
         """
 
-    def load(self, memory: HostMemory, run: Run, target: Part) -> None:
+    def load(self, memory: HostMemory, run: StridedRun, target: Part) -> None:
         """Load the run's bytes from the pool into ``target``; arguments as for ``store``. They are there on return."""
 
     def copy(self, target: Part, source: Part) -> None:
@@ -98,11 +98,11 @@ class HostMover:
     def put(self, part: Part, data: Bytes) -> None:
         self.get(part)[:] = data
 
-    def store(self, memory: HostMemory, run: Run, source: Part, *, non_temporal: bool) -> None:
+    def store(self, memory: HostMemory, run: StridedRun, source: Part, *, non_temporal: bool) -> None:
         write = memory.write_nt if non_temporal else memory.write
         write(run.card, run.card_offset, np.ascontiguousarray(run.local(self.get(source))).reshape(-1))
 
-    def load(self, memory: HostMemory, run: Run, target: Part) -> None:
+    def load(self, memory: HostMemory, run: StridedRun, target: Part) -> None:
         local = run.local(self.get(target))
         if run.blocks == 1:
             memory.read(run.card, run.card_offset, local[0])

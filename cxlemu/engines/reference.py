@@ -17,7 +17,7 @@ from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
-from cxlemu.plan.address import AddressMap, Run
+from cxlemu.plan.address import AddressMap, StridedRun
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
 
@@ -52,7 +52,7 @@ class Runner(Streams):
         binding = self.binding
         return binding.base + accesses.region_base(self.frame, binding.layout, binding.epoch, operand)
 
-    def _runs(self, operand: Operand, nbytes: int) -> Iterator[Run]:
+    def _runs(self, operand: Operand, nbytes: int) -> Iterator[StridedRun]:
         """Where the operand's bytes lie on the cards."""
         base = self._card_base(operand)
         for run in self._maps[operand.id].runs(operand.offset, nbytes):

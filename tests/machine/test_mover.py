@@ -17,7 +17,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Call, Plan, RedOp
-from cxlemu.plan.address import Run
+from cxlemu.plan.address import StridedRun
 from cxlemu.plan.reduction import fold
 
 RANKS, NBYTES = 3, 6000
@@ -65,12 +65,12 @@ class ToyMover:
         assert data.nbytes == part.nbytes
         part.buffer.device_bytes[part.offset : part.offset + part.nbytes] = data.tobytes()
 
-    def store(self, memory: HostMemory, run: Run, source: Part, *, non_temporal: bool) -> None:
+    def store(self, memory: HostMemory, run: StridedRun, source: Part, *, non_temporal: bool) -> None:
         self._count("store")
         data = run.local(self.get(source)).tobytes()
         self.queued.append((memory, run.card, run.card_offset, data, non_temporal))
 
-    def load(self, memory: HostMemory, run: Run, target: Part) -> None:
+    def load(self, memory: HostMemory, run: StridedRun, target: Part) -> None:
         self._count("load")
         self._drain()
         data = np.empty(run.nbytes, np.uint8)
