@@ -9,7 +9,7 @@ from collectives.communicator import revocation
 from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.board import Board
-from cxlemu.pool.session_lines import Status
+from cxlemu.pool.session_area import Status
 from cxlemu.world import RankContext
 
 LOOK_S = 0.05

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
 from cxlemu.pool.owner import Owner
-from cxlemu.pool.session_lines import seal
+from cxlemu.pool.session_area import seal
 
 SLOTS = 64
 HEADER_OFFSET = 2048

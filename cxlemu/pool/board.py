@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
-from cxlemu.pool.session_lines import seal
+from cxlemu.pool.session_area import seal
 
 
 class Cause(IntEnum):

@@ -1,20 +1,63 @@
-"""A session: ranks that met through the pool, say what they do, and can wait for each other."""
+"""A session: ranks that share nothing but the pool find each other, know that they found the living, and wait.
+
+Rank 0 publishes a record with a fresh random session id. Every other rank answers it with a fresh random
+nonce in its own line, and rank 0 echoes all nonces once all ranks are there. A rank believes nothing before
+it sees its own nonce echoed under the session id it answered: the record of a crashed run is answered too,
+but nobody is left to echo it, and its old echoes carry old nonces. When the record changes, it answers again.
+
+No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by
+its CRC. This cannot prevent two processes from claiming the same rank, but it detects them. It also detects a new run in
+the pool of a run that was thought dead: a rank of the old run that still beats sees the new record and gives up; nothing
+stops what it writes before its next beat.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
+from collections.abc import Iterable
+
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.errors import ArgumentError, MismatchError
+from cxlemu.errors import ArgumentError, MismatchError, PeerLostError, name_ranks
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.board import Board
-from cxlemu.pool.handshake import Membership, lost
-from cxlemu.pool.session_lines import FINGERPRINT_BYTES, SessionArea, State, Status, Verdict
-from cxlemu.pool.status import Wait, backoff
+from cxlemu.pool.session_area import (
+    FINGERPRINT_BYTES,
+    HEARTBEAT_S,
+    Admission,
+    Answer,
+    Checkin,
+    Presence,
+    RankState,
+    Record,
+    SessionArea,
+    Wait,
+    backoff,
+)
 
-__all__ = ["Session", "State", "Status", "Wait", "backoff"]
 
-
-class Session(Membership):
+class Session(Presence):
     """One rank's part in a session. Belongs to one thread; every wait ends at its deadline."""
+
+    def __init__(
+        self,
+        area: SessionArea,
+        *,
+        rank: int,
+        ranks: int,
+        host: int,
+        fingerprint: bytes,
+        wait: Wait,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(area, rank, wait, clock)
+        self.ranks = ranks
+        self._host = host
+        self._fingerprint = fingerprint
+        self._nonce = 0
+        self._nonces: dict[int, int] = {}  # rank 0: the nonce each peer checked in with
+        self._counter = 0  # barriers entered
+        self._accepted = False
 
     @classmethod
     def open(
@@ -31,11 +74,24 @@ class Session(Membership):
         wait: Wait = backoff,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Session:
-        """Meet all ``ranks`` in the session area at ``session_offset`` of card 0.
+        """Meet all ranks in the session area of a pool.
 
-        ``fingerprint`` (at most 16 bytes) digests what all ranks must agree on. Raises ArgumentError for a
-        rank that does not fit, PeerLostError naming the ranks that did not come, MismatchError on both sides
-        when ranks or fingerprints differ, or when two processes claim the same rank.
+        Args:
+            memory: this rank's view of the pool, which nobody else uses.
+            rank: this rank.
+            ranks: how many ranks there are, from 1 to ``max_ranks``.
+            session_offset: where the session area begins on card 0, in bytes.
+            max_ranks: for how many ranks the session area has lines.
+            fingerprint: digests what all ranks must agree on, at most 16 bytes.
+            deadline_s: how long to wait for the others, in seconds.
+            host: the rank's host, which its peers are told.
+            wait: called between two looks at the pool.
+            clock: by which deadlines and heartbeats are measured.
+
+        Raises:
+            ArgumentError: the rank or the fingerprint does not fit.
+            PeerLostError: some ranks did not come; it names them.
+            MismatchError: ranks or fingerprints differ, which both sides are told, or two processes claim one rank.
         """
         if not 1 <= ranks <= max_ranks:
             raise ArgumentError(f"{ranks} ranks do not fit: this pool has room for 1 to {max_ranks}")
@@ -58,8 +114,130 @@ class Session(Membership):
             session.join(deadline_s)
         return session
 
+    # --- finding each other --------------------------------------------------------------------------------------
+
+    def gather(self, deadline_s: float) -> None:
+        """Rank 0's part. Raises PeerLostError naming the ranks that did not come, MismatchError for one that differs."""
+        self.id = secrets.randbits(64)
+        self.beat()  # first, so that whoever accepts the session finds a status
+        self._area.store(Record(self.id, self.ranks, os.getpid(), self._host, self._fingerprint), 0)
+        for _ in self.looks(deadline_s):
+            self.refuse_double()
+            for peer in self.peers:
+                if (checkin := self.checkin(peer)) is None:
+                    continue
+                self._nonces[peer] = checkin.nonce
+                if not self._agrees(checkin):
+                    self.answer_all(Admission.MISMATCH, culprit=peer)
+                    raise MismatchError(self._difference(peer, checkin))
+            if len(self._nonces) == len(self.peers):
+                self.answer_all(Admission.ACCEPTED)
+                self._accepted = True
+                return
+        absent = self._absent()
+        self.answer_all(Admission.MISSING, culprit=absent[0])
+        raise lost(absent, f"not there after {deadline_s:g} s")
+
+    def join(self, deadline_s: float) -> None:
+        """The others' part. Raises PeerLostError and MismatchError as rank 0 does."""
+        answered: Record | None = None
+        for _ in self.looks(deadline_s):
+            record = self._area.load(Record, 0)
+            if record is not None and record != answered:
+                answered, self.id, self._nonce = record, record.session, secrets.randbits(64)
+                self._seen.clear()
+                self.beat()
+                self.check_in()
+            if answered is None:
+                continue
+            self.refuse_double()
+            if (answer := self.my_answer()) is not None:
+                return self._believe(answer, answered)
+            self.quiet_s(0)  # keep watching rank 0, to blame the right rank below
+        if answered is None:
+            raise lost([0], f"published no session within {deadline_s:g} s")
+        raise self._unanswered(answered, deadline_s)
+
+    def _believe(self, answer: Answer, record: Record) -> None:
+        """The session is real: our nonce came back. What did rank 0 decide?"""
+        if answer.admission == Admission.MISMATCH:
+            if answer.culprit == self.rank:
+                raise MismatchError(self._difference(0, record))
+            raise MismatchError(f"rank {answer.culprit} was started differently from rank 0")
+        if answer.admission == Admission.MISSING:
+            raise lost(self._absent() or [answer.culprit], "not there before the deadline of rank 0")
+        self._accepted = True
+
+    def _unanswered(self, record: Record, deadline_s: float) -> PeerLostError | MismatchError:
+        """No echo came: is the record residue, or does its rank 0 live (a heartbeat tells) and wait?"""
+        doubt = ""
+        if not self._agrees(record):
+            doubt = f"; unless the record is residue of a dead run: {self._difference(0, record)}"
+        if self.quiet_s(0) >= min(deadline_s / 2, 20 * HEARTBEAT_S):
+            return lost([0], f"gave no answer within {deadline_s:g} s{doubt}")
+        if absent := self._absent():
+            return lost(absent, f"not there after {deadline_s:g} s{doubt}")
+        return MismatchError(f"rank 0 took another process than pid {os.getpid()} for rank {self.rank}{doubt}")
+
+    def _agrees(self, theirs: Record | Checkin) -> bool:
+        return (theirs.ranks, theirs.fingerprint) == (self.ranks, self._fingerprint)
+
+    def _difference(self, peer: int, theirs: Record | Checkin) -> str:
+        if theirs.ranks != self.ranks:
+            return f"rank {peer} was started in {theirs.ranks} ranks, rank {self.rank} in {self.ranks}"
+        return (
+            f"rank {peer} was started with another topology, memory or version than rank {self.rank} "
+            f"(fingerprint {theirs.fingerprint.hex()}, not {self._fingerprint.hex()})"
+        )
+
+    def beat(self) -> None:
+        """Say that this rank is alive. Raises MismatchError once another run has begun in this pool."""
+        if self._accepted and (record := self._area.load(Record, 0)) is not None and record.session != self.id:
+            raise MismatchError(f"another run has begun in this pool: its rank 0 is process {record.pid}")
+        super().beat()
+
+    def refuse_double(self) -> None:
+        """Raises MismatchError when another process overwrote the line that says who we are."""
+        if self.rank == 0:
+            record = self._area.load(Record, 0)
+            other_pid = record.pid if record is not None and record.session != self.id else None
+        else:
+            checkin = self.checkin(self.rank)
+            other_pid = checkin.pid if checkin is not None and checkin.nonce != self._nonce else None
+        if other_pid is not None:
+            raise MismatchError(f"two processes run as rank {self.rank}: pids {os.getpid()} and {other_pid}")
+
+    # -- lines
+
+    @property
+    def peers(self) -> range:
+        """All ranks but rank 0."""
+        return range(1, self.ranks)
+
+    def _absent(self) -> list[int]:
+        return [peer for peer in self.peers if self.checkin(peer) is None]
+
+    def checkin(self, peer: int) -> Checkin | None:
+        checkin = self._area.load(Checkin, peer)
+        return checkin if checkin is not None and checkin.session == self.id else None
+
+    def check_in(self) -> None:
+        mine = (self.id, self._nonce, self._counter, self.ranks, os.getpid(), self._host, self._fingerprint)
+        self._area.store(Checkin(*mine), self.rank)
+
+    def my_answer(self) -> Answer | None:
+        answer = self._area.load(Answer, self.rank)
+        ours = answer is not None and (answer.session, answer.nonce) == (self.id, self._nonce)
+        return answer if ours else None
+
+    def answer_all(self, admission: Admission, culprit: int = 0) -> None:
+        for peer, nonce in self._nonces.items():
+            self._area.store(Answer(self.id, nonce, self._counter, admission, culprit), peer)
+
+    # --- afterwards ----------------------------------------------------------------------------------------------
+
     def board(self, offset: int, ranks: int) -> Board:
-        """The board of a communicator of so many ranks, at ``offset`` of card 0."""
+        """The board of a communicator of ``ranks`` ranks, at ``offset`` bytes of card 0."""
         return Board(self._area.memory, offset, self.id, ranks)
 
     def barrier(self, deadline_s: float) -> None:
@@ -72,7 +250,7 @@ class Session(Membership):
         self.refuse_double()
         if self.rank == 0:
             self._await_peers(deadline_s)
-            self.answer_all(Verdict.ACCEPTED)
+            self.answer_all(Admission.ACCEPTED)
         else:
             self.check_in()
             self._await_root(deadline_s)
@@ -103,6 +281,11 @@ class Session(Membership):
             if answer is not None and answer.counter >= self._counter:
                 return
             if gone:
-                failed = [rank for rank, how in self.departed(self.peers).items() if how == State.FAILED]
+                failed = [rank for rank, how in self.departed(self.peers).items() if how == RankState.FAILED]
                 raise lost([0, *failed], f"gone before barrier {self._counter} was complete")
         raise lost([0], f"did not complete barrier {self._counter} within {deadline_s:g} s")
+
+
+def lost(ranks: Iterable[int], how: str) -> PeerLostError:
+    names = tuple(sorted(ranks))
+    return PeerLostError(f"{name_ranks(names)} {how}", names)

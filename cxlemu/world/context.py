@@ -21,8 +21,8 @@ from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.pool import NewClocks, NewPool, Pool
-from cxlemu.pool.session import Session, Wait, backoff
-from cxlemu.pool.session_lines import FINGERPRINT_BYTES
+from cxlemu.pool.session import Session
+from cxlemu.pool.session_area import FINGERPRINT_BYTES, Wait, backoff
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import memories_behind_pool
 from cxlemu.version import __version__

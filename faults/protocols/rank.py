@@ -16,7 +16,7 @@ from types import FrameType, GeneratorType
 from typing import Any
 
 from cxlemu.errors import ArgumentError
-from cxlemu.pool.session import backoff
+from cxlemu.pool.session_area import backoff
 from faults.explore.automaton import said
 from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import as_step

@@ -13,8 +13,7 @@ from cxlemu.errors import ArgumentError, CancelledError
 from cxlemu.memory import WORST_CASE
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
-from cxlemu.pool.session import State
-from cxlemu.pool.status import HEARTBEAT_S
+from cxlemu.pool.session_area import HEARTBEAT_S, RankState
 from cxlemu.world import RankContext
 from faults.explore.programs import RankProtocol
 from faults.protocols.memory import WordMemory
@@ -153,7 +152,7 @@ class _Runs:
         self.context.session.beat()
         for peer in self.peers:
             status = self.context.session.peek(peer)
-            if status is not None and status.state == State.FAILED:
+            if status is not None and status.state == RankState.FAILED:
                 raise CancelledError(f"stopped, because rank {peer} failed")
             if status is not None and (status.call, status.tag) == (number, _FAILED):
                 raise StoppedError(f"stopped, because rank {peer} failed")

@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 from cxlemu.errors import ArgumentError, MismatchError, PeerLostError
 from cxlemu.memory import AdversaryRates, HostCache, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine, HostMemory
-from cxlemu.pool import status as status_module
-from cxlemu.pool.session import Session, State, Status
-from cxlemu.pool.session_lines import (
+from cxlemu.pool import session_area as session_area_module
+from cxlemu.pool.session import Session
+from cxlemu.pool.session_area import (
+    Admission,
     Answer,
     Checkin,
     Line,
+    RankState,
     Record,
     SessionArea,
-    Verdict,
+    Status,
     decode,
     encode,
     line_index,
@@ -159,7 +161,7 @@ def test_a_rank_with_less_patience_than_a_living_rank_0_names_the_others() -> No
     put(card, Record(5, 4, 1, 0, b"same".ljust(16, b"\0")), 0)
 
     def rank_0_lives(attempt: int) -> None:
-        put(card, Status(5, attempt, 0, 0, 0, State.RUNNING, b""), 0)
+        put(card, Status(5, attempt, 0, 0, 0, RankState.RUNNING, b""), 0)
 
     with pytest.raises(PeerLostError) as caught:
         enter(hosts_of(card, [0])[0], 1, 4, SHORT_S, wait=rank_0_lives)
@@ -258,7 +260,7 @@ def enter_barrier(session: Session) -> None:
     """Its first half: what `barrier` does before it waits."""
     session._counter += 1
     if session.rank == 0:
-        session.answer_all(Verdict.ACCEPTED)
+        session.answer_all(Admission.ACCEPTED)
     else:
         session.check_in()
 
@@ -326,10 +328,10 @@ def test_a_status_says_what_a_rank_does() -> None:
         2**40,
         65535,
         "all_reduce",
-        State.RUNNING,
+        RankState.RUNNING,
     )
     first.leave()
-    assert second.departed([0, 1]) == {0: State.DONE}
+    assert second.departed([0, 1]) == {0: RankState.DONE}
 
 
 def test_a_long_text_is_cut_between_characters() -> None:
@@ -343,8 +345,8 @@ def test_a_long_text_is_cut_between_characters() -> None:
 def test_a_status_of_another_session_is_no_status() -> None:
     card = new_card()
     old = meet(hosts_of(card, [0, 1, 2]))
-    put(card, Status(old[0].id, 5, 0, 0, 0, State.FAILED, b""), 1)
-    assert old[0].departed([1]) == {1: State.FAILED}
+    put(card, Status(old[0].id, 5, 0, 0, 0, RankState.FAILED, b""), 1)
+    assert old[0].departed([1]) == {1: RankState.FAILED}
     new = enter(hosts_of(card, [0])[0], 0, 1)
     assert new.peek(1) is None
     assert new.departed([1, 2]) == {}
@@ -354,7 +356,7 @@ def test_silence_is_judged_by_the_own_clock(monkeypatch: pytest.MonkeyPatch) -> 
     sessions = meet(hosts_of(new_card(), [0, 1, 2, 3]))
     watcher, beating, quiet, leaving = sessions
     now = itertools.count()
-    monkeypatch.setattr(status_module.time, "monotonic", lambda: float(next(now)) * 0.01)
+    monkeypatch.setattr(session_area_module.time, "monotonic", lambda: float(next(now)) * 0.01)
     assert watcher.silent([1, 2, 3], 1.0) == ()  # the clock starts with the first look
     leaving.leave()
     for _ in range(200):
@@ -391,9 +393,9 @@ U32 = st.integers(0, 2**32 - 1)
 DIGEST = st.binary(min_size=16, max_size=16)
 RECORDS = st.builds(Record, U64, U32, U32, U32, DIGEST)
 CHECKINS = st.builds(Checkin, U64, U64, U64, U32, U32, U32, DIGEST)
-ANSWERS = st.builds(Answer, U64, U64, U64, st.sampled_from(list(Verdict)), U32)
+ANSWERS = st.builds(Answer, U64, U64, U64, st.sampled_from(list(Admission)), U32)
 STATUSES = st.builds(
-    Status, U64, U64, U64, U32, st.integers(0, 65535), st.sampled_from(list(State)), st.binary(max_size=24)
+    Status, U64, U64, U64, U32, st.integers(0, 65535), st.sampled_from(list(RankState)), st.binary(max_size=24)
 )
 LINES = RECORDS | CHECKINS | ANSWERS | STATUSES
 RANKS = st.integers(0, MAX_RANKS - 1)
@@ -445,15 +447,15 @@ def test_random_bytes_are_never_accepted_and_never_in_the_way(noise: bytes) -> N
 
 
 @examples(40)
-@given(RECORDS, st.lists(st.tuples(RANKS, U64, st.sampled_from(list(Verdict)), U32, U64), max_size=8), st.data())
+@given(RECORDS, st.lists(st.tuples(RANKS, U64, st.sampled_from(list(Admission)), U32, U64), max_size=8), st.data())
 def test_well_formed_lies_are_never_accepted(
-    record: Record, answers: list[tuple[int, int, Verdict, int, int]], data: st.DataObject
+    record: Record, answers: list[tuple[int, int, Admission, int, int]], data: st.DataObject
 ) -> None:
     """Valid lines of the same session, but nobody who could know our nonce."""
     card = new_card()
     put(card, record, 0)
-    for rank, nonce, verdict, culprit, counter in answers:
-        put(card, Answer(record.session, nonce, counter, verdict, culprit), rank)
+    for rank, nonce, admission, culprit, counter in answers:
+        put(card, Answer(record.session, nonce, counter, admission, culprit), rank)
     put(card, data.draw(STATUSES)._replace(session=record.session), 0)
     put(card, data.draw(CHECKINS)._replace(session=record.session), 2)
     with pytest.raises((PeerLostError, MismatchError)):

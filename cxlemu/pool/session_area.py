@@ -1,0 +1,245 @@
+"""The session area: what ranks say to each other before there is any communicator, one 64-byte line at a time.
+
+    line 0                 record   written by rank 0
+    line 1 + 3r            checkin  written by rank r
+    line 2 + 3r            answer   written by rank 0, for rank r
+    line 3 + 3r            status   written by rank r
+
+Every line: CRC32 of the rest (seeded with the line's index, so a line that landed in another line's place
+does not verify), a four-letter kind, then 56 bytes of fields, all little-endian. The first 8 bytes are the
+doorbell word of the line, so a line that arrived in two halves fails its CRC and is read again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+from cxlemu.clock import SYSTEM_CLOCK, Clock
+from cxlemu.errors import CancelledError
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
+
+HEARTBEAT_S = 0.05
+
+Wait = Callable[[int], None]
+"""Called between two looks at the pool, with the number of looks so far; may raise to abandon the wait."""
+
+FINGERPRINT_BYTES = 16
+TEXT_BYTES = 24
+
+
+class Admission(IntEnum):
+    """Rank 0's answer when the gathering is over; ``culprit`` is the rank that it is about."""
+
+    ACCEPTED = 1
+    MISMATCH = 2
+    MISSING = 3
+
+
+class RankState(IntEnum):
+    """Where a rank stands in its session, as its status line says."""
+
+    RUNNING = 1
+    DONE = 2
+    FAILED = 3
+
+
+_ADMISSIONS, _STATES = frozenset(Admission), frozenset(RankState)
+
+
+class Record(NamedTuple):
+    session: int
+    ranks: int
+    pid: int
+    host: int
+    fingerprint: bytes
+
+
+class Checkin(NamedTuple):
+    session: int
+    nonce: int
+    counter: int  # barriers this rank has entered
+    ranks: int
+    pid: int
+    host: int
+    fingerprint: bytes
+
+
+class Answer(NamedTuple):
+    session: int
+    nonce: int  # the rank's own nonce, echoed
+    counter: int  # barriers that are complete
+    admission: int
+    culprit: int
+
+
+class Status(NamedTuple):
+    session: int
+    heartbeat: int
+    call: int
+    comm: int
+    tag: int
+    state: int
+    text_utf8: bytes  # zero-padded to TEXT_BYTES
+
+    @property
+    def text(self) -> str:
+        return self.text_utf8.rstrip(b"\0").decode("utf-8", errors="replace")
+
+
+Line = Record | Checkin | Answer | Status
+L = TypeVar("L", Record, Checkin, Answer, Status)
+
+_LAYOUT: dict[type[Line], tuple[bytes, struct.Struct]] = {
+    Record: (b"REC1", struct.Struct(f"<QIII{FINGERPRINT_BYTES}s")),
+    Checkin: (b"CHK1", struct.Struct(f"<QQQIII{FINGERPRINT_BYTES}s")),
+    Answer: (b"ANS1", struct.Struct("<QQQII")),
+    Status: (b"STA1", struct.Struct(f"<QQQIHB{TEXT_BYTES}s")),
+}
+
+
+class SessionArea:
+    """The lines at ``offset`` of card 0, as one rank's memory shows them."""
+
+    def __init__(self, memory: HostMemory, offset: int) -> None:
+        self.memory = memory
+        self._offset = offset
+
+    def store(self, line: Line, rank: int) -> None:
+        """Push the line of ``rank``, whole and alone: a heartbeat never stands in for a program's fence."""
+        index = line_index(type(line), rank)
+        self.memory.signal(0, self._offset + index * LINE_BYTES, *encode(line, index))
+
+    def load(self, kind: type[L], rank: int) -> L | None:
+        """The line of ``rank`` as it is in the pool now; None where there is none, or not whole."""
+        index = line_index(kind, rank)
+        return decode(kind, index, *self.memory.poll(0, self._offset + index * LINE_BYTES))
+
+
+def line_index(kind: type[Line], rank: int) -> int:
+    if kind is Record:
+        return 0
+    return 1 + 3 * rank + (Checkin, Answer, Status).index(kind)
+
+
+def encode(line: Line, index: int) -> tuple[int, bytes]:
+    """(word, payload) of the line, as ``HostMemory.signal`` takes them."""
+    magic, layout = _LAYOUT[type(line)]
+    payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
+    return seal(magic, payload, index), payload
+
+
+def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
+    """The line, or None if these bytes are not a whole and meaningful line of this kind at this index."""
+    magic, layout = _LAYOUT[kind]
+    if word != seal(magic, payload, index):
+        return None
+    line = kind(*layout.unpack_from(payload))
+    if isinstance(line, Status) and line.state not in _STATES:
+        return None
+    if isinstance(line, Answer) and line.admission not in _ADMISSIONS:
+        return None
+    return line
+
+
+def seal(magic: bytes, payload: bytes, index: int) -> int:
+    """The word of a line: its kind, and a checksum of what it says and where."""
+    return zlib.crc32(magic + payload, index) | int.from_bytes(magic, "little") << 32
+
+
+def backoff(attempt: int) -> None:
+    """Give the core away at once, then sleep longer and longer, up to 1 ms."""
+    time.sleep(0 if attempt < 20 else min(50e-6 * 2 ** min(attempt - 20, 5), 1e-3))
+
+
+class Presence:
+    """Status lines under one session ``id`` (0: none yet). Belongs to one thread."""
+
+    def __init__(self, area: SessionArea, rank: int, wait: Wait, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.rank = rank
+        self.clock = clock
+        self.id = 0
+        self._area = area
+        self._wait = wait
+        self._status = Status(0, 0, 0, 0, 0, RankState.RUNNING, b"")
+        self._beat_at = 0.0
+        self._silent = False
+        self._seen: dict[int, tuple[int | None, float]] = {}  # peer: its heartbeat, when we saw it change
+
+    def report(self, comm: int, call: int, tag: int, text: str) -> None:
+        """Say what this rank is doing; ``text`` is cut to 24 bytes of UTF-8. One line is pushed."""
+        short = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
+        self._push(self._status._replace(comm=comm, call=call, tag=tag, text_utf8=short))
+
+    def beat(self) -> None:
+        """Say that this rank is alive. One line is pushed."""
+        if self._silent:
+            raise CancelledError("this rank plays dead")
+        self._push(self._status)
+
+    def play_dead(self) -> None:
+        """Never say anything again: what the peers see of a process that was killed, where ranks are threads of one."""
+        self._silent = True
+
+    def leave(self, *, failed: bool = False) -> None:
+        """Say that this rank is going and will not answer any more."""
+        if not self._silent:
+            self._push(self._status._replace(state=RankState.FAILED if failed else RankState.DONE))
+
+    def peek(self, rank: int) -> Status | None:
+        """What ``rank`` said last; None if it said nothing in this session or its line is damaged."""
+        status = self._area.load(Status, rank)
+        return status if status is not None and status.session == self.id else None
+
+    def departed(self, ranks: Iterable[int]) -> dict[int, RankState]:
+        """Those of ``ranks`` that left, and how: DONE or FAILED."""
+        statuses = ((rank, self.peek(rank)) for rank in ranks)
+        return {rank: RankState(s.state) for rank, s in statuses if s is not None and s.state != RankState.RUNNING}
+
+    def silent(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
+        """Those of ``ranks`` that did not leave and whose heartbeat has not advanced for ``older_than_s`` seconds.
+
+        Judged by this rank's clock alone, from the moment it first looked at the peer.
+        """
+        return tuple(rank for rank in ranks if self.quiet_s(rank) >= older_than_s)
+
+    def quiet_s(self, rank: int) -> float:
+        """For how long this rank has not seen the heartbeat of ``rank`` advance; 0 when that rank left."""
+        status, now = self.peek(rank), self.clock.now()
+        beat = None if status is None else status.heartbeat
+        seen_beat, seen_at = self._seen.setdefault(rank, (beat, now))
+        if status is not None and (beat != seen_beat or status.state != RankState.RUNNING):
+            self._seen[rank] = (beat, now)
+            return 0.0
+        return now - seen_at
+
+    def await_departure(self, ranks: Iterable[int], deadline_s: float) -> bool:
+        """Whether all ``ranks`` left before the deadline. A rank that speaks in another session has left this one."""
+        awaited = set(ranks)
+        return any(not (awaited := {rank for rank in awaited if not self._left(rank)}) for _ in self.looks(deadline_s))
+
+    def _left(self, rank: int) -> bool:
+        status = self._area.load(Status, rank)
+        return status is not None and (status.session != self.id or status.state != RankState.RUNNING)
+
+    def looks(self, deadline_s: float) -> Iterator[int]:
+        """One item per look at the pool, at least one; waits in between and keeps the heartbeat going."""
+        end = self.clock.now() + deadline_s
+        for attempt in itertools.count():
+            yield attempt
+            now = self.clock.now()
+            if now >= end:
+                return
+            if self.id and now - self._beat_at >= HEARTBEAT_S:
+                self._push(self._status)
+            self._wait(attempt)
+
+    def _push(self, status: Status) -> None:
+        self._status = status._replace(session=self.id, heartbeat=(status.heartbeat + 1) % 2**64)
+        self._area.store(self._status, self.rank)
+        self._beat_at = self.clock.now()
