@@ -237,10 +237,9 @@ typedef struct {
     int64_t looks, ns; /* so far; from when on, 0 while looking */
 } idling;
 
-/* Nothing progressed: spin, yield or sleep for a moment. False when that has gone on for idle_ns. */
-static bool idle(const program *p, idling *since, int64_t idle_ns, int64_t spins, const obstacle *found, int count) {
-    bool nothing_rings = false;
-    const int64_t rest_ns = p->pacing ? pace_rest_ns(p, found, count, &nothing_rings) : INT64_MAX;
+/* Nothing progressed: spin, yield or sleep for a moment. False when that has gone on for idle_ns. rest_ns: nothing is due
+ * before; nothing_rings: nor does any stream wait for a doorbell. */
+static bool idle(idling *since, int64_t idle_ns, int64_t spins, int64_t rest_ns, bool nothing_rings) {
     if (rest_ns <= 0 || (nothing_rings && spins && rest_ns < SPIN_NS)) {
         PAUSE();
         return true;
@@ -276,53 +275,82 @@ static void go_on(program *p, int32_t *begin, bool *stepped, obstacle *found, in
     p->turn = p->waiting = 0, p->stepped = false;
 }
 
-enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
+/* As fast as this machine can: every stream as far as it goes, one after another, until none goes on. */
+static enum status plain_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
     idling since = {0};
-    int32_t order[MAX_STREAMS] = {0, 1, 2, 3}, begin = 0;
-    bool stepped = false;
-    *count = 0;
-    if (!p->pacing) go_on(p, &begin, &stepped, found, count); /* with a pace, whose time comes first has the turn */
+    int32_t begin;
+    bool stepped;
+    go_on(p, &begin, &stepped, found, count);
     for (;; begin = 0, stepped = false, *count = 0) {
-        if (p->pacing) pace_order(p, order);
-        for (int32_t turn = begin; turn < p->stream_count; turn++) {
-            const int32_t s = order[turn];
-            while (p->position[s] < p->stops[s]) {
+        for (int32_t s = begin; s < p->stream_count; s++) {
+            for (; p->position[s] < p->stops[s]; p->position[s]++, stepped = true) {
                 obstacle *next = &found[*count];
                 const int64_t at = p->position[s];
-                const record *r = &p->records[s][at];
-                const bool last = at + 1 == p->lengths[s];
-                enum status outcome = p->pacing ? paced_step(p, s, r, last, next) : step(p, r, last, next);
-                if (outcome != DONE) {
-                    next->stream = s, next->at = p->position[s];
-                    if (outcome != IDLE) return end_at(p, turn, stepped, *next, found, count, outcome);
-                    ++*count;
-                    break;
-                }
-                p->position[s]++;
-                stepped = true;
-                if (p->pacing) { /* whose time comes first is to be told again */
-                    turn = p->stream_count;
-                    break;
-                }
+                const enum status outcome = step(p, &p->records[s][at], at + 1 == p->lengths[s], next);
+                if (outcome == DONE) continue;
+                next->stream = s, next->at = at;
+                if (outcome != IDLE) return end_at(p, s, stepped, *next, found, count, outcome);
+                ++*count;
+                break;
             }
-            if (p->pacing && p->position[s] == p->lengths[s] && !pace_due(p, s, &found[*count])) ++*count;
             if (p->position[s] == p->stops[s] && p->stops[s] < p->lengths[s]) {
-                if (p->pacing && !pace_due(p, s, &found[*count])) { /* what comes before it is not over */
+                const obstacle stop = {.stream = s, .doorbell = NO_DOORBELL, .at = p->position[s]};
+                return end_at(p, s, stepped, stop, found, count, STOPPED);
+            }
+        }
+        if (*count == 0) return DONE;
+        if (stepped) since = (idling){0};
+        else if (!idle(&since, idle_ns, spins, INT64_MAX, false)) return IDLE;
+    }
+}
+
+static enum status end_paced(obstacle here, obstacle *found, int *count, enum status status) {
+    found[0] = here, *count = 1;
+    return status;
+}
+
+/* With a pace: one record of the stream whose modelled time comes first, then the times are compared anew. A stream that has
+ * come to its end or to its stop is there when the time of the record before has come. */
+static enum status paced_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
+    idling since = {0};
+    int32_t order[MAX_STREAMS] = {0, 1, 2, 3};
+    for (;;) {
+        bool stepped = false, nothing_rings;
+        *count = 0;
+        pace_order(p, order);
+        for (int32_t turn = 0; turn < p->stream_count && !stepped; turn++) {
+            const int32_t s = order[turn];
+            const int64_t at = p->position[s];
+            obstacle *next = &found[*count];
+            if (at < p->stops[s]) {
+                const enum status outcome = paced_step(p, s, &p->records[s][at], at + 1 == p->lengths[s], next);
+                if (outcome == DONE) p->position[s]++, stepped = true;
+                else {
+                    next->stream = s, next->at = at;
+                    if (outcome != IDLE) return end_paced(*next, found, count, outcome);
                     ++*count;
                     continue;
                 }
-                const obstacle stop = {.stream = s, .doorbell = NO_DOORBELL, .at = p->position[s]};
-                return end_at(p, turn, stepped, stop, found, count, STOPPED);
             }
+            if (p->position[s] < p->stops[s]) continue;
+            if (!pace_due(p, s, next)) ++*count;
+            else if (p->stops[s] < p->lengths[s])
+                return end_paced((obstacle){.stream = s, .doorbell = NO_DOORBELL, .at = p->position[s]}, found, count,
+                                 STOPPED);
         }
-        if (*count == 0 && !(p->pacing && stepped)) {
-            if (p->pacing) pace_end(p);
+        if (*count == 0 && !stepped) {
+            pace_end(p);
             return DONE;
         }
         if (stepped) {
             since = (idling){0};
             continue;
         }
-        if (!idle(p, &since, idle_ns, spins, found, *count)) return IDLE;
+        const int64_t rest_ns = pace_rest_ns(p, found, *count, &nothing_rings);
+        if (!idle(&since, idle_ns, spins, rest_ns, nothing_rings)) return IDLE;
     }
+}
+
+enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
+    return (p->pacing ? paced_run : plain_run)(p, idle_ns, spins, found, count);
 }
