@@ -65,6 +65,9 @@ static bool record_ok(const program *p, const record *r) {
     case REDUCE:
     case REDUCE_LOCAL:
         if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;
+        if (r->op == REDUCE_LOCAL &&
+            (given(&r->dst2) || has(&r->a, REGION) || has(&r->b, REGION) || has(&r->c, REGION)))
+            return false;
         if (!given(&r->a) || !given(&r->b) || has(&r->dst2, BUFFER) || r->nbytes % program_item_bytes[r->dtype])
             return false;
         if (r->flags & FLAG_DIVIDE && r->arg < 1) return false;

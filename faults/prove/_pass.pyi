@@ -5,6 +5,7 @@ Step: TypeAlias = tuple[int, int, int, int]  # call, rank, stream, instruction
 
 CONSTANTS: dict[str, int]  # as C was compiled with them
 
+def accesses() -> list[tuple[int, int]]: ...  # (loads, stores) of each opcode: bits of OPERAND_FIELDS
 def run(
     layout: Any,  # of cxlemu.plan.layout.layout_record
     hosts: Any,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -15,6 +15,8 @@ from collectives.fused.shapes import WEIGHTS
 from cxlemu.compiled import check_compiled
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
+from cxlemu.plan.accesses import LOADED, STORED
+from cxlemu.plan.instructions import OPERAND_FIELDS
 from cxlemu.plan.kernels import KERNELS, Touched
 from cxlemu.plan.layout import layout_record
 from cxlemu.plan.plan import group_table, region_table
@@ -26,6 +28,21 @@ from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, s
 from faults.verdict import Verdict
 
 check_compiled("faults.prove._pass", _pass.CONSTANTS, {rule.upper(): at for at, rule in enumerate((*RULES, DEADLOCK))})
+
+
+def _operands(table: Mapping[Op, tuple[str, ...]]) -> dict[Op, int]:
+    """Each opcode's operands in plan/accesses.py, as C has them: a bit for each of OPERAND_FIELDS."""
+    return {op: sum(1 << OPERAND_FIELDS.index(name) for name in table.get(op, ())) for op in Op}
+
+
+def check_accesses(compiled: Sequence[tuple[int, int]]) -> None:
+    """Raises ImportError where C loads or stores other operands of an opcode than plan/accesses.py says."""
+    for verb, column, table in (("loads", 0, LOADED), ("stores", 1, STORED)):
+        ours = {f"{op.name} {verb}": bits for op, bits in _operands(table).items()}
+        check_compiled("faults.prove._pass", {f"{op.name} {verb}": compiled[op][column] for op in Op}, ours)
+
+
+check_accesses(_pass.accesses())
 _PROVED, _VIOLATED, _OPAQUE, _CHECKSUM, _PRODUCT, _FOLD_WORDS, _PRODUCT_WORDS = (
     _pass.CONSTANTS[name]
     for name in ("PROVED", "VIOLATED", "OPAQUE", "CHECKSUM", "PRODUCT", "FOLD_WORDS", "PRODUCT_WORDS")

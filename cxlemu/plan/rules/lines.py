@@ -7,7 +7,7 @@ further cards, with one slot and one round.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan.accesses import STORED
 from cxlemu.plan.address import Extent
 from cxlemu.plan.instructions import Kind, Op
 from cxlemu.plan.rules.program import Defect, Numbers, PlanTable
@@ -42,7 +43,7 @@ class Accesses:
         return -(-self.end // LINE_BYTES)
 
 
-def _accesses(p: PlanTable, ops: tuple[Op, ...], field: str) -> Accesses:
+def _accesses(p: PlanTable, ops: Collection[Op], field: str) -> Accesses:
     """Where the region operands ``field`` of these instructions lie."""
     maps = [region.map for region in p.frame.regions]
 
@@ -52,7 +53,7 @@ def _accesses(p: PlanTable, ops: tuple[Op, ...], field: str) -> Accesses:
         return [e._replace(card=e.card + heap_cards) for e in maps[region].extents(offset, nbytes)]
 
     operand = p.records[field]
-    rows = np.flatnonzero(np.isin(p.op, ops) & (operand["kind"] == Kind.REGION))
+    rows = np.flatnonzero(np.isin(p.op, list(ops)) & (operand["kind"] == Kind.REGION))
     found = [
         (row, seq, *extent)
         for row, region, seq, offset, nbytes in zip(
@@ -70,10 +71,9 @@ def _accesses(p: PlanTable, ops: tuple[Op, ...], field: str) -> Accesses:
 
 
 def _stores(p: PlanTable) -> Accesses:
-    kinds = [
-        _accesses(p, (Op.WRITE, Op.WRITE_NT), "dst"),
-        _accesses(p, (Op.READ, Op.REDUCE), "dst2"),
-    ]
+    """What instructions store to regions, as plan/accesses.py has it."""
+    targets = {name: [op for op, names in STORED.items() if name in names] for name in ("dst", "dst2")}
+    kinds = [_accesses(p, ops, name) for name, ops in targets.items()]
     names = ("row", "seq", "card", "begin", "end")
     return Accesses(*(np.concatenate([getattr(kind, name) for kind in kinds]) for name in names))
 

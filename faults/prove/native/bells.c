@@ -56,7 +56,7 @@ void bell_ring(step *s, const record *r, const record *previous) {
     if (last && !clock_before(last->at.self, &s->now)) pass_undecided(p, SIGNALS_UNORDERED, s->now.self);
     if ((last && value < last->value) || value < b->forgotten) pass_undecided(p, SIGNALS_FALL, s->now.self);
     if (r->op == SIGNAL_DATA) {
-        pass_access_operand(s, &r->a, r->nbytes, LOAD, NULL);
+        pass_access_loads(s, r);
         rule_check_reuse(p, s->stream, value, s->part);
         if (!previous || memcmp(r, previous, sizeof *r) != 0) { /* twice the same is once */
             rule_check_payload_store(p, &a, b, at.offset / LINE_BYTES);

@@ -313,7 +313,20 @@ static PyObject *run_pass(PyObject *Py_UNUSED(module), PyObject *args) {
     return result;
 }
 
+/* accesses() -> (loads, stores) of each opcode, as bits of its operands */
+static PyObject *all_accesses(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    PyObject *rows = PyList_New(OP_END);
+    for (int op = 0; rows && op < OP_END; op++) {
+        PyObject *row = Py_BuildValue("(ii)", (int)pass_accesses[op].loads, (int)pass_accesses[op].stores);
+        if (!row) Py_CLEAR(rows);
+        else PyList_SET_ITEM(rows, op, row);
+    }
+    return rows;
+}
+
 static PyMethodDef methods[] = {
+    {"accesses", all_accesses, METH_NOARGS,
+     "accesses() -> [(loads, stores)] by opcode: bits of operands, in the order of OPERAND_FIELDS."},
     {"run", run_pass, METH_VARARGS,
      "run(layout, hosts, strips, plans, plan_of, epochs, without, obliges): (verdict, reason, rule, detail, "
      "instructions,\n"

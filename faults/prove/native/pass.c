@@ -27,7 +27,6 @@ static bool satisfied(step *s, const record *r) {
 
 static void execute(step *s, const record *r, const record *previous) {
     pass *p = s->p;
-    const operand *sources[] = {&r->a, &r->b, &r->c}, *targets[] = {&r->dst, &r->dst2};
     point *recorded;
     drain *posted;
     switch (r->op) {
@@ -37,7 +36,7 @@ static void execute(step *s, const record *r, const record *previous) {
     case SIGNAL:
     case SIGNAL_DATA: bell_ring(s, r, previous); break;
     case WAIT_DATA:
-        pass_access_operand(s, &r->dst, r->nbytes, STORE, NULL);
+        pass_access_stores(s, r, STORE, NULL);
         bell_take_payload(s, r);
         break;
     case RECORD:
@@ -45,10 +44,10 @@ static void execute(step *s, const record *r, const record *previous) {
         if (!recorded->known) *recorded = (point){clock_know(s->now.known), s->now.self};
         break;
     case WRITE_NT:
-        pass_access_operand(s, &r->a, r->nbytes, LOAD, NULL);
+        pass_access_loads(s, r);
         posted = drain_new(p, s->stream);
         pass_await_fence(p, s->rank, posted);
-        pass_access_operand(s, &r->dst, r->nbytes, STORE_NT, posted);
+        pass_access_stores(s, r, STORE_NT, posted);
         pass_compute(s, r);
         drain_drop(posted);
         break;
@@ -59,8 +58,8 @@ static void execute(step *s, const record *r, const record *previous) {
     case REDUCE:
     case COPY:
     case REDUCE_LOCAL:
-        for (int k = 0; k < 3; k++) pass_access_operand(s, sources[k], r->nbytes, LOAD, NULL);
-        for (int k = 0; k < 2; k++) pass_access_operand(s, targets[k], r->nbytes, STORE, NULL);
+        pass_access_loads(s, r);
+        pass_access_stores(s, r, STORE, NULL);
         pass_compute(s, r);
         break;
     case COMPUTE: kernel_run(s, r); break;

@@ -324,9 +324,19 @@ typedef struct {
 
 enum access_kind { LOAD, STORE, STORE_NT };
 
+/* Operands that an opcode loads, and that it stores, a bit each in the order of OPERAND_FIELDS. A COMPUTE touches what its
+ * kernel says. */
+enum { OF_DST = 1, OF_DST2 = 2, OF_A = 4, OF_B = 8, OF_C = 16, OPERANDS = 5 };
+typedef struct {
+    uint8_t loads, stores;
+} accesses;
+
 /* touch.c */
 void pass_access_pool(step *s, int32_t card, int64_t begin, int64_t end, enum access_kind kind, drain *posted);
 void pass_access_buffer(step *s, int buffer, int64_t offset, int64_t nbytes, enum access_kind kind);
+extern const accesses pass_accesses[OP_END];
+void pass_access_loads(step *s, const record *r);
+void pass_access_stores(step *s, const record *r, enum access_kind kind, drain *posted);
 void pass_access_operand(step *s, const operand *o, int64_t nbytes, enum access_kind kind, drain *posted);
 contents *pass_local_contents(const step *s, int buffer, int64_t offset, int64_t *at);
 void pass_fetch(step *s, contents *into, int64_t at, const operand *o, int64_t nbytes);

@@ -51,6 +51,39 @@ void pass_access_operand(step *s, const operand *o, int64_t nbytes, enum access_
         pass_access_pool(s, found[k].at.card, found[k].at.offset, found[k].at.offset + found[k].nbytes, kind, posted);
 }
 
+/* LOADED and STORED of plan/accesses.py: calls.py compares the two when it is imported. */
+const accesses pass_accesses[OP_END] = {
+    [WRITE] = {OF_A, OF_DST},
+    [WRITE_NT] = {OF_A, OF_DST},
+    [COPY] = {OF_A, OF_DST},
+    [READ] = {OF_A, OF_DST | OF_DST2},
+    [REDUCE] = {OF_A | OF_B | OF_C, OF_DST | OF_DST2},
+    [REDUCE_LOCAL] = {OF_A | OF_B | OF_C, OF_DST},
+    [SIGNAL_DATA] = {.loads = OF_A},
+    [WAIT_DATA] = {.stores = OF_DST},
+};
+
+/* The operands of which `bits` has a bit and that the record has, in that order; returns how many. */
+static int operands_of(const record *r, int bits, const operand *found[OPERANDS]) {
+    const operand *all[OPERANDS] = {&r->dst, &r->dst2, &r->a, &r->b, &r->c};
+    int count = 0;
+    for (int k = 0; k < OPERANDS; k++)
+        if (bits >> k & 1 && all[k]->kind) found[count++] = all[k];
+    return count;
+}
+
+void pass_access_loads(step *s, const record *r) {
+    const operand *found[OPERANDS];
+    const int count = operands_of(r, pass_accesses[r->op].loads, found);
+    for (int k = 0; k < count; k++) pass_access_operand(s, found[k], r->nbytes, LOAD, NULL);
+}
+
+void pass_access_stores(step *s, const record *r, enum access_kind kind, drain *posted) {
+    const operand *found[OPERANDS];
+    const int count = operands_of(r, pass_accesses[r->op].stores, found);
+    for (int k = 0; k < count; k++) pass_access_operand(s, found[k], r->nbytes, kind, posted);
+}
+
 /* --- values ---------------------------------------------------------------------------------------------------- */
 
 /* The memory that a local operand is, and where in it. */
@@ -90,13 +123,12 @@ void pass_put(step *s, const operand *o, const contents *from, int64_t begin, in
 }
 
 void pass_compute(step *s, const record *r) {
-    const operand *sources[] = {&r->a, &r->b, &r->c};
+    const operand *sources[OPERANDS], *targets[OPERANDS];
     contents *folding = s->p->folding, *result = &folding[3];
-    int count = 0;
-    for (int k = 0; k < 3; k++) {
-        if (!sources[k]->kind) continue;
-        contents_begin(s->p, &folding[count]);
-        pass_fetch(s, &folding[count++], 0, sources[k], r->nbytes);
+    const int count = operands_of(r, pass_accesses[r->op].loads, sources);
+    for (int k = 0; k < count; k++) {
+        contents_begin(s->p, &folding[k]);
+        pass_fetch(s, &folding[k], 0, sources[k], r->nbytes);
     }
     const bool folds = r->op == REDUCE || r->op == REDUCE_LOCAL;
     const plan *whole = &s->p->plan[s->p->plan_of[s->p->call[rank_of(s->p, s->stream)]]];
@@ -107,8 +139,8 @@ void pass_compute(step *s, const record *r) {
     if (!right) pass_violated(s->p, CONTRACT, MISFOLDED, s->now.self, (event){0, 0}, -1, 0);
     if (!folds) result = &folding[0];
     else contents_fold(s->p, result, folding, count, r->nbytes, r->flags & FLAG_DIVIDE ? r->arg : 1);
-    pass_put(s, &r->dst, result, 0, r->nbytes);
-    pass_put(s, &r->dst2, result, 0, r->nbytes);
+    const int stored = operands_of(r, pass_accesses[r->op].stores, targets);
+    for (int k = 0; k < stored; k++) pass_put(s, targets[k], result, 0, r->nbytes);
 }
 
 /* --- flushes and fences ---------------------------------------------------------------------------------------- */
