@@ -3,27 +3,33 @@
 from collectives.algorithms.all_gather import all_gather
 from collectives.algorithms.all_reduce import all_reduce
 from collectives.algorithms.all_reduce_doubling import all_reduce_doubling
+from collectives.algorithms.all_reduce_rabenseifner import all_reduce_rabenseifner
 from collectives.algorithms.all_reduce_two_shot import all_reduce_two_shot
 from collectives.algorithms.all_to_all import all_to_all
+from collectives.algorithms.all_to_all_pairwise import all_to_all_pairwise
 from collectives.algorithms.barrier import barrier
 from collectives.algorithms.broadcast import broadcast
 from collectives.algorithms.gather import gather
 from collectives.algorithms.reduce import reduce
 from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_scatter import reduce_scatter
+from collectives.algorithms.reduce_scatter_ring import reduce_scatter_ring
 from collectives.algorithms.scatter import scatter
 
 SHIPPED = (
     all_gather,
     all_reduce,
     all_reduce_doubling,
+    all_reduce_rabenseifner,
     all_reduce_two_shot,
     all_to_all,
+    all_to_all_pairwise,
     barrier,
     broadcast,
     gather,
     reduce,
     reduce_binomial,
     reduce_scatter,
+    reduce_scatter_ring,
     scatter,
 )

@@ -9,10 +9,10 @@ Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication op
 """
 
 from collectives.builder import Builder
-from collectives.builder.recipes import algorithm
+from collectives.builder.recipes import Publishes, algorithm
 
 
-@algorithm("all_reduce", name="doubling", fold_order="uniform")
+@algorithm("all_reduce", name="doubling", fold_order="uniform", publishes=lambda ranks: Publishes(ranks.bit_length()))
 def all_reduce_doubling(b: Builder) -> None:
     steps = b.ranks.bit_length() - 1
     pairs = b.ranks - (1 << steps)  # of which one rank takes part for both

@@ -47,20 +47,36 @@ def add(function: Callable[..., None]) -> None:
     _RECIPES.update({(its.collective, its.name): its for its in found})
 
 
-def variants(collective: str, *, clusters: bool = False) -> list[str]:
-    """The variants that a collective can be run in; some take ranks that come in ``clusters``."""
+def variants(collective: str, *, clusters: bool = False, checksums: bool = False) -> list[str]:
+    """The variants that a collective can be run in; some take ranks that come in ``clusters``.
+
+    ``checksums``: only those that can carry them, or need none.
+    """
     found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
-    return [its.name for its in found if clusters or not its.takes_clusters]
+    return [
+        its.name for its in found if (clusters or not its.takes_clusters) and (not checksums or its.carries_checksums)
+    ]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
-    """Raises ArgumentError naming what there is."""
+    """A variant's, or with ``-K`` after the name of one that is cut into chunks, in at most K of them.
+
+    Raises ArgumentError naming what there is.
+    """
     contract_of(collective)
-    found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant))
+    found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant)) or _in_chunks(collective, variant)
     if found is None:
         names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
         raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
     return found
+
+
+def _in_chunks(collective: str, variant: str) -> Recipe | None:
+    name, _, count = variant.rpartition("-")
+    found = _RECIPES.get((collective, name))
+    if found is None or not re.fullmatch(r"[1-9]\d?", count) or not 1 <= int(count) < found.spec.chunks:
+        return None
+    return replace(found, name=variant, spec=replace(found.spec, name=variant, chunks=int(count)))
 
 
 def is_plan(spec: str) -> bool:

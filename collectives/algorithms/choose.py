@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from collectives.algorithms import modelled
 from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, TwoLevelEstimate
 from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
@@ -32,12 +33,14 @@ def choose(
     in_pool: bool = False,
     ways: TwoLevelEstimate | None = None,
     dtype: str = "",
+    copies: modelled.Copies | None = None,
 ) -> Choice:
     """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.heap made.
 
     Not for scatter, as its root alone has x: there zero copy has to be asked for. ``ways``: of ranks in clusters, which
     take two levels where those are faster by the cost model. ``dtype``: integers may take a tree, as their results have
-    the same bits in whatever order they are folded; floats are folded in rank order.
+    the same bits in whatever order they are folded; floats are folded in rank order. ``copies``: what they cost on a
+    modelled fabric; None for this machine's own memory.
     """
     if not COLLECTIVES[collective].moves_data:
         return Choice("line", "no data: doorbells only")
@@ -49,7 +52,8 @@ def choose(
             "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
         )
     lines = -(-nbytes // PAYLOAD_BYTES)
-    if nbytes <= LINE_MAX_BYTES:
+    asked = None if copies is None else modelled.Asked(nbytes, ranks, dtype in INTEGERS, copies)
+    if nbytes <= (LINE_MAX_BYTES if asked is None else modelled.lines_max(collective) * PAYLOAD_BYTES):
         return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")
     if ways is not None:
         levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
@@ -59,6 +63,8 @@ def choose(
                 f"{size} on clusters of {ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
                 f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures",
             )
+    if asked is not None:
+        return Choice(*modelled.modelled(collective, asked))
     if dtype in INTEGERS and ranks >= TREE_MIN_RANKS:
         if collective == "reduce" and nbytes >= CHUNKED_MIN_BYTES:
             return Choice("binomial", f"{size} of integers on {ranks} ranks: a tree folds them, not the root alone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from collectives.builder import ALL, VARIANTS, Builder, VariantSpec
 from collectives.contracts import contract_of
@@ -16,6 +16,18 @@ AnyBuilder = TypeVar("AnyBuilder", bound=Builder)
 
 _ATTRIBUTE = "cxlemu_recipes"
 CHECKED = "+crc32c"  # ends the name of an algorithm whose doorbells carry checksums
+
+
+class Publishes(NamedTuple):
+    """What a rank publishes in a round: so many blocks of the call's size, under so many bells instead of one each."""
+
+    blocks: int
+    bells: int = 0
+
+    @property
+    def doorbells(self) -> int:
+        """That each chunk needs."""
+        return self.bells or self.blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +43,18 @@ class Recipe:
     source: str = ""  # FILE.py:function or FILE.plan, for an algorithm that we do not ship
     plan: Plan | None = None  # of a file
     builder: type[Builder] = Builder  # whose words the algorithm is written in
+    publishes: Callable[[int], Publishes] | None = None  # of the number of ranks; None: as its collective's buffers say
 
     @property
     def takes_clusters(self) -> bool:
         """Whether it goes on two levels, inside clusters of ranks and across them."""
         return self.builder.takes_clusters
+
+    @property
+    def carries_checksums(self) -> bool:
+        """Whether every doorbell stands for one block that a checksum can cover; bells stand for several parts."""
+        bells = self.publishes is not None and self.publishes(2).bells > 0
+        return self.builder.carries_checksums and not bells
 
     def makes(self, call: Call) -> bool:
         """Whether it is what this call names: a saved plan is one call's alone."""
@@ -51,6 +70,7 @@ def algorithm(
     name: str = "",
     builder: type[Builder] | None = None,
     fold_order: str = RANK_ORDER,
+    publishes: Callable[[int], Publishes] | None = None,
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part with a Builder's words.
 
@@ -61,6 +81,9 @@ def algorithm(
     ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
     result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
     same on every rank that holds the result. Provers and checkers hold the algorithm to it.
+
+    ``publishes`` declares what a rank publishes, given the number of ranks, where that is more than its input or under
+    bells: modelled rings make room for it.
 
     Raises ArgumentError for a collective or an order that does not exist.
     """
@@ -81,6 +104,7 @@ def algorithm(
                 fold_order,
                 named=spec.name == name,
                 builder=builder or Builder,
+                publishes=publishes,
             )
             for spec in specs
         )
@@ -94,13 +118,13 @@ def with_checksums(recipe: Recipe) -> Recipe:
     """The same algorithm, on links that may lose what is written. Payload in a doorbell's line needs no checksum.
 
     Raises ArgumentError for algorithms on two levels, which pass on what they have not compared, for NCCL's, which send
-    through inboxes without checksums, and for saved plans.
+    through inboxes without checksums, for those whose bells stand for several parts, and for saved plans.
     """
     if recipe.plan is not None:
         raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
     if recipe.spec.in_lines:
         return recipe
-    if not recipe.builder.carries_checksums:
+    if not recipe.carries_checksums:
         raise ArgumentError(f"{recipe.name} carries no checksums: take another variant where links may lose writes")
     return replace(recipe, name=recipe.name + CHECKED, spec=replace(recipe.spec, checked=True))
 

@@ -140,7 +140,8 @@ class Sweep:
             return [own.name]
         may = not self.in_place or collective not in NO_ZERO_COPY_IN_PLACE
         if self.variant == EVERY:
-            there = catalog.variants(collective, clusters=self.cluster > 1 and self.integrity is None)
+            checked = self.integrity is not None
+            there = catalog.variants(collective, clusters=self.cluster > 1, checksums=checked)
             return [v for v in there if may or not catalog.recipe(collective, v).spec.zero_copy]
         if self.variant == ZERO_COPY.name and not may:
             raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
@@ -151,7 +152,7 @@ class Sweep:
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
                     f"choose -n and a topology's ranks_per_host so"
                 )
-            if levels and self.integrity is not None:
+            if self.integrity is not None:
                 with_checksums(catalog.recipe(collective, self.variant))  # says why not
         return [self.variant]
 

@@ -175,7 +175,7 @@ class Spec(Model):
         chosen = COLLECTIVES if self.collectives == (ALL,) else self.collectives
         having = [name for name in chosen if self.variants[0] in (EVERY, AUTO, *catalog.variants(name, clusters=True))]
         for collective in chosen:
-            there = catalog.variants(collective, clusters=self.integrity is None)  # they carry no checksums
+            there = catalog.variants(collective, clusters=True, checksums=self.integrity is not None)
             if not there:
                 catalog.recipe(collective, AUTO)  # raises: there is no such collective
             for variant in there if self.variants == (EVERY,) else self.variants:

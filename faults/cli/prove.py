@@ -279,7 +279,7 @@ def _carries(recipe: Recipe, variant: str) -> bool:
         raise ArgumentError(
             "--integrity: the line variant carries its payload where a checksum would be, and needs none"
         )
-    return not recipe.spec.in_lines and (variant != EVERY or not recipe.takes_clusters)
+    return not recipe.spec.in_lines and (variant != EVERY or recipe.carries_checksums)
 
 
 def _having(sweep: Sweep, named: tuple[str, ...]) -> Sweep:

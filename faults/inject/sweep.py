@@ -39,16 +39,17 @@ def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "eve
         return [template.model_copy(update={"collective": own.collective, "variant": own.name})]
     names = collectives or tuple(COLLECTIVES)
     clusters = template.ranks_per_cluster > 1 and template.integrity is None
-    pairs = [(name, each) for name in names for each in _variants(name, variant, clusters)]
+    checked = template.integrity is not None
+    pairs = [(name, each) for name in names for each in _variants(name, variant, clusters, checked)]
     found = [template.model_copy(update={"collective": name, "variant": each}) for name, each in pairs]
     for scenario in found:
         _ = scenario.call
     return found
 
 
-def _variants(collective: str, variant: str, clusters: bool) -> list[str]:
+def _variants(collective: str, variant: str, clusters: bool, checked: bool) -> list[str]:
     contract_of(collective)
-    return variants(collective, clusters=clusters) if variant == "every" else [variant]
+    return variants(collective, clusters=clusters, checksums=checked) if variant == "every" else [variant]
 
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:

@@ -82,7 +82,8 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
     takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
     if takes_rounds:
         yield MutationCase(collective, variant, ranks, rounds=2)
-    may_overwrite = collective in ("all_reduce", "all_to_all") and variant in ("all", "doubling")
+    overwriting = ("all", "doubling", "pairwise", "rabenseifner")
+    may_overwrite = collective in ("all_reduce", "all_to_all") and variant in overwriting
     may_lend = zero_copy and collective not in NO_ZERO_COPY_IN_PLACE and collective in ("all_gather", "all_reduce")
     if may_overwrite or may_lend:
         yield MutationCase(collective, variant, ranks, in_place=True)
@@ -180,8 +181,9 @@ def _blocks(case: MutationCase) -> int:
         return case.ranks
     if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
         return case.ranks
-    if case.variant == "doubling":
-        return case.ranks.bit_length()  # a block for each step, and one that gives a result back
+    publishes = None if case.collective in fused.KINDS else recipe(case.collective, case.variant).publishes
+    if publishes is not None:
+        return publishes(case.ranks).doorbells
     results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"
     return case.ranks + 1 if results else 1
 

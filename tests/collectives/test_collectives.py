@@ -15,15 +15,19 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.algorithms.choose import INTEGERS, choose
+from collectives.algorithms.modelled import Copies
 from collectives.builder.recipes import with_checksums
 from collectives.checking.symbolic import verify
-from cxlemu.errors import ContractError
+from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
+from cxlemu.topology import Topology
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
 from faults.lockstep.zero_copy_calls import lent, may_be_in_place, with_heap
+from faults.prove.cases import prove_case
+from faults.verdict import Verdict
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
 from tests.helpers.tiers import examples
 
@@ -82,7 +86,7 @@ def plan_of(
     in_place = in_place and may_be_in_place(collective, variant.name)
     if variant.spec.overlap:
         variant = replace(variant, spec=replace(variant.spec, chunks=chance.randint(1, 5)))
-    variant = with_checksums(variant) if chance.random() < 0.3 else variant
+    variant = with_checksums(variant) if chance.random() < 0.3 and variant.carries_checksums else variant
     if collective == "barrier":
         nbytes = 0
     redop = op if collective in REDUCTIONS else "none"
@@ -152,7 +156,8 @@ def test_every_plan_keeps_its_contract_on_symbols(collective: str, ranks: int) -
                 for one in [lent(call), lent(call, output=True)] if variant == "zero_copy" else [call]:
                     if not in_place or may_be_in_place(collective, variant):
                         chosen = recipe(collective, variant)
-                        verify(build(with_checksums(chosen) if ranks % 2 else chosen, layout, one))
+                        checked = ranks % 2 and chosen.carries_checksums
+                        verify(build(with_checksums(chosen) if checked else chosen, layout, one))
 
 
 MUTANT_LAYOUT = Layout(3, 2, 2, 1024, 8, 256)
@@ -269,3 +274,59 @@ def test_all_reduce_folds_shares_where_vectors_are_long(ranks: int, nbytes: int,
 def test_integers_alone_take_trees(collective: str, ranks: int, nbytes: int, dtype: str, variant: str) -> None:
     """Where floats would be other bits than with every other size and variant."""
     assert choose(collective, nbytes, ranks, dtype=dtype).variant == variant
+
+
+SIX_CARDS = Topology.load("six-cards")
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "nbytes", "dtype", "variant"),
+    [
+        ("all_gather", 4, 100, "f32", "line"),
+        ("all_gather", 2, 64 << 10, "f32", "all-1"),
+        ("all_gather", 2, 512 << 10, "f32", "all-2"),
+        ("all_gather", 2, 8 << 20, "f32", "all"),
+        ("all_gather", 8, 512 << 10, "f32", "all-1"),
+        ("all_reduce", 4, 64 << 10, "f32", "all-1"),
+        ("all_reduce", 4, 64 << 10, "i32", "doubling-1"),
+        ("all_reduce", 4, 16 << 20, "i64", "rabenseifner"),
+        ("all_reduce", 4, 16 << 20, "f32", "two_shot"),
+        ("all_reduce", 8, 16 << 20, "i32", "two_shot"),  # six cards do not keep up with eight ranks
+        ("all_reduce", 2, 16 << 20, "f32", "all"),
+        ("all_to_all", 8, 100, "bf16", "line"),
+        ("all_to_all", 8, 32 << 10, "bf16", "pairwise-1"),
+        ("all_to_all", 8, 8 << 20, "bf16", "all"),
+        ("reduce", 8, 4 << 10, "u8", "binomial-1"),
+        ("reduce", 3, 64 << 10, "u8", "all-1"),
+        ("reduce_scatter", 4, 1 << 20, "i32", "pool_ring-3"),
+        ("reduce_scatter", 4, 1 << 20, "f32", "all-3"),
+        ("barrier", 4, 0, "u8", "line"),
+    ],
+)
+def test_auto_on_a_modelled_fabric_goes_by_what_copies_cost(
+    collective: str, ranks: int, nbytes: int, dtype: str, variant: str
+) -> None:
+    copies = Copies.of(SIX_CARDS, ranks, SIX_CARDS.pool_space)
+    assert copies.start_bytes == 6500 * 20  # ns to start a copy and ring, and GB/s
+    assert choose(collective, nbytes, ranks, dtype=dtype, copies=copies).variant == variant
+
+
+def test_a_variant_is_cut_into_fewer_chunks_where_its_name_says_so() -> None:
+    assert recipe("all_reduce", "two_shot-1").spec == replace(
+        recipe("all_reduce", "two_shot").spec, name="two_shot-1", chunks=1
+    )
+    for name in ("two_shot-0", "two_shot-4", "two_shot-01", "two_shot-", "aggregate-1", "line-1", "mine-1"):
+        with pytest.raises(ArgumentError, match=f"all_reduce has no variant '{name}': it has naive, aggregate, all"):
+            recipe("all_reduce", name)
+
+
+@pytest.mark.parametrize(
+    ("collective", "variant"),
+    [("all_reduce", "doubling-1"), ("all_reduce", "rabenseifner-2"), ("all_to_all", "pairwise-1")],
+)
+def test_fewer_chunks_keep_the_contract(collective: str, variant: str) -> None:
+    layout, chosen = Layout(5, 3, 4, 8192, 16, 256), recipe(collective, variant)
+    call = Call(collective, variant, 5, 2000, "i32", "sum" if chosen.fold_order != "rank" else "none")
+    plan = build(chosen, layout, call)
+    verify(plan)
+    assert prove_case(chosen, layout, call).verdict is Verdict.OK

@@ -123,7 +123,12 @@ class Case(NamedTuple):
 
 # But for those that pass on what they retrieved, where one order a class of instruction does not suffice: for them see
 # test_textbook_algorithms.py, where all mutants are tried in many.
-FORWARDING = {("all_reduce", "doubling"), ("reduce", "binomial")}
+FORWARDING = {
+    ("all_reduce", "doubling"),
+    ("all_reduce", "rabenseifner"),
+    ("reduce", "binomial"),
+    ("reduce_scatter", "pool_ring"),
+}
 
 CASES = [
     *(

@@ -120,8 +120,9 @@ def planned(
 ) -> tuple[Plan, Call, Layout]:
     layout = layout_in(CARD_BYTES, ranks, topology.card_count, topology.interleave_bytes, region_bytes=1 << 18)
     redop = "sum" if "reduce" in collective else "none"
-    call = Call(collective, variant, ranks, nbytes, "f32", redop, 0)
     recipe = catalog.recipe(collective, variant)
+    dtype = "f32" if recipe.fold_order == "rank" else "i32"  # the oracle's floats are folded in rank order
+    call = Call(collective, variant, ranks, nbytes, dtype, redop, 0)
     if recipe.spec.zero_copy:
         call = replace(call, heap=InHeap(0))
     return catalog.build(recipe, layout, call), call, layout

@@ -7,6 +7,7 @@ from dataclasses import replace
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.algorithms.modelled import Copies
 from collectives.algorithms.nccl import RECIPES, Sends
 from collectives.algorithms.nccl.protocols import take
 from collectives.algorithms.nccl.room import room
@@ -39,7 +40,9 @@ def planned(
     else:
         if call.algorithm == AUTO:
             ways = TwoLevelEstimate.of(topology, call.ranks) if space in (None, topology.pool_space) else None
-            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
+            where = space or topology.pool_space
+            copies = Copies.of(topology, call.ranks, where) if layout is None else None
+            choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype, copies=copies)
         recipe = catalog.recipe(call.collective, choice.variant)
     return plan_of(topology, recipe, call, space or topology.pool_space, layout), choice
 
@@ -54,7 +57,10 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     if layout is None and issubclass(recipe.builder, Sends):
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
-    plan = catalog.build(recipe, layout or virtual_layout(topology, call, space), call)
+    if layout is None:
+        publishes = None if recipe.publishes is None else recipe.publishes(call.ranks)
+        layout = virtual_layout(topology, call, space, publishes)
+    plan = catalog.build(recipe, layout, call)
     if recipe.source:
         rules.check(plan)
     return plan

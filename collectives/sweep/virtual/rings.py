@@ -10,6 +10,7 @@ from dataclasses import replace
 from collectives import contracts
 from collectives.algorithms.hierarchical.needs import needs
 from collectives.builder import ALL, NAIVE
+from collectives.builder.recipes import Publishes
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from cxlemu.errors import ArgumentError
@@ -21,15 +22,16 @@ from cxlemu.topology import Space, Topology
 from cxlemu.topology.clusters import cluster_memory
 from cxlemu.units import format_bytes
 
-DOUBLING = "doubling"  # collectives/algorithms/all_reduce_doubling.py
 
-
-def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -> Layout:
+def virtual_layout(
+    topology: Topology, call: Call, space: Space | None = None, publishes: Publishes | None = None
+) -> Layout:
     """A ring in which a round takes all of the call, where the cards have room for it.
 
-    It lies on ``space`` (default: the pool). On owned memory its cards are the ranks' own, one each, and a doorbell
-    whose index is k more than a multiple of the ranks lies in rank k's. Raises ArgumentError where the cards have not
-    even room for doorbells and a line for each rank.
+    ``publishes``: what a rank publishes, where its algorithm declares that. It lies on ``space`` (default: the pool).
+    On owned memory its cards are the ranks' own, one each, and a doorbell whose index is k more than a multiple of the
+    ranks lies in rank k's. Raises ArgumentError where the cards have not even room for doorbells and a line for each
+    rank.
     """
     if call.cluster > 1:
         return _layout_on_levels(topology, call)
@@ -40,8 +42,8 @@ def virtual_layout(topology: Topology, call: Call, space: Space | None = None) -
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
     blocks = ranks if its.input_blocks == "ranks" else 1
-    if call.algorithm == DOUBLING:  # a vector for every step
-        blocks = ranks.bit_length() + 1
+    if publishes is not None:
+        blocks = publishes.blocks + 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
     area = blocks * round_up(call.nbytes, LINE_BYTES) + round_up(-(-call.nbytes // ranks), LINE_BYTES)
     area += (ranks + 1) * LINE_BYTES

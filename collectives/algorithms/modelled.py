@@ -1,0 +1,172 @@
+"""What `auto` takes on a modelled fabric: which variant, and in how many chunks, by what its copies cost there.
+
+A copy of this machine's memory starts at once, so that there a call is cut into chunks from 16 KiB on (choose.py). A
+modelled fabric's copies take microseconds to start, in which as much moves as `Copies.start_bytes` says: a chunk has to
+be worth that. Every figure here comes from ``python -m studies.benchmarks.textbook``, which shows where it is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from collectives.builder import ALL
+from cxlemu.topology import Space, Topology
+from cxlemu.units import format_bytes
+
+LINES_MAX = 3  # doorbells that carry a block at once: with more of them one copy is faster
+LINES_MAX_OF = {"all_to_all": 2}  # where in pairs one copy is faster still
+TREE_MIN_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of one rank to and from a modelled memory."""
+
+    start_bytes: float  # as many as move in the time that starting a copy, and saying that it is there, takes
+    cards_keep_up: bool  # the cards carry what all ranks can move at once
+
+    @classmethod
+    def of(cls, topology: Topology, ranks: int, space: Space) -> Copies:
+        costs, cards = space.costs or topology.costs, topology.cards_of(space)
+        route = topology.fabric().route(0, cards[-1])
+        rates = [] if route is None else [link.gbytes_per_s for link in route.links]
+        rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
+        total = sum(topology.card(card).total_gbytes_per_s for card in cards)
+        rate = min(rates, default=total)
+        start_ns = (costs.copy_ns or 0) + (costs.doorbell_ring_ns or 0)
+        return cls(start_ns * rate, total >= ranks * rate)
+
+    def chunks(self, nbytes: float, in_turn: float) -> int:
+        """Into how many to cut a piece of ``nbytes``, of which a rank copies ``in_turn`` one after another.
+
+        C chunks cost in_turn * C starts, and hide all but 1 / C of the piece: least where C is the square root of how
+        many starts the piece is worth, shared by those in turn.
+        """
+        if not self.start_bytes:
+            return ALL.chunks
+        return max(1, min(ALL.chunks, round(math.sqrt(nbytes / (self.start_bytes * in_turn)))))
+
+
+class Asked(NamedTuple):
+    """A call that `auto` chooses for. ``nbytes``: of one block."""
+
+    nbytes: int
+    ranks: int
+    integers: bool  # which may be folded in any order
+    copies: Copies
+
+    @property
+    def starts(self) -> float:
+        """What a block is worth."""
+        return self.nbytes / max(self.copies.start_bytes, 1.0)
+
+    @property
+    def tree(self) -> bool:
+        return self.integers and self.ranks >= TREE_MIN_RANKS
+
+    @property
+    def doubles(self) -> bool:
+        return self.tree and self.starts < (4 if self.copies.cards_keep_up else 2)
+
+    @property
+    def halves(self) -> bool:
+        """Large vectors only on cards that no rank waits for."""
+        most, least = (math.inf, 4 if self.ranks >= TREE_MIN_RANKS else 128) if self.copies.cards_keep_up else (4, 2)
+        return self.integers and self.ranks & (self.ranks - 1) == 0 and least <= self.starts < most
+
+
+class Taken(NamedTuple):
+    """A variant, when it is the fastest, and how many pieces of which size a rank copies in turn."""
+
+    variant: str
+    when: Callable[[Asked], bool]
+    why: str
+    in_turn: Callable[[int], float] = lambda ranks: 1.0
+    pieces: Callable[[int], int] = lambda ranks: 1  # of a block
+
+
+# The first one whose time has come; what no line takes is cut as PLAIN says.
+TAKEN: dict[str, tuple[Taken, ...]] = {
+    "all_reduce": (
+        Taken(
+            "doubling",
+            lambda its: its.doubles,
+            "log2(N) vectors are read, not N - 1",
+            in_turn=lambda ranks: 0.5,
+        ),
+        Taken(
+            "rabenseifner",
+            lambda its: its.halves,
+            "halves are folded and exchanged, in 2 log2(N) copies",
+            in_turn=lambda ranks: 4.0,
+        ),
+        Taken(
+            "two_shot",
+            lambda its: its.starts * (its.ranks - 2) > its.ranks - 1,
+            "reading 2(N-1)/N instead of N-1 vectors pays for a second step",
+            pieces=lambda ranks: ranks,
+        ),
+    ),
+    "reduce": (
+        Taken(
+            "binomial",
+            lambda its: its.tree,
+            "a tree folds them, not the root alone",
+        ),
+    ),
+    "all_to_all": (
+        Taken(
+            "pairwise",
+            lambda its: its.ranks >= 4 and its.starts * (3 if its.copies.cards_keep_up else 16) <= its.ranks**2,
+            "a block's reader waits for no other block",
+            in_turn=lambda ranks: math.inf,  # never cut
+        ),
+    ),
+    "reduce_scatter": (
+        Taken(
+            "pool_ring",
+            lambda its: its.tree and its.starts >= 1,
+            "every rank reads from one neighbour alone",
+        ),
+    ),
+}
+
+
+def _all_others(ranks: int) -> float:
+    return max(1.0, ranks - 1.0)
+
+
+def _one(ranks: int) -> float:
+    return 1.0
+
+
+# How many blocks a rank of the plain algorithm copies in turn; one where it is not said.
+PLAIN: dict[str, Callable[[int], float]] = dict.fromkeys(
+    ("all_gather", "all_reduce", "gather", "reduce", "scatter"), _all_others
+)
+
+
+def lines_max(collective: str) -> int:
+    return LINES_MAX_OF.get(collective, LINES_MAX)
+
+
+def modelled(collective: str, asked: Asked) -> tuple[str, str]:
+    """(the variant, why) for blocks that fit no doorbell lines."""
+    what = f"{format_bytes(asked.nbytes)} on {asked.ranks} ranks"
+    for its in TAKEN.get(collective, ()):
+        if its.when(asked):
+            chunks = asked.copies.chunks(asked.nbytes / its.pieces(asked.ranks), its.in_turn(asked.ranks))
+            return _cut(its.variant, chunks), f"{what}: {its.why}; {_worth(chunks)}"
+    chunks = asked.copies.chunks(asked.nbytes, PLAIN.get(collective, _one)(asked.ranks))
+    return _cut(ALL.name, chunks), f"{what}: {_worth(chunks)}"
+
+
+def _cut(variant: str, chunks: int) -> str:
+    return variant if chunks == ALL.chunks else f"{variant}-{chunks}"
+
+
+def _worth(chunks: int) -> str:
+    return "one chunk, as starting a copy costs more" if chunks == 1 else f"worth {chunks} chunks"
