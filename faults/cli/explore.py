@@ -184,7 +184,8 @@ def _print(machine: Machine, result: Exploration, what: str, again: list[str], n
     elif result.verdict == Verdict.UNKNOWN:
         out.print(f"{what}: unknown: {result.reason}", style="bold yellow", markup=False)
     else:
-        out.print(f"{what}: ok, in every execution", style="bold green", markup=False)
+        where = "this" if result.followed else "every"
+        out.print(f"{what}: ok, in {where} execution", style="bold green", markup=False)
     memory = f"{format_bytes(result.nbytes)}, " if result.nbytes else ""
     speed = f"{result.states} states, {result.transitions} transitions, {memory}{result.seconds:.2f} s"
     out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")

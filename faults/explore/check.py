@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from faults.explore import core
 from faults.explore.automaton import RankThread
 from faults.explore.partial import bounded, sampled
 from faults.explore.programs import RankProtocol
-from faults.explore.result import Budget, Exploration, FindingKind, SearchFinding
-from faults.explore.search import explore, shown_barest
+from faults.explore.result import Budget, Exploration, FinalState, FindingKind, SearchFinding
+from faults.explore.search import complaint, explore, goes_round, is_stuck, outcome, running, shown_barest, stuck
+from faults.explore.shorten import shortened
 from faults.explore.strategies import PCT, Delays, Exhaustive, Preemptions, RandomWalk, Strategy
 from faults.machine.schedule import Schedule
+from faults.machine.state import MachineState
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
@@ -50,21 +54,66 @@ def search(
     runs: int = 1000,
     seed: int = 0,
 ) -> Exploration:
-    """By any strategy. ``engine`` is for the exhaustive one, ``runs`` and ``seed`` are for random ones."""
+    """By any strategy. ``engine`` is for the exhaustive one, ``runs`` and ``seed`` are for random ones.
+
+    The schedule of a finding is shortened, but for that of a livelock; the reference engine's is as short as can be.
+    """
     match strategy:
         case Exhaustive():
-            return exhaustive(machine, budget, engine)
+            found = exhaustive(machine, budget, engine)
         case Preemptions() | Delays():
-            return bounded(machine, strategy, budget)
+            found = bounded(machine, strategy, budget)
         case RandomWalk() | PCT():
-            return sampled(machine, strategy, budget, runs=runs, seed=seed)
+            found = sampled(machine, strategy, budget, runs=runs, seed=seed)
+    if found.finding is None or _is_livelock(found):
+        return found
+    schedule = shortened(machine, found.schedule, lambda state: _wrong(machine, state) == found.finding)
+    return replace(found, schedule=schedule)
+
+
+def _wrong(machine: Machine, state: MachineState) -> SearchFinding | None:
+    """What is wrong in a state, whatever comes after it: a complaint, or that nothing can."""
+    said = complaint(machine, state)
+    if said is not None or machine.ended(state) or not is_stuck(machine.enabled(state)):
+        return said
+    return stuck(machine, state)
 
 
 def follow(machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
-    """One execution, and all that can come after it. Raises ArgumentError where the program cannot do it."""
-    found = explore(machine, budget, start=replay(machine, schedule)[-1])
-    outcomes = {outcome: (*schedule, *rest) for outcome, rest in found.outcomes.items()}
-    return replace(found, outcomes=outcomes, schedule=(*schedule, *found.schedule) if found.finding else ())
+    """One execution: what is wrong where it leads, or how it ends. UNKNOWN where it stops before it ends and nothing
+    is wrong so far. Raises ArgumentError where the program cannot do it.
+
+    Only for a livelock more than the schedule is looked at: where threads and arrivals alone lead from its last state.
+    """
+    began = time.monotonic()
+    states = replay(machine, schedule)
+    last = states[-1]
+    finding = next(filter(None, (complaint(machine, state) for state in states)), None) or _wrong(machine, last)
+    ends, reason, more = machine.ended(last), "", 0
+    if finding is None and not ends:
+        seen, endless = goes_round(machine, last, replace(budget, seconds=budget.seconds - (time.monotonic() - began)))
+        more = seen
+        if endless:
+            finding = stuck(machine, last)
+        else:
+            who = " and ".join(machine.program.threads[t].name for t in running(machine, last)) or "what is under way"
+            reason = f"nothing is wrong so far, but the schedule stops before the end of {who}"
+    verdict = Verdict.VIOLATION if finding else Verdict.OK if ends else Verdict.UNKNOWN
+    return Exploration(
+        verdict,
+        states=len(states) + more,
+        transitions=len(schedule),
+        seconds=time.monotonic() - began,
+        finding=finding,
+        schedule=schedule,
+        outcomes={outcome(last): schedule} if ends and finding is None else {},
+        reason=reason,
+        followed=True,
+    )
+
+
+def _says_again(machine: Machine, says: Callable[[FinalState], str | None], said: str, state: MachineState) -> bool:
+    return machine.ended(state) and says(outcome(state)) == said
 
 
 def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
@@ -72,14 +121,21 @@ def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> 
     if found.finding is not None or protocol.final is None:
         return found
     names = [word.name for word in machine.program.words]
-    for outcome in found.outcomes:  # their schedules are worked out when they are asked for
+
+    def says(end: FinalState) -> str | None:
         results = [
-            thread.result(end) if end >= 0 and isinstance(thread, RankThread) else None
-            for thread, end in zip(machine.program.threads, outcome.ends, strict=True)
+            thread.result(node) if node >= 0 and isinstance(thread, RankThread) else None
+            for thread, node in zip(machine.program.threads, end.ends, strict=True)
         ]
-        said = protocol.judge(dict(zip(names, outcome.memory, strict=True)), results)
+        return protocol.judge(dict(zip(names, end.memory, strict=True)), results)
+
+    for end in found.outcomes:  # their schedules are worked out when they are asked for
+        said = says(end)
         if said:
             finding = SearchFinding(FindingKind.FINAL, 0, f"in the end: {said}")
-            schedule = found.outcomes[outcome]
+            schedule = found.outcomes[end]
+            if not found.followed:
+                again = partial(_says_again, machine, says, said)
+                schedule = shortened(machine, schedule, again)
             return replace(found, verdict=Verdict.VIOLATION, finding=finding, schedule=schedule, reason="")
     return found

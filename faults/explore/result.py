@@ -55,4 +55,5 @@ class Exploration:
     reason: str = ""  # of UNKNOWN: what ran out
     nbytes: int = 0  # of memory that the search in C had at most
     rounds: int = 1  # how often it began: once more for each thing that it had wrongly taken for granted
+    followed: bool = False  # the schedule was given, and nothing else was searched
     reductions: tuple[str, ...] = ()  # by their names in core.py and native/settle.c

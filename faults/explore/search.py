@@ -23,12 +23,10 @@ STATES_TO_SHOW = 10_000
 BETWEEN_LOOKS = 4096  # states, from one look at the clock to the next
 
 
-def explore(
-    machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False, start: MachineState | None = None
-) -> Exploration:
+def explore(machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False) -> Exploration:
     """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
     a deadlock, so that all outcomes are there, and returns it in the end."""
-    return _Search(machine, budget, past_hangs, start or machine.initial()).run()
+    return _Search(machine, budget, past_hangs).run()
 
 
 class _SpentError(Exception):
@@ -36,9 +34,9 @@ class _SpentError(Exception):
 
 
 class _Search:
-    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool, start: MachineState) -> None:
+    def __init__(self, machine: Machine, budget: Budget, past_hangs: bool) -> None:
         self.machine, self.budget, self.past_hangs = machine, budget, past_hangs
-        self.came: dict[MachineState, tuple[MachineState, MachineMove] | None] = {start: None}
+        self.came: dict[MachineState, tuple[MachineState, MachineMove] | None] = {machine.initial(): None}
         self.fairly: defaultdict[MachineState, list[MachineState]] = defaultdict(
             list
         )  # whence one comes here without nature's help
@@ -156,6 +154,25 @@ def stuck(machine: Machine, state: MachineState) -> SearchFinding:
     if is_stuck(machine.enabled(state)):
         return SearchFinding(FindingKind.DEADLOCK, left[0], f"{who} cannot go on, and nothing is under way")
     return SearchFinding(FindingKind.LIVELOCK, left[0], f"{who} can go on for ever and reach no end")
+
+
+def goes_round(machine: Machine, start: MachineState, budget: Budget) -> tuple[int, bool]:
+    """Whether threads and arrivals alone lead from here to no end, and to no state where nothing goes on: so many
+    states were seen. False also where the budget is spent before that is known."""
+    came, waiting, began = {start}, [start], time.monotonic()
+    while waiting:
+        state = waiting.pop()
+        moves = machine.enabled(state)
+        if machine.ended(state) or is_stuck(moves) or complaint(machine, state):
+            return len(came), False
+        for move in moves:
+            after = machine.apply(state, move)
+            if move.act not in VOLUNTARY and after not in came:
+                came.add(after)
+                waiting.append(after)
+        if len(came) > budget.states or time.monotonic() - began > budget.seconds:
+            return len(came), False
+    return len(came), True
 
 
 def shown_barest(machine: Machine, schedule: Schedule, end: float) -> tuple[SearchFinding, Schedule]:

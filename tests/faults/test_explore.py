@@ -489,6 +489,33 @@ def test_a_spent_budget_is_unknown() -> None:
 
 # -- schedules
 
+
+def test_a_replay_judges_its_execution_alone() -> None:
+    """Half of an execution is neither right nor wrong."""
+    machine = Machine(unfenced.program(2))
+    found = check(unfenced, machine, Exhaustive(), BUDGET)
+    assert rerun(unfenced, machine, found.schedule).finding == found.finding is not None
+    half = rerun(unfenced, machine, found.schedule[: len(found.schedule) // 2])
+    assert (half.verdict, half.finding) == (Verdict.UNKNOWN, None)
+    assert half.reason == "nothing is wrong so far, but the schedule stops before the end of rank 1"
+    ended = next(iter(check(handover, machine := Machine(handover.program(2)), Exhaustive(), BUDGET).outcomes.items()))
+    whole = rerun(handover, machine, ended[1])
+    assert (whole.verdict, whole.states) == (Verdict.OK, len(ended[1]) + 1)
+
+
+def test_no_move_of_a_counterexample_can_be_left_out() -> None:
+    machine = Machine(unfenced.program(2))
+    sampled = check(unfenced, machine, RandomWalk(), BUDGET, runs=1000, seed=0)
+    least = check(unfenced, machine, Exhaustive(), BUDGET, engine="reference")
+    assert sampled.finding is not None and len(sampled.schedule) >= len(least.schedule)
+    for at in range(len(sampled.schedule)):
+        try:
+            again = rerun(unfenced, machine, sampled.schedule[:at] + sampled.schedule[at + 1 :])
+        except ArgumentError:
+            continue
+        assert again.finding != sampled.finding
+
+
 OF_THREADS = (Act.STEP, Act.AGAIN)
 small = st.integers(0, 99)
 moves = st.one_of(
@@ -638,7 +665,6 @@ def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> No
         assert (native.finding.kind, native.finding.thread) == (reference.finding.kind, reference.finding.thread)
 
 
-@pytest.mark.deep(rows=lambda file: file.stem in ("bakery", "peterson"))  # all that may come after a replay is much
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
 def test_the_known_bugs_are_found_and_their_repairs_exhausted(file: Path) -> None:
     broken = cxlemu("explore", f"{file}:broken")
