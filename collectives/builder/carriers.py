@@ -1,10 +1,10 @@
 """How a block travels from rank to rank. A variant declares its carrier's properties; only `carrier_of` asks for them.
 
-Slots    in a round's slot: WRITE, FLUSH, FENCE, SIGNAL, and on the other side WAIT, INVALIDATE, READ
-Lines    in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, and on the other side WAIT_DATA
-Heap     nowhere: the array lies in the pool's heap, where peers read it. The plan still says WRITE, which brings a
-         private array to its place, and which is nothing for an array that lives there
-checked  Slots or Heap, and a checksum that travels in the doorbell's line: COMPUTE, SIGNAL_DATA; WAIT_DATA, COMPUTE
+SlotCarrier  in a round's slot: WRITE, FLUSH, FENCE, SIGNAL, and on the other side WAIT, INVALIDATE, READ
+LineCarrier  in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, and on the other side WAIT_DATA
+HeapCarrier  nowhere: the array lies in the pool's heap, where peers read it. The plan still says WRITE, which
+             brings a private array to its place, and which is nothing for an array that lives there
+checked      either with a checksum in the doorbell's line: COMPUTE, SIGNAL_DATA; WAIT_DATA, COMPUTE
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from collectives import contracts
-from collectives.builder.part import SCRATCH, Part
-from collectives.builder.slots import Areas, Chunk, Loop, Operands, Slots, place
+from collectives.builder.part import SCRATCH, PartBuilder
+from collectives.builder.slots import Areas, Chunk, Loop, Operands, SlotCarrier, place
 from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -27,7 +27,7 @@ CAME_AT = 2 * LINE_BYTES
 CHECKSUMS_BYTES = 3 * LINE_BYTES
 
 
-class Lines(Slots):
+class LineCarrier(SlotCarrier):
     """Every line carries its own flag and up to 56 bytes; a round is one chunk."""
 
     grain = PAYLOAD_BYTES
@@ -66,7 +66,7 @@ class Lines(Slots):
             yield self.doorbell(chunk, writer, block, line), at, min(PAYLOAD_BYTES, chunk.nbytes - at)
 
 
-class Heap(Slots):
+class HeapCarrier(SlotCarrier):
     """Blocks that are parts of an array in the heap are read there; others lie in slots, or in the output."""
 
     in_columns = False
@@ -121,13 +121,13 @@ class Heap(Slots):
         self.awaits_readers |= result or not self.answered
 
 
-class Checked(Slots):
+class CheckedCarrier(SlotCarrier):
     """A checksum lies in scratch memory until it travels in its doorbell's line, and there again when it came."""
 
     in_columns = False
     fetches = True
 
-    def __init__(self, b: Part) -> None:
+    def __init__(self, b: PartBuilder) -> None:
         super().__init__(b)
         b.scratch(CHECKSUMS_BYTES)
 
@@ -174,14 +174,14 @@ class Checked(Slots):
         self.b._emit(stream, Op.COMPUTE, arg=number, nbytes=CHECKSUM_BYTES, dst=dst, sources=sources)
 
 
-class CheckedHeap(Checked, Heap):
+class CheckedHeapCarrier(CheckedCarrier, HeapCarrier):
     """Arrays are read where they lie, and compared with a checksum."""
 
 
-def carrier_of(spec: VariantSpec) -> type[Slots]:
+def carrier_of(spec: VariantSpec) -> type[SlotCarrier]:
     """The carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
     if spec.in_lines:
-        return Lines
+        return LineCarrier
     if spec.zero_copy:
-        return CheckedHeap if spec.checked else Heap
-    return Checked if spec.checked else Slots
+        return CheckedHeapCarrier if spec.checked else HeapCarrier
+    return CheckedCarrier if spec.checked else SlotCarrier

@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 
 @dataclass
-class Part:
+class PartBuilder:
     """``nbytes`` is the call's block size; offsets are in bytes."""
 
     takes_clusters: ClassVar[bool] = False  # words for two levels, inside clusters of ranks and across them

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from collectives.builder import misuse
 from collectives.builder.carriers import carrier_of
-from collectives.builder.part import DONE_GROUP, Event, Part
-from collectives.builder.slots import Areas, Chunk, Loop, Slots
+from collectives.builder.part import DONE_GROUP, Event, PartBuilder
+from collectives.builder.slots import Areas, Chunk, Loop, SlotCarrier
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Frame, Group, Instruction, Op, RankPart
@@ -19,10 +19,10 @@ ROUNDS_MAX = 1 << 16
 
 
 @dataclass
-class Rounds(Part):
+class Rounds(PartBuilder):
     """Goes through rounds, and meets."""
 
-    carrier: Slots = field(init=False)
+    carrier: SlotCarrier = field(init=False)
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
     _rang: bool = field(init=False, default=False)  # a doorbell for which perhaps nobody waits
     is_open: bool = field(init=False, default=False)  # a round is under way
@@ -31,7 +31,7 @@ class Rounds(Part):
         super().__post_init__()
         self.carrier = self._new_carrier()
 
-    def _new_carrier(self) -> Slots:
+    def _new_carrier(self) -> SlotCarrier:
         return carrier_of(self.spec)(self)
 
     @property

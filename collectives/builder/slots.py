@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.builder.part import Ints, Part
+from collectives.builder.part import Ints, PartBuilder
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Kind, Layout, Op, Operand, Region
@@ -70,7 +70,7 @@ class Areas:
     first_bell: int = 0  # where these begin: after doorbells of the blocks, where those carry the blocks themselves
 
 
-class Slots:
+class SlotCarrier:
     """Blocks lie in the slots of the ring, one round in each."""
 
     grain = LINE_BYTES  # parts of a chunk that are published by themselves begin at multiples of it
@@ -78,7 +78,7 @@ class Slots:
     fetches = False  # what is folded is brought to scratch memory first
     reads_in_place = False  # peers read arrays where they lie
 
-    def __init__(self, b: Part) -> None:
+    def __init__(self, b: PartBuilder) -> None:
         self.b = b
         self.areas = Areas({}, 0, 0)  # of the loop that is under way, or was the last one
         self.answered = False  # whoever reads a rank's blocks sends it what they became

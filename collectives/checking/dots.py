@@ -39,7 +39,7 @@ class Dots:
                 terms = tuple(self._term(call.dtype, product, at, shift) for product in row.products)
                 yield Piece(row.at + at, size, terms)
 
-    def _term(self, dtype: str, product: products.Product, at: int, shift: int) -> tuple[int, int]:
+    def _term(self, dtype: str, product: products.RowProduct, at: int, shift: int) -> tuple[int, int]:
         row = [Symbol(product.a_bytes, Fold(((product.a_rank, shift + product.a_at),)))]
         first, size = shift + WEIGHTS_SHIFT + product.b_at + at, DTYPES[dtype].itemsize
         column = [

@@ -15,7 +15,7 @@ from collectives.cli.fused_options import RANKS_MAX, Dimensions
 from collectives.cli.fused_report import Result, Setup, show
 from collectives.cli.fused_tuning import Search, machine_of, refuse_given, tuned
 from collectives.fused import ORDERS, STYLES
-from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
 from collectives.layouts import world_layout
@@ -159,7 +159,7 @@ def command(
     m, n, k = shape
     job = Job(
         Operator(kind, m, n, k, datatype),
-        Choice(comm_rows, tile, order or ORDERS[0], transport),
+        Tiling(comm_rows, tile, order or ORDERS[0], transport),
         styles=STYLES if style == "every" else (style,),
         iterations=iters,
         warmup=warmup,

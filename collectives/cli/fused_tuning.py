@@ -8,11 +8,11 @@ from functools import partial
 from typing import NamedTuple
 
 from collectives.cli.fused_report import Setup
-from collectives.fused.choice import Choice
+from collectives.fused.choice import Tiling
 from collectives.sweep.fused.halving import candidates, halve
 from collectives.sweep.fused.measure import Job
 from collectives.sweep.fused.race import Heat, race
-from collectives.sweep.fused.tuned import Machine, TunedFile, this_one
+from collectives.sweep.fused.tuned import TunedFile, TunedMachine, this_one
 from collectives.sweep.fused.tuner import Tuned
 from cxlemu.cli.output import writing
 from cxlemu.errors import ArgumentError
@@ -37,7 +37,7 @@ def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned,
         return known, f"the fastest of {known.tried} tried, from {file.path}"
     job = replace(search.job, check=False, traced=False)
 
-    def heat(choices: tuple[Choice, ...], rounds: int, limit_s: float) -> list[list[int]]:
+    def heat(choices: tuple[Tiling, ...], rounds: int, limit_s: float) -> list[list[int]]:
         return run(partial(race, heat=Heat(job, choices, rounds, limit_s)))[0]  # all ranks say the same
 
     found = halve(candidates(operator, search.ranks), heat, search.budget_s, seen)
@@ -55,7 +55,7 @@ def refuse_given(tunes: bool, given: Mapping[str, object]) -> None:
         raise ArgumentError(f"{named} does not go with --tune, which chooses it")
 
 
-def machine_of(setup: Setup, pace: str) -> Machine:
+def machine_of(setup: Setup, pace: str) -> TunedMachine:
     """What a choice holds for. ``pace``: what its time scale is chosen by, as the scale itself differs each time."""
     memory, ring = setup.memory.describe(), str(setup.job.region_bytes)
     return this_one(setup.topology, {"memory": memory, "ring": ring, "threads": setup.blas_threads, "pace": pace})

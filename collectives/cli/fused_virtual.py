@@ -14,7 +14,7 @@ from collectives.cli.fused_options import RANKS_MAX, Dimensions
 from collectives.cli.fused_report import NAMES
 from collectives.cli.fused_tuning import refuse_given
 from collectives.fused import KINDS, ORDERS, STYLES
-from collectives.fused.choice import Choice, Operator
+from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuned import TunedFile, modelled
 from collectives.sweep.fused.tuner import Tuned, tune
@@ -99,7 +99,7 @@ def command(
     operator = Operator(kind, m, n, k, datatype)
     out = console()
     tuned, how = None, "as given, or by default"
-    choice = simulator.resolved(operator, Choice(comm_rows, tile, order or ORDERS[0], transport))
+    choice = simulator.resolved(operator, Tiling(comm_rows, tile, order or ORDERS[0], transport))
     if tunes:
         with out.status("tuning", spinner="line"):
             tuned, how = _tuned(simulator, operator, tuned_file)
@@ -128,7 +128,7 @@ def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple
     return found, f"the fastest of {found.tried} tried" + (f", kept in {path}" if path is not None else "")
 
 
-def _show(out: Console, simulator: Simulator, operator: Operator, choice: Choice, how: str, metrics: Metrics) -> None:
+def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling, how: str, metrics: Metrics) -> None:
     topology, accelerator = simulator.topology, simulator.model.accelerator
     assert accelerator is not None
     kinds = [its.kind for its in (*topology.standings.values(), *accelerator.standings.values())]
@@ -161,7 +161,7 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Choice
 
 
 def _document(
-    simulator: Simulator, operator: Operator, choice: Choice, tuned: Tuned | None, metrics: Metrics
+    simulator: Simulator, operator: Operator, choice: Tiling, tuned: Tuned | None, metrics: Metrics
 ) -> dict[str, Any]:
     accelerator, plan = simulator.model.accelerator, simulator.plan(operator, "fused", choice)
     assert accelerator is not None
@@ -183,7 +183,7 @@ def _is_long(plan: Plan) -> bool:
     return sum(part.instruction_count for part in plan.parts) > TRACED_INSTRUCTIONS_MAX
 
 
-def _trace(simulator: Simulator, operator: Operator, choice: Choice) -> bytes:
+def _trace(simulator: Simulator, operator: Operator, choice: Tiling) -> bytes:
     plan = simulator.plan(operator, "fused", choice)
     if _is_long(plan):
         raise ArgumentError(

@@ -23,7 +23,7 @@ from cxlemu.plan.checksums import INTEGRITIES, check_integrity
 from cxlemu.units import BytesParam, format_bytes
 
 if TYPE_CHECKING:
-    from collectives.cli.run_report import Report, Setup
+    from collectives.cli.run_report import RunReport, Setup
     from collectives.cli.targets import Target
     from collectives.sweep.sweep import Sweep
 
@@ -227,7 +227,7 @@ def command(
     from collectives.algorithms.catalog import ring_of
     from collectives.cli.run_memory import adversary_seed, memory_of, number, real_cards
     from collectives.cli.run_pace import check_flags, time_scale_of
-    from collectives.cli.run_report import Report, Setup
+    from collectives.cli.run_report import RunReport, Setup
     from collectives.cli.targets import check_options, target
     from collectives.layouts import check_fits_world, world_layout
     from collectives.sweep.sweep import Sweep, size_steps
@@ -287,7 +287,7 @@ def command(
     sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology, setup.ranks))
     if pace:
         setup = replace(setup, pace=time_scale_of(time_scale, setup.topology, setup.ranks, backend))
-    report = Report(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
+    report = RunReport(setup, sweep, json_file=json_file, verbose=verbose, silent=bool(place and place.rank))
     topology = setup.topology
     if plan is None:  # refuses what cannot work before anything is made
         world_layout(topology, setup.ranks, region_bytes=region_bytes)
@@ -303,7 +303,7 @@ def command(
 def _run(
     setup: Setup,
     sweep: Sweep,
-    report: Report,
+    report: RunReport,
     how: Literal["processes", "threads", "env"],
     deadline_s: float,
     faults: RunFaults | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collectives.sweep.sweep import Case, Paced, Row, Sweep
+from collectives.sweep.sweep import Case, Paced, Sweep, SweepRow
 from collectives.sweep.virtual.plans import planned
 from cxlemu.choices import TIME_SCALE_MAX
 from cxlemu.cost import CostModel
@@ -32,7 +32,7 @@ def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: 
         raise ArgumentError("--pace does not go with --integrity: the model does not know what checksums cost")
 
 
-def lateness(scale: TimeScale, rows: Sequence[Row]) -> str:
+def lateness(scale: TimeScale, rows: Sequence[SweepRow]) -> str:
     """What to say where this machine did not keep up."""
     late = [row for row in rows if row.model_us is not None and row.time_us > LATE * row.model_us]
     if not late:

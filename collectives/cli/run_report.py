@@ -17,7 +17,7 @@ from rich.text import Text
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.cli.run_pace import lateness, paced
 from collectives.sweep.measure import Finished, Opened
-from collectives.sweep.sweep import Case, Measured, Paced, Row, Sweep, row
+from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
 from cxlemu.cli.output import write_json
 from cxlemu.engines.pace import TimeScale
 from cxlemu.memory import MemorySpec
@@ -50,7 +50,7 @@ class Setup:
     pool_name: str | None = None  # of a tenant's pool in shared memory
 
 
-class Report:
+class RunReport:
     """Call it with the messages of `collectives.sweep.measure`; as a context it surrounds the run.
 
     Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
@@ -66,8 +66,8 @@ class Report:
         self._ways = TwoLevelEstimate.of(setup.topology, setup.ranks) if two_levels else None
         self._json_file = None if silent else json_file
         self._verbose = verbose
-        self._seen: list[dict[int, Measured]] = [{} for _ in self._cases]
-        self._rows: list[Row] = []
+        self._seen: list[dict[int, MeasuredRank]] = [{} for _ in self._cases]
+        self._rows: list[SweepRow] = []
         self._layout: Layout | None = None  # of the ring, from the first message on
         self._began = time.monotonic()
         # mpirun gives its ranks a terminal as stdout, wherever that goes in the end, but not as stderr.
@@ -188,7 +188,7 @@ class Report:
             ranks = ", ".join(str(rank) for rank, its_host in enumerate(hosts) if its_host == host)
             self._print(f"# {f'host {host}':<8} rank {ranks}")
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: SweepRow) -> None:
         if not self._rows or self._rows[-1].collective != row.collective:
             self._print("#")
             self._print(f"# {row.collective}", "bold")
@@ -251,7 +251,7 @@ def _columns(values: Sequence[object], paced: Sequence[object]) -> str:
     return line.rstrip()
 
 
-def _line(row: Row) -> str:
+def _line(row: SweepRow) -> str:
     paced = () if row.model_us is None else (f"{row.model_us:.1f}", f"{row.time_us / row.model_us:.2f}")
     values = (
         row.size_bytes,

@@ -63,7 +63,7 @@ class Leak:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class HeapBlock:
     """What the heap gave for one array: the same on every rank but for ``where``."""
 
     number: int
@@ -98,9 +98,9 @@ class SymmetricHeap:
         self._mapped, self._rank, self._ranks, self._all_gather = mapped, rank, ranks, all_gather
         self._room = FirstFit(memory.nbytes)
         self._made = 0
-        self._blocks: dict[int, Block] = {}  # by number, until all ranks have freed it
+        self._blocks: dict[int, HeapBlock] = {}  # by number, until all ranks have freed it
         # Shared with finalizers, which run at any moment: each does one atomic step on either.
-        self._live: dict[int, Block] = {}  # by address
+        self._live: dict[int, HeapBlock] = {}  # by address
         self._dropped: deque[int] = deque()  # numbers that no other rank knows of yet
 
     # --- making arrays ----------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class SymmetricHeap:
         array.fill(value)
         return array
 
-    def _agree(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Block:
+    def _agree(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HeapBlock:
         nbytes = prod(shape) * dtype.itemsize
         room = round_up(max(nbytes, 1), LINE_BYTES)
         self._exchange(nbytes)
@@ -145,7 +145,7 @@ class SymmetricHeap:
                 at = self._room.take(room)
         if at is None:
             raise ArgumentError(self._exhausted(nbytes))
-        block = Block(self._made, at, room, shape, str(dtype), nbytes, _caller())
+        block = HeapBlock(self._made, at, room, shape, str(dtype), nbytes, _caller())
         self._made += 1
         self._blocks[block.number] = block
         return block
@@ -235,7 +235,7 @@ class SymmetricHeap:
         return None
 
 
-def _drop(live: dict[int, Block], dropped: deque[int], address: int) -> None:
+def _drop(live: dict[int, HeapBlock], dropped: deque[int], address: int) -> None:
     dropped.append(live.pop(address).number)
 
 

@@ -21,9 +21,10 @@ _PLACES = {"x": 1, "out": 2, "op": 3, "root": 4, "variant": 5, "async_op": 6}
 
 
 class Verbs:
-    """Every collective, as a method with its arguments.
+    """Every collective, as a method with its arguments, for NumPy arrays.
 
-    What a call gives is `_calls`' matter: its result at once, or an operation for later (persistent.py).
+    A communicator's methods return the result; those of `Communicator.persistent` take the same arguments and return an
+    `Operation`, which runs when it is called.
     """
 
     rank: int
@@ -40,7 +41,23 @@ class Verbs:
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """Combine ``x`` of all ranks. The result replaces ``x``, or goes to ``out`` of the same shape."""
+        """Combine ``x`` of all ranks, element by element, in rank order.
+
+        Args:
+            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            op: "sum", "prod", "min", "max" or "avg"; avg is the sum divided by the number of ranks.
+            out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``).
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         return self._calls("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
 
     def reduce(
@@ -53,19 +70,64 @@ class Verbs:
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """Combine ``x`` of all ranks at ``root``: there it replaces ``x`` or goes to ``out``. Others get None."""
+        """Combine ``x`` of all ranks at ``root``, element by element, in rank order.
+
+        Args:
+            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            op: "sum", "prod", "min", "max" or "avg"; avg is the sum divided by the number of ranks.
+            out: At the root, array like ``x`` for the result (default: it replaces ``x``); ignored elsewhere.
+            root: The rank that gets the result.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            At the root ``out`` or ``x``, elsewhere None; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         return self._calls("reduce", x, self._at(root, x if out is None else out), op, root, variant, async_op)
 
     def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
-        """``x`` of ``root`` replaces ``x`` of all other ranks."""
+        """Copy ``x`` of ``root`` to ``x`` of all other ranks.
+
+        Args:
+            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            root: The rank whose ``x`` is sent.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``x``, which holds the root's elements; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         return self._calls("broadcast", x, x, "none", root, variant, async_op)
 
     def all_gather(
         self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
     ) -> Outcome:
-        """``x`` of all ranks, in rank order: ``out`` has ``size`` times the elements (default: (size, *x.shape)).
+        """Gather ``x`` of all ranks, in rank order, on every rank.
 
-        In place: ``x`` is this rank's block of ``out``.
+        Args:
+            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            out: Array of the dtype of ``x`` and ``size`` times its elements (default: a new one of shape
+                ``(size, *x.shape)``). In place, ``x`` is this rank's block of it.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out``; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
         return self._calls("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op)
 
@@ -78,7 +140,24 @@ class Verbs:
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """As all_gather, at ``root`` alone. Others get None."""
+        """Gather ``x`` of all ranks, in rank order, at ``root``.
+
+        Args:
+            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            out: At the root, array of the dtype of ``x`` and ``size`` times its elements (default: a new one of shape
+                ``(size, *x.shape)``); ignored elsewhere.
+            root: The rank that gets the blocks.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            At the root ``out``, elsewhere None; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         if self.rank == root and out is None:
             out = self._blocks_of(x)
         return self._calls("gather", x, self._at(root, out), "none", root, variant, async_op)
@@ -92,10 +171,23 @@ class Verbs:
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """Block k of ``x`` of ``root`` goes to ``out`` of rank k: the root passes ``x``, the others pass ``out``.
+        """Send block k of the root's ``x`` to ``out`` of rank k.
 
-        With ``variant="zero_copy"`` all pass ``x``, an array of the communicator's pool, so that they know where the
-        root's lies.
+        Args:
+            x: At the root, C-contiguous array of ``size`` blocks. With ``variant="zero_copy"`` every rank passes it, an
+                array of `Communicator.heap`, and so knows where the root's lies.
+            out: Array of one block (default, at the root: a new one, the first axis of ``x`` divided by ``size``).
+            root: The rank whose ``x`` is sent.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out``; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
         if out is None and self.rank == root and x is not None:
             out = self._block_of(x, "scatter")
@@ -110,18 +202,62 @@ class Verbs:
         variant: str | Recipe = "auto",
         async_op: bool = False,
     ) -> Outcome:
-        """Combine block k of ``x`` of all ranks at rank k. Blocks divide ``x`` along its first axis by default."""
+        """Combine block k of ``x`` of all ranks at rank k, element by element, in rank order.
+
+        Args:
+            x: C-contiguous array of ``size`` blocks; every rank passes equally many elements of the same dtype.
+            op: "sum", "prod", "min", "max" or "avg"; avg is the sum divided by the number of ranks.
+            out: Array of one block (default: a new one, of the first axis of ``x`` divided by ``size``).
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out``; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         target = self._block_of(x, "reduce_scatter") if out is None else out
         return self._calls("reduce_scatter", x, target, op, 0, variant, async_op)
 
     def all_to_all(
         self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
     ) -> Outcome:
-        """Block k of ``x`` goes to rank k, where it becomes block ``rank`` of ``out`` (default: a new array like x)."""
+        """Send block k of ``x`` to rank k, where it becomes block ``rank`` of ``out``.
+
+        Args:
+            x: C-contiguous array of ``size`` blocks; every rank passes equally many elements of the same dtype.
+            out: Array like ``x`` (default: a new one).
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out``; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         return self._calls("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
 
     def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
-        """Return when all ranks have called it."""
+        """Wait until all ranks have called it.
+
+        Args:
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            None; with ``async_op`` a Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
         return self._calls("barrier", None, None, "none", 0, variant, async_op)
 
     def _install_fast_path(self, calls: _native.DispatchCache) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from collectives.builder import Builder, Chunk, Event, VariantSpec
-from collectives.builder.slots import Slots
+from collectives.builder.slots import SlotCarrier
 from collectives.fused.shapes import WEIGHTS, Shapes, buffers, shapes
 from cxlemu.plan import DTYPES, Buffer, Frame, Gemm, Kernel, Kind, Op, Operand, RankPart
 
@@ -24,7 +24,7 @@ STYLE_OF = {
 }
 
 
-class _Pulled(Slots):
+class _Pulled(SlotCarrier):
     """A tile lies with its writer."""
 
     in_columns = False  # tiles are of several sizes
@@ -165,7 +165,7 @@ class FusedBuilder(Builder):
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
 
-    def _new_carrier(self) -> Slots:
+    def _new_carrier(self) -> SlotCarrier:
         return _Pushed(self) if self.gemm.transport == "push" else _Pulled(self)
 
     @cached_property

@@ -23,7 +23,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Tiling:
     """How a fused call is cut. None: what the plan takes by default."""
 
     comm_tile_rows: int | None = None
@@ -36,7 +36,7 @@ class Choice:
         return f"{self.comm_tile_rows or 'default'}, {tile}, {self.order}, {self.transport or 'default'}"
 
 
-def call_of(operator: Operator, style: str, ranks: int, choice: Choice) -> Call:
+def call_of(operator: Operator, style: str, ranks: int, choice: Tiling) -> Call:
     """Raises ArgumentError for an operator or a choice that is not possible."""
     return fused_call(
         *(operator.kind, style, ranks, operator.m, operator.n, operator.k, operator.dtype),

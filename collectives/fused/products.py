@@ -12,7 +12,7 @@ from collectives.fused.shapes import shapes
 from cxlemu.plan import DTYPES, Call
 
 
-class Product(NamedTuple):
+class RowProduct(NamedTuple):
     """A row of one rank's A times all columns of one rank's B, which has ``b_rows`` rows so far apart."""
 
     a_rank: int
@@ -24,15 +24,15 @@ class Product(NamedTuple):
     b_stride_bytes: int
 
 
-class Row(NamedTuple):
+class ProductRow(NamedTuple):
     """Output bytes [at, at + nbytes) are the sum of these, from the left."""
 
     at: int
     nbytes: int
-    products: tuple[Product, ...]
+    products: tuple[RowProduct, ...]
 
 
-def postcondition(call: Call, rank: int) -> Iterator[Row]:
+def postcondition(call: Call, rank: int) -> Iterator[ProductRow]:
     """What a rank's output must be. The call is one that `shapes.check` has vouched for."""
     size, its = DTYPES[call.dtype].itemsize, shapes(call)
     shard, nbytes = its.m // call.ranks, its.n * size
@@ -41,11 +41,11 @@ def postcondition(call: Call, rank: int) -> Iterator[Row]:
     for row in range(its.c[0]):
         if gathers:
             owner, within = divmod(row, shard)
-            products: tuple[Product, ...] = (_product(owner, within, rank, its.k, size, nbytes),)
+            products: tuple[RowProduct, ...] = (_product(owner, within, rank, its.k, size, nbytes),)
         else:
             products = tuple(_product(q, first + row, q, its.k, size, nbytes) for q in range(call.ranks))
-        yield Row(row * nbytes, nbytes, products)
+        yield ProductRow(row * nbytes, nbytes, products)
 
 
-def _product(a_rank: int, row: int, b_rank: int, k: int, size: int, b_row_bytes: int) -> Product:
-    return Product(a_rank, row * k * size, k * size, b_rank, 0, k, b_row_bytes)
+def _product(a_rank: int, row: int, b_rank: int, k: int, size: int, b_row_bytes: int) -> RowProduct:
+    return RowProduct(a_rank, row * k * size, k * size, b_rank, 0, k, b_row_bytes)

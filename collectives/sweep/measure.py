@@ -23,7 +23,7 @@ from collectives.checking.oracle import Array
 from collectives.communicator.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO
-from collectives.sweep.sweep import Case, Measured, Sweep, WrongElement, load_algorithm
+from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement, load_algorithm
 from cxlemu.engines import Engine
 from cxlemu.plan import DTYPES, Call, Layout
 from cxlemu.world import RankContext
@@ -44,7 +44,7 @@ class Finished:
     """One rank's message about one case."""
 
     case: int
-    measured: Measured
+    measured: MeasuredRank
 
 
 def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = None) -> int:
@@ -71,7 +71,7 @@ def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = N
         return wrong
 
 
-def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> Measured:
+def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> MeasuredRank:
     entered, left = (
         array("q", bytes(8 * sweep.iterations)) for _ in range(2)
     )  # a million calls are no million objects
@@ -99,7 +99,7 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
             if places.size and first_wrong is None:
                 at = int(places[0])
                 first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
-    return Measured(comm.rank, entered, left, wrong, first_wrong)
+    return MeasuredRank(comm.rank, entered, left, wrong, first_wrong)
 
 
 def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
@@ -183,7 +183,7 @@ def _bits(array: Array, at: int) -> int:
     return int(array.reshape(-1).view(f"u{array.dtype.itemsize}")[at])
 
 
-def _reported(context: RankContext, control: Communicator, measured: Measured) -> list[Measured]:
+def _reported(context: RankContext, control: Communicator, measured: MeasuredRank) -> list[MeasuredRank]:
     """What this rank has to say: about itself, or, where only rank 0 is heard, there about all."""
     if context.launch in ("threads", "processes"):
         return [measured]
@@ -191,15 +191,15 @@ def _reported(context: RankContext, control: Communicator, measured: Measured) -
     return [] if everyone is None else [_from_numbers(rank, row) for rank, row in enumerate(everyone)]
 
 
-def _as_numbers(measured: Measured) -> Array:
+def _as_numbers(measured: MeasuredRank) -> Array:
     first = measured.first_wrong
     place = [0, 0, 0, 0] if first is None else [first.call, first.element, first.got, first.right]
     numbers = [measured.wrong, *place, *measured.entered_ns, *measured.left_ns]
     return np.array(numbers, np.uint64).view(np.int64)  # a dtype that a collective can carry
 
 
-def _from_numbers(rank: int, row: Array) -> Measured:
+def _from_numbers(rank: int, row: Array) -> MeasuredRank:
     numbers = row.view(np.uint64).tolist()
     wrong, place, times = numbers[0], numbers[1:5], array("q", numbers[5:])
     half = len(times) // 2
-    return Measured(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)
+    return MeasuredRank(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)

@@ -195,7 +195,7 @@ class WrongElement:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRank:
     """What one rank saw of one case: when it entered and left each timed call, and what was wrong in any.
 
     Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
@@ -216,7 +216,7 @@ class Paced(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """``time_us``: the slowest rank's, median over the timed calls. ``wrong``: of all calls on all ranks."""
 
     collective: str
@@ -240,13 +240,13 @@ class Row:
 
 def row(
     case: Case,
-    seen: Mapping[int, Measured],
+    seen: Mapping[int, MeasuredRank],
     *,
     checked: bool,
     one_clock: bool = True,
     paced: Paced | None = None,
     ways: TwoLevelEstimate | None = None,
-) -> Row:
+) -> SweepRow:
     """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
     are ``paced``, times are the model's. ``ways``: by which the ranks chose.
     """
@@ -264,7 +264,7 @@ def row(
         checked &= one_clock
         wrong += int((left < entered.max(axis=0)).sum())
     firsts = (f"rank {m.rank}, {m.first_wrong.describe(call.dtype)}" for m in measured if m.first_wrong)
-    return Row(
+    return SweepRow(
         collective=call.collective,
         size_bytes=case.size_bytes,
         count=case.count,

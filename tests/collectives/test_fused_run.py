@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from collectives.communicator.communicator import Communicator
 from collectives.fused import STYLES
-from collectives.fused.choice import Choice, Operator
+from collectives.fused.choice import Operator, Tiling
 from collectives.fused.halves import communicating
 from collectives.sweep.fused.measure import Job, Seen, measure
 from collectives.sweep.fused.seen import events, metrics, plan_of, refusal, times_ns
@@ -185,7 +185,7 @@ def test_products_carry_no_checksums_and_say_so() -> None:
 # --- measured --------------------------------------------------------------------------------------------------------
 
 JOB = Job(
-    Operator("gemm_reduce_scatter", 32, 16, 32, "f32"), Choice(4, (8, 8)), iterations=2, warmup=0, traced=True
+    Operator("gemm_reduce_scatter", 32, 16, 32, "f32"), Tiling(4, (8, 8)), iterations=2, warmup=0, traced=True
 )  # fmt: skip
 
 

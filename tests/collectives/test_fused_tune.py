@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.shapes import KINDS
 from collectives.sweep.fused.halving import candidates, halve
 from collectives.sweep.fused.measure import Job
@@ -23,14 +23,14 @@ OPERATOR = Operator("gemm_reduce_scatter", 64, 16, 32, "f32")
 class Machine:
     """One on which a call of choice k takes a given time; a clock that only its calls move."""
 
-    def __init__(self, took_ns: dict[Choice, int]) -> None:
+    def __init__(self, took_ns: dict[Tiling, int]) -> None:
         self.took_ns, self.now_ns = took_ns, 0
         self.raced: list[tuple[int, int]] = []  # choices, rounds
 
     def clock(self) -> float:
         return self.now_ns / 1e9
 
-    def race(self, choices: tuple[Choice, ...], rounds: int, limit_s: float) -> list[list[int]]:
+    def race(self, choices: tuple[Tiling, ...], rounds: int, limit_s: float) -> list[list[int]]:
         self.raced.append((len(choices), rounds))
         calls: list[list[int]] = [[] for _ in choices]
         ends_ns = self.now_ns + limit_s * 1e9
@@ -43,8 +43,8 @@ class Machine:
         return calls
 
 
-def choices_of(count: int) -> list[Choice]:
-    return [Choice(comm_tile_rows=rows) for rows in range(1, count + 1)]
+def choices_of(count: int) -> list[Tiling]:
+    return [Tiling(comm_tile_rows=rows) for rows in range(1, count + 1)]
 
 
 def test_halving_calls_fewer_and_fewer_more_and_more_often() -> None:
@@ -79,12 +79,12 @@ def test_every_candidate_can_be_called(kind: str, ranks: int, m: int, n: int, k:
     found = candidates(operator, ranks)
     assert len(found) == len(set(found))
     calls = [call_of(operator, "fused", ranks, choice) for choice in found]
-    assert calls[0] == call_of(operator, "fused", ranks, Choice())
+    assert calls[0] == call_of(operator, "fused", ranks, Tiling())
     assert found == candidates(operator, ranks)  # in the same order each time
 
 
 def test_ranks_agree_on_what_every_call_took() -> None:
-    job = Job(OPERATOR, Choice(), check=False, region_bytes=1 << 20)
+    job = Job(OPERATOR, Tiling(), check=False, region_bytes=1 << 20)
     choices = tuple(candidates(OPERATOR, 2)[:3])
     seen = launch(partial(race, heat=Heat(job, choices, 2, 60.0)), ranks=2, topology="laptop", how="threads")
     assert seen[0] == seen[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from collectives.fused.choice import Choice, Operator
+from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.tuned import TunedFile, modelled, this_one
 from collectives.sweep.fused.tuner import tune
 from collectives.sweep.fused.virtual import Simulator
@@ -31,9 +31,9 @@ def simulator() -> Simulator:
 
 
 def test_the_tuner_finds_the_best_of_what_it_tried() -> None:
-    seen: dict[Choice, int] = {}
+    seen: dict[Tiling, int] = {}
 
-    def measure(choice: Choice) -> int:
+    def measure(choice: Tiling) -> int:
         assert choice not in seen  # nothing twice
         assert choice.comm_tile_rows is not None and choice.compute_tile is not None
         rows, tile = choice.comm_tile_rows, choice.compute_tile
@@ -43,13 +43,13 @@ def test_the_tuner_finds_the_best_of_what_it_tried() -> None:
     found = tune(OPERATOR, 8, measure)
     assert found.tried == len(seen)
     assert found.fused_ns == min(seen.values()) == seen[found.choice] == 0
-    assert found.choice == Choice(32, (64, 128), "natural", found.choice.transport)
+    assert found.choice == Tiling(32, (64, 128), "natural", found.choice.transport)
 
 
 def test_what_cannot_win_is_not_measured(simulator: Simulator) -> None:
     operator = Operator("all_gather_gemm", 4096, 8192, 4096)
 
-    def fused_ns(choice: Choice) -> int:
+    def fused_ns(choice: Tiling) -> int:
         return simulator.fused_ns(operator, choice)
 
     everything = tune(operator, 8, fused_ns)
@@ -61,7 +61,7 @@ def test_what_cannot_win_is_not_measured(simulator: Simulator) -> None:
 def test_tuning_is_never_worse_than_the_default(simulator: Simulator) -> None:
     for kind in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"):
         operator = Operator(kind, 512, 8192, 4096)
-        default_ns = simulator.fused_ns(operator, Choice())
+        default_ns = simulator.fused_ns(operator, Tiling())
         assert tune(operator, 8, lambda its, of=operator: simulator.fused_ns(of, its)).fused_ns <= default_ns
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from collectives.cli.run_report import Report
+from collectives.cli.run_report import RunReport
 from collectives.contracts import COLLECTIVES
 from collectives.sweep import sweep as bench
 from collectives.sweep.measure import Finished, run_sweep
-from collectives.sweep.sweep import Case, Measured, Sweep, WrongElement
+from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError
 from cxlemu.memory import MemorySpec
@@ -366,11 +366,11 @@ def test_a_failure_is_told_in_json_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_json_is_written_even_where_stdout_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Report, line: str, style: str = "") -> None:
+    def full(self: RunReport, line: str, style: str = "") -> None:
         if self._rows:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Report, "_print", full)
+    monkeypatch.setattr(RunReport, "_print", full)
     document = run_json(tmp_path / "run.json", "broadcast", code=1)
     assert document["error"] == "[Errno 28] No space left on device"
     assert [row["size_bytes"] for row in document["rows"]] == [32]
@@ -379,8 +379,8 @@ def test_json_is_written_even_where_stdout_is_full(tmp_path: Path, monkeypatch: 
 def test_the_time_is_the_slowest_ranks_and_the_median_call() -> None:
     case = Case(Call("all_reduce", "naive", 2, 4000, "f32", "sum"), in_place=False)
     seen = {
-        0: Measured(0, (0, 100_000, 200_000), (2_000, 109_000, 203_000), 0, None),
-        1: Measured(1, (0, 100_000, 200_000), (4_000, 105_000, 201_000), 2, WrongElement(1, 7, 0, 0x3F800000)),
+        0: MeasuredRank(0, (0, 100_000, 200_000), (2_000, 109_000, 203_000), 0, None),
+        1: MeasuredRank(1, (0, 100_000, 200_000), (4_000, 105_000, 201_000), 2, WrongElement(1, 7, 0, 0x3F800000)),
     }
     row = bench.row(case, seen, checked=True)
     assert (row.time_us, row.algbw_gbytes_per_s, row.busbw_gbytes_per_s) == (4.0, 1.0, 1.0)
@@ -390,7 +390,7 @@ def test_the_time_is_the_slowest_ranks_and_the_median_call() -> None:
 
 def test_nobody_enters_a_timed_call_before_all_left_the_last_one() -> None:
     sweep = Sweep(("broadcast",), [64 << 10], iterations=4)
-    seen: dict[int, Measured] = {}
+    seen: dict[int, MeasuredRank] = {}
 
     def on_message(message: object) -> None:
         if isinstance(message, Finished):
@@ -405,5 +405,5 @@ def test_nobody_enters_a_timed_call_before_all_left_the_last_one() -> None:
 
 def test_a_barrier_is_wrong_where_a_rank_left_before_the_last_one_came() -> None:
     case = Case(Call("barrier", "line", 2, 0), in_place=False)
-    seen = {0: Measured(0, (0, 50), (10, 70), 0, None), 1: Measured(1, (5, 60), (12, 59), 0, None)}
+    seen = {0: MeasuredRank(0, (0, 50), (10, 70), 0, None), 1: MeasuredRank(1, (5, 60), (12, 59), 0, None)}
     assert bench.row(case, seen, checked=True).wrong == 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collectives.algorithms.hierarchical.levels import Levels
 
 
-class Block(NamedTuple):
+class LevelBlock(NamedTuple):
     """One of this rank's blocks on a level."""
 
     level: Level
@@ -45,8 +45,8 @@ class Level:
         own = self.ranks.index(self.b.rank)
         return self.ranks[own + 1 :] + self.ranks[:own]
 
-    def block(self, number: int) -> Block:
-        return Block(self, number)
+    def block(self, number: int) -> LevelBlock:
+        return LevelBlock(self, number)
 
     def publish(self, chunk: Chunk, src: Operand, block: int = 0, *, stream: str = "publish") -> None:
         """Put a chunk of one of this rank's blocks where its peers find it."""
@@ -81,7 +81,7 @@ class Level:
         block: int = 0,
         *,
         stream: str = "retrieve",
-        to: Block | None = None,
+        to: LevelBlock | None = None,
     ) -> None:
         """Get a chunk of one of a peer's blocks; ``to``: store it to a block of this rank's, too, and ``send`` that."""
         if not chunk.nbytes:
@@ -142,7 +142,7 @@ class Level:
             self.b._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
 
     def forward(
-        self, dst: Operand, chunk: Chunk, peer: int, block: int = 0, *, stream: str = "retrieve", to: Block
+        self, dst: Operand, chunk: Chunk, peer: int, block: int = 0, *, stream: str = "retrieve", to: LevelBlock
     ) -> None:
         """Retrieve a chunk and send it on at once."""
         if chunk.nbytes:
@@ -158,7 +158,7 @@ class Level:
         *,
         stream: str,
         last: bool,
-        to: Block | None = None,
+        to: LevelBlock | None = None,
     ) -> None:
         """Combine this chunk of all ranks of the level in their order; ``own`` is this rank's.
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.shapes import TRANSPORTS, shapes
 from collectives.sweep.fused.tuner import Tuned
 
@@ -24,16 +24,16 @@ ORDERS_TRIED = ("shifted", "own_last")
 
 # Choices, how often each is called, and for how many seconds at most -> what each call took, in ns; nothing of choices
 # that had no turn in that time.
-Race = Callable[[tuple[Choice, ...], int, float], list[list[int]]]
+Race = Callable[[tuple[Tiling, ...], int, float], list[list[int]]]
 
 
-def candidates(operator: Operator, ranks: int) -> list[Choice]:
+def candidates(operator: Operator, ranks: int) -> list[Tiling]:
     """The default first, the others in an order that favours none. Raises ArgumentError where no choice is possible."""
     gathers = operator.kind == "all_gather_gemm"
-    call = call_of(operator, "fused", ranks, Choice())
+    call = call_of(operator, "fused", ranks, Tiling())
     assert call.gemm is not None
     rows, columns = operator.m // ranks, shapes(call).n
-    default = Choice(
+    default = Tiling(
         call.gemm.comm_tile_rows, (call.gemm.tile_rows, call.gemm.tile_cols), call.gemm.order, call.gemm.transport
     )
     orders = ORDERS_TRIED[:1] if gathers else ORDERS_TRIED  # they are of destinations
@@ -42,13 +42,13 @@ def candidates(operator: Operator, ranks: int) -> list[Choice]:
     tiles = dict.fromkeys(
         (max(rows // down, 1), max(columns // across, 1)) for down in PARTS[:3] for across in PARTS[:2]
     )
-    others = [Choice(*its) for its in product(comm, tiles, orders, transports)]
+    others = [Tiling(*its) for its in product(comm, tiles, orders, transports)]
     random.Random(0).shuffle(others)
     return list(dict.fromkeys((default, *others)))
 
 
 def halve(
-    choices: Sequence[Choice],
+    choices: Sequence[Tiling],
     race: Race,
     budget_s: float,
     seen: Callable[[str], None] = lambda what: None,

@@ -20,7 +20,7 @@ from collectives.checking import fused_oracle as oracle
 from collectives.communicator.arrays import as_bytes
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
-from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
 from collectives.fused.shapes import STYLES, shapes
@@ -43,7 +43,7 @@ class Job:
     """``styles`` of an operator, ``choice`` being how it is cut where it is fused, and the halves."""
 
     operator: Operator
-    choice: Choice
+    choice: Tiling
     styles: tuple[str, ...] = STYLES
     iterations: int = 5
     warmup: int = 1
@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimedStep:
     """An instruction of a traced call: from when to when its stream was at it, in ns of the machine's clock."""
 
     stream: int
@@ -73,7 +73,7 @@ class Seen:
     entered_ns: dict[str, list[int]]
     left_ns: dict[str, list[int]]
     wrong: dict[str, int]
-    steps: dict[str, list[Step]]
+    steps: dict[str, list[TimedStep]]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Recorder:
     """An engine that notes, while ``steps`` is a list, when streams are where: with a pace in modelled time."""
 
     inner: NativeEngine
-    steps: list[Step] | None = field(default=None)
+    steps: list[TimedStep] | None = field(default=None)
 
     def run(
         self,
@@ -114,7 +114,7 @@ class Recorder:
             for at, instruction in enumerate(stream.instructions):
                 begin_ns = came[number, at]
                 last_ns = begin_ns if instruction.op in RELEASES else ends_ns  # these are over at once
-                self.steps.append(Step(number, at, begin_ns, came.get((number, at + 1), last_ns)))
+                self.steps.append(TimedStep(number, at, begin_ns, came.get((number, at + 1), last_ns)))
 
 
 def _clock_ns(program: _native.Program, stream: int) -> int:
@@ -166,7 +166,7 @@ class Measuring:
         self._out = np.empty(shapes(call).c, DTYPES[call.dtype])
         self._right = oracle.expected(call, self._comm.rank, SEED, 0) if job.check else None
 
-    def fused(self, choice: Choice) -> Operation:
+    def fused(self, choice: Tiling) -> Operation:
         """The fused call, cut so."""
         plan = build(self._comm.layout, call_of(self._job.operator, "fused", self._comm.size, choice))
         return self._operation("fused", plan)
@@ -211,8 +211,8 @@ class Measuring:
     def _wrong(self) -> int:
         return 0 if self._right is None else int((self._out != self._right).sum())
 
-    def _traced(self, call: Callable[[], object]) -> list[Step]:
-        steps: list[Step] = []
+    def _traced(self, call: Callable[[], object]) -> list[TimedStep]:
+        steps: list[TimedStep] = []
         self._recorder.steps = steps
         try:
             self.timed(call)
@@ -221,5 +221,5 @@ class Measuring:
         return steps
 
 
-def cut(job: Job, style: str) -> Choice:
-    return job.choice if style == "fused" else Choice(order=job.choice.order, transport=job.choice.transport)
+def cut(job: Job, style: str) -> Tiling:
+    return job.choice if style == "fused" else Tiling(order=job.choice.order, transport=job.choice.transport)

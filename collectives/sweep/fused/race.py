@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.communicator.communicator import Communicator
-from collectives.fused.choice import Choice
+from collectives.fused.choice import Tiling
 from collectives.sweep.fused.measure import Job, Measuring, world_of
 from cxlemu.world import RankContext
 
@@ -17,7 +17,7 @@ class Heat:
     """``choices`` of a job's operator, each called ``rounds`` times, in ``limit_s`` or the first one once."""
 
     job: Job
-    choices: tuple[Choice, ...]
+    choices: tuple[Tiling, ...]
     rounds: int
     limit_s: float
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collectives.fused.choice import Choice, Operator
+from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.tuner import Tuned
 from cxlemu.errors import ArgumentError
 from cxlemu.files import write_atomically
@@ -58,22 +58,22 @@ class _File(_Model):
     entries: Annotated[list[_Entry], Field(max_length=10_000)]
 
 
-class Machine(NamedTuple):
+class TunedMachine(NamedTuple):
     name: str
     digest: str
 
 
-def modelled(topology: Topology) -> Machine:
+def modelled(topology: Topology) -> TunedMachine:
     """One in virtual time."""
-    return Machine(topology.name, _digest(topology))
+    return TunedMachine(topology.name, _digest(topology))
 
 
-def this_one(topology: Topology, run: dict[str, str]) -> Machine:
+def this_one(topology: Topology, run: dict[str, str]) -> TunedMachine:
     """The one that we run on, with the topology that it emulates. ``run``: how calls are run, so far as it matters."""
     match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = match.group(1) if match else platform.machine()
     name = f"{len(os.sched_getaffinity(0))} cores of {processor}"
-    return Machine(f"{topology.name} on {name}"[:WORD_MAX], _digest(topology, {"on": name} | run))
+    return TunedMachine(f"{topology.name} on {name}"[:WORD_MAX], _digest(topology, {"on": name} | run))
 
 
 def _digest(topology: Topology, more: dict[str, str] | None = None) -> str:
@@ -86,7 +86,7 @@ def _digest(topology: Topology, more: dict[str, str] | None = None) -> str:
 class TunedFile:
     """``path`` need not be there yet. Raises ArgumentError for one that is something else, or cannot be read."""
 
-    def __init__(self, path: Path, machine: Machine, ranks: int) -> None:
+    def __init__(self, path: Path, machine: TunedMachine, ranks: int) -> None:
         self.path, self._machine, self._digest, self._ranks = path, machine.name, machine.digest, ranks
         self._entries: list[_Entry] = _read(path) if path.exists() else []
 
@@ -94,7 +94,7 @@ class TunedFile:
         """What was found for this machine, if anything was."""
         for entry in self._entries:
             if self._is_of(entry, operator):
-                choice = Choice(entry.comm_tile_rows, entry.compute_tile, entry.order, entry.transport)
+                choice = Tiling(entry.comm_tile_rows, entry.compute_tile, entry.order, entry.transport)
                 return Tuned(choice, entry.fused_ns, entry.tried)
         return None
 

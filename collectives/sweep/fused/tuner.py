@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from collectives.fused.choice import Choice, Operator
+from collectives.fused.choice import Operator, Tiling
 from collectives.fused.plans import COMM_TILE_ROWS, TILE_COLS, TILE_ROWS
 from collectives.fused.shapes import ORDERS, TRANSPORTS
 from cxlemu.cost.gemm import TILES
@@ -22,7 +22,7 @@ TILES_A_SHARD_MAX = 32  # of a shard: more cost more than they hide
 class Tuned:
     """The best of ``tried`` choices, and its time."""
 
-    choice: Choice
+    choice: Tiling
     fused_ns: int
     tried: int
 
@@ -30,23 +30,23 @@ class Tuned:
 def tune(
     operator: Operator,
     ranks: int,
-    measure: Callable[[Choice], int],
-    least_ns: Callable[[Choice], float] = lambda choice: 0,
+    measure: Callable[[Tiling], int],
+    least_ns: Callable[[Tiling], float] = lambda choice: 0,
 ) -> Tuned:
     """``measure`` gives the time of a choice in ns; what is hopeless, by what ``least_ns`` says, is not measured.
 
     Raises ArgumentError where no choice is possible.
     """
-    seen: dict[Choice, int] = {}
+    seen: dict[Tiling, int] = {}
 
-    def ns(choice: Choice) -> int:
+    def ns(choice: Tiling) -> int:
         if choice not in seen:
             seen[choice] = measure(choice)
         return seen[choice]
 
     rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
     default = min(rows, TILE_ROWS), min(columns, TILE_COLS)
-    best = Choice(min(rows, COMM_TILE_ROWS), default, transport=TRANSPORTS[operator.kind][0])
+    best = Tiling(min(rows, COMM_TILE_ROWS), default, transport=TRANSPORTS[operator.kind][0])
     for candidates in _dimensions(operator, ranks):
         for choice in candidates(best):
             if least_ns(choice) < ns(best) and ns(choice) < ns(best):
@@ -54,7 +54,7 @@ def tune(
     return Tuned(best, ns(best), len(seen))
 
 
-def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Choice], list[Choice]]]:
+def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Tiling], list[Tiling]]]:
     rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
     comm = [its for its in ROWS_TRIED if its < rows and rows <= its * TILES_A_SHARD_MAX]
     # parts of a shard, and where shards are small, several of them

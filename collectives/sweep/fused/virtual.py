@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectives.fused.choice import Choice, Operator, call_of
+from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build, roomy_layout
 from collectives.fused.shapes import TRANSPORTS
@@ -31,16 +31,16 @@ class Simulator:
         self._space = topology.pool_space
         self._cards = self.model.cards_of(self._space)
 
-    def plan(self, operator: Operator, style: str, choice: Choice | None = None) -> Plan:
+    def plan(self, operator: Operator, style: str, choice: Tiling | None = None) -> Plan:
         """Raises ArgumentError for an operator or a choice that is not possible."""
-        call = call_of(operator, style, self.ranks, choice or Choice())
+        call = call_of(operator, style, self.ranks, choice or Tiling())
         return build(self._layout(call), call)
 
-    def resolved(self, operator: Operator, choice: Choice) -> Choice:
+    def resolved(self, operator: Operator, choice: Tiling) -> Tiling:
         """With all that the plan takes by default. Raises as `plan` does."""
         gemm = call_of(operator, "fused", self.ranks, choice).gemm
         assert gemm is not None
-        return Choice(gemm.comm_tile_rows, (gemm.tile_rows, gemm.tile_cols), gemm.order, gemm.transport)
+        return Tiling(gemm.comm_tile_rows, (gemm.tile_rows, gemm.tile_cols), gemm.order, gemm.transport)
 
     def _layout(self, call: Call) -> Layout:
         numbers = self.topology.cards_of(self._space)
@@ -50,7 +50,7 @@ class Simulator:
     def run(self, plan: Plan, *, log: bool = False) -> VirtualRun:
         return simulate(self.model, [VirtualCall(plan, cards=self._cards)], log=log)
 
-    def fused_ns(self, operator: Operator, choice: Choice) -> int:
+    def fused_ns(self, operator: Operator, choice: Tiling) -> int:
         return self.run(self.plan(operator, "fused", choice)).time_ns
 
     def fastest(self, operator: Operator, style: str) -> Plan:
@@ -58,14 +58,14 @@ class Simulator:
         orders = SHIFTED[:1] if operator.kind == "all_gather_gemm" else SHIFTED  # they are of destinations
         rows = (None, operator.m // self.ranks) if style == "unfused" else (None,)
         plans = [
-            self.plan(operator, style, Choice(its, None, order, transport))
+            self.plan(operator, style, Tiling(its, None, order, transport))
             for its in rows
             for order in orders
             for transport in TRANSPORTS[operator.kind]
         ]
         return min(plans, key=lambda plan: self.run(plan).time_ns)
 
-    def least_ns(self, operator: Operator, choice: Choice) -> float:
+    def least_ns(self, operator: Operator, choice: Tiling) -> float:
         """What computing in these tiles takes, with nothing to wait for: no fused call is faster."""
         accelerator, tile = self.model.accelerator, choice.compute_tile
         assert accelerator is not None
@@ -92,7 +92,7 @@ class Simulator:
                 found.append(Wait(int(row["rank"]), int(record["arg"]), int(row["end_ns"] - row["begin_ns"])))
         return found
 
-    def metrics(self, operator: Operator, choice: Choice) -> Metrics:
+    def metrics(self, operator: Operator, choice: Tiling) -> Metrics:
         fused, medium, unfused = (
             self.plan(operator, "fused", choice),
             *(self.fastest(operator, style) for style in ("medium", "unfused")),
