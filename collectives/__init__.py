@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cxlemu.lazy import imported_when_asked_for
 
 if TYPE_CHECKING:
     from collectives.builder import Builder
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Builder", "Communicator", "algorithm"]
 
-_HOMES = {
-    "Builder": "collectives.builder",
-    "Communicator": "collectives.communicator.communicator",
-    "algorithm": "collectives.builder.recipes",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imported when it is asked for, so that commands which need none of it start at once."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_when_asked_for(
+    __name__, builder=["Builder"], builder__recipes=["algorithm"], communicator__communicator=["Communicator"]
+)

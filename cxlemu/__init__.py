@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cxlemu.lazy import imported_when_asked_for
 from cxlemu.version import __version__
 
 if TYPE_CHECKING:
@@ -17,11 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RankContext", "Topology", "__version__", "launch"]
 
-_HOMES = {"RankContext": "cxlemu.world", "Topology": "cxlemu.topology", "launch": "cxlemu.world"}
-
-
-def __getattr__(name: str) -> Any:
-    """Imported when it is asked for, so that commands which need none of it start at once."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_when_asked_for(__name__, world=["RankContext", "launch"], topology__model=["Topology"])

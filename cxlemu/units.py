@@ -6,6 +6,7 @@ Every suffix is a power of 1024: ``K``, ``KB`` and ``KiB`` mean the same, in eit
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 import click
@@ -40,6 +41,17 @@ def format_bytes(nbytes: int) -> str:
         return f"{nbytes} B"
     power = min((nbytes.bit_length() - 1) // 10, len(_SUFFIXES))
     return f"{round(nbytes / 1024**power, 1):g} {_SUFFIXES[power - 1]}iB"
+
+
+def format_numbers(numbers: Iterable[int]) -> str:
+    """For people to read: ``2-5, 7, 8``. ``numbers`` ascend."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 class BytesParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
+from collectives.choices import KINDS, ORDERS
 from collectives.cli.fused_options import RANKS_MAX, Dimensions
-from collectives.cli.fused_report import NAMES
-from collectives.cli.fused_tuning import refuse_given
-from collectives.fused import KINDS, ORDERS, STYLES
-from collectives.fused.choice import Operator, Tiling
-from collectives.sweep.fused.metrics import Metrics
-from collectives.sweep.fused.tuned import TunedFile, modelled
-from collectives.sweep.fused.tuner import Tuned, tune
-from collectives.sweep.fused.virtual import Simulator
-from cxlemu.cli.console import console
-from cxlemu.cli.output import check_output, write_json, write_output, writing
-from cxlemu.engines.trace import events, perfetto
-from cxlemu.errors import ArgumentError
-from cxlemu.plan import Plan
-from cxlemu.plan.kernels import GEMM_DTYPES
-from cxlemu.topology import Topology
-from cxlemu.topology.provenance import KINDS as STANDINGS
-from cxlemu.version import __version__
-
-TRACED_INSTRUCTIONS_MAX = 300_000
-COLUMNS = "  {:<32} {:>10} {:>10} {:>8}"
+from cxlemu.choices import GEMM_DTYPES
 
 
 @click.command()
@@ -61,22 +40,7 @@ COLUMNS = "  {:<32} {:>10} {:>10} {:>8}"
 @click.option("-c", "--config", default="nvlink-8xa100", show_default=True, help="A topology with an accelerator.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
-def command(
-    kind: str,
-    engine: str,
-    ranks: int | None,
-    shape: tuple[int, ...],
-    datatype: str,
-    comm_rows: int | None,
-    tile: tuple[int, int] | None,
-    order: str | None,
-    transport: str | None,
-    tunes: bool,
-    tuned_file: Path | None,
-    config: str,
-    json_file: Path | None,
-    trace_file: Path | None,
-) -> None:
+def command(**flags: Any) -> None:
     """Simulate a matrix product that is fused with communication, on modelled accelerators and links.
 
     What a product takes follows from tiles, waves of them and memory bandwidth, what moves from the topology: the same
@@ -88,105 +52,6 @@ def command(
       cxlemu fused gemm_reduce_scatter --engine virtual -s 8192x12288x49152 -c nvlink-8xh800 --tune --json rs.json
       cxlemu fused gemm_all_reduce --engine virtual -s 512x12288x49152 -c pcie-8xa100 --trace ar.json
     """
-    for flag, file in (("--json", json_file), ("--trace", trace_file), ("--tuned", tuned_file)):
-        check_output(flag, file)
-    given = {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport}
-    tunes = tunes or tuned_file is not None
-    refuse_given(tunes, given)
-    topology = Topology.load(config)
-    simulator = Simulator(topology, ranks or topology.place_count)
-    m, n, k = shape
-    operator = Operator(kind, m, n, k, datatype)
-    out = console()
-    tuned, how = None, "as given, or by default"
-    choice = simulator.resolved(operator, Tiling(comm_rows, tile, order or ORDERS[0], transport))
-    if tunes:
-        with out.status("tuning", spinner="line"):
-            tuned, how = _tuned(simulator, operator, tuned_file)
-        choice = tuned.choice
-    metrics = simulator.metrics(operator, choice)
-    _show(out, simulator, operator, choice, how, metrics)
-    write_json(json_file, _document(simulator, operator, choice, tuned, metrics))
-    if trace_file is not None:
-        write_output("--trace", trace_file, _trace(simulator, operator, choice))
+    from collectives.cli.fused_virtual_run import run
 
-
-def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple[Tuned, str]:
-    """What is known or found, and in words how."""
-    file = TunedFile(path, modelled(simulator.topology), simulator.ranks) if path is not None else None
-    if file is not None and (known := file.get(operator)) is not None:
-        return known, f"the fastest of {known.tried} tried, from {path}"
-    found = tune(
-        operator,
-        simulator.ranks,
-        lambda choice: simulator.fused_ns(operator, choice),
-        lambda choice: simulator.least_ns(operator, choice),
-    )
-    if file is not None and path is not None:
-        with writing("--tuned", path):
-            file.put(operator, found)
-    return found, f"the fastest of {found.tried} tried" + (f", kept in {path}" if path is not None else "")
-
-
-def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling, how: str, metrics: Metrics) -> None:
-    topology, accelerator = simulator.topology, simulator.model.accelerator
-    assert accelerator is not None
-    kinds = [its.kind for its in (*topology.standings.values(), *accelerator.standings.values())]
-    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in STANDINGS if kind in kinds)
-    for line in (
-        f"cxlemu    {__version__}, engine virtual: modelled times, the same on every machine",
-        f"operator  {operator}",
-        f"tiles     {choice} (rows, tile, order, transport): {how}",
-        f"ranks     {topology.describe_placement(simulator.ranks)}, an {accelerator.name} each",
-        f"config    {topology.name}: {topology.description}",
-        f"figures   {standing}",
-    ):
-        out.print(Text(f"# {line}"))
-    out.print(Text("#"))
-    out.print(Text("#" + COLUMNS.format("", "time (us)", "ECT (us)", "overlap")[1:]))
-    for name, title in NAMES.items():
-        ect, overlap = "", ""
-        if name in STYLES:
-            ect = f"{metrics.ect_ns(name) / 1e3:.0f}"
-            efficiency = metrics.overlap_efficiency(name)
-            overlap = "n/a" if efficiency is None else f"{100 * efficiency:.0f}%"
-        out.print(Text(COLUMNS.format(title, f"{getattr(metrics, f'{name}_ns') / 1e3:.0f}", ect, overlap).rstrip()))
-    out.print(Text("#"))
-    out.print(
-        Text(
-            f"# max(T_gemm, T_comm) / T_fused {metrics.sol:.2f}, tiles slow the product down "
-            f"{metrics.gemm_slowdown:.2f} times, a doorbell is waited for {metrics.wait_ns / 1e3:.1f} us in the mean"
-        )
-    )
-
-
-def _document(
-    simulator: Simulator, operator: Operator, choice: Tiling, tuned: Tuned | None, metrics: Metrics
-) -> dict[str, Any]:
-    accelerator, plan = simulator.model.accelerator, simulator.plan(operator, "fused", choice)
-    assert accelerator is not None
-    return {
-        "version": __version__,
-        "engine": "virtual",
-        "operator": asdict(operator),
-        "choice": asdict(choice),
-        "tried": None if tuned is None else tuned.tried,
-        "ranks": simulator.ranks,
-        "config": simulator.topology.document(),
-        "accelerator": accelerator.model_dump(exclude_none=True),
-        "metrics": metrics.document(),
-        "waits": None if _is_long(plan) else [wait.document() for wait in simulator.waits(plan)],
-    }
-
-
-def _is_long(plan: Plan) -> bool:
-    return sum(part.instruction_count for part in plan.parts) > TRACED_INSTRUCTIONS_MAX
-
-
-def _trace(simulator: Simulator, operator: Operator, choice: Tiling) -> bytes:
-    plan = simulator.plan(operator, "fused", choice)
-    if _is_long(plan):
-        raise ArgumentError(
-            f"{operator}: more than {TRACED_INSTRUCTIONS_MAX} instructions are too many for a trace: take larger tiles"
-        )
-    return perfetto(events(simulator.run(plan, log=True)))
+    run(**flags)

@@ -12,14 +12,20 @@ import click
 
 from collectives.cli.fault_scripts import RunFaults, load_script, run_protocol
 from collectives.cli.texts import ALGORITHM_HELP
-from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, MIN_BYTES, REGION_BYTES, STEP_FACTOR
-from cxlemu.choices import DEFAULT_TOPOLOGY, ENGINES, TIME_SCALE_MAX, TIME_SCALE_MIN
+from cxlemu.choices import (
+    DEFAULT_TOPOLOGY,
+    DTYPE_NAMES,
+    ENGINES,
+    INTEGRITIES,
+    REDOPS,
+    TIME_SCALE_MAX,
+    TIME_SCALE_MIN,
+)
+from cxlemu.cli.backends import backends
 from cxlemu.cli.output import check_json_file
+from cxlemu.cli.params import Names
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import BACKENDS
-from cxlemu.plan import DTYPES
-from cxlemu.plan.checksums import INTEGRITIES, check_integrity
 from cxlemu.units import BytesParam, format_bytes
 
 if TYPE_CHECKING:
@@ -27,24 +33,7 @@ if TYPE_CHECKING:
     from collectives.cli.targets import Target
     from collectives.sweep.sweep import Sweep
 
-OPS = ("sum", "prod", "min", "max", "avg")
 RANKS = 4
-
-
-class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """A comma list of some names, or all of them."""
-
-    name = "names"
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        chosen = self.names if value == "all" else tuple(value.split(","))
-        for name in chosen:
-            if name not in self.names:
-                self.fail(f"{name!r} is not one of {', '.join(self.names)} or all.", param, ctx)
-        return chosen
 
 
 @click.command()
@@ -62,13 +51,18 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 @click.option(
     "-d",
     "--datatype",
-    type=Names(tuple(DTYPES)),
+    type=Names(DTYPE_NAMES),
     default="f32",
     show_default=True,
-    help=f"{', '.join(DTYPES)}; a comma list or all.",
+    help=f"{', '.join(DTYPE_NAMES)}; a comma list or all.",
 )
 @click.option(
-    "-o", "--op", type=Names(OPS), default="sum", show_default=True, help=f"{', '.join(OPS)}; a comma list or all."
+    "-o",
+    "--op",
+    type=Names(REDOPS),
+    default="sum",
+    show_default=True,
+    help=f"{', '.join(REDOPS)}; a comma list or all.",
 )
 @click.option("-r", "--root", default="0", metavar="RANK|all", show_default=True, help="For those that have one.")
 @click.option(
@@ -104,10 +98,10 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
 )
 @click.option(
     "--backend",
-    type=click.Choice(list(BACKENDS)),
+    type=click.Choice(backends().names),
     default="emulated",
     show_default=True,
-    help=f"Where the pool's bytes live. {BACKENDS.help()}",
+    help=f"Where the pool's bytes live. {backends().help}",
 )
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
 @click.option("--pool", metavar="UUID|NAME", help="Of the devices, those of this pool; or a tenant's in shared memory.")
@@ -229,10 +223,13 @@ def command(
     from collectives.cli.run_pace import check_flags, time_scale_of
     from collectives.cli.run_report import RunReport, Setup
     from collectives.cli.targets import check_options, target
+    from collectives.contracts import COLLECTIVES
     from collectives.layouts import check_fits_world, world_layout
     from collectives.sweep.sweep import Sweep, size_steps
     from cxlemu.capacity.lease import lease_for
     from cxlemu.engines import check_engine
+    from cxlemu.memory import BACKENDS
+    from cxlemu.plan.checksums import check_integrity
     from cxlemu.topology.clusters import ranks_per_cluster
     from cxlemu.world.environment import find_place
     from cxlemu.world.topology_of import machine

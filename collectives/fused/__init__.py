@@ -9,7 +9,8 @@ are on their way; and ``unfused``, the collective and then the product, or the p
   builder.py   the words they are written in                 plans.py      from what is asked for to a plan
 """
 
+from collectives.choices import KINDS, ORDERS, STYLES
 from collectives.fused.plans import build, fused_plan, roomy_layout
-from collectives.fused.shapes import KINDS, ORDERS, STYLES, TRANSPORTS
+from collectives.fused.shapes import TRANSPORTS
 
 __all__ = ["KINDS", "ORDERS", "STYLES", "TRANSPORTS", "build", "fused_plan", "roomy_layout"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collectives.choices import KINDS
 from collectives.fused.builder import STYLE_OF, FusedBuilder
 from collectives.fused.operators import OPERATORS
-from collectives.fused.shapes import KINDS, TRANSPORTS, check, moved_columns, shapes
+from collectives.fused.shapes import TRANSPORTS, check, moved_columns, shapes
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from collectives.choices import KINDS, ORDERS, STYLES
+from cxlemu.choices import GEMM_DTYPES
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Buffer, Call
-from cxlemu.plan.kernels import DIMENSION_MAX, GEMM_DTYPES
+from cxlemu.plan.kernels import DIMENSION_MAX
 
-KINDS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
-STYLES = ("fused", "medium", "unfused")
-# Of destinations: (s - rank) mod N at step s; (rank + 1 + s) mod N, so that what need not travel is computed last; 0 to
-# N - 1. Of sources: (rank + s) mod N in the first two, own rows first in all.
-ORDERS = ("shifted", "own_last", "natural")
 # push: a copy for every reader, in that one's part of the ring; pull: in the writer's. The first is the default.
 TRANSPORTS = {
     "all_gather_gemm": ("pull", "push"),

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
-from cxlemu.cli import pool_capacity, pool_devices
-from cxlemu.errors import PoolError
-from cxlemu.memory.protocol import Bytes
-from cxlemu.pool import catalog, numa, segments
-from cxlemu.pool.segments import Segment
-from cxlemu.pool.shm import no_such_pool, open_cards
-from cxlemu.pool.superblock import SESSION_OFFSET
-from cxlemu.units import format_bytes
+from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.units import BytesParam
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -40,11 +28,6 @@ def command() -> None:
     """
 
 
-command.add_command(pool_devices.format_pool)
-command.add_command(pool_devices.show)
-command.add_command(pool_capacity.capacity)
-
-
 @command.command("list")
 @as_json
 def list_pools(as_json: bool) -> None:
@@ -55,46 +38,9 @@ def list_pools(as_json: bool) -> None:
       cxlemu pool list
       cxlemu pool list --json
     """
-    rows = [_row(entry) for entry in catalog.entries()]
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
-    table = Table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode", box=SIMPLE)
-    for row in rows:
-        size, age = format_bytes(row["cards_bytes"]), timedelta(seconds=round(row["age_s"]))
-        columns = (
-            row["name"],
-            row["cards"],
-            size,
-            row["hosts"],
-            row["owner_pid"],
-            row["state"],
-            age,
-            row["mode"],
-        )
-        table.add_row(*("-" if column is None else str(column) for column in columns))
-    Console().print(table)
-    for damage in (damage for row in rows for damage in row["damage"]):
-        click.echo(f"damaged: {damage}")
+    from cxlemu.cli import pool_run
 
-
-def _row(entry: catalog.Entry) -> dict[str, Any]:
-    """Sizes and modes as they lie there; hosts and owner as the first readable superblock says."""
-    cards = [found for found in entry.found if found.segment.kind == "card"]
-    block = entry.superblocks[0] if entry.superblocks else None
-    return {
-        "name": entry.name,
-        "cards": len(cards),
-        "cards_bytes": sum(card.nbytes for card in cards),
-        "hosts": block.geometry.hosts if block else None,
-        "uid": entry.uid,
-        "owner_pid": block.owner.pid if block else None,
-        "state": entry.state,
-        "complete": entry.complete,
-        "age_s": max(0.0, time.time() - entry.created_s),
-        "mode": " ".join(sorted({f"{found.mode:04o}" for found in entry.found})),
-        "damage": list(entry.damage),
-    }
+    pool_run.list_pools(as_json)
 
 
 @command.command()
@@ -108,64 +54,9 @@ def inspect(name: str, as_json: bool) -> None:
       cxlemu pool inspect 4711-c0ffee
       cxlemu pool inspect 4711-c0ffee --json
     """
-    facts = _facts(name)
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
-        return
-    for key in ("name", "uuid", "created", "owner", "card_bytes", "interleave_bytes", "max_ranks"):
-        value = facts[key]
-        click.echo(f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}")
-    for part in ("cards", "hosts"):
-        table = Table(*facts[part][0], box=SIMPLE)
-        for row in facts[part]:
-            table.add_row(*("-" if value is None else str(value) for value in row.values()))
-        Console().print(table)
+    from cxlemu.cli import pool_run
 
-
-def _facts(name: str) -> dict[str, Any]:
-    segments.check_pool_name(name)
-    block, cards = open_cards(name)
-    geometry, owner = block.geometry, block.owner
-    return {
-        "name": name,
-        "uuid": str(block.uuid),
-        "created": datetime.fromtimestamp(block.created_ns / 1e9, UTC).isoformat(timespec="seconds"),
-        "owner": {"state": owner.state(), "pid": owner.pid, "uid": owner.uid, "boot_id": str(owner.boot_id)},
-        "card_bytes": geometry.card_bytes,
-        "interleave_bytes": geometry.interleave_bytes,
-        "max_ranks": geometry.max_ranks,
-        "session_offset": SESSION_OFFSET,
-        "data_offset": geometry.data_offset,
-        "cards": [
-            {"card": index, "segment": str(Segment(name, "card", index)), "numa_node": _numa_node(pages)}
-            for index, pages in enumerate(cards)
-        ],
-        "hosts": [_host_facts(host, Segment(name, "host", host)) for host in range(geometry.hosts)],
-    }
-
-
-def _host_facts(host: int, segment: Segment) -> dict[str, Any]:
-    """How much of a host's cache was ever used shows in the memory behind its sparse segment."""
-    with segments.opened(segment) as fd:
-        status = os.fstat(fd)
-    return {
-        "host": host,
-        "segment": str(segment),
-        "cache_bytes": status.st_size,
-        "used_bytes": status.st_blocks * 512,
-    }
-
-
-def _numa_node(pages: Bytes) -> int | None:
-    """Where the card really lies; unknown where the kernel (or a container's filter) does not tell."""
-    try:
-        return numa.node_of(pages)
-    except PoolError:
-        return None
-
-
-def _phrase(owner: dict[str, Any]) -> str:
-    return f"{owner['state']}: process {owner['pid']} of user {owner['uid']}, boot {owner['boot_id']}"
+    pool_run.inspect(name, as_json)
 
 
 @command.command()
@@ -180,13 +71,186 @@ def clean(name: str | None, dry_run: bool) -> None:
       cxlemu pool clean
       cxlemu pool clean 4711-c0ffee
     """
-    if name is not None:
-        segments.check_pool_name(name)
-    verdicts = catalog.clean(name, dry_run=dry_run)
-    if name is not None and not verdicts:
-        raise PoolError(no_such_pool(name))
-    for verdict in verdicts:
-        action = ("would remove" if dry_run else "removed") if verdict.removed else "left"
-        click.echo(f"{action} {verdict.name} ({len(verdict.segments)} segments): {verdict.reason}")
-    if not verdicts:
-        click.echo("no pools")
+    from cxlemu.cli import pool_run
+
+    pool_run.clean(name, dry_run)
+
+
+_devices = click.option("--device", "paths", multiple=True, required=True, metavar="PATH", help="Once for each card.")
+
+
+@command.command("format")
+@_devices
+@click.option("--interleave", type=BytesParam(), default="64K", show_default=True, help="Granule dealt to one card.")
+@click.option("--max-ranks", type=click.IntRange(1), default=1024, show_default=True, help="Ranks that can meet there.")
+@click.option("--create-size", type=BytesParam(), help="Make files that do not exist, of this size.")
+@click.option("--lend", type=BytesParam(), metavar="SIZE", help="Its capacity is lent to tenants, in blocks of SIZE.")
+@click.option("--yes", is_flag=True, help="Overwrite what is there without asking.")
+def format_pool(
+    paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, lend: int | None, yes: bool
+) -> None:
+    """Make one pool of devices or files: the first --device becomes card 0, and so on.
+
+    Says what lies on each, and asks before it overwrites anything but zeros. Without a terminal to ask at, --yes has to
+    be given. With --lend, runs need a tenant, and `cxlemu pool capacity` says who has what.
+
+    \b
+    Examples:
+      cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu pool format --device card0 --device card1 --create-size 64M --interleave 4K
+      cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
+    """
+    from cxlemu.cli import pool_devices
+
+    pool_devices.format_pool(paths, interleave, max_ranks, create_size, lend, yes)
+
+
+@command.command()
+@_devices
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def show(paths: tuple[str, ...], as_json: bool) -> None:
+    """What devices or files are, how they can be mapped, and what lies on them. Writes nothing.
+
+    \b
+    Examples:
+      cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
+      cxlemu pool show --device card0 --json
+    """
+    from cxlemu.cli import pool_devices
+
+    pool_devices.show(paths, as_json)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _of_a_pool(function: F) -> F:
+    """--pool or --device, and --json."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+        click.option("--device", "paths", multiple=True, metavar="PATH", help="A card: once for each, in any order."),
+        click.option("--pool", "name", metavar="NAME", help="A pool in shared memory."),
+    ):
+        function = option(function)
+    return function
+
+
+@command.group()
+def capacity() -> None:
+    """Lend a pool's capacity to tenants while they run.
+
+    A grant is the same bytes of every card. Whoever holds one runs in it with `cxlemu run --tenant NAME`, or from
+    Python with launch(..., tenant="NAME"), and reaches nothing else of the pool. Manage a pool that several hosts share
+    on one of them.
+
+    \b
+    Examples:
+      cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
+      cxlemu pool capacity add red 16M --device card0 --device card1
+      cxlemu run --tenant red --backend dax --device card0 --device card1 -n 2
+      cxlemu pool capacity show --device card0 --device card1
+      cxlemu pool capacity force red --device card0 --device card1
+    """
+
+
+@capacity.command("show")
+@_of_a_pool
+def show_capacity(name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+    """Who holds what, who is in it, and what is free.
+
+    \b
+    Examples:
+      cxlemu pool capacity show --pool shared
+      cxlemu pool capacity show --device card0 --device card1 --json
+    """
+    from cxlemu.cli import pool_capacity
+
+    pool_capacity.show(name, paths, as_json)
+
+
+@capacity.command()
+@click.argument("tenant")
+@click.argument("size", type=BytesParam())
+@_of_a_pool
+def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+    """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile.
+
+    \b
+    Examples:
+      cxlemu pool capacity add red 16M --pool shared
+      cxlemu pool capacity add red 1G --device /dev/dax0.0 --device /dev/dax1.0 --json
+    """
+    from cxlemu.cli import pool_capacity
+
+    pool_capacity.add(tenant, size, name, paths, as_json)
+
+
+@capacity.command()
+@click.argument("tenant")
+@_of_a_pool
+def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+    """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it.
+
+    \b
+    Examples:
+      cxlemu pool capacity release red --pool shared
+      cxlemu pool capacity release red:3 --pool shared
+    """
+    from cxlemu.cli import pool_capacity
+
+    pool_capacity.release(tenant, name, paths, as_json)
+
+
+@capacity.command()
+@click.argument("tenant")
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="For its ranks to leave.",
+)
+@click.option("--gone", is_flag=True, help="Nobody of them runs any more: their hosts are off.")
+@_of_a_pool
+@click.pass_context
+def force(
+    ctx: click.Context,
+    tenant: str,
+    wait_s: float,
+    gone: bool,
+    name: str | None,
+    paths: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Take away all that TENANT holds. Its running ranks get an AccessError, and nobody their bytes before they left.
+
+    Exit code 1: after --wait-s somebody is still in it; those bytes become free when they left.
+
+    \b
+    Examples:
+      cxlemu pool capacity force red --pool shared
+      cxlemu pool capacity force red --wait-s 5 --device card0 --device card1
+    """
+    from cxlemu.cli import pool_capacity
+
+    pool_capacity.force(ctx, tenant, wait_s, gone, name, paths, as_json)
+
+
+@capacity.command()
+@click.argument("name")
+@click.option(
+    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: how many cards, how large."
+)
+@click.option("--card-size", type=BytesParam(), help="Of each card, instead of the config's.")
+@click.option("--block", type=BytesParam(), default="1M", show_default=True, help="What capacity is lent in.")
+def hold(name: str, config: str, card_size: int | None, block: int) -> None:
+    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C.
+
+    \b
+    Examples:
+      cxlemu pool capacity hold shared
+      cxlemu pool capacity hold shared -c laptop --card-size 256M --block 4M
+    """
+    from cxlemu.cli import pool_capacity
+
+    pool_capacity.hold(name, config, card_size, block)

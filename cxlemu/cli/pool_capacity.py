@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.box import SIMPLE
@@ -16,27 +16,14 @@ from rich.table import Table
 from cxlemu.capacity.lease import Tenant
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import PoolManager
-from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 from cxlemu.world.signals import stops_exit
 
-F = TypeVar("F", bound=Callable[..., Any])
 _ATTACH_S = 5.0
-
-
-def _of_a_pool(function: F) -> F:
-    """--pool or --device, and --json."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
-        click.option("--device", "paths", multiple=True, metavar="PATH", help="A card: once for each, in any order."),
-        click.option("--pool", "name", metavar="NAME", help="A pool in shared memory."),
-    ):
-        function = option(function)
-    return function
 
 
 @contextmanager
@@ -48,34 +35,8 @@ def _managed(name: str | None, paths: tuple[str, ...]) -> Iterator[PoolManager]:
         yield PoolManager.open(pool)
 
 
-@click.group("capacity")
-def capacity() -> None:
-    """Lend a pool's capacity to tenants while they run.
-
-    A grant is the same bytes of every card. Whoever holds one runs in it with `cxlemu run --tenant NAME`, or from
-    Python with launch(..., tenant="NAME"), and reaches nothing else of the pool. Manage a pool that several hosts share
-    on one of them.
-
-    \b
-    Examples:
-      cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
-      cxlemu pool capacity add red 16M --device card0 --device card1
-      cxlemu run --tenant red --backend dax --device card0 --device card1 -n 2
-      cxlemu pool capacity show --device card0 --device card1
-      cxlemu pool capacity force red --device card0 --device card1
-    """
-
-
-@capacity.command()
-@_of_a_pool
 def show(name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
-    """Who holds what, who is in it, and what is free.
-
-    \b
-    Examples:
-      cxlemu pool capacity show --pool shared
-      cxlemu pool capacity show --device card0 --device card1 --json
-    """
+    """Who holds what, who is in it, and what is free."""
     with _managed(name, paths) as manager:
         facts = _facts(manager)
     if as_json:
@@ -136,18 +97,8 @@ def _grant_facts(grant: Grant) -> dict[str, Any]:
     return {"number": grant.number, "tenant": grant.tenant, "at": grant.at, "bytes": grant.nbytes}
 
 
-@capacity.command()
-@click.argument("tenant")
-@click.argument("size", type=BytesParam())
-@_of_a_pool
 def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
-    """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile.
-
-    \b
-    Examples:
-      cxlemu pool capacity add red 16M --pool shared
-      cxlemu pool capacity add red 1G --device /dev/dax0.0 --device /dev/dax1.0 --json
-    """
+    """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile."""
     with _managed(name, paths) as manager:
         grant = manager.add(tenant, size)
         cards = manager.cards
@@ -158,17 +109,8 @@ def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_jso
     click.echo(f"grant {grant.number}: {size_text} of each of {cards} cards from byte {grant.at}, for {tenant}")
 
 
-@capacity.command()
-@click.argument("tenant")
-@_of_a_pool
 def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
-    """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it.
-
-    \b
-    Examples:
-      cxlemu pool capacity release red --pool shared
-      cxlemu pool capacity release red:3 --pool shared
-    """
+    """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it."""
     wanted = Tenant.parse(tenant)
     with _managed(name, paths) as manager:
         its = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
@@ -179,18 +121,6 @@ def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool
     _print_grants("released", its, as_json)
 
 
-@capacity.command()
-@click.argument("tenant")
-@click.option(
-    "--wait-s",
-    type=click.FloatRange(0),
-    default=30.0,
-    show_default=True,
-    help="For its ranks to leave.",
-)
-@click.option("--gone", is_flag=True, help="Nobody of them runs any more: their hosts are off.")
-@_of_a_pool
-@click.pass_context
 def force(
     ctx: click.Context,
     tenant: str,
@@ -200,15 +130,7 @@ def force(
     paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Take away all that TENANT holds. Its running ranks get an AccessError, and nobody their bytes before they left.
-
-    Exit code 1: after --wait-s somebody is still in it; those bytes become free when they left.
-
-    \b
-    Examples:
-      cxlemu pool capacity force red --pool shared
-      cxlemu pool capacity force red --wait-s 5 --device card0 --device card1
-    """
+    """Take away all that TENANT holds."""
     with _managed(name, paths) as manager:
         taken = manager.force(tenant, wait_s=wait_s, gone=gone)
         left = [grant for grant, state in manager.entries() if grant.tenant == tenant and state.name == "FORCED"]
@@ -231,21 +153,8 @@ def _print_grants(what: str, grants: list[Grant], as_json: bool, ranks: dict[int
         click.echo(f"{what}: grant {grant.number} of {grant.tenant}, {format_bytes(grant.nbytes)} of each card{still}")
 
 
-@capacity.command()
-@click.argument("name")
-@click.option(
-    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: how many cards, how large."
-)
-@click.option("--card-size", type=BytesParam(), help="Of each card, instead of the config's.")
-@click.option("--block", type=BytesParam(), default="1M", show_default=True, help="What capacity is lent in.")
 def hold(name: str, config: str, card_size: int | None, block: int) -> None:
-    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C.
-
-    \b
-    Examples:
-      cxlemu pool capacity hold shared
-      cxlemu pool capacity hold shared -c laptop --card-size 256M --block 4M
-    """
+    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C."""
     topology = Topology.load(config)
     with (
         stops_exit(),

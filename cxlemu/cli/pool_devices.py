@@ -14,32 +14,13 @@ from cxlemu.errors import PoolError
 from cxlemu.pool.dax import DaxPool, map_all
 from cxlemu.pool.device import Mapped
 from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file, reserve
-from cxlemu.units import BytesParam, format_bytes
-
-_devices = click.option("--device", "paths", multiple=True, required=True, metavar="PATH", help="Once for each card.")
+from cxlemu.units import format_bytes
 
 
-@click.command("format")
-@_devices
-@click.option("--interleave", type=BytesParam(), default="64K", show_default=True, help="Granule dealt to one card.")
-@click.option("--max-ranks", type=click.IntRange(1), default=1024, show_default=True, help="Ranks that can meet there.")
-@click.option("--create-size", type=BytesParam(), help="Make files that do not exist, of this size.")
-@click.option("--lend", type=BytesParam(), metavar="SIZE", help="Its capacity is lent to tenants, in blocks of SIZE.")
-@click.option("--yes", is_flag=True, help="Overwrite what is there without asking.")
 def format_pool(
     paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, lend: int | None, yes: bool
 ) -> None:
-    """Make one pool of devices or files: the first --device becomes card 0, and so on.
-
-    Says what lies on each, and asks before it overwrites anything but zeros. Without a terminal to ask at, --yes has to
-    be given. With --lend, runs need a tenant, and `cxlemu pool capacity` says who has what.
-
-    \b
-    Examples:
-      cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
-      cxlemu pool format --device card0 --device card1 --create-size 64M --interleave 4K
-      cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
-    """
+    """Make one pool of devices or files: the first --device becomes card 0, and so on."""
     made: list[str] = []
     try:
         for path in dict.fromkeys(paths):
@@ -94,17 +75,8 @@ def _what(card: Mapped) -> str:
     return f"{device.kind}, {format_bytes(device.nbytes)}, aligned to {format_bytes(device.align_bytes)}, {card.how}"
 
 
-@click.command()
-@_devices
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def show(paths: tuple[str, ...], as_json: bool) -> None:
-    """What devices or files are, how they can be mapped, and what lies on them. Writes nothing.
-
-    \b
-    Examples:
-      cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
-      cxlemu pool show --device card0 --json
-    """
+    """What devices or files are, how they can be mapped, and what lies on them. Writes nothing."""
     found = map_all(paths)
     rows = [(card, content_of(card)) for card in found]
     if as_json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -16,19 +16,8 @@ from cxlemu.topology import Item, Topology
 from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 
 
-@click.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-def cost(configs: tuple[str, ...], json_file: Path | None) -> None:
-    """Add up what the fabrics of topologies cost and draw, and compare them with the last one.
-
-    Prices and power are those of the file's `bill`, each with its standing.
-
-    \b
-    Examples:
-      cxlemu topology cost titan2-6xcz120
-      cxlemu topology cost my-rack.yaml titan2-6xcz120 --json cost.json
-    """
+def cost(configs: Sequence[str], json_file: Path | None) -> None:
+    """Print each bill and the comparison. Raises ConfigError for a topology, ArgumentError for one without a bill."""
     check_json_file(json_file)
     topologies = [Topology.load(config) for config in configs]
     bills = [bill_of(topology) for topology in topologies]

@@ -1,7 +1,7 @@
 """Plans: the instruction set, the rules every plan obeys, printing, and plans on disk."""
 
+from cxlemu.choices import DTYPE_NAMES
 from cxlemu.plan.instructions import (
-    DTYPE_NAMES,
     DTYPES,
     NOTHING,
     Flag,

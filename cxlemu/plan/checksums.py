@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 
+from cxlemu.choices import INTEGRITIES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 
-INTEGRITIES = ("crc32c",)
 CHECKSUM_BYTES = 8  # as it travels: a little-endian 64-bit word
 
 

@@ -15,6 +15,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from cxlemu.choices import DTYPE_NAMES
+
 
 class Op(IntEnum):
     WRITE = 1  # dst region <- a buffer, through this host's cache
@@ -57,17 +59,8 @@ class RedOp(IntEnum):
     AVG = 5
 
 
-DTYPES: dict[str, np.dtype[np.generic]] = {
-    "u8": np.dtype(np.uint8),
-    "i8": np.dtype(np.int8),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-}
-DTYPE_NAMES = tuple(DTYPES)  # a record's dtype field is an index into this
+_SCALARS = (np.uint8, np.int8, np.int32, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+DTYPES: dict[str, np.dtype[np.generic]] = dict(zip(DTYPE_NAMES, map(np.dtype, _SCALARS), strict=True))
 
 OPERAND_DTYPE = np.dtype([("kind", "<u2"), ("id", "<u2"), ("seq", "<i4"), ("offset", "<i8")])
 OPERAND_FIELDS = ("dst", "dst2", "a", "b", "c")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cxlemu.choices import GEMM_DTYPES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.checksums import CHECKSUM_BYTES, checksum
@@ -17,7 +18,6 @@ from cxlemu.plan.instructions import DTYPES
 
 DIMENSION_MAX = 1 << 24
 CHECKED_BYTES_MAX = 1 << 40
-GEMM_DTYPES = ("f16", "bf16", "f32", "f64")
 
 
 class ChecksumError(Exception):

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cxlemu.choices import DTYPE_NAMES
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan.instructions import DTYPE_NAMES, DTYPES, RedOp
+from cxlemu.plan.instructions import DTYPES, RedOp
 
 
 def _least(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.plan.instructions import DTYPE_NAMES, SIGNATURES, Flag, Instruction, Kind, Op, Operand
+from cxlemu.choices import DTYPE_NAMES
+from cxlemu.plan.instructions import SIGNATURES, Flag, Instruction, Kind, Op, Operand
 from cxlemu.plan.plan import Plan, RankPart
 from cxlemu.units import format_bytes
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
-from cxlemu.cli import INTERRUPTED
-from cxlemu.cli.output import check_output, write_output
-from cxlemu.errors import ArgumentError
-from cxlemu.plan.checksums import INTEGRITIES
+from cxlemu.choices import INTEGRITIES
 from cxlemu.units import BytesParam
-from cxlemu.world.signals import stops_exit
-from faults.campaign.executors import NAMES, cores, executors
-from faults.campaign.journal import Journal
-from faults.campaign.report import as_json, as_junit, page
-from faults.campaign.run import CampaignResult, CampaignRunner
-from faults.campaign.spec import Spec
-from faults.cli.campaign_report import Screen
+from faults.campaign.executors import NAMES
 
 SEEDS, BUDGET = 1, "5m"
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -93,20 +81,7 @@ class Numbers(Words):
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--junit", type=click.Path(path_type=Path), help="JUnit XML, for continuous integration.")
 @click.option("--html", type=click.Path(path_type=Path), help="A page with a picture of each finding.")
-def command(
-    collectives: tuple[str, ...],
-    config: str | None,
-    seeds: int,
-    budget: float,
-    jobs: int | None,
-    executor: str,
-    scheduler: str | None,
-    resume: Path | None,
-    json_file: Path | None,
-    junit: Path | None,
-    html: Path | None,
-    **flags: Any,
-) -> None:
+def command(**flags: Any) -> None:
     """Sweep faults over collectives, ranks, sizes and engines; shrink what is found, and give each finding a token.
 
     Without arguments: nature, and every kind of fault at a place that the seed draws, on every variant of every
@@ -122,43 +97,6 @@ def command(
       cxlemu faults campaign --cluster 2 -n 4 --variant hierarchical --mutant 0.0.3:delete
       cxlemu faults campaign --algorithm my_all_reduce.py:my_all_reduce --seeds 1000
     """
-    outputs = {"--json": json_file, "--junit": junit, "--html": html}
-    for flag, path in outputs.items():
-        if path is not None:
-            check_output(flag, path)
-    asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
-    spec = _with_flags(Spec.load(config) if config else Spec(), asked)
-    sweep = spec.sweep(seeds)
-    campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
-    workers = jobs or cores()
-    with ExitStack() as stack:
-        make = stack.enter_context(executors(executor, workers, scheduler))
-        journal = stack.enter_context(Journal(resume, campaign)) if resume else None
-        screen = stack.enter_context(Screen(len(sweep), workers, executor))
-        stack.enter_context(stops_exit())
-        result = CampaignRunner(sweep, make, workers, budget, journal, screen.tell).run()
-    screen.print(result)
-    _write(result, campaign, outputs)
-    click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
+    from faults.cli.campaign_run import run
 
-
-def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
-    """Flags go before the file. Raises ArgumentError for what no campaign can be."""
-    given = {name: value for name, value in asked.items() if value}
-    try:
-        return Spec.model_validate(spec.model_dump() | given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
-
-
-def _write(result: CampaignResult, campaign: dict[str, Any], outputs: dict[str, Path | None]) -> None:
-    contents = {
-        "--json": lambda: json.dumps(as_json(result, campaign), indent=2).encode() + b"\n",
-        "--junit": lambda: as_junit(result),
-        "--html": lambda: page(result, "Fault campaign").encode(),
-    }
-    for flag, path in outputs.items():
-        if path is not None:
-            write_output(flag, path, contents[flag]())
+    run(**flags)

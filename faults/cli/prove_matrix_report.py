@@ -17,11 +17,11 @@ from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.output import write_json
-from cxlemu.units import format_bytes
+from cxlemu.units import format_bytes, format_numbers
 from cxlemu.version import __version__
 from faults.cli.prove_report import again_with, bar_on, out_for, shown_of, violation_as_dict
 from faults.lockstep.counterexample import Counterexample
-from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered, numbers
+from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered
 from faults.prove.matrix import AnsweredQuestion, Matrix, Question
 from faults.verdict import Verdict
 
@@ -147,7 +147,7 @@ class MatrixReport:
         roots = {root for judged, _ in self._rows for root in judged.refused_roots}
         if roots:
             why = next(judged.refusal for judged, _ in self._rows if judged.refused_roots)
-            words.append(f"refused: roots {numbers(sorted(roots))} ({why})")
+            words.append(f"refused: roots {format_numbers(sorted(roots))} ({why})")
         return ". ".join([*words, f"not covered: {coverage.not_covered()}"])
 
     def _command(self, judged: AnsweredQuestion) -> str:
@@ -174,7 +174,7 @@ class MatrixReport:
             others = [value for value in there if value not in here]
             but = 0 < len(others) < len(here)
             told = others if but else [value for value in there if value in here]
-            text = f"n = {numbers(told)}" if name == "ranks" else ", ".join(map(str, told))
+            text = f"n = {format_numbers(told)}" if name == "ranks" else ", ".join(map(str, told))
             words += [f"all but {text}" if but else text] if others else []
             asked = [question for question in asked if of(question) in here]
         return "; ".join(words)

@@ -20,8 +20,6 @@ from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import REGION_BYTES, Scenario, run
 from faults.inject.script import Script
 
-KINDS = ("crash", "poison", "lose_card", "link_down")
-
 
 def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "every") -> list[Scenario]:
     """Make a scenario of each collective in each variant, or of the template's own algorithm.

@@ -1,4 +1,4 @@
-"""Operators: the kinds of mistake that mutation makes, one function each; OPERATORS names and describes them."""
+"""Operators: the kinds of mistake that mutation makes, one function each; faults/choices.py describes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Group, Instruction, Kind, Op, Plan, RankPart
+from faults.choices import MUTATIONS
 from faults.prove.rounds import rounds_of
 
 WAITS = (Op.WAIT, Op.WAIT_DATA)
@@ -263,32 +264,25 @@ _ALL, _LINES, _FOLDS = frozenset(Op), frozenset(LINES), frozenset(FOLDS)
 _READS = frozenset({Op.READ, Op.REDUCE})
 _BELLS, _WAITS, _RINGS = frozenset({*WAITS, *RINGS}), frozenset(WAITS), frozenset(RINGS)
 
-OPERATORS: tuple[MutationOperator, ...] = (
-    MutationOperator("delete", "a synchronizing instruction is left out", SYNCHRONIZING, _delete),
-    MutationOperator("duplicate", "it is executed twice", SYNCHRONIZING, _duplicate),
-    MutationOperator("earlier", "it changes places with the instruction before it", SYNCHRONIZING, _earlier),
-    MutationOperator("later", "it changes places with the instruction after it", SYNCHRONIZING, _later),
-    MutationOperator(
-        "far", "two instructions of a stream that are further apart change places (some of all pairs)", _ALL, _far
-    ),
-    MutationOperator("value", "a wait is content with an older epoch", _WAITS | {Op.WAIT_ALL}, _older_epoch),
-    MutationOperator(
-        "without", "a WAIT_ALL does not wait for one of its group", frozenset({Op.WAIT_ALL}), _smaller_group
-    ),
-    MutationOperator(
-        "narrow", "a FLUSH or INVALIDATE leaves out its last line, or its first one", _LINES, _fewer_lines
-    ),
-    MutationOperator("line", "a FLUSH or INVALIDATE takes the lines beside those that are meant", _LINES, _other_lines),
-    MutationOperator("read", "a READ, or a source of a fold, comes from the line beside its own", _READS, _other_data),
-    MutationOperator("doorbell", "another doorbell of the same rank is rung or waited for", _BELLS, _other_doorbell),
-    MutationOperator("rank", "the same doorbell of the next rank is waited for", _WAITS, _other_rank),
-    MutationOperator(
-        "doorbells", "two doorbells of a rank change places wherever one rings or waits", _RINGS, _two_doorbells
-    ),
-    MutationOperator("sources", "two sources of a fold change places", _FOLDS, _other_sources),
-    MutationOperator("repeat", "a fold is executed twice", _FOLDS, _repeat),
-    MutationOperator("round", "a rank leaves out its part of a round", _ALL, _without_round),
-)
+_APPLIED: dict[str, tuple[frozenset[Op], Callable[[MutationSite], Mutations]]] = {
+    "delete": (SYNCHRONIZING, _delete),
+    "duplicate": (SYNCHRONIZING, _duplicate),
+    "earlier": (SYNCHRONIZING, _earlier),
+    "later": (SYNCHRONIZING, _later),
+    "far": (_ALL, _far),
+    "value": (_WAITS | {Op.WAIT_ALL}, _older_epoch),
+    "without": (frozenset({Op.WAIT_ALL}), _smaller_group),
+    "narrow": (_LINES, _fewer_lines),
+    "line": (_LINES, _other_lines),
+    "read": (_READS, _other_data),
+    "doorbell": (_BELLS, _other_doorbell),
+    "rank": (_WAITS, _other_rank),
+    "doorbells": (_RINGS, _two_doorbells),
+    "sources": (_FOLDS, _other_sources),
+    "repeat": (_FOLDS, _repeat),
+    "round": (_ALL, _without_round),
+}
+OPERATORS = tuple(MutationOperator(name, what, *_APPLIED[name]) for name, what in MUTATIONS.items())
 
 
 FAR = "far"  # the one that makes some of its mutants only

@@ -8,10 +8,11 @@ from typing import Any
 
 from collectives.builder.recipes import CHECKED
 from collectives.contracts import COLLECTIVES
-from cxlemu.plan import DTYPES, Call
+from cxlemu.choices import DTYPE_NAMES, REDOPS
+from cxlemu.plan import Call
+from cxlemu.units import format_numbers
 from faults.prove.sequences import ALL_ROOTS_RANKS
 
-REDOPS = ("sum", "prod", "min", "max", "avg")
 COMBINED = "each with each"
 IN_TURNS = "each number of ranks with each size, dtype and place; each op with each number of ranks and size"
 
@@ -73,7 +74,8 @@ class Coverage:
             return "nothing"
         words = [
             ", ".join(self.collectives),
-            f"n = {numbers(self.ranks)}" + (f", clusters of {numbers(self.clusters)}" if self.clusters else ""),
+            f"n = {format_numbers(self.ranks)}"
+            + (f", clusters of {format_numbers(self.clusters)}" if self.clusters else ""),
             "; ".join([", ".join(its) for its in (self.sizes, self.ops, self.dtypes) if its]),
         ]
         if self.rooted:
@@ -90,7 +92,7 @@ class Coverage:
         if not self.ranks:
             return "everything"
         between = [count for count in range(self.ranks[0], self.ranks[-1]) if count not in self.ranks]
-        words = [f"n = {numbers(between)}" if between else "", f"n above {self.ranks[-1]}"]
+        words = [f"n = {format_numbers(between)}" if between else "", f"n above {self.ranks[-1]}"]
         if self.dtypes:
             words.append("other sizes")
         if self.rooted and self.roots is not None:
@@ -100,7 +102,7 @@ class Coverage:
         if self.ops:
             words.append(_others("ops", REDOPS, self.ops))
         if self.dtypes:
-            words.append(_others("dtypes", tuple(DTYPES), self.dtypes))
+            words.append(_others("dtypes", tuple(DTYPE_NAMES), self.dtypes))
             if self.in_place == (False,):
                 words.append("in place")
             elif self.in_place == (True,) and any(_has_two_buffers(name) for name in self.collectives):
@@ -112,21 +114,10 @@ class Coverage:
 
     def _roots_text(self) -> str:
         if self.roots is not None:
-            return f"root {numbers(self.roots)}"
+            return f"root {format_numbers(self.roots)}"
         if self.ranks[-1] > ALL_ROOTS_RANKS:
             return f"every root, of more than {ALL_ROOTS_RANKS} ranks the first, second, middle and last"
         return "every root"
-
-
-def numbers(them: Sequence[int]) -> str:
-    """For people: ``2-5, 7, 8``."""
-    runs: list[list[int]] = []
-    for number in them:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _roots_of(its: Sequence[Covered]) -> tuple[int, ...] | None:

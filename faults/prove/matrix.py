@@ -27,14 +27,12 @@ from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import format_bytes
+from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS
 from faults.lockstep.zero_copy_calls import in_heap
 from faults.prove.proof import Proof
 from faults.prove.sequences import Progress, prove, some_roots
 from faults.verdict import Verdict
 
-RANKS = (2, 3, 4, 5, 7, 8)
-REDOPS = ("sum", "avg", "max")
-DATATYPES = ("f16", "f64")
 ELEMENTS = (1, 13, 101)  # fewer than ranks; several lines, and no number of ranks divides it
 MACHINE_BYTES = 4096  # on the ring that the machine has for any other call
 QUESTIONS_MAX = 10_000
@@ -114,7 +112,7 @@ class Matrix:
 
     recipe: Recipe
     topology: Topology
-    ranks: Sequence[int] = RANKS
+    ranks: Sequence[int] = MATRIX_RANKS
     sizes: Sequence[int] | None = None
     redops: Sequence[str] | None = None
     dtypes: Sequence[str] | None = None
@@ -126,7 +124,7 @@ class Matrix:
     def in_turns(self) -> bool:
         """Whether operations take turns, instead of each meeting everything."""
         reduces = COLLECTIVES[self.recipe.collective].reduces
-        return reduces and self.redops is None and len(self._dtypes) * len(self._places) >= len(REDOPS)
+        return reduces and self.redops is None and len(self._dtypes) * len(self._places) >= len(MATRIX_REDOPS)
 
     def questions(self) -> list[Question]:
         """From few ranks and small sizes on. Raises ArgumentError for what no call can be."""
@@ -141,7 +139,7 @@ class Matrix:
     @property
     def _dtypes(self) -> Sequence[str]:
         moves = COLLECTIVES[self.recipe.collective].moves_data
-        return tuple(dict.fromkeys(self.dtypes or DATATYPES)) if moves else ("u8",)
+        return tuple(dict.fromkeys(self.dtypes or MATRIX_DTYPES)) if moves else ("u8",)
 
     @property
     def _places(self) -> Sequence[bool]:
@@ -157,7 +155,7 @@ class Matrix:
         contract = COLLECTIVES[collective]
         if self.roots and max(self.roots) >= ranks:
             raise ArgumentError(f"root {max(self.roots)} is not one of {ranks} ranks: leave out that number with -n")
-        redops = tuple(dict.fromkeys(self.redops or REDOPS)) if contract.reduces else ("none",)
+        redops = tuple(dict.fromkeys(self.redops or MATRIX_REDOPS)) if contract.reduces else ("none",)
         seen: set[tuple[Call, int]] = set()
         for nth, size in enumerate(self._sizes(ranks)):
             layout = world_layout(self.topology, ranks, region_bytes=size.region_bytes)

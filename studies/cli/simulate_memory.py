@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from collectives.cli.run import Names
-from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
-from cxlemu.errors import ArgumentError
-from cxlemu.topology import Topology
-from cxlemu.topology.provenance import KINDS
-from cxlemu.units import BytesParam, format_bytes
-from cxlemu.version import __version__
-from studies.cli.bench_plot import pyplot
-from studies.cli.simulate_memory_plot import draw
-from studies.tiering.policies import POLICIES
-from studies.tiering.study import PAGES, SEED, Measured, Memory
-from studies.tiering.workloads import Workload
+from cxlemu.cli.params import Names
+from cxlemu.units import BytesParam
+from studies.choices import PAGES, SEED, TIERS_CONFIGS
 
-CONFIGS = ("tiers-rdma", "tiers-clusters", "tiers-scalepool")
-NUMBER_WIDTH, SIZE_WIDTH = 9, 13
+
+def _policies() -> tuple[str, ...]:
+    from studies.tiering.policies import POLICIES
+
+    return tuple(POLICIES)
 
 
 @click.command()
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
 @click.option(
-    "-c", "--config", "configs", multiple=True, help=f"A topology; again for more.  [default: {', '.join(CONFIGS)}]"
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    help=f"A topology; again for more.  [default: {', '.join(TIERS_CONFIGS)}]",
 )
-@click.option(
-    "--policy", type=Names(tuple(POLICIES)), default="static", show_default=True, help="A comma list, or all."
-)
+@click.option("--policy", type=Names(_policies), default="static", show_default=True, help="A comma list, or all.")
 @click.option(
     "-n",
     "--ranks",
@@ -68,20 +60,7 @@ NUMBER_WIDTH, SIZE_WIDTH = 9, 13
 @click.option("-v", "--verbose", is_flag=True, help="What each tier had to do with it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw time over working set, as a PNG file.")
-def command(
-    workloads: tuple[str, ...],
-    configs: tuple[str, ...],
-    policy: tuple[str, ...],
-    ranks: int,
-    minbytes: int | None,
-    maxbytes: int | None,
-    stepfactor: int,
-    pages: int,
-    seed: int,
-    verbose: bool,
-    json_file: Path | None,
-    plot_file: Path | None,
-) -> None:
+def command(**flags: Any) -> None:
     """Simulate memory-bound workloads on a topology's tiers of memory.
 
     A rank has each space of the topology, nearest first: its own memory, that of its peers, pools and memory nodes.
@@ -95,99 +74,6 @@ def command(
       cxlemu simulate memory pointer-chase -c tiers-scalepool -b 128G -e 16T --plot chase.png
       cxlemu simulate memory kv-cache --policy all -b 1T --json kv.json
     """
-    check_json_file(json_file)
-    if plot_file is not None:
-        pyplot()
-        check_output("--plot", plot_file)
-    kinds = [Workload.load(name) for name in workloads or Workload.shipped()]
-    memories = [Memory(Topology.load(name), ranks) for name in configs or CONFIGS]
-    sizes = _sizes(memories, minbytes, maxbytes, stepfactor)
-    out = Console(highlight=False, soft_wrap=True)
-    for line in _header(memories):
-        out.print(Text(f"# {line}"))
-    measured: list[Measured] = []
-    for workload in kinds:
-        its = [
-            memory.measure(workload, size, policy=name, pages=pages, seed=seed)
-            for size in sizes
-            for memory in memories
-            for name in policy
-        ]
-        _print(out, workload, its, verbose)
-        measured += its
-    write_json(json_file, _document(memories, kinds, measured))
-    if plot_file is not None:
-        write_output("--plot", plot_file, draw(measured, memories[0]))
+    from studies.cli.simulate_memory_run import run
 
-
-def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:
-    """Raises ArgumentError for none, and for those that not all of the topologies have room for."""
-    smallest = min(memories, key=lambda memory: memory.capacity_bytes)
-    if maxbytes is None:
-        maxbytes = smallest.capacity_bytes if minbytes is None else minbytes
-    if minbytes is None:
-        minbytes = min(min(memory.tiers[0].capacity_bytes for memory in memories) // 2, maxbytes)
-    if not 0 < minbytes <= maxbytes:
-        raise ArgumentError(f"-b is {minbytes} and -e is {maxbytes}: working sets go from 1 byte up")
-    if maxbytes > smallest.capacity_bytes:
-        raise ArgumentError(
-            f"a working set of {format_bytes(maxbytes)} does not fit {smallest.topology.name}, where a rank has "
-            f"{format_bytes(smallest.capacity_bytes)}"
-        )
-    steps = [minbytes]
-    while steps[-1] * stepfactor <= maxbytes:
-        steps.append(steps[-1] * stepfactor)
-    return steps
-
-
-def _header(memories: Sequence[Memory]) -> Iterable[str]:
-    yield f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine"
-    for memory in memories:
-        kinds = [standing.kind for standing in memory.topology.standings.values()]
-        figures = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown standing"
-        yield f"config   {memory.topology.name}: {memory.topology.description}; figures {figures}"
-        for tier in memory.tiers:
-            how = ", by copies of whole pages" if tier.copied else ""
-            size = format_bytes(tier.capacity_bytes)
-            yield f"           {tier.name:<14} {size:>9}, a load takes {tier.load_ns} ns{how}"
-    ranks = memories[0].ranks
-    yield f"ranks    {ranks}, with a working set each; the others lend their memory"
-
-
-def _print(out: Console, workload: Workload, rows: Sequence[Measured], verbose: bool) -> None:
-    """A line for each working set, a column for each topology and policy."""
-    columns = list(dict.fromkeys((row.topology, row.policy) for row in rows))
-    heads = [name if len({policy for _, policy in columns}) == 1 else f"{name} {policy}" for name, policy in columns]
-    widths = [max(len(head), NUMBER_WIDTH) for head in heads]
-    out.print(Text("#"))
-    out.print(Text(f"# {workload.name}: {workload.description}", "bold"))
-    out.print(Text("# working set  ns an access:".ljust(SIZE_WIDTH)))
-    out.print(Text("#".ljust(SIZE_WIDTH) + "".join(f"  {head:>{w}}" for head, w in zip(heads, widths, strict=True))))
-    for size in dict.fromkeys(row.working_set_bytes for row in rows):
-        its = [row for row in rows if row.working_set_bytes == size]
-        numbers = "".join(f"  {row.access_ns:>{width}.1f}" for row, width in zip(its, widths, strict=True))
-        out.print(Text(f"{format_bytes(size):>{SIZE_WIDTH}}{numbers}"))
-        for row, head in zip(its, heads, strict=True):
-            if verbose:
-                out.print(Text(f"#   {head}: {_where(row)}", "dim"))
-
-
-def _where(row: Measured) -> str:
-    used = [tier for tier in row.tiers if tier.accesses]
-    parts = [f"{tier.name} {100 * tier.accesses / row.accesses:.1f}% at {tier.access_ns:.0f} ns" for tier in used]
-    coherence_ns = sum(tier.coherence_ns for tier in used) / row.accesses
-    parts += [f"coherence {coherence_ns:.0f} ns an access"] * bool(coherence_ns)
-    given_up = sum(tier.back_invalidations for tier in used) / row.accesses
-    parts += [f"{given_up:.2f} lines back-invalidated an access"] * bool(given_up)
-    parts += [f"moved {row.moved_bytes:.0f} B an access"] * bool(row.moved_bytes)
-    return ", ".join(parts)
-
-
-def _document(memories: Sequence[Memory], workloads: Sequence[Workload], rows: Sequence[Measured]) -> dict[str, Any]:
-    return {
-        "version": __version__,
-        "engine": "virtual",
-        "configs": [memory.topology.document() for memory in memories],
-        "workloads": [workload.document() for workload in workloads],
-        "rows": [asdict(row) for row in rows],
-    }
+    run(**flags)

@@ -15,8 +15,9 @@ from functools import cache
 
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
+from studies.choices import PAGES
 from studies.published.rows import Row, row_of
-from studies.tiering.study import PAGES, Measured, Memory
+from studies.tiering.study import Measured, Memory
 from studies.tiering.workloads import Workload
 
 BASELINE, CLUSTERS, SCALEPOOL = "tiers-rdma", "tiers-clusters", "tiers-scalepool"

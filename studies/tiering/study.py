@@ -14,6 +14,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
+from studies.choices import PAGES, SEED
 from studies.tiering.placement import Move, fill
 from studies.tiering.policies import POLICIES
 from studies.tiering.program import Program, timed
@@ -21,11 +22,9 @@ from studies.tiering.snoops import SnoopFilter
 from studies.tiering.tiers import tiers_of
 from studies.tiering.workloads import Workload
 
-PAGES = 128  # of a sample that the nearest memory holds
 PAGES_TIMES_MIN = 8  # so many times that at least, for a working set that it holds as a whole
 PAGES_MAX = 1 << 20  # of all ranks
 ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # of policies that move pages: what is measured, and in which they learn
-SEED = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import LocalMemory, Topology
+from studies.choices import OFFLOAD_PLACES
 from studies.training.machine import Offload
 
-PLACES = ("host", "pool")
 NOT_SAID = 10.0**6  # a rate that is never in the way
 
 
@@ -26,7 +26,9 @@ def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
         cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
         share = sum(card.total_gbytes_per_s for card in cards) / ranks / 2  # reads and writes at once
         return Offload("pool", min(to, share), min(from_, share), at_memory=False)
-    raise ArgumentError(f"there is no place {place!r} for the optimizer's state: it is one of {', '.join(PLACES)}")
+    raise ArgumentError(
+        f"there is no place {place!r} for the optimizer's state: it is one of {', '.join(OFFLOAD_PLACES)}"
+    )
 
 
 def passing_gbytes_per_s(memory: LocalMemory) -> float:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from collectives.choices import KINDS
 from collectives.fused.choice import Operator, Tiling, call_of
-from collectives.fused.shapes import KINDS
 from collectives.sweep.fused.halving import candidates, halve
 from collectives.sweep.fused.measure import Job
 from collectives.sweep.fused.race import Heat, race

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.algorithms import catalog
-from collectives.cli import simulate as simulate_cli
+from collectives.cli import simulate_run as simulate_cli
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Case, Sweep
 from collectives.sweep.virtual.plans import planned

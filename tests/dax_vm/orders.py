@@ -13,7 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-import collectives.cli.run  # noqa: F401 - the verbs are imported by name when they are called
+# The verbs are imported by name when they are called, and what they need when they run.
+import collectives.cli.run
+import collectives.cli.run_report
+import collectives.sweep.measure  # noqa: F401
+import cxlemu.cli.pool
+import cxlemu.cli.pool_capacity
+import cxlemu.cli.pool_devices  # noqa: F401
 from cxlemu.cli import main
 
 

@@ -17,10 +17,12 @@ from collectives.algorithms.catalog import build, load_algorithm
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli import main
 from cxlemu.topology import Topology
+from faults.choices import MATRIX_RANKS as RANKS
+from faults.choices import MATRIX_REDOPS as REDOPS
 from faults.cli import prove_report
 from faults.cli.ranks import RanksParam
-from faults.prove.coverage import Coverage, Covered, numbers
-from faults.prove.matrix import RANKS, REDOPS, Matrix, judge
+from faults.prove.coverage import Coverage, Covered
+from faults.prove.matrix import Matrix, judge
 
 TESTS = Path(__file__).parents[1] / "helpers"
 MINE = f"{TESTS.parents[1]}/examples/my_all_reduce.py:my_all_reduce"
@@ -297,11 +299,6 @@ def test_numbers_of_ranks_in_every_form() -> None:
     for text in ("", "0", "65", "4-2", "2,", "2-", "a", "2--3", "1-2-3", "٣"):
         with pytest.raises(click.BadParameter, match="no number of ranks from 1 to 64"):
             takes.convert(text, None, None)
-
-
-def test_numbers_for_people() -> None:
-    assert numbers([2, 3, 4, 5, 7, 8]) == "2-5, 7, 8"
-    assert numbers([1]) == "1" and numbers([]) == "" and numbers([1, 2, 4, 5, 6]) == "1, 2, 4-6"
 
 
 def test_all_that_we_ship_says_what_it_covered() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
-from cxlemu.units import BytesParam, format_bytes, parse_bytes
+from cxlemu.units import BytesParam, format_bytes, format_numbers, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,8 @@ def test_a_size_on_the_command_line() -> None:
     refused = CliRunner().invoke(command, ["--size", "64Q"])
     assert refused.exit_code == 2
     assert "'64Q' is not a size in bytes" in refused.output
+
+
+def test_numbers_for_people() -> None:
+    assert format_numbers([2, 3, 4, 5, 7, 8]) == "2-5, 7, 8"
+    assert format_numbers([1]) == "1" and format_numbers([]) == "" and format_numbers([1, 2, 4, 5, 6]) == "1, 2, 4-6"

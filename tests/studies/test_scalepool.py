@@ -17,7 +17,7 @@ from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.topology import Topology
-from studies.cli import reproduce_scalepool as cli
+from studies.cli import reproduce_scalepool_run as cli
 from studies.published import sensitivity
 from studies.published.rows import MISS
 from studies.published.scalepool import Case, Reproduction, Setup, between

@@ -17,13 +17,14 @@ from functools import partial
 import numpy as np
 
 from collectives.checking import fused_oracle as oracle
+from collectives.choices import STYLES
 from collectives.communicator.arrays import as_bytes
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
 from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
-from collectives.fused.shapes import STYLES, shapes
+from collectives.fused.shapes import shapes
 from cxlemu import _native
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.cores import cores_here, have_a_core_each

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from collectives.choices import STYLES
 from collectives.fused.choice import call_of
 from collectives.fused.plans import build
-from collectives.fused.shapes import STYLES
 from collectives.sweep.fused.measure import Job, Seen, cut
 from collectives.sweep.fused.metrics import Metrics, Wait
 from cxlemu.engines.trace import Event

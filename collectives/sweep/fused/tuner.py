@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from collectives.choices import ORDERS
 from collectives.fused.choice import Operator, Tiling
 from collectives.fused.plans import COMM_TILE_ROWS, TILE_COLS, TILE_ROWS
-from collectives.fused.shapes import ORDERS, TRANSPORTS
+from collectives.fused.shapes import TRANSPORTS
 from cxlemu.cost.gemm import TILES
 
 ROWS_TRIED = (2048, 1024, 512, 256, 128, 64, 32, 16)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cxlemu.choices import DTYPE_NAMES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.plan.instructions import (
-    DTYPE_NAMES,
     DTYPES,
     OPERAND_FIELDS,
     SIGNATURES,

@@ -1,0 +1,169 @@
+"""What ``cxlemu fused`` does on this machine: chooses a time scale, tunes, measures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from collectives.choices import FUSED_SHARE
+from collectives.cli.fused_report import Result, Setup, show
+from collectives.cli.fused_tuning import Search, machine_of, refuse_given, tuned
+from collectives.fused import ORDERS, STYLES
+from collectives.fused.choice import Operator, Tiling, call_of
+from collectives.fused.halves import communicating, computing
+from collectives.fused.plans import build
+from collectives.layouts import world_layout
+from collectives.sweep.defaults import DEFAULT_SEED
+from collectives.sweep.fused.measure import Job, Seen, cut, measure
+from collectives.sweep.fused.seen import events, median_ns
+from collectives.sweep.fused.tuned import TunedFile
+from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
+from cxlemu.cli.console import console
+from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cost import CostModel
+from cxlemu.engines.pace import Clocks, Pace, TimeScale
+from cxlemu.engines.trace import perfetto
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import BACKENDS, MemorySpec
+from cxlemu.plan import Layout, Plan
+from cxlemu.world import RankContext, launch
+from cxlemu.world.topology_of import machine
+
+T = TypeVar("T")
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+def run(
+    ctx: click.Context,
+    kind: str,
+    engine: str,
+    ranks: int,
+    shape: tuple[int, ...],
+    datatype: str,
+    style: str,
+    comm_rows: int | None,
+    tile: tuple[int, int] | None,
+    order: str | None,
+    transport: str | None,
+    tunes: bool,
+    tuned_file: Path | None,
+    budget_s: float,
+    iters: int,
+    warmup: int,
+    check: str,
+    config: str | None,
+    backend: str,
+    pace: bool,
+    time_scale: float | None,
+    share: float | None,
+    region_bytes: int,
+    deadline_s: float,
+    json_file: Path | None,
+    trace_file: Path | None,
+) -> None:
+    """As the command's flags say. Exits with 1 where a result was wrong. Raises ArgumentError, ConfigError."""
+    for flag, file in (("--json", json_file), ("--trace", trace_file), ("--tuned", tuned_file)):
+        check_output(flag, file)
+    tunes = tunes or tuned_file is not None
+    refuse_given(tunes, {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport})
+    if time_scale is not None and not pace:
+        raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    if share is not None and (time_scale is not None or not pace):
+        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
+    m, n, k = shape
+    job = Job(
+        Operator(kind, m, n, k, datatype),
+        Tiling(comm_rows, tile, order or ORDERS[0], transport),
+        styles=STYLES if style == "every" else (style,),
+        iterations=iters,
+        warmup=warmup,
+        check=check == "1",
+        traced=True,
+        region_bytes=region_bytes,
+    )
+    if BACKENDS[backend].on_devices:
+        raise ArgumentError(f"fused runs make a pool of their own, which --backend {backend} does not: it uses devices")
+    memory = MemorySpec(backend, DEFAULT_SEED if BACKENDS[backend].emulates_caches else None)
+    topology = machine(config, memory)
+    layout = world_layout(topology, ranks, region_bytes=region_bytes)
+    for each in STYLES:  # refuses what cannot work before anything is made
+        build(layout, call_of(job.operator, each, ranks, cut(job, each))).part(0)
+    if pace:
+        Clocks.of(topology, ranks)  # the same, for its fabric
+    for name in BLAS_THREADS:
+        os.environ.setdefault(name, "1")
+    setup = Setup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
+    known = None
+    if tuned_file is not None:
+        scaled = f"share {share or FUSED_SHARE:g}" if time_scale is None else f"scale {time_scale:g}"
+        known = TunedFile(tuned_file, machine_of(setup, scaled if pace else "none"), ranks)
+    run = partial(_measured, setup, deadline_s)
+    out = console()
+    how = "as given, or by default"
+    with out.status("measuring", spinner="line") as status:
+        scale, modelled_ns = None, 0.0
+        if pace:
+            modelled_ns = _modelled_ns(setup, layout, communicating)
+            given = None if time_scale is None else TimeScale(time_scale, "given")
+            scale = given or _suitable(run, setup, layout, share or FUSED_SHARE)
+        paced = None if scale is None else Pace(scale.value)
+        if tunes:
+            found, how = tuned(
+                Search(job, ranks, known, budget_s),
+                lambda main: _launched(setup, deadline_s, main, paced),
+                lambda what: status.update(f"tuning: {what}"),
+            )
+            job = replace(job, choice=found.choice)
+            status.update("measuring")
+        seen = run(job, paced)
+    setup = replace(setup, job=job, pace=scale, how=how)
+    result = Result(setup, seen, None if scale is None else modelled_ns * scale.value)
+    show(result, out)
+    write_json(json_file, result.document())
+    if trace_file is not None:
+        write_output("--trace", trace_file, perfetto(events(seen, job)))
+    ctx.exit(1 if result.wrong else 0)
+
+
+def _measured(setup: Setup, deadline_s: float, job: Job, pace: Pace | None = None) -> list[Seen]:
+    return _launched(setup, deadline_s, partial(measure, job=job), pace)
+
+
+def _launched(setup: Setup, deadline_s: float, main: Callable[[RankContext], T], pace: Pace | None) -> list[T]:
+    return launch(
+        main,
+        ranks=setup.ranks,
+        topology=setup.topology,
+        memory=setup.memory,
+        how="processes",
+        deadline_s=deadline_s,
+        pace=pace,
+    )
+
+
+def _modelled_ns(setup: Setup, layout: Layout, half: Callable[[Plan], Plan]) -> float:
+    """Communication alone, or the product alone."""
+    call = call_of(setup.job.operator, "unfused", setup.ranks, cut(setup.job, "unfused"))
+    plan = half(build(layout, call))
+    return max(simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns, 1)
+
+
+def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout, share: float) -> TimeScale:
+    """With which communication takes a share of what the product takes here or, where the topology's accelerator is to
+    compute, with which this machine's product takes a share of what that takes.
+    """
+    product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
+    if setup.topology.accelerator is None:
+        value = share * product_ns / _modelled_ns(setup, layout, communicating)
+        reason = f"communication is to take {share:g} of what the product takes here"
+    else:
+        value = product_ns / (share * _modelled_ns(setup, layout, computing))
+        reason = f"the product takes {share:g} of what an {setup.topology.accelerator} is to take"
+    return TimeScale(min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX), f"chosen: {reason}")

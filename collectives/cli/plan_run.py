@@ -1,0 +1,178 @@
+"""What ``cxlemu plan`` does: builds or loads a plan, and prints, saves or checks it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from collectives.algorithms.catalog import build, load_plan, recipe, variants
+from collectives.algorithms.choose import choose
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.builder.recipes import Recipe
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import world_layout
+from collectives.sizes import block_bytes
+from collectives.sweep.sweep import load_algorithm
+from cxlemu.chakra import export as chakra_export
+from cxlemu.chakra import files as chakra_files
+from cxlemu.cli.output import writing
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
+from cxlemu.plan import file as plan_file
+from cxlemu.plan.rules import check as check_rules
+from cxlemu.plan.text import counts, render, text
+from cxlemu.topology import Topology
+from cxlemu.topology.clusters import ranks_per_cluster
+
+UNBOUNDED_CHARS = 1 << 20  # a pipe is as wide as what it is given
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options of ``show`` and ``save`` ask for."""
+
+    collective: str | None
+    algorithm: str | None
+    ranks: int
+    total_bytes: int
+    config: str
+    variant: str
+    dtype: str
+    op: str | None
+    root: int
+    in_place: bool
+    region_bytes: int
+
+    def plan(self) -> Plan:
+        if (self.collective is None) == (self.algorithm is None):
+            raise click.UsageError("give a COLLECTIVE, or --algorithm FILE.py:function.")
+        if self.algorithm is not None and self.variant != "auto":
+            raise click.UsageError("--variant does not go with --algorithm: your own algorithm has none.")
+        own = load_algorithm(self.algorithm) if self.algorithm is not None else None
+        collective = own.collective if own else str(self.collective)
+        if collective not in COLLECTIVES:
+            there = ", ".join(COLLECTIVES)
+            raise ArgumentError(f"there is no collective {collective!r}: it is one of {there}")
+        nbytes = block_bytes(collective, self.total_bytes, self.ranks, DTYPES[self.dtype].itemsize)
+        chosen = own or self._recipe(collective, nbytes)
+        op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
+        heap = InHeap(0, output=0 if self.in_place else None) if chosen.spec.zero_copy else None  # at its begin
+        call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
+        topology = Topology.load(self.config)
+        if chosen.takes_clusters:
+            call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
+        return build(chosen, world_layout(topology, self.ranks, region_bytes=self.region_bytes), call)
+
+    def _recipe(self, collective: str, nbytes: int) -> Recipe:
+        if self.variant != "auto":
+            return recipe(collective, self.variant)
+        ways = TwoLevelEstimate.of(Topology.load(self.config), self.ranks)
+        return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways, dtype=self.dtype).variant)
+
+
+def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
+    """Print the plan. Raises ArgumentError, ConfigError, PlanFileError, PlanError after it was printed."""
+    if saved is not None:
+        _refuse_others("saved", "limit", "as_json")
+        plan = plan_file.load(saved)
+    else:
+        plan = wanted.plan()
+    if as_json:
+        click.echo(json.dumps(_as_dict(plan), indent=1))
+    else:
+        _console().print(render(plan, limit=limit))
+    check_rules(plan)
+
+
+def _refuse_others(*allowed: str) -> None:
+    """A plan from a file is what it is: options that would build another one are mistakes."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name not in allowed and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[-1]} does not go with --file: the file says it all.")
+
+
+def _as_dict(plan: Plan) -> dict[str, Any]:
+    return {
+        "call": asdict(plan.call),
+        "layout": asdict(plan.layout),
+        **asdict(plan.frame),
+        "digest": plan.digest,
+        "ranks": [_part_as_dict(plan, part) for part in plan.parts],
+    }
+
+
+def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
+    c = counts(part)
+    return {
+        "rank": part.rank,
+        "instructions": {op.name: count for op, count in c.instructions.items()},
+        "written_bytes": c.written_bytes,
+        "read_bytes": c.read_bytes,
+        "buffers": [asdict(buffer) for buffer in part.buffers],
+        "events": part.events,
+        "streams": {s.name: [text(i, plan, part.rank) for i in s.instructions] for s in part.streams},
+    }
+
+
+def save(wanted: Wanted, output: Path) -> None:
+    """Write the plan to a file. Raises ArgumentError, ConfigError, PlanError."""
+    plan = wanted.plan()
+    check_rules(plan)
+    plan_file.save(plan, output)
+    click.echo(f"{output}: {_summary(plan)}")
+
+
+def traffic(wanted: Wanted, output: Path) -> None:
+    """Write what the plan moves, a Chakra trace for each endpoint. Raises ArgumentError, ConfigError, PlanError."""
+    plan = wanted.plan()
+    check_rules(plan)
+    endpoints = chakra_export.traffic(plan)
+    with writing("--output", output):
+        chakra_files.write(output, endpoints)
+    last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
+    click.echo(
+        f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "
+        f"endpoint {plan.ranks} on, {len(endpoints) - plan.ranks} cards"
+    )
+
+
+def check(file: Path) -> None:
+    """Say that a plan file is right. Raises PlanFileError where it is not."""
+    click.echo(f"{file}: ok, {_summary(load_plan(str(file)))}")
+
+
+def _summary(plan: Plan) -> str:
+    instructions = sum(part.instruction_count for part in plan.parts)
+    return f"{plan.call}, {plan.ranks} ranks, {plan.rounds} rounds, {instructions} instructions"
+
+
+def list_() -> None:
+    """Print the table of variants."""
+    table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for collective in COLLECTIVES:
+        by_algorithm: dict[str, list[str]] = {}
+        for variant in variants(collective, clusters=True):
+            by_algorithm.setdefault(_first_line(recipe(collective, variant)), []).append(variant)
+        for line, names in by_algorithm.items():
+            table.add_row(collective, " ".join(names), line)
+    _console().print(table)
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=UNBOUNDED_CHARS)
+
+
+def _first_line(recipe: Recipe) -> str:
+    """Of the docstring of the page that the algorithm is on."""
+    return (sys.modules[recipe.algorithm.__module__].__doc__ or "").strip().partition("\n")[0]

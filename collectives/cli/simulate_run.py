@@ -1,0 +1,229 @@
+"""What ``cxlemu simulate`` does: rows of modelled times, and what they are written to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from collectives.builder import LINE
+from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULATED_STEP_FACTOR
+from collectives.cli.simulate_failures import cost_of, document_of, failed_ways
+from collectives.cli.targets import NEVER, Target, check_options, target
+from collectives.contracts import COLLECTIVES
+from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
+from collectives.sweep.sweep import Sweep, size_steps
+from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from cxlemu.cli.output import check_output, write_output
+from cxlemu.engines.trace import Event, events, perfetto
+from cxlemu.topology import Topology
+from cxlemu.topology.clusters import ranks_per_cluster
+from cxlemu.topology.failures import Failure
+from cxlemu.topology.provenance import KINDS
+from cxlemu.version import __version__
+
+TRACED_INSTRUCTIONS_MAX = 300_000
+LINE_MAX_BYTES = 64 << 10  # larger blocks take thousands of doorbells: of "every" variant, this one is left out
+
+COLUMNS = "{:>11} {:>10} {:>4} {:>5} {:>4} {:>11} {:>7} {:>7} {:>4} {:>4} {:>4} {:>9} {:>9} {:>6}  {}"
+HEADS = (
+    *(("#      size", "count", "type", "redop", "root", "time", "algbw", "busbw", "card", "link", "copy", "exposed"),),
+    *(("#       (B)", "(elem)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "(%)", "(%)", "(%)", "wait(us)"),),
+)
+MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
+
+
+def run(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    config: str,
+    ranks: int | None,
+    minbytes: int | None,
+    maxbytes: int | None,
+    stepfactor: int | None,
+    stepbytes: int | None,
+    datatype: tuple[str, ...],
+    op: tuple[str, ...],
+    root: int,
+    variant: str,
+    algorithm: str | None,
+    iters: int,
+    space: str | None,
+    against: str | None,
+    split: int | None,
+    fails: tuple[str, ...],
+    check: bool,
+    json_file: Path | None,
+    trace_file: Path | None,
+    verbose: bool,
+) -> None:
+    """As the command's flags say. Exits with 1 where a checked result was wrong. Raises ArgumentError, ConfigError."""
+    for flag, file in (("--json", json_file), ("--trace", trace_file)):
+        if file is not None:
+            check_output(flag, file)
+    asked = target(collectives, algorithm, variant=variant != AUTO)
+    check_options(ctx, asked, _fixed(asked))
+    topology = Topology.load(config)
+    other = None if against is None else Topology.load(against)
+    failures = [Failure.parse(text, topology) for text in fails]
+    if maxbytes is None:
+        maxbytes = SIMULATED_MAX_BYTES if minbytes is None else minbytes
+    if minbytes is None:
+        minbytes = min(SIMULATED_MIN_BYTES, maxbytes)
+    if stepfactor is None and stepbytes is None:
+        stepfactor = SIMULATED_STEP_FACTOR
+    if asked.plan is not None:
+        ranks = asked.plan.ranks
+    ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
+    sweep = Sweep(
+        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.moves_data),
+        sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
+        dtypes=datatype,
+        redops=op,
+        roots=(root,),
+        variant=variant,
+        algorithm=asked.source,
+        check=check,
+        cluster=ranks_per_cluster(topology, ranks),
+    )
+    cases = sweep.cases(ranks)
+    if variant == EVERY:
+        cases = [case for case in cases if case.call.algorithm != LINE.name or case.call.nbytes <= LINE_MAX_BYTES]
+    out = Console(highlight=False, soft_wrap=True)
+    for line in _header(topology, ranks, iters, check, space):
+        out.print(Text(f"# {line}"))
+    for line in failed_ways(topology, ranks, failures):
+        out.print(Text(f"# {line}"))
+    rows: list[Simulated] = []
+    unfailed_us: list[float] = []
+    others: list[Simulated] = []
+    traced: list[Event] = []
+    room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
+    for case in cases:
+        if failures:
+            usual, _ = simulate_case(topology, case, algorithm=asked.source, space=space, split=split, calls=iters)
+            unfailed_us.append(usual.time_us)
+        row, run = simulate_case(
+            topology,
+            case,
+            algorithm=asked.source,
+            space=space,
+            split=split,
+            failures=failures,
+            calls=iters,
+            check=check,
+            seed=DEFAULT_SEED,
+            log_max=room if trace_file is not None else 0,
+        )
+        _print_row(out, row, first=not rows or rows[-1].collective != row.collective, verbose=verbose)
+        if failures:
+            out.print(Text(f"#   {cost_of(failures, row.time_us, unfailed_us[-1], iters)}"))
+        if other is not None:
+            elsewhere = replace(case, call=replace(case.call, algorithm=AUTO))
+            others.append(simulate_case(other, elsewhere, calls=iters)[0])
+            out.print(Text(f"#   {_beside(other, others[-1], row, verbose)}"))
+        rows.append(row)
+        if trace_file is not None:
+            room = max(room - run.instructions, 1)
+            traced += events(run, start_ns=start_ns)
+            start_ns += run.time_ns
+    wrong = sum(row.wrong or 0 for row in rows)
+    _print_sum(out, len(rows), wrong if check else None)
+    if json_file is not None:
+        document = _document(topology, ranks, iters, rows) | document_of(topology, ranks, failures, unfailed_us)
+        if other is not None:
+            document["against"] = {"config": other.document(), "rows": [asdict(its) for its in others]}
+        write_output("--json", json_file, (json.dumps(document, indent=2) + "\n").encode())
+    if trace_file is not None:
+        write_output("--trace", trace_file, perfetto(traced))
+    ctx.exit(1 if wrong else 0)
+
+
+def _fixed(asked: Target) -> dict[str, object]:
+    """What a plan file says of the flags."""
+    if asked.plan is None:
+        return {}
+    call, size = asked.plan.call, asked.size_bytes
+    said = {"ranks": call.ranks, "minbytes": size, "maxbytes": size, "datatype": (call.dtype,), "op": (call.redop,)}
+    return said | {"root": call.root, "stepfactor": NEVER, "stepbytes": NEVER, "split": NEVER}
+
+
+def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:
+    kinds = [standing.kind for standing in topology.standings.values()]
+    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown standing"
+    how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
+    return [
+        f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine",
+        f"config   {topology.name}: {topology.description}",
+        f"figures  {standing}",
+        *([f"space    {space}"] if space is not None else []),
+        f"ranks    {topology.describe_placement(ranks)}",
+        f"calls    {calls} in a row, {how}",
+    ]
+
+
+def _print_row(out: Console, row: Simulated, *, first: bool, verbose: bool) -> None:
+    if first:
+        out.print(Text("#"))
+        out.print(Text(f"# {row.collective}", "bold"))
+        for head, more in zip(HEADS, MORE_HEADS, strict=True):
+            out.print(Text(COLUMNS.format(*head, *more).rstrip()))
+    line = COLUMNS.format(
+        row.size_bytes,
+        row.count,
+        row.dtype,
+        row.redop,
+        row.root,
+        f"{row.time_us:.1f}",
+        _speed(row.algbw_gbytes_per_s),
+        _speed(row.busbw_gbytes_per_s),
+        f"{100 * row.busiest_card_utilization:.0f}",
+        f"{100 * row.busiest_link_utilization:.0f}",
+        f"{100 * row.busiest_engine_utilization:.0f}",
+        f"{row.exposed_wait_us:.1f}",
+        f"{row.queue_us:.1f}",
+        "N/A" if row.wrong is None else row.wrong,
+        row.variant,
+    )
+    out.print(Text(line.rstrip(), "bold red" if row.wrong else ""))
+    if row.first_wrong:
+        out.print(Text(f"#   first wrong: {row.first_wrong}", "red"))
+    if verbose:
+        if row.reason:
+            out.print(Text(f"#   {row.variant}: {row.reason}", "dim"))
+        names = ", ".join(name for name in (row.busiest_card, row.busiest_link, row.busiest_engine) if name)
+        out.print(Text(f"#   busiest: {names or 'nothing'}; {row.instructions} instructions", "dim"))
+
+
+def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -> str:
+    """What the same call takes on another fabric, with its own choice of a variant."""
+    ratio = f"{its.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
+    why = f" ({its.reason})" if verbose and its.reason else ""
+    return f"{topology.name}: {its.time_us:.1f} us, {ratio}, {its.variant}{why}"
+
+
+def _speed(gbytes_per_s: float) -> str:
+    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.4f}"
+
+
+def _print_sum(out: Console, rows: int, wrong: int | None) -> None:
+    out.print(Text("#"))
+    checked = "not checked" if wrong is None else f"{wrong} wrong"
+    out.print(Text(f"# {rows} result{'s' * (rows != 1)}, {checked}", "bold red" if wrong else "green"))
+
+
+def _document(topology: Topology, ranks: int, calls: int, rows: list[Simulated]) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "engine": "virtual",
+        "config": topology.document(),
+        "ranks": ranks,
+        "hosts": list(topology.place(ranks)),
+        "calls": calls,
+        "rows": [asdict(row) for row in rows],
+    }

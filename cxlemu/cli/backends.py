@@ -1,0 +1,43 @@
+"""What ``--backend`` offers: all backends and what each is, without importing those that come with cxlemu."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Offered(NamedTuple):
+    """The names, and for a flag's help each with its summary: as `BACKENDS` of cxlemu.memory has them."""
+
+    names: tuple[str, ...]
+    help: str
+
+
+@cache
+def backends() -> Offered:
+    """Those that come with cxlemu are read, as importing them takes numpy; other packages' are imported.
+
+    Raises ArgumentError where two packages bring the same backend.
+    """
+    if entry_points(group="cxlemu.backends"):
+        from cxlemu.memory import BACKENDS
+
+        return Offered(tuple(BACKENDS), BACKENDS.help())
+    spec = find_spec("cxlemu.backends")
+    files = sorted(Path(next(iter(spec.submodule_search_locations or ()))).glob("[!_]*.py")) if spec else []
+    return Offered(
+        tuple(file.stem for file in files), "; ".join(f"{file.stem}: {_summary(file)}" for file in files) + "."
+    )
+
+
+def _summary(file: Path) -> str:
+    """The ``summary`` of the class in a backend's file."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        match node:
+            case ast.Assign([ast.Name("summary")], ast.Constant(str(text))):
+                return text
+    return "without a summary"

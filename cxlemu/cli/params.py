@@ -1,0 +1,28 @@
+"""Kinds of values that several commands' flags take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import click
+
+
+class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """A comma list of some names, or all of them.
+
+    Args:
+        names: Those that there are, or a function that says so, which is not called before a value is given.
+    """
+
+    name = "names"
+
+    def __init__(self, names: Sequence[str] | Callable[[], Sequence[str]]) -> None:
+        self._names = names
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = tuple(self._names() if callable(self._names) else self._names)
+        chosen = names if value == "all" else tuple(value.split(","))
+        for name in chosen:
+            if name not in names:
+                self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)
+        return chosen

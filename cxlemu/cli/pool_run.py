@@ -1,0 +1,142 @@
+"""What ``cxlemu pool`` does with pools in this machine's shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from cxlemu.errors import PoolError
+from cxlemu.memory.protocol import Bytes
+from cxlemu.pool import catalog, numa, segments
+from cxlemu.pool.segments import Segment
+from cxlemu.pool.shm import no_such_pool, open_cards
+from cxlemu.pool.superblock import SESSION_OFFSET
+from cxlemu.units import format_bytes
+
+
+def list_pools(as_json: bool) -> None:
+    """Print all pools."""
+    rows = [_row(entry) for entry in catalog.entries()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode", box=SIMPLE)
+    for row in rows:
+        size, age = format_bytes(row["cards_bytes"]), timedelta(seconds=round(row["age_s"]))
+        columns = (
+            row["name"],
+            row["cards"],
+            size,
+            row["hosts"],
+            row["owner_pid"],
+            row["state"],
+            age,
+            row["mode"],
+        )
+        table.add_row(*("-" if column is None else str(column) for column in columns))
+    Console().print(table)
+    for damage in (damage for row in rows for damage in row["damage"]):
+        click.echo(f"damaged: {damage}")
+
+
+def _row(entry: catalog.Entry) -> dict[str, Any]:
+    """Sizes and modes as they lie there; hosts and owner as the first readable superblock says."""
+    cards = [found for found in entry.found if found.segment.kind == "card"]
+    block = entry.superblocks[0] if entry.superblocks else None
+    return {
+        "name": entry.name,
+        "cards": len(cards),
+        "cards_bytes": sum(card.nbytes for card in cards),
+        "hosts": block.geometry.hosts if block else None,
+        "uid": entry.uid,
+        "owner_pid": block.owner.pid if block else None,
+        "state": entry.state,
+        "complete": entry.complete,
+        "age_s": max(0.0, time.time() - entry.created_s),
+        "mode": " ".join(sorted({f"{found.mode:04o}" for found in entry.found})),
+        "damage": list(entry.damage),
+    }
+
+
+def inspect(name: str, as_json: bool) -> None:
+    """Print one pool. Raises PoolError for one that is not there, or damaged."""
+    facts = _facts(name)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for key in ("name", "uuid", "created", "owner", "card_bytes", "interleave_bytes", "max_ranks"):
+        value = facts[key]
+        click.echo(f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}")
+    for part in ("cards", "hosts"):
+        table = Table(*facts[part][0], box=SIMPLE)
+        for row in facts[part]:
+            table.add_row(*("-" if value is None else str(value) for value in row.values()))
+        Console().print(table)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    segments.check_pool_name(name)
+    block, cards = open_cards(name)
+    geometry, owner = block.geometry, block.owner
+    return {
+        "name": name,
+        "uuid": str(block.uuid),
+        "created": datetime.fromtimestamp(block.created_ns / 1e9, UTC).isoformat(timespec="seconds"),
+        "owner": {"state": owner.state(), "pid": owner.pid, "uid": owner.uid, "boot_id": str(owner.boot_id)},
+        "card_bytes": geometry.card_bytes,
+        "interleave_bytes": geometry.interleave_bytes,
+        "max_ranks": geometry.max_ranks,
+        "session_offset": SESSION_OFFSET,
+        "data_offset": geometry.data_offset,
+        "cards": [
+            {"card": index, "segment": str(Segment(name, "card", index)), "numa_node": _numa_node(pages)}
+            for index, pages in enumerate(cards)
+        ],
+        "hosts": [_host_facts(host, Segment(name, "host", host)) for host in range(geometry.hosts)],
+    }
+
+
+def _host_facts(host: int, segment: Segment) -> dict[str, Any]:
+    """How much of a host's cache was ever used shows in the memory behind its sparse segment."""
+    with segments.opened(segment) as fd:
+        status = os.fstat(fd)
+    return {
+        "host": host,
+        "segment": str(segment),
+        "cache_bytes": status.st_size,
+        "used_bytes": status.st_blocks * 512,
+    }
+
+
+def _numa_node(pages: Bytes) -> int | None:
+    """Where the card really lies; unknown where the kernel (or a container's filter) does not tell."""
+    try:
+        return numa.node_of(pages)
+    except PoolError:
+        return None
+
+
+def _phrase(owner: dict[str, Any]) -> str:
+    return f"{owner['state']}: process {owner['pid']} of user {owner['uid']}, boot {owner['boot_id']}"
+
+
+def clean(name: str | None, dry_run: bool) -> None:
+    """Remove dead pools. Raises PoolError where there is none of that name."""
+    if name is not None:
+        segments.check_pool_name(name)
+    verdicts = catalog.clean(name, dry_run=dry_run)
+    if name is not None and not verdicts:
+        raise PoolError(no_such_pool(name))
+    for verdict in verdicts:
+        action = ("would remove" if dry_run else "removed") if verdict.removed else "left"
+        click.echo(f"{action} {verdict.name} ({len(verdict.segments)} segments): {verdict.reason}")
+    if not verdicts:
+        click.echo("no pools")

@@ -1,0 +1,169 @@
+"""What ``cxlemu topology`` does: reads topologies, and prints what they say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cxlemu.cli.drawing import ASCII, drawing
+from cxlemu.cli.fabric_drawing import fabric_drawing, link_kinds
+from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.topology_svg import topology_svg
+from cxlemu.errors import ConfigError
+from cxlemu.topology import Topology
+from cxlemu.topology.document import dotted
+from cxlemu.topology.fields import listed
+from cxlemu.topology.metrics import facts
+from cxlemu.topology.provenance import KINDS
+from cxlemu.units import format_bytes
+
+
+def check(files: Sequence[str]) -> None:
+    """Print what is right. Raises ConfigError for the last file that is wrong, after those before it were printed."""
+    wrong = []
+    for file in files:
+        try:
+            topology = Topology.load(file)
+        except ConfigError as error:
+            wrong.append(error)
+            if len(wrong) > 1:
+                click.echo(f"cxlemu: {wrong[-2]}", err=True)
+        else:
+            click.echo(f"{file}: ok, {_summary(topology)}")
+            for line in _standings(topology):
+                click.echo(f"  {line}")
+    if wrong:
+        raise wrong[-1]
+
+
+def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> None:
+    """Print or draw one topology. Raises ConfigError for the file, ArgumentError for one that cannot be written."""
+    check_output("--svg", svg_file)
+    topology = Topology.load(config)
+    if svg_file is not None:
+        write_output("--svg", svg_file, topology_svg(topology).encode())
+    if as_json:
+        click.echo(json.dumps(topology.document(), indent=2))
+        return
+    if as_facts:
+        click.echo(json.dumps([facts(topology, fabric)._asdict() for fabric in topology.fabrics], indent=2))
+        return
+    console = Console()
+    console.print(Text(topology.name, style="bold"))
+    console.print(Text(topology.description))
+    console.print()
+    for line in _drawn(topology, console.width):
+        console.print(Text(line.translate(ASCII) if console.options.ascii_only else line), no_wrap=True)
+    for table in (_parts(topology), _costs(topology), _links(topology), _spaces(topology)):
+        console.print()
+        console.print(table)
+    console.print()
+    console.print(_notes(topology))
+
+
+def _drawn(topology: Topology, width: int) -> Iterator[str]:
+    """The file's own switches and links, if it has any, and each fabric."""
+    if topology.links:
+        yield from drawing(topology, width)
+    for number, fabric in enumerate(topology.fabrics):
+        if number or topology.links:
+            yield ""
+        yield f"{fabric.name}: {fabric.kind.replace('_', '/')}"
+        yield from fabric_drawing(topology, fabric, width)
+
+
+def _summary(topology: Topology) -> str:
+    room = sum(len(its) * group.capacity_bytes for its, group in topology.card_groups())
+    hosts, cards = topology.host_count, topology.card_count
+    return f"{hosts} host{'s' * (hosts > 1)}, {cards} card{'s' * (cards > 1)}, {format_bytes(room)}"
+
+
+def _standings(topology: Topology) -> Iterator[str]:
+    """How its values came about, if the file says so, and those that do not say."""
+    kinds = Counter(standing.kind for standing in topology.standings.values())
+    if kinds:
+        yield ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind])
+    if kinds and (bare := topology.bare_figures()):
+        yield f"without source, fitted or assumed: {listed(map(dotted, bare))}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        right = column.endswith(("GB/s", "ns")) or column in {"size", "hosts", "cards", "granule", "value"}
+        table.add_column(column, justify="right" if right else "left", no_wrap=column != "description")
+    return table
+
+
+def _parts(topology: Topology) -> Table:
+    table = _table("part", "size", "latency ns", "read GB/s", "write GB/s", "both GB/s")
+    memory = topology.hosts.memory
+    reads, writes = f"{memory.read_gbytes_per_s:g}", f"{memory.write_gbytes_per_s:g}"
+    table.add_row("each host's DRAM", "", str(memory.latency_ns), reads, writes)
+    for switch in topology.switches:
+        table.add_row(f"switch {switch.name}", "", str(switch.port_latency_ns))
+    for fabric in topology.fabrics:
+        table.add_row(f"switches of {fabric.name}", "", str(fabric.port_latency_ns))
+    for group in topology.cards:
+        node = "" if group.numa_node is None else f", NUMA node {group.numa_node}"
+        speeds = (group.read_gbytes_per_s, group.write_gbytes_per_s, group.total_gbytes_per_s)
+        figures = (str(group.latency_ns), *(f"{speed:g}" for speed in speeds))
+        name = f"{group.count} x card" if group.owner is None else f"each {group.owner[:-1]}'s memory"
+        table.add_row(name + node, format_bytes(group.capacity_bytes), *figures)
+    return table
+
+
+def _costs(topology: Topology) -> Table:
+    table = _table("cost of each rank", "value", "standing")
+    for name, cost in topology.costs.model_dump(exclude_none=True).items():
+        standing = topology.standings.get(("costs", name))
+        table.add_row(name, f"{cost:g}", standing.kind if standing else "")
+    return table
+
+
+def _links(topology: Topology) -> Table:
+    table = _table("link", "joins", "each way GB/s", "latency ns")
+    for link in topology.links:
+        joins = f"{_each(link.ends[0])} - {_each(link.ends[1])}"
+        table.add_row(link.name, joins, f"{link.gbytes_per_s:g}", str(link.latency_ns))
+    for fabric in topology.fabrics:
+        for its in link_kinds(topology, fabric):
+            figures = f"{its.link.gbytes_per_s:g}", str(its.link.latency_ns)
+            table.add_row(f"{its.links} of {fabric.name}", its.joins, *figures)
+    return table
+
+
+def _each(end: str) -> str:
+    return f"each {end[:-1]}" if end in {"hosts", "ranks", "cards"} else end
+
+
+def _spaces(topology: Topology) -> Table:
+    table = _table("space", "kind", "on cards", "size", "granule", "coherent")
+    for space in topology.spaces:
+        cards = topology.cards_of(space)
+        on = "-" if not cards else f"{cards[0]}" if len(cards) == 1 else f"{cards[0]} to {cards[-1]}"
+        room = space.capacity_bytes or sum(topology.card(card).capacity_bytes for card in cards)
+        granule = format_bytes(space.interleave_bytes) if space.interleave_bytes else "-"
+        coherent = "yes" if space.coherent else "no"
+        table.add_row(space.name, space.kind, on, format_bytes(room), granule, coherent)
+    return table
+
+
+def _notes(topology: Topology) -> str:
+    pool = topology.cards_of(topology.pool_space)
+    far = pool[-1] if topology.pool_space.owned else pool[0]
+    node = "" if topology.pool_numa_node is None else f" on NUMA node {topology.pool_numa_node}"
+    fits = topology.host_count * topology.hosts.ranks_per_host
+    return (
+        f"idle 64 B load, host0 from {topology.card_name(far)}: {topology.load_latency_ns(0, far)} ns\n"
+        f"emulated here with {format_bytes(topology.card_bytes)} for each card{node}\n"
+        f"placement: {topology.describe_placement(fits)}"
+    )

@@ -1,0 +1,27 @@
+"""Packages whose names are imported when they are asked for, so that commands which need none of them start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def imported_when_asked_for(package: str, /, **modules: Sequence[str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that offers names of its modules.
+
+    Args:
+        package: Its ``__name__``.
+        modules: For each of its modules the names that it is home to; ``sub__module`` for a module of a subpackage.
+
+    Returns:
+        A function that imports the module of a name. It raises AttributeError for names that there are not.
+    """
+    homes = {name: f"{package}.{module.replace('__', '.')}" for module, names in modules.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find

@@ -1,0 +1,34 @@
+"""What flags of the adversary's commands offer, as cxlemu/choices.py: imports nothing."""
+
+# of `cxlemu prove`
+PROVED_RANKS = range(2, 5)
+PROVED_RANKS_MAX, PROVED_SLOTS_MAX = 1024, 4096
+# what an algorithm of somebody's own is asked for
+MATRIX_RANKS = (2, 3, 4, 5, 7, 8)
+MATRIX_REDOPS = ("sum", "avg", "max")
+MATRIX_DTYPES = ("f16", "f64")
+
+# of `cxlemu faults sweep`
+SWEPT_RANKS_MAX = 16
+SWEPT_FAULTS = ("crash", "poison", "lose_card", "link_down")
+
+# of `cxlemu mutate`: the kinds of mistake, which faults/mutate/operators.py makes
+MUTATED_RANKS_MAX = 8  # plans are small, but mutants many
+MUTATIONS = {
+    "delete": "a synchronizing instruction is left out",
+    "duplicate": "it is executed twice",
+    "earlier": "it changes places with the instruction before it",
+    "later": "it changes places with the instruction after it",
+    "far": "two instructions of a stream that are further apart change places (some of all pairs)",
+    "value": "a wait is content with an older epoch",
+    "without": "a WAIT_ALL does not wait for one of its group",
+    "narrow": "a FLUSH or INVALIDATE leaves out its last line, or its first one",
+    "line": "a FLUSH or INVALIDATE takes the lines beside those that are meant",
+    "read": "a READ, or a source of a fold, comes from the line beside its own",
+    "doorbell": "another doorbell of the same rank is rung or waited for",
+    "rank": "the same doorbell of the next rank is waited for",
+    "doorbells": "two doorbells of a rank change places wherever one rings or waits",
+    "sources": "two sources of a fold change places",
+    "repeat": "a fold is executed twice",
+    "round": "a rank leaves out its part of a round",
+}

@@ -1,0 +1,79 @@
+"""What ``cxlemu faults campaign`` does: sweeps, shrinks, and writes what was found."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from cxlemu.cli import INTERRUPTED
+from cxlemu.cli.output import check_output, write_output
+from cxlemu.errors import ArgumentError
+from cxlemu.world.signals import stops_exit
+from faults.campaign.executors import cores, executors
+from faults.campaign.journal import Journal
+from faults.campaign.report import as_json, as_junit, page
+from faults.campaign.run import CampaignResult, CampaignRunner
+from faults.campaign.spec import Spec
+from faults.cli.campaign_report import Screen
+
+
+def run(
+    collectives: tuple[str, ...],
+    config: str | None,
+    seeds: int,
+    budget: float,
+    jobs: int | None,
+    executor: str,
+    scheduler: str | None,
+    resume: Path | None,
+    json_file: Path | None,
+    junit: Path | None,
+    html: Path | None,
+    **flags: Any,
+) -> None:
+    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError, ConfigError."""
+    outputs = {"--json": json_file, "--junit": junit, "--html": html}
+    for flag, path in outputs.items():
+        if path is not None:
+            check_output(flag, path)
+    asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
+    spec = _with_flags(Spec.load(config) if config else Spec(), asked)
+    sweep = spec.sweep(seeds)
+    campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
+    workers = jobs or cores()
+    with ExitStack() as stack:
+        make = stack.enter_context(executors(executor, workers, scheduler))
+        journal = stack.enter_context(Journal(resume, campaign)) if resume else None
+        screen = stack.enter_context(Screen(len(sweep), workers, executor))
+        stack.enter_context(stops_exit())
+        result = CampaignRunner(sweep, make, workers, budget, journal, screen.tell).run()
+    screen.print(result)
+    _write(result, campaign, outputs)
+    click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
+
+
+def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
+    """Flags go before the file. Raises ArgumentError for what no campaign can be."""
+    given = {name: value for name, value in asked.items() if value}
+    try:
+        return Spec.model_validate(spec.model_dump() | given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def _write(result: CampaignResult, campaign: dict[str, Any], outputs: dict[str, Path | None]) -> None:
+    contents = {
+        "--json": lambda: json.dumps(as_json(result, campaign), indent=2).encode() + b"\n",
+        "--junit": lambda: as_junit(result),
+        "--html": lambda: page(result, "Fault campaign").encode(),
+    }
+    for flag, path in outputs.items():
+        if path is not None:
+            write_output(flag, path, contents[flag]())

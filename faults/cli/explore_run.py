@@ -1,0 +1,141 @@
+"""What ``cxlemu explore`` does: finds the program, searches it, and tells what was found."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from collectives.algorithms.catalog import is_plan
+from collectives.cli.targets import NEVER, check_options, target
+from cxlemu.cli.console import console
+from cxlemu.cli.output import check_json_file, read_json, write_json
+from cxlemu.errors import ArgumentError
+from cxlemu.units import format_bytes
+from faults.cli.explore_target import Calls, searchable
+from faults.cli.schedule_table import schedule_table
+from faults.explore.check import follow, search
+from faults.explore.result import Budget, Exploration
+from faults.explore.strategies import parse
+from faults.machine.schedule import Schedule, from_json, from_token, to_json, to_token
+from faults.machine.steps import Machine
+from faults.verdict import Verdict
+
+
+def run(
+    ctx: click.Context,
+    program: str | None,
+    algorithm: str | None,
+    ranks: int,
+    total_bytes: int | None,
+    datatype: str | None,
+    op: str | None,
+    root: int | None,
+    in_place: bool,
+    variant: str | None,
+    cluster: int | None,
+    calls: int | None,
+    among: bool,
+    strategy: str,
+    engine: str,
+    runs: int,
+    seed: int,
+    budget_states: int,
+    budget_s: float,
+    budget_bytes: int,
+    replay: str | None,
+    json_file: Path | None,
+) -> None:
+    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError."""
+    chosen, budget = parse(strategy), Budget(budget_states, budget_s, budget_bytes)
+    check_json_file(json_file)
+    schedule = None if replay is None else _schedule(replay)
+    if (program is None) == (algorithm is None):
+        raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")
+    spec = str(program or algorithm)
+    if is_plan(spec):
+        told = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
+        asked = target((spec,), None)
+        check_options(ctx, asked, told | {"ranks": asked.plan and asked.plan.ranks})
+    wanted = Calls(total_bytes, variant, calls, cluster, datatype, op, root, in_place, among)
+    searched = searchable(spec, ranks, wanted)
+    if searched.known is not None:
+        result = searched.known
+    elif schedule is not None:
+        result = searched.judge(follow(searched.machine, schedule, budget))
+    else:
+        result = searched.judge(search(searched.machine, chosen, budget, engine=engine, runs=runs, seed=seed))
+    ranks = searched.ranks
+    again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
+    _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again, searched.note)
+    write_json(json_file, _document(searched.machine, result, spec, ranks, strategy))
+    ctx.exit(result.verdict.exit_code)
+
+
+def _told(calls: Calls) -> list[str]:
+    """The flags that ask for these calls."""
+    flags = {"total_bytes": "--bytes", "number": "--calls", "dtype": "--datatype"}
+    given = ((flags.get(f.name, f"--{f.name.replace('_', '-')}"), getattr(calls, f.name)) for f in fields(calls))
+    return [
+        flag if value is True else f"{flag}={value}"
+        for flag, value in given
+        if value is not None and value is not False
+    ]
+
+
+def _schedule(text: str) -> Schedule:
+    path = Path(text)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file:
+        return from_token(text)
+    data = read_json(path, "--replay")
+    if isinstance(data, dict) and "schedule" in data:
+        return from_json(data["schedule"])
+    raise ArgumentError(f"--replay {text}: the file has no schedule; give what `cxlemu explore --json` wrote")
+
+
+def _print(machine: Machine, result: Exploration, what: str, again: list[str], note: str) -> None:
+    out = console()
+    if result.finding is not None:
+        out.print(f"{what}: {result.finding.kind}: {result.finding.text}", style="bold red", markup=False)
+    elif result.verdict == Verdict.UNKNOWN:
+        out.print(f"{what}: unknown: {result.reason}", style="bold yellow", markup=False)
+    else:
+        where = "this" if result.followed else "every"
+        out.print(f"{what}: ok, in {where} execution", style="bold green", markup=False)
+    memory = f"{format_bytes(result.nbytes)}, " if result.nbytes else ""
+    speed = f"{result.states} states, {result.transitions} transitions, {memory}{result.seconds:.2f} s"
+    out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")
+    if result.reductions:
+        out.print(f"reduced by {', '.join(result.reductions)}; states are compared whole, so none can be missed")
+    if note:
+        out.print(f"note: {note}")
+    if result.schedule:
+        out.print(schedule_table(machine, result.schedule))
+        out.print(f"again: {shlex.join([*again, '--replay', to_token(result.schedule)])}", markup=False)
+
+
+def _document(machine: Machine, result: Exploration, program: str, ranks: int, strategy: str) -> dict[str, Any]:
+    finding = result.finding
+    words = [word.name for word in machine.program.words]
+    return {
+        "program": program,
+        "ranks": ranks,
+        "strategy": strategy,
+        "verdict": result.verdict.value,
+        "reason": result.reason,
+        "states": result.states,
+        "transitions": result.transitions,
+        "bytes": result.nbytes,
+        "reductions": list(result.reductions),
+        "seconds": result.seconds,
+        "finding": finding and {"kind": finding.kind.value, "rank": finding.thread, "text": finding.text},
+        "schedule": to_json(result.schedule),
+        "outcomes": [dict(zip(words, outcome.memory, strict=True)) for outcome in sorted(result.outcomes)],
+    }

@@ -1,0 +1,173 @@
+"""What ``cxlemu faults sweep`` does: places faults, runs each, and adds up how the runs ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from collectives.cli.targets import check_options, target
+from collectives.contracts import COLLECTIVES
+from cxlemu.cli.output import check_json_file
+from cxlemu.errors import ArgumentError
+from cxlemu.files import write_atomically
+from cxlemu.plan import Plan
+from cxlemu.units import format_bytes
+from faults.choices import SWEPT_RANKS_MAX
+from faults.inject.judge import ScenarioVerdict
+from faults.inject.scenario import Scenario
+from faults.inject.script import Script
+from faults.inject.sweep import ScenarioResult, SweepRow, bases, everywhere, some, sweep
+
+FINDINGS_SHOWN = 20
+PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
+
+
+def run(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    ranks: int,
+    config: str,
+    cluster: int,
+    nbytes: int,
+    variant: str,
+    algorithm: str | None,
+    kinds: tuple[str, ...],
+    engine: str,
+    launch: Literal["turns", "threads", "processes"] | None,
+    sample: int | None,
+    seed: int,
+    deadline_s: float,
+    jobs: int | None,
+    json_file: Path | None,
+) -> None:
+    """As the command's flags say. Exits with 1 where a run ended wrong. Raises ArgumentError."""
+    if json_file is not None:
+        check_json_file(json_file)
+    if launch == "turns" and engine != "reference":
+        raise ArgumentError("--launch turns is for --engine reference: give --launch threads or processes")
+    launch = launch or ("turns" if engine == "reference" else "threads")
+    asked = target(collectives, algorithm, variant=variant != "every")
+    if asked.plan is not None:
+        check_options(ctx, asked, {"ranks": asked.plan.ranks, "nbytes": asked.plan.call.nbytes})
+        ranks, nbytes = _bounded(asked.plan, asked.source)
+    template = Scenario(
+        collective=next(iter(COLLECTIVES)),
+        algorithm=asked.source,
+        ranks=ranks,
+        config=config,
+        cluster=cluster,
+        nbytes=nbytes,
+        engine=engine,
+        launch=launch,
+        deadline_s=deadline_s,
+        script=Script(seed=seed),
+    )
+    if config and cluster > 1:
+        raise ArgumentError(f"--cluster: {config} says how many ranks each host has")
+    if ranks % cluster:
+        raise ArgumentError(f"-n {ranks}: hosts of {cluster} ranks each have not so many")
+    scenarios = [
+        each for base in bases(asked.collectives, template, variant=variant) for each in everywhere(base, kinds)
+    ]
+    total = len(scenarios)
+    chosen = scenarios if sample is None else some(scenarios, sample, seed)
+    jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
+    findings: list[ScenarioResult] = []
+    began = time.monotonic()
+    with _progress() as progress:
+        bar = progress.add_task("faults", total=len(chosen))
+
+        def tell(result: ScenarioResult) -> None:
+            progress.advance(bar)
+            if not result.verdict.ok:
+                findings.append(result)
+
+        rows = sweep(chosen, jobs=jobs, tell=tell)
+    seconds = time.monotonic() - began
+    console = Console()
+    console.print(_table(rows))
+    for result in findings[:FINDINGS_SHOWN]:
+        scenario = result.scenario
+        what = f"{scenario.collective} {scenario.variant}: {scenario.script.faults[0]}"
+        console.print(f"{result.verdict.value}: {what}: {result.why}", style="red", markup=False, highlight=False)
+    of = f" of {total}" if len(chosen) < total else ""
+    console.print(
+        f"{len(chosen)}{of} runs of {ranks} ranks on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
+        + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
+        highlight=False,
+    )
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(_document(rows, findings, seconds, template), indent=1).encode())
+    ctx.exit(1 if findings else 0)
+
+
+def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
+    """Ranks and bytes of a block of a saved plan. Raises ArgumentError for one that is too large to run so often."""
+    if not 2 <= plan.ranks <= SWEPT_RANKS_MAX:
+        raise ArgumentError(f"{source} is of {plan.ranks} ranks: faults are swept over 2 to {SWEPT_RANKS_MAX}")
+    nbytes = plan.layout.extent_bytes * plan.layout.cards + plan.call.nbytes * plan.ranks
+    if nbytes > PLAN_BYTES_MAX:
+        most = format_bytes(PLAN_BYTES_MAX)
+        raise ArgumentError(
+            f"{source} takes {format_bytes(nbytes)} of memory, too much for so many runs: {most} at most"
+        )
+    return plan.ranks, plan.call.nbytes
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _table(rows: list[SweepRow]) -> Table:
+    """A column for each verdict; those that nobody expects only where there is something in them."""
+    counts: dict[str, Callable[[SweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
+    if any(row.unreached for row in rows):
+        counts["not\nreached"] = lambda row: row.unreached
+    for verdict in ScenarioVerdict:
+        if verdict is not ScenarioVerdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
+            counts[verdict.value.replace(" ", "\n")] = partial(_count, verdict)
+    table = Table(box=None, header_style="bold")
+    for name in ("collective", "variant", "fault"):
+        table.add_column(name, no_wrap=True)
+    for name in counts:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(row.collective, row.variant, row.fault, *(str(count(row)) for count in counts.values()))
+    return table
+
+
+def _count(verdict: ScenarioVerdict, row: SweepRow) -> int:
+    return row.verdicts[verdict]
+
+
+def _document(
+    rows: list[SweepRow], findings: list[ScenarioResult], seconds: float, template: Scenario
+) -> dict[str, Any]:
+    return {
+        "ranks": template.ranks,
+        "bytes": template.nbytes,
+        "engine": template.engine,
+        "launch": template.launch,
+        "deadline_s": template.deadline_s,
+        "seconds": seconds,
+        "rows": [row.plain() for row in rows],
+        "findings": [
+            {
+                "verdict": each.verdict.value,
+                "why": each.why,
+                "scenario": each.scenario.model_dump(mode="json", exclude_none=True),
+            }
+            for each in findings
+        ],
+    }

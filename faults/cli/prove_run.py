@@ -1,0 +1,206 @@
+"""What ``cxlemu prove`` does: plans from files, algorithms of somebody's own, and what we ship."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from collectives import fused
+from collectives.algorithms import catalog
+from collectives.builder.recipes import Recipe, with_checksums
+from collectives.contracts import COLLECTIVES
+from collectives.layouts import world_layout
+from collectives.sweep.defaults import EVERY, REGION_BYTES
+from collectives.sweep.sweep import Case, Sweep, size_steps
+from cxlemu.cli.output import check_json_file
+from cxlemu.errors import ArgumentError
+from cxlemu.plan.checksums import check_integrity
+from cxlemu.topology import Topology
+from cxlemu.topology.clusters import cluster_sizes
+from cxlemu.units import format_numbers
+from faults.choices import MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
+from faults.cli.prove_matrix_report import MatrixReport
+from faults.cli.prove_report import ProveReport
+from faults.prove import prove
+from faults.prove.cases import prove_case
+from faults.prove.matrix import Matrix, judge
+from faults.prove.products import ProductCase, product_case
+
+BYTES = 4096
+
+
+def run(
+    ctx: click.Context,
+    collectives: tuple[str, ...],
+    ranks: Sequence[int] | None,
+    minbytes: int | None,
+    maxbytes: int | None,
+    stepfactor: int | None,
+    datatype: tuple[str, ...] | None,
+    op: tuple[str, ...] | None,
+    root: str,
+    variant: str,
+    algorithm: str | None,
+    in_place: bool | None,
+    integrity: str | None,
+    config: str,
+    region_bytes: int | None,
+    json_file: Path | None,
+) -> None:
+    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError, ConfigError,
+    PlanFileError."""
+    check_json_file(json_file)
+    check_integrity(integrity)
+    if any(map(catalog.is_plan, collectives)):
+        ctx.exit(_prove_saved(ctx, collectives, json_file))
+    if algorithm is not None and variant != EVERY:
+        raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
+    sizes = None
+    if algorithm is None or (minbytes, maxbytes, stepfactor) != (None, None, None):
+        first = BYTES if minbytes is None else minbytes
+        sizes = size_steps(first, first if maxbytes is None else maxbytes, stepfactor, None)
+    roots, topology = _roots(root), Topology.load(config)
+    if algorithm is not None:
+        own = _own(algorithm, collectives, op, roots)
+        chosen = Matrix(
+            recipe=own if integrity is None else with_checksums(own),
+            topology=topology,
+            ranks=MATRIX_RANKS if ranks is None else ranks,
+            sizes=sizes,
+            redops=op,
+            dtypes=datatype,
+            roots=roots,
+            in_place=in_place,
+            region_bytes=region_bytes,
+        )
+        questions = chosen.questions()
+        with MatrixReport(chosen, algorithm, config, integrity, json_file) as own_report:
+            own_report.prove(questions, judge)
+        ctx.exit(own_report.exit_code)
+    ranks = PROVED_RANKS if ranks is None else ranks
+    sweep = Sweep((), sizes or (), datatype or ("f32",), op or ("sum",), in_place=bool(in_place), check=False)
+    plain = not in_place and (integrity, datatype, op, roots, region_bytes) == (None,) * 5
+    named = collectives or tuple(COLLECTIVES)
+    products = _products(collectives or fused.KINDS * plain, ranks, variant)
+    named = tuple(name for name in named if name not in fused.KINDS)
+    if collectives and len(named) < len(collectives) and not plain:
+        raise ArgumentError(
+            "matrix products are proved without -d, -o, -r, --in-place, --integrity and --region-bytes: leave them out"
+        )
+    asked = [
+        (world_layout(topology, count, region_bytes=region_bytes or REGION_BYTES), case, recipe)
+        for count in ranks
+        for name in (variant.split(",") if named else ())
+        for case in _cases(_having(replace(sweep, variant=name), named), count)
+        for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
+    ]
+    if named and not asked:
+        raise ArgumentError(
+            f"-n: no number of ranks among {format_numbers(ranks)} is that of two clusters of two or more"
+        )
+    if integrity is not None:
+        asked = [(layout, case, with_checksums(recipe)) for layout, case, recipe in asked if _carries(recipe, variant)]
+        if not asked:
+            raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
+    if roots is not None and max(roots) >= min(ranks):
+        raise ArgumentError(f"root {max(roots)} is not one of {min(ranks)} ranks: leave out that number with -n")
+    machine = " and ".join([config] * bool(asked) + ["their own"] * bool(products))  # rings that suit small matrices
+    with ProveReport(len(asked) + len(products), json_file, integrity, machine=machine, roots=roots) as report:
+        for layout, case, recipe in asked:
+            call = replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])
+            report.begin(case)
+            report.add(case, prove_case(recipe, layout, call, roots=roots, progress=report.progress))
+        for product in products:
+            report.begin(product)
+            report.add(product, product.prove(progress=report.progress))
+    ctx.exit(report.verdict.exit_code)
+
+
+def _prove_saved(ctx: click.Context, files: Sequence[str], json_file: Path | None) -> int:
+    """The exit code. Raises PlanFileError for a file that holds no plan."""
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        if name not in ("collectives", "json_file") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise ArgumentError(f"{parameter.opts[-1]} does not go with a plan file, which says it all: leave it out")
+    plans = []
+    for file in files:
+        if not catalog.is_plan(file):
+            raise ArgumentError(f"plan files are proved by themselves: {file!r} does not end in {catalog.PLAN_SUFFIX}")
+        plan = catalog.load_plan(file)
+        if plan.ranks > PROVED_RANKS_MAX or plan.layout.slots > PROVED_SLOTS_MAX:
+            raise ArgumentError(
+                f"{file}: {plan.ranks} ranks and {plan.layout.slots} slots; "
+                f"{PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX} are the most"
+            )
+        plans.append(plan)
+    with ProveReport(len(plans), json_file, machine="the file") as report:
+        for file, plan in zip(files, plans, strict=True):
+            case = Case(plan.call, plan.call.in_place)
+            report.begin(case)
+            report.add(case, prove(plan, progress=report.progress), file=file)
+    return report.verdict.exit_code
+
+
+def _own(
+    algorithm: str, collectives: Sequence[str], redops: Sequence[str] | None, roots: Sequence[int] | None
+) -> Recipe:
+    """Raises ArgumentError where there is none, or not such an algorithm as the flags are for."""
+    own = catalog.load_algorithm(algorithm)
+    contract = COLLECTIVES[own.collective]
+    if any(name != own.collective for name in collectives):
+        raise ArgumentError(f"{algorithm} is an algorithm for {own.collective}: leave out {' '.join(collectives)}")
+    if redops and not contract.reduces:
+        raise ArgumentError(f"{own.collective} reduces nothing: leave out -o")
+    if roots and not contract.rooted:
+        raise ArgumentError(f"{own.collective} has no root: leave out -r")
+    return own
+
+
+def _roots(text: str) -> tuple[int, ...] | None:
+    """None: all."""
+    if text == "all":
+        return None
+    if not re.fullmatch(r"\d{1,6}", text, re.ASCII):
+        raise ArgumentError(f"-r takes a rank, or all, not {text!r}")
+    return (int(text),)
+
+
+def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
+    """All that are asked for; those on two levels with clusters of every size."""
+    sizes = cluster_sizes(ranks)
+    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).takes_clusters:
+        return
+    for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
+        for cluster in sizes if case.call.cluster > 1 else (1,):
+            yield replace(case, call=replace(case.call, cluster=cluster))
+
+
+def _products(named: tuple[str, ...], ranks: Sequence[int], variant: str) -> list[ProductCase]:
+    """Of the products among these names. Raises ArgumentError for a style that a product, named alone, has not."""
+    kinds = [name for name in named if name in fused.KINDS]
+    styles = fused.STYLES if variant == EVERY else tuple(variant.split(","))
+    if len(kinds) < len(named) or named == fused.KINDS:
+        styles = tuple(style for style in styles if style in fused.STYLES)  # others may be a collective's
+    return [product_case(kind, style, count) for count in ranks for style in styles for kind in kinds]
+
+
+def _carries(recipe: Recipe, variant: str) -> bool:
+    """Whether its doorbells have room for checksums. Raises ArgumentError where one that has not is asked for."""
+    if recipe.spec.in_lines and variant != EVERY:
+        raise ArgumentError(
+            "--integrity: the line variant carries its payload where a checksum would be, and needs none"
+        )
+    return not recipe.spec.in_lines and (variant != EVERY or recipe.carries_checksums)
+
+
+def _having(sweep: Sweep, named: tuple[str, ...]) -> Sweep:
+    """Of every collective that has the variant; of all, which says what they have, when none has it."""
+    having = tuple(
+        c for c in named if c not in COLLECTIVES or sweep.variant in (EVERY, *catalog.variants(c, clusters=True))
+    )
+    return replace(sweep, collectives=having or named)

@@ -1,0 +1,51 @@
+"""What ``cxlemu replay`` does: reads a token, and runs what it describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cxlemu.cli.output import check_output, write_output
+from cxlemu.errors import ArgumentError
+from faults.replay.replay import replay
+from faults.replay.token import TOKEN_CHARS_MAX, parse
+
+
+def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None) -> None:
+    """As the command's flags say. Exits with 1 where it fails again. Raises ArgumentError."""
+    if svg is not None:
+        check_output("--svg", svg)
+    parsed = parse(_read(Path(token[1:])) if token.startswith("@") else token)
+    out = Console(highlight=False, soft_wrap=True)
+    for difference in parsed.differences():
+        out.print(f"# {difference}", style="yellow", markup=False)
+    replayed = replay(parsed, algorithm)
+    out.print(f"# {replayed.what}", markup=False)
+    for remark in replayed.remarks:
+        out.print(f"# {remark}", style="yellow", markup=False)
+    if replayed.same and replayed.now:
+        out.print(f"fails again, exactly as recorded: {replayed.now}", style="bold red", markup=False)
+    elif replayed.now:
+        out.print(f"fails: {replayed.now}", style="bold red", markup=False)
+        out.print(f"recorded was: {replayed.before}", markup=False)
+    else:
+        out.print("does not fail any more", style="green", markup=False)
+        out.print(f"recorded was: {replayed.before}", markup=False)
+    if svg is not None:
+        drawn = replayed.picture()
+        if drawn is None:
+            raise ArgumentError("--svg: nothing to draw: ranks in lockstep neither read a line wrong nor wait for ever")
+        write_output("--svg", svg, drawn.encode())
+    ctx.exit(1 if replayed.now else 0)
+
+
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ArgumentError(f"{path} is not a regular file: give one that holds a token")
+        with path.open("rb") as file:
+            return file.read(2 * TOKEN_CHARS_MAX + 1).decode("ascii", "replace")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None

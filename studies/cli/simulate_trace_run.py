@@ -1,0 +1,134 @@
+"""What ``cxlemu simulate trace`` does: replays a trace, and prints what its calls took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cxlemu.chakra.workload import load
+from cxlemu.cli.output import check_json_file, check_output, read_json, write_json, write_output
+from cxlemu.engines.trace import perfetto
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import Accelerator, Topology
+from cxlemu.units import format_bytes
+from cxlemu.version import __version__
+from studies.traces import Called, Replay, replay
+
+EVENTS_MAX = 300_000
+
+
+def run(
+    prefix: Path,
+    config: str,
+    groups_file: Path | None,
+    accelerator: str | None,
+    json_file: Path | None,
+    trace_file: Path | None,
+    verbose: bool,
+) -> None:
+    """As the command's flags say. Raises ArgumentError, ConfigError."""
+    check_json_file(json_file)
+    check_output("--trace", trace_file)
+    topology = Topology.load(config)
+    computer = None if accelerator is None else Accelerator.load(accelerator)
+    groups = None if groups_file is None else read_json(groups_file, "--groups")
+    workload = load(prefix, groups, str(groups_file))
+    found = replay(workload, topology, computer)
+    out = Console(highlight=False, soft_wrap=True)
+    recorded = "computing as recorded" if computer is None else f"computing on {computer.name}"
+    out.print(Text(f"# cxlemu   {__version__}: modelled times, the same on every machine"))
+    out.print(Text(f"# config   {topology.name}: {topology.description}"))
+    out.print(Text(f"# trace    {prefix.name}: {workload.steps} nodes of {len(workload.ranks)} ranks, {recorded}"))
+    out.print(_each(found) if verbose else _summary(found))
+    for line in _totals(found):
+        out.print(Text(line))
+    write_json(json_file, _document(found, topology, accelerator))
+    if trace_file is not None:
+        if len(found.computed) + sum(len(call.members) for call in found.calls) > EVENTS_MAX:
+            raise ArgumentError(f"--trace takes {EVENTS_MAX} events at most: replay a smaller workload")
+        write_output("--trace", trace_file, perfetto(found.events()))
+
+
+def _summary(found: Replay) -> Table:
+    """Collectives that are alike in a row."""
+    alike: defaultdict[tuple[str, int, int, str], list[Called]] = defaultdict(list)
+    for call in found.calls:
+        alike[call.what.name, call.what.nbytes, len(call.members), call.variant].append(call)
+    table = _table("collective", "a rank\nbrings", "ranks", "variant", "calls", "each\nus", "all\nus", "waited\nus")
+    for (name, nbytes, ranks, variant), calls in alike.items():
+        took_ns = [call.end_ns - call.begin_ns for call in calls]
+        waited_ns = sum(call.begin_ns - call.ready_ns for call in calls)
+        each = f"{sum(took_ns) / len(took_ns) / 1e3:.1f}"
+        all_of = f"{sum(took_ns) / 1e3:.1f}"
+        table.add_row(name, format_bytes(nbytes), str(ranks), variant, str(len(calls)), each, all_of, _us(waited_ns))
+    return table
+
+
+def _each(found: Replay) -> Table:
+    table = _table("collective", "a rank\nbrings", "ranks", "variant", "node", "begins\nus", "takes\nus", "waited\nus")
+    for call in found.calls:
+        size, ranks = format_bytes(call.what.nbytes), str(len(call.members))
+        times = _us(call.begin_ns), _us(call.end_ns - call.begin_ns), _us(call.begin_ns - call.ready_ns)
+        table.add_row(call.what.name, size, ranks, call.variant, Text(call.name), *times)
+    return table
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in heads:
+        left = head in ("collective", "variant", "node")
+        table.add_column(head, justify="left" if left else "right", no_wrap=head != "node", overflow="fold")
+    return table
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1e3:.1f}"
+
+
+def _totals(found: Replay) -> list[str]:
+    ranks = range(len(found.workload.ranks))
+    slowest = max(ranks, key=found.exposed_ns)
+    return [
+        "",
+        f"All together {_us(found.time_ns)} us.",
+        f"Rank {slowest}, of which most shows: computes {_us(found.computing_ns(slowest))} us, is in collectives "
+        f"{_us(found.communicating_ns(slowest))} us, of which {_us(found.exposed_ns(slowest))} us show.",
+    ]
+
+
+def _document(found: Replay, topology: Topology, accelerator: str | None) -> dict[str, Any]:
+    ranks = range(len(found.workload.ranks))
+    return {
+        "version": __version__,
+        "config": topology.name,
+        "accelerator": accelerator,
+        "time_ns": found.time_ns,
+        "ranks": [
+            {
+                "computing_ns": found.computing_ns(rank),
+                "communicating_ns": found.communicating_ns(rank),
+                "exposed_ns": found.exposed_ns(rank),
+            }
+            for rank in ranks
+        ],
+        "calls": [
+            {
+                "collective": call.what.name,
+                "nbytes": call.what.nbytes,
+                "group": call.what.group,
+                "name": call.name,
+                "ranks": list(call.members),
+                "variant": call.variant,
+                "ready_ns": call.ready_ns,
+                "begin_ns": call.begin_ns,
+                "end_ns": call.end_ns,
+            }
+            for call in found.calls
+        ],
+    }
