@@ -179,12 +179,12 @@ show("fused --engine virtual", __import__("collectives.cli.fused_virtual").cli.f
 
 def test_names_that_flags_offer_are_those_that_there_are() -> None:
     """Flags take them from modules that import nothing, so that help is there at once."""
-    from cxlemu.memory.backends import BACKENDS
-
     from cxlemu import choices
+    from cxlemu.cli.backends import backends
+    from cxlemu.memory import BACKENDS
     from cxlemu.plan import DTYPES, RedOp
 
-    assert tuple(BACKENDS) == choices.BACKEND_NAMES
+    assert backends() == (tuple(BACKENDS), BACKENDS.help())
     assert tuple(DTYPES) == choices.DTYPE_NAMES and set(choices.GEMM_DTYPES) <= set(DTYPES)
     assert tuple(op.name.lower() for op in RedOp if op is not RedOp.NONE) == choices.REDOPS
 
