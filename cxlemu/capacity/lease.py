@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cxlemu.capacity.lines import State
+from cxlemu.capacity.lines import GrantState
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import LOOK_S
 from cxlemu.capacity.table import Entry, Table
@@ -69,7 +69,7 @@ def _held_by(tenant: Tenant, entries: dict[int, Entry]) -> dict[int, Entry]:
     return {
         slot: entry
         for slot, entry in entries.items()
-        if entry.state == State.HELD
+        if entry.state == GrantState.HELD
         and entry.grant.tenant == tenant.name
         and tenant.number in (None, entry.grant.number)
     }
@@ -81,5 +81,5 @@ def _nothing(tenant: Tenant, pool: str) -> str:
 
 
 def _holders(entries: dict[int, Entry]) -> str:
-    names = sorted({entry.grant.tenant for entry in entries.values() if entry.state == State.HELD})
+    names = sorted({entry.grant.tenant for entry in entries.values() if entry.state == GrantState.HELD})
     return f"{', '.join(names)} hold something" if names else "nobody holds anything"

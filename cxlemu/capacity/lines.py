@@ -7,7 +7,8 @@
 
 
 Seals hold the pool's UUID, so that a pool that lay there before has left no lines. Whatever is read is untrusted: a
-line that is damaged, of another pool or in another place is none, and numbers are held to what the pool can be.
+line that is damaged, belongs to another pool or lies in another place counts as absent, and numbers are held to what
+the pool can be.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Change(IntEnum):
     RECLAIM = 4
 
 
-class State(IntEnum):
+class GrantState(IntEnum):
     FREE = 0
     HELD = 1
-    RELEASING = 2  # for a moment: nobody may come in, whoever is in may stay
+    RELEASING = 2  # for a moment: nobody may come in, a rank that is in may stay
     FORCED = 3  # taken away; until its users have left, nobody else gets it
 
 
@@ -107,7 +108,7 @@ class Lines:
         self._key = zlib.crc32(uuid.bytes)
 
     def store(self, offset: int, line: L, index: int = 0) -> None:
-        """Push the line, whole and alone: whoever reads it finds it, or the one before, or knows that it is torn."""
+        """Push the line, whole and alone: a reader finds it, or the one before, or knows that it is torn."""
         magic, layout = _LAYOUT[type(line)]
         payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
         self.memory.signal(0, offset, self._seal(magic, payload, index), payload)

@@ -50,7 +50,7 @@ class Account:
 
 @dataclass
 class Totals:
-    """Of one tenant, of each card."""
+    """What one tenant ever got and gave back, in bytes of each card."""
 
     peak: int = 0
     added: int = 0
@@ -87,7 +87,7 @@ class FabricManager:
         self._restart(0)
 
     def _restart(self, given: int) -> None:
-        """Nothing is lent, and so many grants were ever."""
+        """Begin again with nothing lent, after ``given`` grants."""
         self._free = FirstFit(self.card_bytes, self.first_byte)
         self._held: dict[int, Grant] = {}
         self._leaving: dict[int, Grant] = {}  # taken away from tenants whose plans still run there
@@ -241,7 +241,7 @@ class FabricManager:
 
     @property
     def free_bytes(self) -> int:
-        """Of each card."""
+        """Bytes of each card that nobody holds."""
         return self._free.free_bytes
 
     @property
@@ -260,7 +260,7 @@ class FabricManager:
         return Account(tenant, held, leaving, totals.peak, totals.added, totals.released, totals.forced)
 
     def accounts(self) -> list[Account]:
-        """Of every tenant that ever had anything."""
+        """The account of every tenant that ever had anything."""
         return [self.account(tenant) for tenant in self._totals]
 
     def _why_not(self, tenant: str, wanted: int) -> str:

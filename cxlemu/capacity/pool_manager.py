@@ -4,8 +4,8 @@
     grant = manager.add("red", 8 << 20)
     manager.force("red")                # running ranks find out while they wait, and before their next call
 
-Every change is published line by line: a grant before its account, and before both what is being changed, so that
-whoever finds a manager dead in the middle of a change can complete it. On one machine managers take turns by locking
+Every change is published line by line: a grant before its account, and before both what is being changed, so that the
+next manager can complete a change in whose middle this one died. On one machine managers take turns by locking
 card 0; a pool that several hosts share is managed on one of them, because no lock and no atomic reaches further.
 
 Nobody comes in while something is taken away: the manager publishes that first and then looks who is in, and a rank
@@ -31,8 +31,8 @@ from cxlemu.capacity.lines import (
     AccountLine,
     Change,
     GrantLine,
+    GrantState,
     Header,
-    State,
     table_bytes,
     tenant_bytes,
     tenant_name,
@@ -77,7 +77,7 @@ class PoolManager(FabricManager):
 
     @classmethod
     def open(cls, pool: Pool) -> Self:
-        """Of a pool whose capacity is lent. Raises PoolError for another one, and for a table that is damaged."""
+        """The manager of a pool whose capacity is lent. Raises PoolError for another pool, and for a damaged table."""
         manager = cls(pool, pool.line_memory(), pool.lock_path)
         if manager._header.change != Change.NOTHING:
             manager.reclaim()  # its last manager died in the middle of that
@@ -116,7 +116,7 @@ class PoolManager(FabricManager):
         """As FabricManager. Raises CapacityError while ranks are in it."""
         with self._changing(Change.RELEASE):
             self._require_held(grant)
-            self._publish(grant, State.RELEASING)
+            self._publish(grant, GrantState.RELEASING)
             super().release(grant)  # where it refuses, the grant is held as before
 
     def force(self, tenant: str, *, wait_s: float = 0.0, gone: bool = False) -> tuple[Grant, ...]:
@@ -129,7 +129,7 @@ class PoolManager(FabricManager):
         with self._changing(Change.FORCE, gone=gone):
             its = [grant for grant in self._leaving.values() if grant.tenant == tenant]
             for grant in self.grants(tenant):
-                self._publish(grant, State.FORCED)
+                self._publish(grant, GrantState.FORCED)
             taken = super().force(tenant)
             self._reclaim()
         until, numbers = time.monotonic() + wait_s, {grant.number for grant in (*its, *taken)}
@@ -160,14 +160,14 @@ class PoolManager(FabricManager):
         ]
 
     def _may_run(self, owner: Owner) -> bool:
-        """Of a process on another host of these cards, or in another container, nothing is known."""
+        """Whether an owner may still run: nothing is known of a process on another host or in another container."""
         elsewhere = self.pool.spans_machines and owner.boot_id != Owner.current().boot_id
         return elsewhere or owner.state() != "dead"
 
     def entries(self) -> list[Entry]:
         """All that is held or being taken away, oldest first."""
         with self._lock:
-            states = dict.fromkeys(self._leaving, State.FORCED) | dict.fromkeys(self._held, State.HELD)
+            states = dict.fromkeys(self._leaving, GrantState.FORCED) | dict.fromkeys(self._held, GrantState.HELD)
             grants = self._held | self._leaving
             return [Entry(grants[number], states[number]) for number in sorted(grants)]
 
@@ -206,7 +206,7 @@ class PoolManager(FabricManager):
         self._restart(self._header.given)
         self._slots, self._published = {}, {}
         for slot, (grant, state) in self.table.entries().items():
-            if not self._restore(grant, leaving=state == State.FORCED):
+            if not self._restore(grant, leaving=state == GrantState.FORCED):
                 raise PoolError(f"the pool's capacity table is damaged: its grant {grant.number} overlaps an older one")
             self._slots[grant.number] = slot
             self._published[slot] = _line(grant, state)
@@ -245,7 +245,7 @@ class PoolManager(FabricManager):
         self._header = self._header._replace(change=Change.NOTHING, given=self._given)
         self.table.store_header(self._header)
 
-    def _publish(self, grant: Grant, state: State) -> None:
+    def _publish(self, grant: Grant, state: GrantState) -> None:
         slot, line = self._slots[grant.number], _line(grant, state)
         if self._published.get(slot) != line:
             self._published[slot] = line
@@ -311,9 +311,9 @@ def _zero(memory: HostMemory, card: int, at: int, nbytes: int) -> None:
     memory.fence()
 
 
-def _line(grant: Grant, state: State) -> GrantLine:
+def _line(grant: Grant, state: GrantState) -> GrantLine:
     return GrantLine(grant.number, grant.at, grant.nbytes, state, tenant_bytes(grant.tenant))
 
 
-_FREE = GrantLine(0, 0, 0, State.FREE, tenant_bytes(""))
+_FREE = GrantLine(0, 0, 0, GrantState.FREE, tenant_bytes(""))
 _NOBODY = AccountLine(tenant_bytes(""), 0, 0, 0, 0)

@@ -11,9 +11,9 @@ from cxlemu.capacity.lines import (
     SLOTS,
     AccountLine,
     GrantLine,
+    GrantState,
     Header,
     Lines,
-    State,
     UseLine,
     table_bytes,
     tenant_name,
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     """A slot of the table that holds something."""
 
     grant: Grant
-    state: State
+    state: GrantState
 
 
 class Table:
@@ -75,7 +75,7 @@ class Table:
     def entry(self, slot: int) -> Entry | None:
         """What the slot holds; None where that is nothing, or nothing that could be."""
         line = self._line(slot)
-        return None if line is None or line.state == State.FREE else _entry(line)
+        return None if line is None or line.state == GrantState.FREE else _entry(line)
 
     def entries(self) -> dict[int, Entry]:
         """By slot, in order of their numbers."""
@@ -94,7 +94,7 @@ class Table:
     def _line(self, slot: int) -> GrantLine | None:
         """None for one that is damaged, or that no manager writes."""
         line = self._lines.load(self._grant_offset(slot), GrantLine, slot)
-        if line is None or line.state == State.FREE:
+        if line is None or line.state == GrantState.FREE:
             return line
         possible = line.state in _TAKEN and self.end <= line.at < line.at + line.nbytes <= self._card_bytes
         return line if possible and not (line.at % LINE_BYTES or line.nbytes % LINE_BYTES) else None
@@ -128,7 +128,11 @@ class Table:
             return "not there"
         for grant, state in entries:
             if grant.at <= offset < grant.end:
-                return f"being taken away from {grant.tenant}" if state == State.FORCED else f"tenant {grant.tenant}'s"
+                return (
+                    f"being taken away from {grant.tenant}"
+                    if state == GrantState.FORCED
+                    else f"tenant {grant.tenant}'s"
+                )
         return "nobody's"
 
     def _grant_offset(self, slot: int) -> int:
@@ -158,7 +162,7 @@ def header_of(pool: Pool, memory: HostMemory) -> Header | None:
 
 
 def _entry(line: GrantLine) -> Entry:
-    return Entry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), State(line.state))
+    return Entry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), GrantState(line.state))
 
 
-_TAKEN = (State.HELD, State.RELEASING, State.FORCED)
+_TAKEN = (GrantState.HELD, GrantState.RELEASING, GrantState.FORCED)

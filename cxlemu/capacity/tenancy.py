@@ -1,9 +1,9 @@
 """One rank in a grant: it says that it is in, looks whether it still may, and holds its plans to what it was lent.
 
 A grant that is taken away is noticed while the rank waits, in a call or for its peers, and otherwise by a thread that
-looks every LOOK_S: its ``on_loss`` stops calls that no wait would ever end. Then everything raises AccessError. That a
-rank has left, its manager believes when the rank says so, after all its lines have left this host's cache, or when its
-process is gone.
+looks every LOOK_S seconds: its ``on_loss`` stops calls that no wait would ever end. Then everything raises AccessError.
+The manager believes that a rank has left when the rank says so, after all its lines have left this host's cache, or
+when its process is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from cxlemu.capacity.lines import State, UseLine
+from cxlemu.capacity.lines import GrantState, UseLine
 from cxlemu.capacity.table import LOOKS
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.capacity.touches import Touch, outside, touches
@@ -27,7 +27,7 @@ LOOK_S = 0.05
 
 
 class Tenancy:
-    """Of one rank."""
+    """One rank's place in a grant, from entering to leaving."""
 
     def __init__(self, pool: TenantPool, rank: int) -> None:
         if rank >= pool.max_ranks:
@@ -39,8 +39,8 @@ class Tenancy:
         self._watch = threading.Thread(target=self._keep_watch, name=f"tenancy of rank {rank}", daemon=True)
 
     def enter(self) -> None:
-        """First say so, then look: a manager that takes the grant away does both the other way round. Who finds that it
-        came too late has touched nothing but its line in the table.
+        """First say so, then look: a manager that takes the grant away does both the other way round. A rank that
+        finds it came too late has touched nothing but its line in the table.
         """
         self.look(coming=True)
         self._say(inside=True)
@@ -65,7 +65,7 @@ class Tenancy:
         for _ in range(LOOKS):
             entry = self._pool.table.entry(self.lease.slot)
             if entry is not None and entry.grant == self.lease.grant:
-                if entry.state == State.HELD or (entry.state == State.RELEASING and not coming):
+                if entry.state == GrantState.HELD or (entry.state == GrantState.RELEASING and not coming):
                     return
                 break
             if entry is not None:

@@ -111,7 +111,7 @@ class Adversary:
 
     @property
     def state(self) -> int:
-        """Of the random numbers: what another adversary needs to make the same moves from here on."""
+        """The state of the random numbers, with which another adversary makes the same moves from here on."""
         return self._rng.state
 
     def touched(self, card: int, first: int, last: int) -> None:

@@ -122,7 +122,7 @@ class CardCache:
         self._state[first:last] = 0
 
     def push_doorbell(self, line: int) -> None:
-        """Write the line back at once: payload first, so whoever sees the word finds its payload."""
+        """Write the line back at once: payload first, so that a rank that sees the word finds its payload."""
         self.land(line, line + 1)
         if self._arriving(line, np.ones(1, np.bool_)).all():
             payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
@@ -296,7 +296,7 @@ class HostCache:
                 card.vanish(rng)
 
     def close(self) -> None:
-        """Let go of the storage: a segment is unmapped when the memories on this cache are gone, too."""
+        """Let go of the storage: a segment is unmapped once the memories on this cache are gone as well."""
         self.cards, self.memory, self.storage = (), (), self.storage[:0]
 
 

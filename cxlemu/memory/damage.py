@@ -33,7 +33,7 @@ class Broken(IntEnum):
 
 
 class Damage:
-    """The page, of which entry k belongs to fault k of whoever breaks things."""
+    """The page. Entry k belongs to fault k of the script that breaks things."""
 
     def __init__(self, page: Bytes) -> None:
         self.page = page[:DAMAGE_BYTES]

@@ -91,7 +91,7 @@ class ShadowMemory:
             cached.invalidate(*lines_of(offset, nbytes))
 
     def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
-        """The doorbell's line arrives at once: the model may hold it back, but who here would let it go?"""
+        """The doorbell's line arrives at once. The model may hold it back, but nothing here would ever let it go."""
         check_doorbell(self.cache.memory, card, offset, word, payload)
         with self._operation(card, offset, LINE_BYTES) as cached:
             if payload:

@@ -19,7 +19,7 @@ from cxlemu.pool.session_area import seal
 
 
 class Cause(IntEnum):
-    """Of a revocation; what says more comes first."""
+    """Why a rank gave its communicator up; the more telling cause comes first."""
 
     POISON = 1
     CARD_LOST = 2

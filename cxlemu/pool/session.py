@@ -6,9 +6,9 @@ it sees its own nonce echoed under the session id it answered: the record of a c
 but nobody is left to echo it, and its old echoes carry old nonces. When the record changes, it answers again.
 
 No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by
-its CRC. This cannot prevent two processes from claiming the same rank, but it detects them. It also detects a new run in
-the pool of a run that was thought dead: a rank of the old run that still beats sees the new record and gives up; nothing
-stops what it writes before its next beat.
+its CRC. This cannot prevent two processes from claiming the same rank, but it detects them. It also detects a new run
+in the pool of a run that was thought dead: a rank of the old run that still beats sees the new record and gives up;
+nothing stops what it writes before its next beat.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class Session(Presence):
     # --- finding each other --------------------------------------------------------------------------------------
 
     def gather(self, deadline_s: float) -> None:
-        """Rank 0's part. Raises PeerLostError naming the ranks that did not come, MismatchError for one that differs."""
+        """Rank 0's part. Raises PeerLostError naming the ranks that did not come, MismatchError for another start."""
         self.id = secrets.randbits(64)
-        self.beat()  # first, so that whoever accepts the session finds a status
+        self.beat()  # first, so that a rank that accepts the session finds a status
         self._area.store(Record(self.id, self.ranks, os.getpid(), self._host, self._fingerprint), 0)
         for _ in self.looks(deadline_s):
             self.refuse_double()

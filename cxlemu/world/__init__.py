@@ -36,23 +36,35 @@ def launch(
     tenant: str | None = None,
     hosts: tuple[int, ...] | None = None,
 ) -> list[T]:
-    """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``; its results in rank order.
+    """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``.
 
-    ``topology`` is one, or the name or path of a config, by default "six-cards", or what the devices are; ``memory`` is
-    by default the worst case of a pool without coherence, in which nothing leaves a cache by itself. ``deadline_s``
-    bounds every single wait of a rank, not the whole run. For processes, ``main``, its result and its messages must be
-    picklable. ``on_message`` gets what ranks ``emit``, in the calling thread. ``pace``: ranks take the time that the
-    topology's cost model gives them (see cxlemu/engines/pace.py); only for emulated pools.
+    When a rank fails, the others have one deadline to notice, then they are stopped. Ctrl-C, SIGTERM, SIGHUP and
+    SIGQUIT stop all ranks; an emulated pool is removed in every case.
 
-    ``tenant``: whose world this is, in a pool whose capacity is lent: the one called ``pool_name``, or on
-    ``memory.devices``. Its pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing else; it waits
-    for a grant up to a deadline.
+    Args:
+        main: what every rank runs, given its `RankContext`. For processes, ``main``, its result and its messages must
+            be picklable.
+        ranks: how many ranks, at least 1.
+        topology: a topology, or the name or path of a config; by default "six-cards", or what the devices are.
+        memory: the backend and its options; by default a pool without coherence in its worst case, in which nothing
+            leaves a cache by itself. ``cxlemu.memory.BACKENDS`` names the backends.
+        how: whether ranks are threads of this process or processes.
+        deadline_s: bounds every single wait of a rank, in seconds; it does not bound the whole run.
+        on_message: gets what ranks ``emit``, in the calling thread.
+        pool_name: the pool's name in shared memory; by default one that nobody else has.
+        pace: ranks take the time that the topology's cost model gives them (see cxlemu/engines/pace.py). Only for
+            emulated pools.
+        tenant: the tenant that runs, in a pool whose capacity is lent: the pool called ``pool_name``, or the one on
+            ``memory.devices``. The ranks' pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing
+            else. The launch waits for a grant up to one deadline.
+        hosts: the host of each rank, whatever hosts the topology has; by default as the topology places the ranks.
 
-    ``hosts``: that of each rank, whatever hosts the topology has; by default as it places them.
+    Returns:
+        What ``main`` returned, in rank order.
 
-    When a rank fails, the others have one deadline to notice, then they are stopped. Raises the first
-    InputError of any rank as it is, otherwise RankFailures with the root cause first. Ctrl-C, SIGTERM,
-    SIGHUP and SIGQUIT stop all ranks; an emulated pool is removed in every case.
+    Raises:
+        InputError: the first one of any rank, as it is.
+        RankFailures: anything else that made ranks fail, with the root cause first.
     """
     return _run(
         main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, hosts, survivors=False

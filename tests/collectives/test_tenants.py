@@ -26,7 +26,17 @@ from collectives.communicator.communicator import Communicator
 from collectives.communicator.planner import plan_of
 from cxlemu.capacity import FabricManager, PoolManager
 from cxlemu.capacity.lease import Tenant, lease_for
-from cxlemu.capacity.lines import HEADER_OFFSET, SLOTS, Change, GrantLine, Header, Lines, State, UseLine, tenant_bytes
+from cxlemu.capacity.lines import (
+    HEADER_OFFSET,
+    SLOTS,
+    Change,
+    GrantLine,
+    GrantState,
+    Header,
+    Lines,
+    UseLine,
+    tenant_bytes,
+)
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.table import Table, header_of
 from cxlemu.capacity.tenancy import Tenancy
@@ -160,7 +170,7 @@ def test_a_manager_that_dies_between_any_two_lines_leaves_books_that_balance(
             patch.setattr(Lines, "store", dying)
             change()
         next_one = again(manager)
-        assert all(state != State.RELEASING for _, state in next_one.table.entries().values())
+        assert all(state != GrantState.RELEASING for _, state in next_one.table.entries().values())
         its = next_one.account("red")
         assert its.added_bytes == its.held_bytes + its.released_bytes + its.forced_bytes
         assert its.leaving_bytes == 0 and next_one.account("blue").held_bytes == BLOCK
@@ -208,11 +218,11 @@ def test_a_damaged_line_is_no_line(line: int, byte: int, flip: int) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        GrantLine(9, 0, BLOCK, State.HELD, tenant_bytes("evil")),  # the superblock
-        GrantLine(9, 15 * MIB, 2 * MIB, State.HELD, tenant_bytes("evil")),  # past the end
-        GrantLine(9, 2 * MIB, 0, State.HELD, tenant_bytes("evil")),
-        GrantLine(9, 2 * MIB + 1, BLOCK, State.HELD, tenant_bytes("evil")),
-        GrantLine(9, 2**63, 2**63, State.HELD, tenant_bytes("evil")),
+        GrantLine(9, 0, BLOCK, GrantState.HELD, tenant_bytes("evil")),  # the superblock
+        GrantLine(9, 15 * MIB, 2 * MIB, GrantState.HELD, tenant_bytes("evil")),  # past the end
+        GrantLine(9, 2 * MIB, 0, GrantState.HELD, tenant_bytes("evil")),
+        GrantLine(9, 2 * MIB + 1, BLOCK, GrantState.HELD, tenant_bytes("evil")),
+        GrantLine(9, 2**63, 2**63, GrantState.HELD, tenant_bytes("evil")),
         GrantLine(9, 2 * MIB, BLOCK, 77, tenant_bytes("evil")),
     ],
 )
@@ -234,7 +244,7 @@ def test_a_sealed_header_that_cannot_be_is_refused(manager: PoolManager, change:
 
 def test_overlapping_grants_are_never_both_believed(manager: PoolManager) -> None:
     red = manager.add("red", 2 * BLOCK)
-    line = GrantLine(9, red.at + BLOCK, 2 * BLOCK, State.HELD, tenant_bytes("evil"))
+    line = GrantLine(9, red.at + BLOCK, 2 * BLOCK, GrantState.HELD, tenant_bytes("evil"))
     manager.table.store_grant(9, line)
     with pytest.raises(PoolError, match="its grant 9 overlaps an older one"):
         again(manager)
@@ -254,10 +264,10 @@ def test_lines_arrive_between_hosts_that_share_no_cache(pool: ShmPool) -> None:
         writer = Table(there, pool.uuid, pool.data_offset, pool.card_bytes, 8)
         reader = writer.shown_by(here)
         writer.store_header(Header(Change.NOTHING, 0, BLOCK, MIB, 15 * MIB, 0, 8))
-        for state in (State.HELD, State.RELEASING, State.HELD, State.FORCED, State.FREE):
+        for state in (GrantState.HELD, GrantState.RELEASING, GrantState.HELD, GrantState.FORCED, GrantState.FREE):
             writer.store_grant(3, GrantLine(7, 2 * MIB, BLOCK, state, tenant_bytes("red")))
             entry = reader.entry(3)
-            assert (entry.state if entry else State.FREE) == state
+            assert (entry.state if entry else GrantState.FREE) == state
         reader.store_use(3, 1, UseLine.of(7, Owner.current(), inside=True))
         found = writer.use(3, 1)
         assert found is not None and found.owner == Owner.current()
@@ -272,7 +282,7 @@ def test_who_comes_and_who_takes_away_never_miss_each_other(pool: ShmPool) -> No
         manages = Table(ShadowMemory(caches[0]), pool.uuid, pool.data_offset, pool.card_bytes, 8)
         comes = manages.shown_by(ShadowMemory(caches[1]))
         owner = Owner.current()
-        manages.store_grant(0, GrantLine(1, MIB, BLOCK, State.HELD, tenant_bytes("red")))
+        manages.store_grant(0, GrantLine(1, MIB, BLOCK, GrantState.HELD, tenant_bytes("red")))
         comes.store_use(0, 0, UseLine.of(1, owner, inside=False))
         comes.entry(0), manages.use(0, 0)  # old lines are in both caches
         seen: dict[str, bool] = {}
@@ -282,10 +292,10 @@ def test_who_comes_and_who_takes_away_never_miss_each_other(pool: ShmPool) -> No
 
         def look(comes: Table = comes, seen: dict[str, bool] = seen) -> None:
             entry = comes.entry(0)
-            seen["enters"] = entry is not None and entry.state == State.HELD
+            seen["enters"] = entry is not None and entry.state == GrantState.HELD
 
         def take(manages: Table = manages) -> None:
-            manages.store_grant(0, GrantLine(1, MIB, BLOCK, State.FORCED, tenant_bytes("red")))
+            manages.store_grant(0, GrantLine(1, MIB, BLOCK, GrantState.FORCED, tenant_bytes("red")))
 
         def look_who(manages: Table = manages, seen: dict[str, bool] = seen) -> None:
             line = manages.use(0, 0)
