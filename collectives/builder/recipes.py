@@ -72,7 +72,7 @@ def algorithm(
     fold_order: str = RANK_ORDER,
     publishes: Callable[[int], Publishes] | None = None,
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
-    """Decorate a function that builds one rank's part with a Builder's words.
+    """Decorate a function that builds one rank's part of a plan with a Builder's words.
 
     By default it gives CCCL's variants naive, aggregate and all, and line and zero_copy. With ``name`` it is a variant
     of that name, interleaved, chunked and overlapped, and besides the ``variants`` that are asked for. ``builder`` is
@@ -85,7 +85,18 @@ def algorithm(
     ``publishes`` declares what a rank publishes, given the number of ranks, where that is more than its input or under
     bells: modelled rings make room for it.
 
-    Raises ArgumentError for a collective or an order that does not exist.
+    Args:
+        collective: The collective that the function computes.
+        variants: Names of those in `collectives.builder.VARIANTS` in which it comes.
+        name: The name of a variant of its own.
+        builder: The class of builder that the function takes.
+        fold_order: "rank" or "uniform".
+
+    Returns:
+        A decorator that gives the function itself, which is then an algorithm.
+
+    Raises:
+        ArgumentError: There is no such collective or order.
     """
     contract_of(collective)
     if fold_order not in FOLD_ORDERS:

@@ -132,8 +132,16 @@ class Communicator(Verbs, Products):
     # --- calls ------------------------------------------------------------------------------------------------
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
-        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made.
-        ``dtype``: integers may be folded in another order.
+        """Say which variant "auto" takes, and why.
+
+        Args:
+            collective: The collective's name, such as "all_reduce".
+            nbytes: The size of one block in bytes.
+            in_pool: The block is a whole array that `heap` made.
+            dtype: The elements' type, such as "i32": integers may be folded in any order.
+
+        Returns:
+            The variant's name and the reason, in a sentence.
         """
         return self._planner.choice(collective, nbytes, in_pool=in_pool, dtype=dtype)
 
@@ -251,10 +259,17 @@ class Communicator(Verbs, Products):
         return comm
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """Communicators of the ranks with equal ``color``, ordered by ``key`` (default: rank), as MPI_Comm_split.
+        """Make a communicator for the ranks of each color, as MPI_Comm_split does. Collective over this communicator.
 
-        ``color=None`` takes no part and gets None. Collective over this communicator. Raises ArgumentError when the
-        pool has no room left.
+        Args:
+            color: Which of the new communicators this rank joins, a 64-bit integer; None: none of them.
+            key: The ranks of a color are ordered by key, a 64-bit integer (default: this rank's number).
+
+        Returns:
+            The communicator of this rank's color, or None without a color.
+
+        Raises:
+            ArgumentError: The pool has no room left, or color or key are no 64-bit integers.
         """
         mine = groups.word(color, self.rank if key is None else key)
         its = groups.groups_of(self.all_gather(mine).tolist())
@@ -275,7 +290,7 @@ class Communicator(Verbs, Products):
         return child
 
     def revoke(self) -> None:
-        """Give this communicator up: no rank can call anything of it any more, as MPIX_Comm_revoke.
+        """Give this communicator up, as MPIX_Comm_revoke does: no rank can call anything of it from then on.
 
         Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective.
         """
@@ -283,12 +298,19 @@ class Communicator(Verbs, Products):
             self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
 
     def shrink(self) -> Communicator:
-        """A communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink; this one is revoked.
+        """Make a communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink does.
 
-        Collective over the survivors: whoever does not come within a deadline is taken for dead. It has room of its
-        own, where no late write of a dead rank lands. Calls under way are waited for, and their errors dropped. Raises
-        ExcludedError when the others took this rank for dead, DeadlineError when they are not to be had, and
-        ArgumentError when the pool has no room left.
+        Collective over the survivors: a rank that does not come within a deadline is taken for dead. This communicator
+        is revoked. The new one has room of its own, where no late write of a dead rank lands. Calls under way are
+        waited for, and their errors dropped.
+
+        Returns:
+            The survivors' communicator.
+
+        Raises:
+            ExcludedError: The other ranks took this one for dead.
+            DeadlineError: The other ranks do not answer.
+            ArgumentError: The pool has no room left.
         """
         self.revoke()
         self._runner.queue.abandon()
@@ -326,7 +348,11 @@ class Communicator(Verbs, Products):
         memory.fence()
 
     def close(self) -> None:
-        """Wait for this rank's calls that are under way. Raises the error of one that nobody waited for."""
+        """Wait for this rank's calls that are under way.
+
+        Raises:
+            RunError: The error of a call that nobody waited for.
+        """
         self._runner.queue.drain()
         self.heap.close()
 

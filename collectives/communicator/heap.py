@@ -106,10 +106,18 @@ class SymmetricHeap:
     # --- making arrays ----------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
-        """An array in the pool, as np.empty. Collective: every rank asks for as many bytes.
+        """Make an array in the pool, as np.empty does. Collective: every rank asks for equally many bytes.
 
-        Raises ArgumentError when the heap has no room, or for a dtype that holds Python objects; MismatchError when
-        ranks ask for different sizes.
+        Args:
+            shape: The array's shape, whole numbers of 0 or more.
+            dtype: The elements' type, any that holds no Python objects.
+
+        Returns:
+            A C-contiguous array whose elements are not set. Its room is used again when all ranks have let it go.
+
+        Raises:
+            ArgumentError: The heap has no room, or shape or dtype are not possible.
+            MismatchError: Ranks ask for different sizes.
         """
         shape, of = _shape(shape), np.dtype(dtype)
         if of.hasobject:
@@ -124,11 +132,11 @@ class SymmetricHeap:
         return array
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
-        """As `empty`, filled with zeros."""
+        """Make an array in the pool, filled with zeros. Arguments, result and errors are those of `empty`."""
         return self.full(shape, 0, dtype)
 
     def full(self, shape: int | tuple[int, ...], value: Any, dtype: DTypeLike = np.float64) -> Array:
-        """As `empty`, filled with ``value``."""
+        """Make an array in the pool, filled with ``value``. Arguments, result and errors are those of `empty`."""
         array = self.empty(shape, dtype)
         array.fill(value)
         return array
@@ -180,7 +188,7 @@ class SymmetricHeap:
     # --- what is held -----------------------------------------------------------------------------------------
 
     def leaks(self) -> list[Leak]:
-        """The arrays that this rank still holds, oldest first."""
+        """List the arrays that this rank still holds, oldest first."""
         held = sorted(self._live.values(), key=lambda block: block.number)
         return [Leak(b.shape, b.dtype, b.nbytes, b.where, tuple(sorted(b.freed_by))) for b in held]
 

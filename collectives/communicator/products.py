@@ -76,17 +76,62 @@ class Products(ABC):
     def all_gather_matmul(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
     ) -> Outcome:
-        """All ranks' ``a``, one below the other, times this rank's ``b``: of shape (size * rows of a, columns of b)."""
+        """Multiply all ranks' ``a``, one below the other, by this rank's ``b``.
+
+        Args:
+            a: Matrix of shape (m / size, k): this rank's rows.
+            b: Matrix of shape (k, n / size) and the dtype of ``a``: this rank's columns.
+            out: Matrix of shape (m, n / size) for the result (default: a new one); overlaps neither ``a`` nor ``b``.
+            style: "fused", "medium" or "unfused".
+            **cut: ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` of `collectives.fused.fused_plan`.
+
+        Returns:
+            ``out``.
+
+        Raises:
+            ArgumentError: The matrices do not fit, or the product cannot be cut so; nothing was sent.
+            RunError: As for collectives, see `Communicator`.
+        """
         return self._product("all_gather_gemm", a, b, out, style, **cut)
 
     def matmul_reduce_scatter(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
     ) -> Outcome:
-        """This rank's rows of the sum of all ranks' ``a @ b``: of shape (rows of a / size, columns of b)."""
+        """Sum all ranks' ``a @ b`` in rank order, and give each rank its rows of that.
+
+        Args:
+            a: Matrix of shape (m, k / size): this rank's columns.
+            b: Matrix of shape (k / size, n) and the dtype of ``a``: this rank's rows.
+            out: Matrix of shape (m / size, n) for the result (default: a new one); overlaps neither ``a`` nor ``b``.
+            style: "fused", "medium" or "unfused".
+            **cut: ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` of `collectives.fused.fused_plan`.
+
+        Returns:
+            ``out``.
+
+        Raises:
+            ArgumentError: The matrices do not fit, or the product cannot be cut so; nothing was sent.
+            RunError: As for collectives, see `Communicator`.
+        """
         return self._product("gemm_reduce_scatter", a, b, out, style, **cut)
 
     def matmul_all_reduce(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any
     ) -> Outcome:
-        """The sum of all ranks' ``a @ b``, summed in rank order, the same bits on all ranks."""
+        """Sum all ranks' ``a @ b`` in rank order, with the same bits on every rank.
+
+        Args:
+            a: Matrix of shape (m, k / size): this rank's columns.
+            b: Matrix of shape (k / size, n) and the dtype of ``a``: this rank's rows.
+            out: Matrix of shape (m, n) for the result (default: a new one); overlaps neither ``a`` nor ``b``.
+            style: "fused", "medium" or "unfused".
+            **cut: ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` of `collectives.fused.fused_plan`.
+
+        Returns:
+            ``out``.
+
+        Raises:
+            ArgumentError: The matrices do not fit, or the product cannot be cut so; nothing was sent.
+            RunError: As for collectives, see `Communicator`.
+        """
         return self._product("gemm_all_reduce", a, b, out, style, **cut)

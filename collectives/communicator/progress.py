@@ -18,7 +18,18 @@ class Handle(Generic[T]):
     observed: bool = False  # somebody waited, so that an error was seen
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """The call's result. Raises what the call raised, or TimeoutError after ``timeout_s``."""
+        """Wait for the call's end.
+
+        Args:
+            timeout_s: How long to wait at most, in seconds (default: as long as the call takes).
+
+        Returns:
+            The call's result.
+
+        Raises:
+            TimeoutError: The call has not ended after ``timeout_s``.
+            RunError: What the call raised.
+        """
         result = self._future.exception(timeout_s)
         self.observed = True
         if result is not None:
@@ -31,6 +42,7 @@ class Handle(Generic[T]):
         self.observed = True
 
     def done(self) -> bool:
+        """Whether the call has ended, with a result or an error."""
         return self._future.done()
 
 
