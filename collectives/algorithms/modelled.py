@@ -149,7 +149,10 @@ PLAIN: dict[str, Callable[[int], float]] = dict.fromkeys(
 )
 
 
-def lines_max(collective: str) -> int:
+def lines_max(collective: str, asked: Asked) -> int:
+    """In doorbell lines every rank, or the root, looks at N - 1 others: a tree of copies soon has fewer looks."""
+    if asked.tree and collective in ("all_reduce", "reduce") and asked.ranks >= 8:
+        return 2 if asked.ranks < 16 else 0
     return LINES_MAX_OF.get(collective, LINES_MAX)
 
 

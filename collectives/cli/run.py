@@ -69,7 +69,7 @@ RANKS = 4
     "--variant",
     default=AUTO,
     show_default=True,
-    help="auto; every; or naive, aggregate, all, line, and two_shot for all_reduce.",
+    help="auto; every; or naive, aggregate, all, line, and two_shot for all_reduce; NAME-K for at most K chunks.",
 )
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option("--protocol", metavar="FILE.py:NAME", help="Run a protocol of your own instead; executes the file.")
