@@ -48,39 +48,65 @@ class Numbers(Words):
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
 @click.option("-c", "--config", help="A campaign's file; or a topology, a file or a name, for the default campaign.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 1_000_000), default=SEEDS, show_default=True, help="Of each combination."
+    "--seeds",
+    type=click.IntRange(1, 1_000_000),
+    default=SEEDS,
+    show_default=True,
+    help="How many seeds each combination is tried with.",
 )
 @click.option(
     "--budget",
     type=Seconds(),
     default=BUDGET,
     show_default=True,
-    help="60s, 10m, 2h: then no case begins, and findings stay as large as they are.",
-)
-@click.option("-n", "--ranks", type=Numbers(), help="A comma list.  [default: 2,3, or all of a topology's clusters]")
-@click.option(
-    "--cluster", type=click.IntRange(1, 64), help="Ranks on each host: clusters.  [default: the config's, or 1]"
-)
-@click.option("-b", "--size", type=BytesParam(), multiple=True, help="As of `cxlemu run`; may be repeated.")
-@click.option("--variant", "variants", type=Words(), help="Names, every or auto.  [default: every]")
-@click.option(
-    "--algorithm", "algorithms", multiple=True, metavar="FILE.py:FUNCTION", help="Your own; executes the file."
+    help="Time such as 60s, 10m, 2h, after which no case begins and no finding shrinks.",
 )
 @click.option(
-    "--launch", "launches", type=Words(), help="lockstep, turns, threads, processes.  [default: lockstep,turns]"
+    "-n",
+    "--ranks",
+    type=Numbers(),
+    help="How many ranks, a comma list.  [default: 2,3, or all of a topology's clusters]",
 )
-@click.option("--engine", "engines", type=Words(), help="native, reference; of threads and processes.")
-@click.option("--script", "scripts", multiple=True, metavar="FILE", help="A fault script; may be repeated.")
-@click.option("--kinds", type=Words(), help="Faults that each seed places, one at a time; nature is none.")
-@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Checksums, with which flipped bits are noticed.")
-@click.option("--mutant", help="A mistake in every plan, RANK.STREAM.AT:KIND: whether the campaign finds it.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Workers.  [default: this machine's cores]")
+@click.option("--cluster", type=click.IntRange(1, 64), help="Ranks on each host.  [default: the config's, or 1]")
+@click.option(
+    "-b", "--size", type=BytesParam(), multiple=True, help="Size as `cxlemu run -b` counts it; may be repeated."
+)
+@click.option("--variant", "variants", type=Words(), help="Variants, a comma list; every or auto.  [default: every]")
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    metavar="FILE.py:FUNCTION",
+    help="Run your own algorithm; executes the file.",
+)
+@click.option(
+    "--launch",
+    "launches",
+    type=Words(),
+    help="How ranks run: lockstep, turns, threads, processes.  [default: lockstep,turns]",
+)
+@click.option("--engine", "engines", type=Words(), help="Engines of threads and processes: native, reference.")
+@click.option(
+    "--script", "scripts", multiple=True, metavar="FILE", help="Run this fault script with every seed; may be repeated."
+)
+@click.option(
+    "--kinds", type=Words(), help="Kinds of faults that each seed places, one at a time; nature places no fault."
+)
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Add checksums, which detect flipped bits.")
+@click.option(
+    "--mutant", help="Put a mistake into every plan, RANK.STREAM.AT:KIND, to see whether the campaign finds it."
+)
+@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="How many workers run cases.  [default: one per core]")
 @click.option("--executor", type=click.Choice(NAMES), default="processes", show_default=True)
-@click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster; without it, one on this machine.")
-@click.option("--resume", type=click.Path(path_type=Path), help="A journal: what it has is not run again.")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Use the Dask cluster there.  [default: start one on this machine]"
+)
+@click.option(
+    "--resume", type=click.Path(path_type=Path), help="Keep a journal in this file, and skip the cases that it has."
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-@click.option("--junit", type=click.Path(path_type=Path), help="JUnit XML, for continuous integration.")
-@click.option("--html", type=click.Path(path_type=Path), help="A page with a picture of each finding.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML, for continuous integration.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding.")
 def command(**flags: Any) -> None:
     """Sweep faults over collectives, ranks, sizes and engines; shrink what is found, and give each finding a token.
 

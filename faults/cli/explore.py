@@ -16,33 +16,39 @@ from faults.explore.result import Budget
 
 @click.command()
 @click.argument("program", metavar="FILE.py:FUNCTION|FILE.plan|COLLECTIVE", required=False)
-@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="The same as without the flag; executes the file.")
+@click.option(
+    "--algorithm",
+    metavar="FILE.py:FUNCTION",
+    help="Explore your own algorithm or protocol, as without the flag; executes the file.",
+)
 @click.option(
     "-n",
     "--ranks",
     type=click.IntRange(1, RANKS_MAX),
     default=2,
     show_default=True,
-    help="One a host, unless the protocol has ranks_per_host.",
+    help="How many ranks; each has its own host, unless the protocol has ranks_per_host.",
 )
 @click.option(
     "-b",
     "--bytes",
     "total_bytes",
     type=BytesParam(),
-    help="Size of a collective, as in nccl-tests.  [default: a line a rank]",
+    help="Size of a collective, as in nccl-tests.  [default: one line per rank]",
 )
-@click.option("-d", "--datatype", type=click.Choice(DTYPE_NAMES), help="Of a collective.  [default: f32]")
-@click.option("-o", "--op", type=click.Choice(REDOPS), help="Of a reduction.  [default: sum]")
-@click.option("-r", "--root", type=click.IntRange(0), help="Of a collective that has one.  [default: 0]")
-@click.option("--in-place", is_flag=True, help="Of a collective: the smaller buffer is part of the larger one.")
-@click.option("--variant", help="Of a collective.  [default: auto]")
-@click.option("--cluster", type=click.IntRange(1, 16), help="Of a collective: ranks on each host.  [default: 1]")
-@click.option("--calls", type=click.IntRange(1, 16), help="Of a collective, one after the other.  [default: 1]")
+@click.option("-d", "--datatype", type=click.Choice(DTYPE_NAMES), help="Datatype of a collective.  [default: f32]")
+@click.option("-o", "--op", type=click.Choice(REDOPS), help="Operation of a reduction.  [default: sum]")
+@click.option("-r", "--root", type=click.IntRange(0), help="Root of a collective that has one.  [default: 0]")
+@click.option("--in-place", is_flag=True, help="Make the smaller buffer of a collective part of the larger one.")
+@click.option("--variant", help="Variant of a collective.  [default: auto]")
+@click.option("--cluster", type=click.IntRange(1, 16), help="Ranks on each host, for a collective.  [default: 1]")
+@click.option(
+    "--calls", type=click.IntRange(1, 16), help="How many calls of a collective, one after the other.  [default: 1]"
+)
 @click.option(
     "--among",
     is_flag=True,
-    help="Of a collective: calls until the ring has wrapped, broadcasts that fill it before, between and after them.",
+    help="Call a collective until the ring has wrapped, with broadcasts that fill it before, between and after.",
 )
 @click.option(
     "--strategy",
@@ -50,16 +56,30 @@ from faults.explore.result import Budget
     show_default=True,
     help="exhaustive; preemption:K or delay:K, all executions with at most K; pct:D or random, some executions.",
 )
-@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], show_default=True, help="For exhaustive.")
-@click.option("--runs", type=click.IntRange(1), default=1000, show_default=True, help="Executions of pct and random.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of pct and random.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
+    show_default=True,
+    help="Engine of an exhaustive search.",
+)
+@click.option(
+    "--runs", type=click.IntRange(1), default=1000, show_default=True, help="How many executions pct and random try."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of pct and random.")
 @click.option("--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True)
 @click.option("--budget-s", type=click.FloatRange(0, min_open=True), default=Budget().seconds, show_default=True)
 @click.option(
-    "--budget-bytes", type=BytesParam(), default=format_bytes(Budget().nbytes), show_default=True, help="Of exhaustive."
+    "--budget-bytes",
+    type=BytesParam(),
+    default=format_bytes(Budget().nbytes),
+    show_default=True,
+    help="Memory that an exhaustive search may use.",
 )
 @click.option(
-    "--replay", metavar="TOKEN|FILE", help="This execution, a token or what --json wrote, and all that can follow it."
+    "--replay",
+    metavar="TOKEN|FILE",
+    help="Run one execution, from a token or from what --json wrote, and search all that can follow it.",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.pass_context

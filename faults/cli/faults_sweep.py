@@ -24,9 +24,11 @@ def _kinds() -> tuple[str, ...]:
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
 @click.option("-n", "--ranks", type=click.IntRange(2, SWEPT_RANKS_MAX), default=3, show_default=True)
 @click.option("-c", "--config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
-@click.option("--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks a host, without one.")
-@click.option("-b", "--bytes", "nbytes", type=BytesParam(), default="96", show_default=True, help="Of a block.")
-@click.option("--variant", default="every", show_default=True, help="every, or one of the collective's.")
+@click.option(
+    "--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks on each host, without --config."
+)
+@click.option("-b", "--bytes", "nbytes", type=BytesParam(), default="96", show_default=True, help="Size of a block.")
+@click.option("--variant", default="every", show_default=True, help="A variant of the collectives, or every.")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option(
     "--fault",
@@ -40,17 +42,21 @@ def _kinds() -> tuple[str, ...]:
 @click.option(
     "--launch",
     type=click.Choice(["turns", "threads", "processes"]),
-    help="turns: one rank at a time, in virtual time.  [default: turns, or threads on the native engine]",
+    help="How ranks run; turns: one at a time, in virtual time.  [default: turns, or threads on the native engine]",
 )
-@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only so many, chosen by --seed.")
-@click.option("--seed", type=click.IntRange(0, 10**18 - 1), default=0, show_default=True, help="Of data and sample.")
-@click.option("--deadline-s", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="For any one wait.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Run only N of all places, which --seed chooses.")
+@click.option(
+    "--seed", type=click.IntRange(0, 10**18 - 1), default=0, show_default=True, help="Seed of the data and of --sample."
+)
+@click.option(
+    "--deadline-s", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Deadline of any one wait."
+)
 @click.option(
     "-j",
     "--jobs",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Processes.  [default: a core each for turns, else 1]",
+    help="How many processes run scenarios.  [default: one per core for turns, else 1]",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.pass_context

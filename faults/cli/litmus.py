@@ -13,12 +13,20 @@ from faults.explore.result import Budget
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|DIRECTORY...", type=click.Path(path_type=Path))
-@click.option("-v", "--verbose", is_flag=True, help="All outcomes, and an execution that leads to each allowed one.")
-@click.option("--witness", metavar="CONDITION", help="An execution that ends so, such as 'B.r1 == 0 and x == 1'.")
-@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], show_default=True)
-@click.option("--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True, help="For each.")
 @click.option(
-    "--budget-s", type=click.FloatRange(0, min_open=True), default=Budget().seconds, show_default=True, help="For each."
+    "-v", "--verbose", is_flag=True, help="Show all outcomes, and an execution that leads to each allowed one."
+)
+@click.option("--witness", metavar="CONDITION", help="Show an execution that ends like this: 'B.r1 == 0 and x == 1'.")
+@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], show_default=True)
+@click.option(
+    "--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True, help="States per test."
+)
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(0, min_open=True),
+    default=Budget().seconds,
+    show_default=True,
+    help="Seconds per test.",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.pass_context

@@ -21,12 +21,14 @@ _TOLD = "\b\nOperators:\n" + "\n".join(f"  {name:<10}{what}" for name, what in M
 @click.option(
     "-n", "--ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N"
 )
-@click.option("--variant", default=EVERY, show_default=True, help="One or more, as a comma list, or every.")
+@click.option("--variant", default=EVERY, show_default=True, help="Variants, a comma list, or every.")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
-@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Plans whose doorbells carry checksums.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Workers.  [default: one a core]")
-@click.option("--mutant", help="Only this mutant of the one case that is left; prints the schedule that shows it.")
-@click.option("--case", "case_name", default="", help="Only the case of this name, such as 'all_gather all 2 ranks'.")
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="How many workers.  [default: one per core]")
+@click.option("--mutant", help="Try only this mutant of a single case, and print the schedule that shows it.")
+@click.option(
+    "--case", "case_name", default="", help="Try only the case of this name, such as 'all_gather all 2 ranks'."
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:

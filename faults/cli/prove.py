@@ -45,15 +45,17 @@ from faults.cli.ranks import RanksParam
     type=Names(REDOPS),
     help=f"{', '.join(REDOPS)}; a comma list or all.  [default: sum; with --algorithm {','.join(MATRIX_REDOPS)}]",
 )
-@click.option("-r", "--root", default="all", metavar="RANK|all", show_default=True, help="For those that have one.")
+@click.option(
+    "-r", "--root", default="all", metavar="RANK|all", show_default=True, help="Root of collectives that have one."
+)
 @click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Prove an algorithm of your own; executes the file.")
 @click.option(
     "--in-place/--out-of-place",
     default=None,
-    help="Whether the smaller buffer is part of the larger one, as NCCL has it.  [default: not; with --algorithm both]",
+    help="Make the smaller buffer part of the larger one, as NCCL does.  [default: no; with --algorithm both]",
 )
-@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Plans whose doorbells carry checksums.")
+@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Prove plans whose doorbells carry checksums.")
 @click.option("-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: a file or a name.")
 @click.option(
     "--region-bytes",

@@ -11,7 +11,9 @@ import click
 @click.command()
 @click.argument("token")
 @click.option(
-    "--algorithm", metavar="FILE.py:FUNCTION", help="For a token of somebody's own algorithm; executes the file."
+    "--algorithm",
+    metavar="FILE.py:FUNCTION",
+    help="Your file for a token that names its own algorithm; executes the file.",
 )
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw what happened to the line that was read wrong.")
 @click.pass_context

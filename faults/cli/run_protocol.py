@@ -1,4 +1,4 @@
-"""``cxlemu run --protocol``: a protocol of one's own, executed by real ranks again and again."""
+"""``cxlemu run --protocol``: your own protocol, executed by real ranks again and again."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _check_flags(ctx: click.Context) -> None:
 def _seeds(seed: int | None, given: Mapping[str, Any]) -> tuple[int | None, ...]:
     """Of each run. Raises ArgumentError for seeds where there is no adversary, and for too many runs."""
     if seed is None and given["seeds"] is not None:
-        raise ArgumentError("--seeds are of adversaries, and here is none: say --repeat")
+        raise ArgumentError("--seeds seed an adversary, and this run has none: use --repeat instead")
     seeds, repeat = given["seeds"] or (1 if given["repeat"] else RUNS), given["repeat"] or (RUNS if seed is None else 1)
     if seed is None:
         seeds = 1

@@ -131,7 +131,7 @@ class ProtocolReport:
         memory, seed = self._setting.memory, self._setting.seed
         if not memory.backend.emulates_caches or seed is None:
             return memory.describe()
-        return f"non-coherent, adversaries from seed {seed} on; ranks pause at random, too"
+        return f"non-coherent, adversaries from seed {seed} on; ranks also pause at random"
 
     def _hides(self) -> str:
         if not (self._setting.memory.backend.emulates_caches or self._setting.memory.backend.on_devices):

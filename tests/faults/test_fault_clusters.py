@@ -171,7 +171,7 @@ def test_an_exploration_finds_what_the_pool_needs_and_the_host_does_not() -> Non
         (["explore", "gather", "-n", "3", "--cluster", "2"], "3 ranks are not on hosts of 2 each"),
         (["explore", "gather", "-n", "4", "--variant", "hierarchical"], "takes clusters"),
         (["faults", "sweep", "gather", "-c", "two-clusters", "--cluster", "2"], "says how many ranks each host has"),
-        (["faults", "sweep", "gather", "-n", "3", "--cluster", "2"], "hosts of 2 ranks each have not so many"),
+        (["faults", "sweep", "gather", "-n", "3", "--cluster", "2"], "-n 3 is not a multiple of --cluster 2"),
     ],
 )
 def test_clusters_that_there_are_not_are_refused(arguments: list[str], says: str) -> None:
