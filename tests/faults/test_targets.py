@@ -27,7 +27,7 @@ from collectives.builder.recipes import algorithm
 def late(b: Builder) -> None:
     rounds = b.rounds(b.nbytes, writers=[b.root], spread="cards")
     for chunk in [chunk for chunks in rounds for chunk in take(b, chunks)]:
-        b._read(b.output(chunk.offset), chunk, b.root, 0)  # the word itself refuses a round that is over
+        b.carrier.take([b.output(chunk.offset)], chunk, b.root, 0)  # the word itself refuses a round that is over
     if b.rank == b.root:
         b.copy(b.output(), b.input(), b.nbytes)
 
@@ -42,7 +42,7 @@ def take(b, chunks):
 def outside(b: Builder) -> None:
     for chunks in b.rounds(b.nbytes, writers=[b.root], spread="cards"):
         for chunk in take(b, chunks):
-            b._read(b.output(chunk.offset), chunk._replace(slot_offset=1 << 40), b.root, 0)
+            b.carrier.take([b.output(chunk.offset)], chunk._replace(slot_offset=1 << 40), b.root, 0)
 """
 
 
