@@ -22,10 +22,10 @@ ROUTE_DTYPE = np.dtype(
 
 
 class LinkTable:
-    """Links as resources, two each: there and back. Routes as hops.
+    """A topology's links as resources, one for each direction, and its routes as hops from one to the next.
 
-    A link to some hosts, ranks or cards is one for each of them. A switch that every host has of its own has a link of
-    its own, too, to whatever it joins.
+    A link to several hosts, ranks or cards stands for one link to each of them. A switch that every host has of its own
+    has its own link to whatever it joins.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LinkTable:
         return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
 
     def _numbers(self, link: Link, kind: str) -> range | None:
-        """Which hosts, ranks or cards the link has an end at; None where that is none, or one that needs no word."""
+        """Which hosts, ranks or cards the link has an end at; None if it has none, or one that its name implies."""
         for end in link.ends:
             some = members(end)
             if some is not None and some.kind == kind and (some.all_of_them or len(some.numbers) > 1):
@@ -65,7 +65,14 @@ class LinkTable:
         return None
 
     def table(self, routes: Sequence[Route]) -> Records:
-        """Raises ArgumentError for a route of too many links."""
+        """The routes as C takes them.
+
+        Returns:
+            One row of ROUTE_DTYPE per route.
+
+        Raises:
+            ArgumentError: a route has more than HOPS_MAX links.
+        """
         longest = max((len(route.links) for route in routes), default=0)
         if longest > HOPS_MAX:
             raise ArgumentError(f"a route of {longest} links is too long to be modelled: {HOPS_MAX} are the most")

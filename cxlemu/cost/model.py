@@ -41,9 +41,15 @@ class CostModel:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
-        """``failures``: what is asked of the fabric from their times on takes the routes that are left.
+        """The model of a topology.
 
-        Raises ArgumentError for routes of too many links, and for ranks that are none.
+        Args:
+            topology: hosts, cards and the links between them.
+            ranks: how many ranks there are; the topology places them on its hosts.
+            failures: links and switches that fail. Requests from then on take the routes that are left.
+
+        Raises:
+            ArgumentError: a route has too many links, or there is no such number of ranks.
         """
         hosts = topology.place(ranks)
         placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
@@ -105,7 +111,7 @@ class CostModel:
         return None if name is None else Accelerator.load(name)
 
     def tables(self) -> dict[str, Any]:
-        """What C takes of it: see cost/tables.h."""
+        """The arguments of C's `cost_model_take` (native/cost/tables.h), by name."""
         return {
             "service_rates": self.service_rates(),
             "routes": self.routes,
@@ -119,6 +125,6 @@ class CostModel:
         }
 
     def service_rates(self) -> Records:
-        """A row of SERVICE_RATE_DTYPE for each resource."""
+        """How fast each resource is: one row of SERVICE_RATE_DTYPE per resource."""
         rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
         return np.array(rows, SERVICE_RATE_DTYPE)

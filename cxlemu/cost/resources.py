@@ -11,7 +11,11 @@ SERVICE_RATE_DTYPE = np.dtype([(name, "<i8") for name in SERVICE_RATE_FIELDS])
 
 
 class Resource(NamedTuple):
-    """``kind`` is "engine", "link" or "card". Without a rate it is never in the way."""
+    """What one transfer at a time uses: an "engine", a "link" or a "card" (``kind``).
+
+    Without ``gbytes_per_s`` it never delays anything. Each transfer keeps it ``message_ns`` longer than its bytes take,
+    and travels in whole flits of ``flit_bytes``, of which ``payload_bytes`` carry data.
+    """
 
     name: str
     kind: str
@@ -21,7 +25,7 @@ class Resource(NamedTuple):
     payload_bytes: int = 1
 
     def kept_ns(self, nbytes: int) -> int:
-        """How long a transfer of so many bytes keeps it."""
+        """How long a transfer of ``nbytes`` keeps it, in nanoseconds."""
         if self.gbytes_per_s is None:
             return 0
         flits = -(-nbytes // self.payload_bytes)
@@ -29,7 +33,7 @@ class Resource(NamedTuple):
 
 
 def bytes_per_ms(gbytes_per_s: float | None) -> int:
-    """The integer that the model computes with; 0: takes no time."""
+    """A rate as the model computes with it, in bytes per millisecond; 0 where nothing takes time."""
     return 0 if gbytes_per_s is None else max(round(gbytes_per_s * 10**6), 1)
 
 

@@ -25,16 +25,37 @@ class Engine(Protocol):
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Run one rank's part to its end. Raises DeadlineError, MismatchError, what the watch and the stops raise, and
-        the FaultError of hardware that fails.
+        """Run one rank's part of a call to its end.
+
+        Args:
+            running: the call, the rank's part in it, and where its communicator lies.
+            buffers: the rank's buffers in the part's order, each a 1-D uint8 array of at least the part's bytes.
+            deadline_s: how long no stream may progress, in seconds.
+            watch: called now and then while the rank waits.
+            stops: called when a stream comes to these records.
+
+        Raises:
+            DeadlineError: no stream progressed for ``deadline_s``.
+            MismatchError: a peer called something else.
+            FaultError: the pool's hardware fails.
+            Whatever ``watch`` and ``stops`` raise.
         """
 
 
 def engine_for(
     name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: Pacer | None = None
 ) -> Engine:
-    """The engine ``name`` for one rank. Raises ArgumentError for a machine that it cannot run on, or a pace that it has
-    not.
+    """The engine of one rank.
+
+    Args:
+        name: one of `ENGINES`.
+        backend: what the cards are made of.
+        memory: this rank's view of them, through its host's cache where that is emulated.
+        cards: each card's bytes, 1-D uint8.
+        pacer: what makes instructions take their modelled time, or None for this machine's.
+
+    Raises:
+        ArgumentError: there is no such engine, or it does not run on this machine or with a pace.
     """
     check_engine(name)
     if name == "reference":

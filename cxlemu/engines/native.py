@@ -78,10 +78,12 @@ class NativeEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Run one rank's part. Raises as Engine says.
+        """Run one rank's part of a call to its end. Arguments are those of `Engine.run`.
 
-        PlanError for records that would touch memory outside of buffers and slots, ArgumentError for buffers that are
-        too small, or read-only though the part writes to them.
+        Raises:
+            PlanError: a record would touch memory outside of buffers and slots.
+            ArgumentError: a buffer is too small, or read-only though the part writes to it.
+            Whatever `Engine.run` raises.
         """
         program = self.program(running)
         try:

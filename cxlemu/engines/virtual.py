@@ -122,11 +122,22 @@ class VirtualRun:
 
 
 def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False, warm: bool = False) -> VirtualRun:
-    """Run calls one after another. With ``log`` every instruction and reservation is kept. ``warm``: on rings whose
-    slots have all been used before, so that looking whether they are free takes the time that it takes later.
+    """Run calls one after another in virtual time.
 
-    Raises PlanError for a record that names what is not there or has no cost, DeadlockError for a deadlock,
-    ArgumentError for calls that do not fit the model or take too long.
+    Args:
+        model: the fabric and what everything costs on it.
+        calls: in the order in which every member makes them.
+        log: whether to keep every instruction and reservation.
+        warm: whether all slots have been used before, so that looking whether they are free takes its usual time.
+
+    Returns:
+        What happened, in integer nanoseconds; the same for the same arguments, to the bit.
+
+    Raises:
+        PlanError: a record names what is not there, or has no cost.
+        DeadlockError: the calls deadlock.
+        CutOffError: a failure left no route that a rank needs.
+        ArgumentError: the calls do not fit the model, or take longer than 2^60 ns.
     """
     ranks = len(model.hosts)
     core = _virtual.Simulation(model.tables())

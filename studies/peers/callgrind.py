@@ -62,7 +62,7 @@ def count(calls: Sequence[Call]) -> list[Counted]:
     named = [f"{call.collective}:{call.nbytes}" for call in calls]
     with tempfile.TemporaryDirectory(prefix="cxlemu-callgrind-") as folder:
         path = f"import sys; sys.path.append({str(ROOT)!r})"
-        code = f"{path}; from collectives import instructions; instructions.main(sys.argv[1:])"
+        code = f"{path}; from studies.peers import callgrind; callgrind.main(sys.argv[1:])"
         done = subprocess.run(
             [
                 *(valgrind, "--tool=callgrind", "--collect-atstart=no", "--fair-sched=try"),

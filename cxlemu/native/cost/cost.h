@@ -11,8 +11,8 @@
 #define LONGEST_TILE_NS (1LL << 40)
 enum { MAX_HOPS = 32, MAX_MULTIPROCESSORS = 1024 };
 
-/* Of a resource: bytes in a millisecond, 0 where it is never in the way; how much longer it is kept for each transfer; and
- * how many bytes it carries for so many of payload, in whole flits. */
+/* How fast a resource is. rate: in bytes per millisecond, 0 where it never delays anything; message_ns: how much longer each
+ * transfer keeps it; a flit has flit_bytes, of which payload_bytes carry data. */
 typedef struct {
     int64_t rate, message_ns, flit_bytes, payload_bytes;
 } service_rate;
@@ -20,7 +20,7 @@ typedef struct {
 /* Something that one transfer at a time uses, in the order of requests. */
 typedef struct {
     service_rate service;
-    int64_t free_ns;
+    int64_t free_ns; /* when the last transfer leaves it */
     int64_t uses, bytes, busy_ns, queue_ns; /* statistics; queue_ns: how long transfers stood before it */
     int64_t transfer, load, start_ns; /* of the transfer that is being placed: which, its bytes here, when it begins */
 } resource;

@@ -139,8 +139,8 @@ void pass_compute(step *s, const record *r) {
     if (!right) pass_violated(s->p, CONTRACT, MISFOLDED, s->now.self, (event){0, 0}, -1, 0);
     if (!folds) result = &folding[0];
     else contents_fold(s->p, result, folding, count, r->nbytes, r->flags & FLAG_DIVIDE ? r->arg : 1);
-    const int stored = operands_of(r, pass_accesses[r->op].stores, targets);
-    for (int k = 0; k < stored; k++) pass_put(s, targets[k], result, 0, r->nbytes);
+    const int target_count = operands_of(r, pass_accesses[r->op].stores, targets);
+    for (int k = 0; k < target_count; k++) pass_put(s, targets[k], result, 0, r->nbytes);
 }
 
 /* --- flushes and fences ---------------------------------------------------------------------------------------- */
