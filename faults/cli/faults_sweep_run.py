@@ -75,7 +75,7 @@ def run(
     if config and cluster > 1:
         raise ArgumentError(f"--cluster: {config} says how many ranks each host has")
     if ranks % cluster:
-        raise ArgumentError(f"-n {ranks}: hosts of {cluster} ranks each have not so many")
+        raise ArgumentError(f"-n {ranks} is not a multiple of --cluster {cluster}: hosts have {cluster} ranks each")
     scenarios = [
         each for base in bases(asked.collectives, template, variant=variant) for each in everywhere(base, kinds)
     ]
