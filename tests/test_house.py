@@ -28,6 +28,15 @@ CIRCLES = {
     ("collectives.builder.misuse", "collectives.builder.rounds"): "sentences about a builder's misuse, for the builder",
 }
 
+# Words that are a variant's name and something else: where, and which.
+OTHER_MEANINGS = {
+    ("collectives/cli/run.py", "all"): "--root all",
+    ("cxlemu/cli/params.py", "all"): "-n all",
+    ("faults/cli/prove_run.py", "all"): "--roots all",
+    ("faults/explore/leash.py", "line"): "a line of a traced Python file",
+    ("faults/inject/fault.py", "line"): "a field of a fault",
+}
+
 
 def modules(root: Path) -> dict[str, Path]:
     found = {}
@@ -198,6 +207,67 @@ def test_what_topology_list_says_is_what_loading_says(monkeypatch: pytest.Monkey
     for name in said:
         its = Topology.load(name)
         assert said[name] == (its.name, its.description, its.host_count, its.card_count)
+
+
+def decided_by_name(source: str, names: set[str]) -> Iterator[tuple[int, str]]:
+    """Comparisons with a variant's name: a string, one in a tuple of them, ``NAIVE.name`` or HIERARCHICAL."""
+    tree = ast.parse(source)
+    held = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.List | ast.Set)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    constants = {name.upper(): name for name in names}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare | ast.MatchValue):
+            continue
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node.value]
+        sides = [held.get(side.id, side) if isinstance(side, ast.Name) else side for side in sides]
+        for its in (its for side in sides for its in ast.walk(side)):
+            if isinstance(its, ast.Constant) and its.value in names:
+                yield node.lineno, str(its.value)
+            elif isinstance(its, ast.Attribute) and its.attr == "name" and isinstance(its.value, ast.Name):
+                if its.value.id in constants:
+                    yield node.lineno, constants[its.value.id]
+            elif isinstance(its, ast.Name) and its.id == "HIERARCHICAL":
+                yield node.lineno, constants[its.id]
+
+
+def test_what_a_variant_does_is_declared_and_not_decided_by_its_name() -> None:
+    """Outside the algorithms themselves, so that a new variant needs no edit elsewhere."""
+    from collectives.algorithms import catalog
+    from collectives.contracts import COLLECTIVES
+
+    names = {name for each in COLLECTIVES for name in catalog.variants(each, clusters=True)}
+    assert {"all", "doubling", "hierarchical", "line", "naive", "zero_copy"} <= names
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    found = {
+        (str(file.relative_to(ROOT)), name): line
+        for file in files
+        if ROOT / "collectives" / "algorithms" not in file.parents
+        for line, name in decided_by_name(file.read_text(), names)
+    }
+    assert {where: line for where, line in found.items() if where not in OTHER_MEANINGS} == {}
+    assert set(OTHER_MEANINGS) <= set(found), "a word that is compared with no longer"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("variant == 'line'", ["line"]),
+        ("(collective, variant) != ('all_to_all', 'zero_copy')", ["zero_copy"]),
+        ("known = ('all', 'doubling')\nvariant in known", ["all", "doubling"]),
+        ("call.algorithm == NAIVE.name", ["naive"]),
+        ("variant == HIERARCHICAL", ["hierarchical"]),
+        ("match variant:\n    case 'line': pass", ["line"]),
+        ("spec.in_lines and said('line')", []),
+    ],
+)
+def test_a_decision_by_name_is_found(source: str, names: list[str]) -> None:
+    there = {"all", "doubling", "hierarchical", "line", "naive", "zero_copy"}
+    assert [name for _, name in decided_by_name(source, there)] == names
 
 
 @pytest.mark.parametrize("group", ["commands", "simulate", "reproduce"])

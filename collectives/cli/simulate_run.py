@@ -11,13 +11,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from collectives.builder import LINE
+from collectives.algorithms import catalog
 from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULATED_STEP_FACTOR
 from collectives.cli.simulate_failures import cost_of, document_of, failed_ways
 from collectives.cli.targets import NEVER, Target, check_options, target
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
-from collectives.sweep.sweep import Sweep, size_steps
+from collectives.sweep.sweep import Case, Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.engines.trace import Event, events, perfetto
@@ -92,8 +92,8 @@ def run(
         cluster=ranks_per_cluster(topology, ranks),
     )
     cases = sweep.cases(ranks)
-    if variant == EVERY:
-        cases = [case for case in cases if case.call.algorithm != LINE.name or case.call.nbytes <= LINE_MAX_BYTES]
+    if variant == EVERY and asked.source is None:
+        cases = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
     out = Console(highlight=False, soft_wrap=True)
     for line in _header(topology, ranks, iters, check, space):
         out.print(Text(f"# {line}"))
@@ -142,6 +142,10 @@ def run(
     if trace_file is not None:
         write_output("--trace", trace_file, perfetto(traced))
     ctx.exit(1 if wrong else 0)
+
+
+def _in_lines(case: Case) -> bool:
+    return catalog.recipe(case.call.collective, case.call.algorithm).spec.in_lines
 
 
 def _fixed(asked: Target) -> dict[str, object]:

@@ -15,7 +15,6 @@ from collectives import sizes
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.builder import ZERO_COPY
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
@@ -143,17 +142,17 @@ class Sweep:
             checked = self.integrity is not None
             there = catalog.variants(collective, clusters=self.cluster > 1, checksums=checked)
             return [v for v in there if may or not catalog.recipe(collective, v).spec.zero_copy]
-        if self.variant == ZERO_COPY.name and not may:
-            raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
         if self.variant != AUTO:
-            levels = catalog.recipe(collective, self.variant).takes_clusters
-            if levels and self.cluster == 1:
+            its = catalog.recipe(collective, self.variant)
+            if its.spec.zero_copy and not may:
+                raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
+            if its.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
                     f"choose -n and a topology's ranks_per_host so"
                 )
             if self.integrity is not None:
-                with_checksums(catalog.recipe(collective, self.variant))  # says why not
+                with_checksums(its)  # says why not
         return [self.variant]
 
 

@@ -133,11 +133,12 @@ def layout_in_lockstep(case: CampaignCase) -> Layout:
 def meant_plans(case: CampaignCase) -> list[Plan]:
     """The calls without any mistake."""
     if case.launch == "lockstep":
-        return [build(case.recipe(), layout_in_lockstep(case), lent_if_zero_copy(case.call))] * case.calls
-    scenario = case.scenario()
+        its = case.recipe()
+        return [build(its, layout_in_lockstep(case), lent_if_zero_copy(case.call, its))] * case.calls
+    scenario, its = case.scenario(), case.recipe()
     layout = world_layout(scenario.world().topology, case.ranks, region_bytes=REGION_BYTES)
-    call = replace(lent_if_zero_copy(scenario.call), in_place=scenario.in_place)
-    return [build(case.recipe(), layout, call)] * case.calls
+    call = replace(lent_if_zero_copy(scenario.call, its), in_place=scenario.in_place)
+    return [build(its, layout, call)] * case.calls
 
 
 def mutated(case: CampaignCase, plans: list[Plan]) -> list[Plan]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from collectives.algorithms.catalog import build, check, is_plan, load_algorithm, own_recipe, recipe
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.needs import needs
+from collectives.builder import NAIVE
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.sizes import block_bytes
@@ -149,7 +150,7 @@ def _check_hosts(ranks: int, cluster: int) -> None:
 
 def _among(plan: Plan) -> list[Plan]:
     """As the prover has it; and broadcasts of every other root after a call, since any writer may come too early."""
-    others = (filling(plan.layout, "naive", root) for root in range(plan.ranks - 1))
+    others = (filling(plan.layout, NAIVE, root) for root in range(plan.ranks - 1))
     return among_others(plan) + [call for other in others for call in [plan, *[other] * plan.layout.slots]]
 
 

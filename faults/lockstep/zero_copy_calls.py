@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collectives.algorithms import catalog
+from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.plan import Call, InHeap, Layout
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
@@ -19,13 +21,17 @@ def lent(call: Call, *, output: bool = False) -> Call:
     return replace(call, heap=InHeap(HEAP_INPUT, output=place))
 
 
-def lent_if_zero_copy(call: Call) -> Call:
-    return lent(call) if call.algorithm == "zero_copy" else call
+def lent_if_zero_copy(call: Call, its: Recipe | None = None) -> Call:
+    """The call of an algorithm, by default the one that it names, with its input in the heap where that is declared."""
+    its = its or catalog.recipe(call.collective, call.algorithm)
+    return lent(call) if its.spec.zero_copy else call
 
 
 def may_be_in_place(collective: str, variant: str) -> bool:
     """With zero copy peers would still read what they are to replace."""
-    return (collective, variant) != ("all_to_all", "zero_copy")
+    contract = COLLECTIVES[collective]
+    replaced = contract.input_blocks == contract.output_blocks == "ranks"
+    return not (replaced and catalog.recipe(collective, variant).spec.zero_copy)
 
 
 def with_heap(layout: Layout) -> Layout:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 from collectives import fused
 from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
-from collectives.algorithms.hierarchical.levels import HIERARCHICAL
-from collectives.algorithms.hierarchical.needs import needs
-from collectives.builder.recipes import CHECKED, with_checksums
-from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
+from collectives.algorithms.hierarchical.needs import SLICED, needs
+from collectives.builder import ALL, LINE, NAIVE, ZERO_COPY, VariantSpec
+from collectives.builder.asks import loop_of
+from collectives.builder.recipes import CHECKED, Recipe, with_checksums
+from collectives.builder.slots import Loop
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective, buffers
 from collectives.fused.plans import fused_call
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.errors import ArgumentError
@@ -26,6 +28,7 @@ from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.topology.clusters import cluster_sizes
 from faults.lockstep.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 from faults.mutate.own import smallest
+from faults.prove.sequences import filling
 
 LINES_MAX = 1024
 WIDE = "wide tiles"  # compute tiles of two shards each
@@ -64,31 +67,78 @@ def variants(collective: str) -> list[str]:
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
     """All forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap."""
-    if variant == HIERARCHICAL:
+    if collective in fused.KINDS:
+        yield from _fused_cases(collective, variant, ranks)
+        return
+    its, contract = recipe(collective, variant), COLLECTIVES[collective]
+    if its.takes_clusters:
         for cluster in cluster_sizes(ranks):
-            yield MutationCase(collective, variant, ranks, cluster=cluster)
-            yield MutationCase(collective, variant, ranks, cluster=cluster, rounds=2)
-            if collective in ("all_reduce", "all_to_all"):
-                yield MutationCase(collective, variant, ranks, cluster=cluster, in_place=True)
+            case = MutationCase(collective, variant, ranks, cluster=cluster)
+            yield case
+            yield case._replace(rounds=2)
+            if _replaces_what_peers_read(contract):
+                yield case._replace(in_place=True)
         return
-    yield MutationCase(collective, variant, ranks)
-    if collective == "barrier":
+    case = MutationCase(collective, variant, ranks)
+    yield case
+    if not contract.moves_data:
         return
-    if collective in fused.KINDS and variant == fused.STYLES[0]:
-        yield from (
-            MutationCase(collective, variant, ranks, form=form) for form in (*fused.TRANSPORTS[collective][1:], WIDE)
-        )
-    zero_copy = variant == "zero_copy"
-    takes_rounds = not zero_copy or collective == "all_reduce"  # of zero copy only its results have slots
-    if takes_rounds:
-        yield MutationCase(collective, variant, ranks, rounds=2)
-    overwriting = ("all", "doubling", "pairwise", "rabenseifner")
-    may_overwrite = collective in ("all_reduce", "all_to_all") and variant in overwriting
-    may_lend = zero_copy and collective not in NO_ZERO_COPY_IN_PLACE and collective in ("all_gather", "all_reduce")
-    if may_overwrite or may_lend:
-        yield MutationCase(collective, variant, ranks, in_place=True)
-    if zero_copy and collective == "all_reduce":
-        yield MutationCase(collective, variant, ranks, output_in_heap=True)
+    takes_slots = _takes_slots(its)
+    if takes_slots:
+        yield case._replace(rounds=2)
+    if _waits_in_place(its):
+        yield case._replace(in_place=True)
+    if its.spec.zero_copy and takes_slots:
+        yield case._replace(output_in_heap=True)
+
+
+def _fused_cases(collective: str, style: str, ranks: int) -> Iterator[MutationCase]:
+    case = MutationCase(collective, style, ranks)
+    yield case
+    if style == fused.STYLES[0]:
+        yield from (case._replace(form=form) for form in (*fused.TRANSPORTS[collective][1:], WIDE))
+    yield case._replace(rounds=2)
+
+
+def _replaces_what_peers_read(contract: Collective) -> bool:
+    """In place, every rank's result takes the bytes that its peers get from it."""
+    return contract.input_blocks == contract.output_blocks and not contract.rooted
+
+
+def _takes_slots(its: Recipe) -> bool:
+    """Whether blocks travel through slots. With zero copy only those do that are no part of the input."""
+    if not its.spec.zero_copy:
+        return True
+    call = _sample(its)
+    loop = loop_of(its, call)
+    return loop is not None and loop.blocks * loop.nbytes > buffers(call, call.root)[0].nbytes
+
+
+def _waits_in_place(its: Recipe) -> bool:
+    """Whether streams wait for each other in place, lest a result replace what is still to be read."""
+    contract, zero_copy = COLLECTIVES[its.collective], its.spec.zero_copy
+    if zero_copy:
+        may = not contract.rooted and its.collective not in NO_ZERO_COPY_IN_PLACE
+    else:
+        may = _replaces_what_peers_read(contract)
+    if not may or not its.spec.overlap:
+        return False
+    call = _sample(its)
+    layout = with_heap(Layout(call.ranks, 2, 2, call.nbytes * call.ranks, 16 * call.ranks, LINE_BYTES))
+    plain, in_place = (
+        catalog.build(its, layout, lent(one) if zero_copy else one) for one in (call, replace(call, in_place=True))
+    )
+    return any(one.streams != other.streams for one, other in zip(plain.parts, in_place.parts, strict=True))
+
+
+def _sample(its: Recipe) -> Call:
+    """A call of three ranks: for no power of two an algorithm has all of its steps."""
+    return Call(its.collective, its.name, 3, 3 * 4 * LINE_BYTES, *_folds(COLLECTIVES[its.collective]))
+
+
+def _folds(contract: Collective) -> tuple[str, str]:
+    """A dtype and an operation: sums of floats show their order."""
+    return ("f32", "sum") if contract.reduces else ("u8", "none")
 
 
 def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
@@ -125,20 +175,30 @@ def plan_of(case: MutationCase) -> Plan:
         return smallest(load_algorithm(case.algorithm), case.ranks, case.rounds)
     if case.collective in fused.KINDS:
         return _smallest(case, _fused_call(case), 0)
-    contract = COLLECTIVES[case.collective]
-    line_bytes = PAYLOAD_BYTES if case.variant == "line" else LINE_BYTES
-    nbytes = 2 * line_bytes if contract.moves_data else 0
-    if case.collective == "all_reduce" and case.variant in ("two_shot", "zero_copy", HIERARCHICAL):
-        nbytes *= case.ranks  # a slice has two lines, on clusters those of each
-    elif case.collective in ("broadcast", "reduce"):
-        nbytes *= case.cluster
+    its, contract = recipe(case.collective, case.variant), COLLECTIVES[case.collective]
+    line_bytes = PAYLOAD_BYTES if its.spec.in_lines else LINE_BYTES
+    nbytes = 2 * line_bytes * _slices(case) if contract.moves_data else 0
     name = case.variant + CHECKED * case.checked
-    dtype, op = ("f32", "sum") if contract.reduces else ("u8", "none")  # sums of floats show their order
-    call = Call(case.collective, name, case.ranks, nbytes, dtype, op)
+    call = Call(case.collective, name, case.ranks, nbytes, *_folds(contract))
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
-    if case.variant == "zero_copy":
+    if its.spec.zero_copy:
         call = lent(call, output=case.output_in_heap)
     return _smallest(case, call, line_bytes)
+
+
+def _slices(case: MutationCase) -> int:
+    """Into how many parts the algorithm cuts a block, each of which has two lines; on clusters, for each of them."""
+    if case.cluster > 1:
+        shared = COLLECTIVES[case.collective].shared_result
+        return case.ranks if shared else case.cluster if case.collective in SLICED else 1
+    nbytes = case.ranks * LINE_BYTES
+    loop = _loop(case, nbytes)
+    return nbytes // loop.nbytes if loop is not None else 1
+
+
+def _loop(case: MutationCase, nbytes: int) -> Loop | None:
+    its = recipe(case.collective, case.variant)
+    return loop_of(its, Call(case.collective, case.variant, case.ranks, nbytes, *_folds(COLLECTIVES[case.collective])))
 
 
 def _fused_call(case: MutationCase) -> Call:
@@ -173,19 +233,16 @@ def _smallest(case: MutationCase, call: Call, line_bytes: int) -> Plan:
 
 
 def _blocks(case: MutationCase) -> int:
-    """How many blocks a rank publishes, at most."""
+    """How many doorbells a rank needs for each chunk."""
     if case.cluster > 1:
         inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
         return inside + across
-    if case.form == "push":
-        return case.ranks
-    if case.collective in ("all_to_all", "reduce_scatter", "scatter", "gemm_reduce_scatter"):
-        return case.ranks
-    publishes = None if case.collective in fused.KINDS else recipe(case.collective, case.variant).publishes
-    if publishes is not None:
-        return publishes(case.ranks).doorbells
-    results = case.variant in ("two_shot", "zero_copy") or case.collective == "gemm_all_reduce"
-    return case.ranks + 1 if results else 1
+    if case.collective in fused.KINDS:
+        if case.form == "push" or case.collective == "gemm_reduce_scatter":
+            return case.ranks
+        return case.ranks + 1 if case.collective == "gemm_all_reduce" else 1
+    loop = _loop(case, case.ranks * LINE_BYTES)
+    return loop.bells or loop.blocks if loop is not None else 1
 
 
 def _build(layout: Layout, call: Call) -> Plan:
@@ -223,10 +280,7 @@ def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
 
 def _filling(case: MutationCase, layout: Layout, root: int) -> Plan:
     """A broadcast that writes all of a slot: its data or, for the line style, its doorbells."""
-    variant, nbytes = "naive", layout.slot_bytes
-    if case.variant == "line":
-        variant, nbytes = "line", layout.doorbells_per_rank * PAYLOAD_BYTES
-    return _build(layout, Call("broadcast", variant, case.ranks, nbytes, root=root))
+    return filling(layout, LINE if _spec(case).in_lines else NAIVE, root)
 
 
 def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
@@ -234,8 +288,16 @@ def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
 
     All other calls rewrite their inputs themselves, when they come again.
     """
-    if not case.output_in_heap and (case.collective, case.variant, case.in_place) != ("all_reduce", "zero_copy", True):
+    lies_there = case.in_place and _spec(case).zero_copy and COLLECTIVES[case.collective].shared_result
+    if not case.output_in_heap and not lies_there:
         return []
     place = HEAP_OUTPUT if case.output_in_heap else HEAP_INPUT
-    call = Call("all_gather", "zero_copy", case.ranks, 1024, heap=InHeap(place))
+    call = Call("all_gather", ZERO_COPY.name, case.ranks, 1024, heap=InHeap(place))
     return [_build(layout, call)]
+
+
+def _spec(case: MutationCase) -> VariantSpec:
+    """What its variant declares; a fused product's transports are no variants."""
+    if case.algorithm:
+        return load_algorithm(case.algorithm).spec
+    return ALL if case.collective in fused.KINDS else recipe(case.collective, case.variant).spec

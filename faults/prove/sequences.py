@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import lcm
 
 from collectives.algorithms.catalog import build, recipe
+from collectives.builder import LINE, NAIVE, VariantSpec
 from collectives.contracts import COLLECTIVES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.plan import Call, Layout, Plan
@@ -83,7 +84,7 @@ def _rotating(plan: Plan, rooted: Rooted, roots: Sequence[int]) -> list[Plan]:
 def among_others(plan: Plan) -> list[Plan]:
     """After broadcasts that fill slots, until the ring has wrapped; and between those that fill doorbell lines."""
     slots, last = plan.layout.slots, plan.ranks - 1
-    data, lines, others = (filling(plan.layout, *which) for which in (("naive", 0), ("line", last), ("naive", last)))
+    data, lines, others = (filling(plan.layout, *which) for which in ((NAIVE, 0), (LINE, last), (NAIVE, last)))
     return [data] * slots + [plan] * _calls(plan, slots + 1) + [lines] * slots + [plan] + [others] * slots
 
 
@@ -93,7 +94,8 @@ def _calls(plan: Plan, rounds: int) -> int:
 
 
 @lru_cache(64)
-def filling(layout: Layout, variant: str, root: int) -> Plan:
-    """A broadcast of all bytes of a slot (naive), or of all doorbell lines of a rank (line)."""
-    nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if variant == "line" else layout.slot_bytes
-    return build(recipe("broadcast", variant), layout, Call("broadcast", variant, layout.ranks, nbytes, root=root))
+def filling(layout: Layout, spec: VariantSpec, root: int) -> Plan:
+    """A broadcast of all bytes of a slot or, in lines, of all doorbell lines of a rank."""
+    nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if spec.in_lines else layout.slot_bytes
+    call = Call("broadcast", spec.name, layout.ranks, nbytes, root=root)
+    return build(recipe("broadcast", spec.name), layout, call)

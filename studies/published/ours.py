@@ -51,7 +51,7 @@ class Ours:
         call = replace(case.call, in_place=case.in_place)
         recipe = catalog.recipe(collective, variant)
         recipe = replace(recipe, spec=replace(recipe.spec, chunks=chunks))
-        layout = virtual_layout(self.topology, call)
+        layout = virtual_layout(self.topology, recipe, call)
         if self.whole_chunks:
             granule = 1 << (-(-call.nbytes // chunks) - 1).bit_length()
             room = round_up(layout.slot_bytes, granule) + layout.cards * granule

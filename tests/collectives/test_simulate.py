@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.algorithms import catalog
+from collectives.algorithms.catalog import recipe
 from collectives.cli import simulate_run as simulate_cli
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Case, Sweep
@@ -98,7 +99,7 @@ def test_a_slot_takes_the_whole_call_where_cards_have_room() -> None:
     assert planned(tight, case)[0].rounds > 1
     assert simulate_case(tight, case)[0].time_us > simulate_case(TITAN, case)[0].time_us
     with pytest.raises(ArgumentError, match="no room for the doorbells and data of 4096 ranks"):
-        virtual_layout(tight, Call("all_gather", "all", 4096, 64))
+        virtual_layout(tight, recipe("all_gather", "all"), Call("all_gather", "all", 4096, 64))
 
 
 def test_overlap_pays_and_one_card_costs() -> None:

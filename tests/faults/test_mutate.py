@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import fused
+from collectives.algorithms import catalog
 from collectives.algorithms.catalog import build, recipe
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe
@@ -541,6 +542,36 @@ def test_forms_in_which_a_variant_synchronizes() -> None:
         "all_reduce zero_copy 2 ranks in place",
         "all_reduce zero_copy 2 ranks output in heap",
     ]
+
+
+@pytest.mark.parametrize(
+    ("collective", "variant"),
+    [
+        ("all_reduce", "two_shot"),
+        ("all_reduce", "zero_copy"),
+        ("all_reduce", "rabenseifner"),
+        ("all_to_all", "pairwise"),
+        ("broadcast", "line"),
+        ("all_reduce", "hierarchical"),
+    ],
+)
+def test_a_variant_under_another_name_has_the_same_cases_and_plans(
+    collective: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it declares and asks for decides, so that a new one needs no edit of the cases."""
+    known = recipe(collective, variant)
+    again = replace(known, name="again", spec=replace(known.spec, name="again"))
+    monkeypatch.setitem(catalog._RECIPES, (collective, "again"), again)
+    theirs = list(cases(collective, variant, 4))
+    assert [case._replace(variant=variant) for case in cases(collective, "again", 4)] == theirs
+    for case in theirs:
+        plan, same = plan_of(case), plan_of(case._replace(variant="again"))
+        assert replace(same.call, algorithm=variant) == plan.call and same.layout == plan.layout
+        assert all(a.streams == b.streams for a, b in zip(plan.parts, same.parts, strict=True))
+        between = [str(each.call) for each in sequence(case, plan, 0)]
+        assert [
+            str(each.call).replace("again", variant) for each in sequence(case._replace(variant="again"), same, 0)
+        ] == between
 
 
 def test_an_order_that_no_values_show_is_killed_by_the_proof_alone() -> None:

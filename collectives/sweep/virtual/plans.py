@@ -58,8 +58,7 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)
     if layout is None:
-        publishes = None if recipe.publishes is None else recipe.publishes(call.ranks)
-        layout = virtual_layout(topology, call, space, publishes)
+        layout = virtual_layout(topology, recipe, call, space)
     plan = catalog.build(recipe, layout, call)
     if recipe.source:
         rules.check(plan)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from collectives import contracts
 from collectives.algorithms.hierarchical.needs import needs
-from collectives.builder import ALL, NAIVE
-from collectives.builder.recipes import Publishes
+from collectives.builder import ALL
+from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import MIN_DOORBELLS_PER_RANK, SLOTS_MIN
 from cxlemu.errors import ArgumentError
@@ -23,15 +23,13 @@ from cxlemu.topology.clusters import cluster_memory
 from cxlemu.units import format_bytes
 
 
-def virtual_layout(
-    topology: Topology, call: Call, space: Space | None = None, publishes: Publishes | None = None
-) -> Layout:
+def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space | None = None) -> Layout:
     """A ring in which a round takes all of the call, where the cards have room for it.
 
-    ``publishes``: what a rank publishes, where its algorithm declares that. It lies on ``space`` (default: the pool).
-    On owned memory its cards are the ranks' own, one each, and a doorbell whose index is k more than a multiple of the
-    ranks lies in rank k's. Raises ArgumentError where the cards have not even room for doorbells and a line for each
-    rank.
+    ``recipe``: the call's algorithm, which may declare what a rank publishes. The ring lies on ``space`` (default: the
+    pool). On owned memory its cards are the ranks' own, one each, and a doorbell whose index is k more than a multiple
+    of the ranks lies in rank k's. Raises ArgumentError where the cards have not even room for doorbells and a line for
+    each rank.
     """
     if call.cluster > 1:
         return _layout_on_levels(topology, call)
@@ -42,8 +40,8 @@ def virtual_layout(
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
     blocks = ranks if its.input_blocks == "ranks" else 1
-    if publishes is not None:
-        blocks = publishes.blocks + 1
+    if recipe.publishes is not None:
+        blocks = recipe.publishes(ranks).blocks + 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
     area = blocks * round_up(call.nbytes, LINE_BYTES) + round_up(-(-call.nbytes // ranks), LINE_BYTES)
     area += (ranks + 1) * LINE_BYTES
@@ -53,7 +51,7 @@ def virtual_layout(
     heap_rank_bytes = round_up(contracts.buffers(call, call.root)[0].nbytes, DATA_ALIGN_BYTES) if call.heap else 0
     most = (room_bytes - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
     wanted = round_up(max(in_ranges, over_all) + sharers * granule, granule)
-    if call.algorithm == NAIVE.name:  # one area after another, from card 0 on: a real card has room for all
+    if not recipe.spec.interleaved:  # one area after another, from card 0 on: a real card has room for all
         wanted *= cards
     slot_card_bytes = min(wanted, round_down(most, granule))
     if slot_card_bytes * cards < ranks * LINE_BYTES:

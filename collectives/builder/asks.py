@@ -1,0 +1,49 @@
+"""What an algorithm asks of a ring: how many blocks a rank publishes in a round, and of how many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collectives.builder.recipes import Recipe
+from collectives.builder.slots import Chunk, Loop
+from collectives.builder.words import Builder
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Call, Layout
+
+
+@dataclass
+class _Asking(Builder):
+    """Builds no rounds: notes what the algorithm asks for."""
+
+    asked: Loop | None = field(init=False, default=None)
+
+    def rounds(
+        self,
+        nbytes: int,
+        *,
+        writers: list[int] | None = None,
+        blocks: int = 1,
+        spread: str,
+        answered: bool = False,
+        chunk_bytes: int = 0,
+        bells: int = 0,
+    ) -> Iterator[list[Chunk]]:
+        writers = list(range(self.ranks)) if writers is None else writers
+        self.asked = Loop(nbytes, writers, blocks, spread, chunk_bytes, bells)
+        return iter(())
+
+
+def loop_of(recipe: Recipe, call: Call) -> Loop | None:
+    """The loop over rounds in which one of our algorithms on one level moves a call's blocks.
+
+    Args:
+        recipe: the algorithm; its words are those of a Builder.
+        call: a call of two ranks or more.
+
+    Returns:
+        What the root asks for, without a ring to place it in; None where no bytes travel.
+    """
+    asking = _Asking(call, Layout(call.ranks, 1, 1, LINE_BYTES, 1, LINE_BYTES), recipe.spec, call.root)
+    recipe.algorithm(asking)
+    return asking.asked
