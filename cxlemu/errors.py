@@ -4,7 +4,8 @@
     ├── InputError               what was given is wrong; nothing was created            exit 2
     │   ├── ConfigError            a topology file: names file, key and line
     │   ├── ArgumentError          a call or a flag: wrong shape, dtype, rank, size
-    │   ├── PlanError              a plan that breaks a rule: rank, stream, instruction, rule
+    │   ├── PlanError              a plan that cannot be executed, proved or simulated
+    │   │   └── PlanRuleError        ... since its algorithm breaks a rule: rank, stream, instruction   exit 1
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
     │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
     │   ├── TokenError             a replay token that is damaged, foreign or too large
@@ -57,6 +58,12 @@ class ArgumentError(InputError, ValueError):
 
 class PlanError(InputError):
     pass
+
+
+class PlanRuleError(PlanError):
+    """A mistake found in an algorithm. A file whose plan breaks a rule is bad input: a PlanFileError."""
+
+    exit_code = 1
 
 
 class PlanFileError(InputError):

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cxlemu.errors import PlanError
+from cxlemu.errors import PlanRuleError
 from cxlemu.plan.address import AddressMap
 from cxlemu.plan.instructions import (
     GROUP_DTYPE,
@@ -218,11 +218,11 @@ class Plan:
     _frames: list[Frame] = field(default_factory=list, repr=False)
 
     def part(self, rank: int) -> RankPart:
-        """One rank's part, built when first asked for. Raises PlanError when ranks disagree on the frame."""
+        """One rank's part, built when first asked for. Raises PlanRuleError when ranks disagree on the frame."""
         if rank not in self._parts:
             frame, part = self.build(rank)
             if self._frames and frame != self._frames[0]:
-                raise PlanError(
+                raise PlanRuleError(
                     f"{self.call}: rank {rank} builds other tables (regions, groups, rounds) than its peers"
                 )
             if not self._frames:

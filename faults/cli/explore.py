@@ -103,9 +103,9 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu explore reduce -r 1 -o avg -d i32 --in-place --variant zero_copy
       cxlemu explore all_reduce.plan --among
 
-    A plan has to obey the rules that every plan obeys: the first one that it breaks is named, with exit code 2, as
-    `cxlemu plan check` does, and nothing is searched. With --among a call is held to what other calls before and after
-    it rely on, as `cxlemu prove` holds it.
+    A plan has to obey the rules that every plan obeys: the first one that it breaks is named, as `cxlemu plan check`
+    does, and nothing is searched. In your algorithm that is a mistake, exit code 1; such a file is bad input. With
+    --among a call is held to what other calls before and after it rely on, as `cxlemu prove` holds it.
 
     \b
     Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.

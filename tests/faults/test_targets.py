@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from collectives.algorithms.catalog import build, recipe
+from collectives.algorithms.catalog import build, load_algorithm, recipe
 from cxlemu.cli import main
 from cxlemu.plan import Call, file
 from faults.explore.plans import tiny_layout
@@ -166,7 +167,7 @@ def test_a_plan_that_is_wrong_is_not_mutated(written: Path) -> None:
     ids=lambda words: words[0],
 )
 def test_a_rule_that_is_broken_is_named_before_anything_runs(words: list[str], written: Path) -> None:
-    refused = cxlemu(*words, "--algorithm", f"{written}:outside", code=2)
+    refused = cxlemu(*words, "--algorithm", f"{written}:outside", code=1)
     assert "(rule region: an operand lies in a region)" in refused.output
 
 
@@ -244,3 +245,45 @@ def test_a_plan_on_a_ring_that_is_too_large_is_not_searched_among_others(tmp_pat
     cxlemu("plan", "save", "all_reduce", "-n", 2, "-b", 256, "-O", tmp_path / "large.plan")
     done = cxlemu("explore", tmp_path / "large.plan", "--among", code=2)
     assert "Save the plan with a smaller --region-bytes" in done.output
+
+
+# --- an algorithm whose plan breaks a rule is a mistake found, and such a file is bad input
+
+ILLEGAL = """
+from collectives.builder import Builder
+from collectives.builder.recipes import algorithm
+
+@algorithm("broadcast")
+def beyond(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, writers=[b.root], spread="cards"):
+        for chunk in chunks:
+            if b.is_root:
+                b.publish(chunk, b.input(chunk.offset))
+            else:
+                b.retrieve(b.output(chunk.offset + 64), chunk, b.root)
+"""
+BROKEN = r"rank 1, stream (retrieve|main), instruction \d+ \(READ [^)]*\): operand dst is .* \(rule buffer: "
+JUDGES = {
+    "prove": ["-n", 2, "-b", 256, "-d", "f32"],
+    "explore": ["-n", 2, "-b", 256],
+    "mutate": ["-n", 2],
+    "simulate": ["-n", 2, "-b", 256, "-e", 256],
+    "run": ["-n", 2, "-b", 256, "-e", 256, "--launch", "threads", "--iters", 1],
+    "plan show": ["-n", 2, "-b", 256],
+}
+
+
+@pytest.mark.parametrize("verb", JUDGES)
+def test_an_algorithm_whose_plan_breaks_a_rule_is_a_mistake_found(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ILLEGAL)
+    done = cxlemu(*verb.split(), "--algorithm", f"{tmp_path / 'mine.py'}:beyond", *JUDGES[verb], code=1)
+    assert re.search(BROKEN, " ".join(done.output.split())), done.output
+
+
+@pytest.mark.parametrize("verb", [*(verb for verb in JUDGES if verb != "plan show"), "plan check"])
+def test_a_file_whose_plan_breaks_a_rule_is_bad_input(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ILLEGAL)
+    own = load_algorithm(f"{tmp_path / 'mine.py'}:beyond")
+    file.save(build(own, tiny_layout(2), Call("broadcast", "beyond", 2, 64, "u8")), tmp_path / "mine.plan")
+    done = cxlemu(*verb.split(), tmp_path / "mine.plan", code=2)
+    assert "rule buffer: " in done.output and "rank 1, stream" in done.output

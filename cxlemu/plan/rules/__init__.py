@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from cxlemu.errors import PlanError
+from cxlemu.errors import PlanRuleError
 from cxlemu.plan.plan import Plan
 from cxlemu.plan.rules import fields, lines, references, tables
 from cxlemu.plan.rules.program import Defect, PlanTable
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
 def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFinding]:
     """Every broken rule of the first stage that has any. ``ranks``: look only at these, and build only these.
 
-    Raises PlanError when the ranks' shared tables differ.
+    Raises PlanRuleError when the ranks' shared tables differ.
     """
     program = PlanTable(plan, range(plan.ranks) if ranks is None else ranks)
     for _, rules in groupby(RULES, key=lambda rule: rule.stage):
@@ -91,9 +91,9 @@ def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFin
 
 
 def check(plan: Plan, ranks: Iterable[int] | None = None) -> None:
-    """Raises PlanError for the first broken rule: names rank, stream, instruction and rule."""
+    """Raises PlanRuleError for the first broken rule: names rank, stream, instruction and rule."""
     for finding in findings(plan, ranks):
-        raise PlanError(str(finding))
+        raise PlanRuleError(str(finding))
 
 
 def _finding(program: PlanTable, rule: Rule, defect: Defect) -> RuleFinding:
