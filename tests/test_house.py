@@ -279,6 +279,26 @@ def test_commands_that_packages_bring_are_there(group: str) -> None:
             assert importlib.import_module(module).command.name and text
 
 
+def test_another_package_brings_a_command_a_figure_and_a_form(tmp_path: Path) -> None:
+    """Two files: a module with the command, and a row of the table that an entry point names."""
+    (tmp_path / "toy.py").write_text(
+        "import click\ncommand = click.Command('toy', callback=lambda: click.echo('toy!'))\n"
+    )
+    (tmp_path / "toy_table.py").write_text("VERBS = {'toy': ('toy', 'A toy.')}\n")
+    groups = ("commands", "reproduce", "simulate")
+    metadata = tmp_path / "toy-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("".join(f"[cxlemu.{its}]\ntoy = toy_table:VERBS\n" for its in groups))
+
+    def said(*arguments: str) -> str:
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from cxlemu.cli import main; main({arguments!r})"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert "toy" in said("--help") and "A toy." in said("reproduce", "--help")
+    assert said("toy") == said("reproduce", "toy") == said("simulate", "toy") == "toy!\n"
+
+
 def test_every_package_brings_its_commands() -> None:
     assert {entry.name for entry in entry_points(group="cxlemu.commands")} >= set(PACKAGES)
 

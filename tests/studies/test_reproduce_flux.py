@@ -112,9 +112,11 @@ def test_misses_say_what_the_model_shows(few: flux.Reproduction) -> None:
     assert all(bool(row.shows) == row.missed for row in few.rows)
 
 
+@pytest.mark.parametrize("rows", [(512,), pytest.param((512, 4096), marks=pytest.mark.deep)], ids=str)
 def test_the_command_prints_and_writes_all_of_it(
-    tmp_path: Path, monkeypatch: MonkeyPatch, few: flux.Reproduction
+    tmp_path: Path, monkeypatch: MonkeyPatch, rows: tuple[int, ...]
 ) -> None:
+    few = flux.Reproduction(rows=rows)
     monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows, seen: few)
     out = tmp_path / "flux.json"
     result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
@@ -122,7 +124,7 @@ def test_the_command_prints_and_writes_all_of_it(
     assert "# nvlink-8xa100 all_gather_gemm" in result.output
     assert max(map(len, result.output.splitlines()[:60])) < 120
     document = json.loads(out.read_text())
-    assert len(document["shapes"]) == 4 * 2 * 2
+    assert len(document["shapes"]) == 4 * 2 * len(rows)
     assert any(shape["overlap_efficiency"] < 0 for shape in document["shapes"])
     assert {row["kind"] for row in document["rows"]} == {"predicted"}
     assert document["fitted"] is None
