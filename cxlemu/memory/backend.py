@@ -112,7 +112,8 @@ class Backend(ABC):
                 f"not {spec.seed} for {spec.kind!r}"
             )
         if not self.on_devices and (spec.devices or spec.pool):
-            raise ArgumentError(f"devices and their pool are for backends on devices, as 'dax', not for {spec.kind!r}")
+            theirs = " or ".join(repr(name) for name in BACKENDS if BACKENDS[name].on_devices)
+            raise ArgumentError(f"devices and their pool are for the backend {theirs}, not for {spec.kind!r}")
 
     # --- open --------------------------------------------------------------------------------------------------
 
