@@ -78,7 +78,7 @@ class Asked(NamedTuple):
         return self.integers and self.ranks & (self.ranks - 1) == 0 and least <= self.starts < most
 
 
-class Taken(NamedTuple):
+class VariantRule(NamedTuple):
     """A variant, when it is the fastest, and how many pieces of which size a rank copies in turn."""
 
     variant: str
@@ -89,21 +89,21 @@ class Taken(NamedTuple):
 
 
 # The first one whose time has come; what no line takes is cut as PLAIN says.
-TAKEN: dict[str, tuple[Taken, ...]] = {
+TAKEN: dict[str, tuple[VariantRule, ...]] = {
     "all_reduce": (
-        Taken(
+        VariantRule(
             "doubling",
             lambda its: its.doubles,
             "log2(N) vectors are read, not N - 1",
             in_turn=lambda ranks: 0.5,
         ),
-        Taken(
+        VariantRule(
             "rabenseifner",
             lambda its: its.halves,
             "halves are folded and exchanged, in 2 log2(N) copies",
             in_turn=lambda ranks: 4.0,
         ),
-        Taken(
+        VariantRule(
             "two_shot",
             lambda its: its.starts * (its.ranks - 2) > its.ranks - 1,
             "reading 2(N-1)/N instead of N-1 vectors pays for a second step",
@@ -111,14 +111,14 @@ TAKEN: dict[str, tuple[Taken, ...]] = {
         ),
     ),
     "reduce": (
-        Taken(
+        VariantRule(
             "binomial",
             lambda its: its.tree,
             "a tree folds them, not the root alone",
         ),
     ),
     "all_to_all": (
-        Taken(
+        VariantRule(
             "pairwise",
             lambda its: its.ranks >= 4 and its.starts * (3 if its.copies.cards_keep_up else 16) <= its.ranks**2,
             "a block's reader waits for no other block",
@@ -126,7 +126,7 @@ TAKEN: dict[str, tuple[Taken, ...]] = {
         ),
     ),
     "reduce_scatter": (
-        Taken(
+        VariantRule(
             "pool_ring",
             lambda its: its.tree and its.starts >= 1,
             "every rank reads from one neighbour alone",

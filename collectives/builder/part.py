@@ -19,8 +19,8 @@ from cxlemu.plan import (
     NOTHING,
     Buffer,
     Call,
+    DoorbellGroup,
     Frame,
-    Group,
     Instruction,
     Kernel,
     Kind,
@@ -66,7 +66,7 @@ class PartBuilder:
     foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
     _streams: dict[str, list[Instruction | Records]] = field(init=False)
     _regions: list[Region] = field(init=False, default_factory=list)
-    _groups: list[Group] = field(init=False)
+    _groups: list[DoorbellGroup] = field(init=False)
     _rounds: int = field(init=False, default=0)
     _awaited: dict[tuple[str, int], int] = field(init=False, default_factory=dict)  # moments, and their event's number
     _follows: dict[tuple[str, str], int] = field(init=False, default_factory=dict)  # a stream, and how far of another
@@ -78,7 +78,7 @@ class PartBuilder:
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.spec.overlap else ("main",)
         self._streams = {name: [] for name in names}
-        self._groups = [Group(self.layout.done(0), self.ranks, 1)]
+        self._groups = [DoorbellGroup(self.layout.done(0), self.ranks, 1)]
 
     # --- what an algorithm asks -------------------------------------------------------------------------------
 

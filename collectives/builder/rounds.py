@@ -12,7 +12,7 @@ from collectives.builder.part import DONE_GROUP, Event, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, SlotCarrier
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Frame, Group, Instruction, Op, RankPart
+from cxlemu.plan import DoorbellGroup, Frame, Instruction, Op, RankPart
 from cxlemu.rounding import round_up
 
 ROUNDS_MAX = 1 << 16
@@ -135,7 +135,7 @@ class Rounds(PartBuilder):
 
     def meet(self) -> None:
         """Nobody goes on before everybody is here."""
-        self._groups.append(Group(0, self.ranks, self.layout.doorbells_per_rank))
+        self._groups.append(DoorbellGroup(0, self.ranks, self.layout.doorbells_per_rank))
         self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
         self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
         self._say_done(self._rounds)

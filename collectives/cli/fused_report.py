@@ -31,7 +31,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Setup:
+class FusedSetup:
     """The world of a run."""
 
     job: Job
@@ -47,7 +47,7 @@ class Setup:
 class Result:
     """``comm_ns``: of communication alone as modelled, on this machine's clock; None without a pace."""
 
-    setup: Setup
+    setup: FusedSetup
     seen: Sequence[Seen]
     comm_ns: float | None
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 
 from collectives.choices import FUSED_SHARE
-from collectives.cli.fused_report import Result, Setup, show
+from collectives.cli.fused_report import FusedSetup, Result, show
 from collectives.cli.fused_tuning import Search, machine_of, refuse_given, tuned
 from collectives.fused import ORDERS, STYLES
 from collectives.fused.choice import Operator, Tiling, call_of
@@ -99,7 +99,7 @@ def run(
         Clocks.of(topology, ranks)  # the same, for its fabric
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
-    setup = Setup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
+    setup = FusedSetup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
     known = None
     if tuned_file is not None:
         scaled = f"share {share or FUSED_SHARE:g}" if time_scale is None else f"scale {time_scale:g}"
@@ -132,11 +132,11 @@ def run(
     ctx.exit(1 if result.wrong else 0)
 
 
-def _measured(setup: Setup, deadline_s: float, job: Job, pace: Pace | None = None) -> list[Seen]:
+def _measured(setup: FusedSetup, deadline_s: float, job: Job, pace: Pace | None = None) -> list[Seen]:
     return _launched(setup, deadline_s, partial(measure, job=job), pace)
 
 
-def _launched(setup: Setup, deadline_s: float, main: Callable[[RankContext], T], pace: Pace | None) -> list[T]:
+def _launched(setup: FusedSetup, deadline_s: float, main: Callable[[RankContext], T], pace: Pace | None) -> list[T]:
     return launch(
         main,
         ranks=setup.ranks,
@@ -148,14 +148,14 @@ def _launched(setup: Setup, deadline_s: float, main: Callable[[RankContext], T],
     )
 
 
-def _modelled_ns(setup: Setup, layout: Layout, half: Callable[[Plan], Plan]) -> float:
+def _modelled_ns(setup: FusedSetup, layout: Layout, half: Callable[[Plan], Plan]) -> float:
     """Communication alone, or the product alone."""
     call = call_of(setup.job.operator, "unfused", setup.ranks, cut(setup.job, "unfused"))
     plan = half(build(layout, call))
     return max(simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns, 1)
 
 
-def _suitable(run: Callable[[Job], list[Seen]], setup: Setup, layout: Layout, share: float) -> TimeScale:
+def _suitable(run: Callable[[Job], list[Seen]], setup: FusedSetup, layout: Layout, share: float) -> TimeScale:
     """With which communication takes a share of what the product takes here or, where the topology's accelerator is to
     compute, with which this machine's product takes a share of what that takes.
     """

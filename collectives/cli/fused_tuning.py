@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from collectives.cli.fused_report import Setup
+from collectives.cli.fused_report import FusedSetup
 from collectives.fused.choice import Tiling
 from collectives.sweep.fused.halving import candidates, halve
 from collectives.sweep.fused.measure import Job
@@ -55,7 +55,7 @@ def refuse_given(tunes: bool, given: Mapping[str, object]) -> None:
         raise ArgumentError(f"{named} does not go with --tune, which chooses it")
 
 
-def machine_of(setup: Setup, pace: str) -> TunedMachine:
+def machine_of(setup: FusedSetup, pace: str) -> TunedMachine:
     """What a choice holds for. ``pace``: what its time scale is chosen by, as the scale itself differs each time."""
     memory, ring = setup.memory.describe(), str(setup.job.region_bytes)
     return this_one(setup.topology, {"memory": memory, "ring": ring, "threads": setup.blas_threads, "pace": pace})

@@ -29,7 +29,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.units import BytesParam, format_bytes
 
 if TYPE_CHECKING:
-    from collectives.cli.run_report import RunReport, Setup
+    from collectives.cli.run_report import RunReport, RunSetup
     from collectives.cli.targets import Target
     from collectives.sweep.sweep import Sweep
 
@@ -221,7 +221,7 @@ def command(
     from collectives.algorithms.catalog import ring_of
     from collectives.cli.run_memory import adversary_seed, memory_of, number, real_cards
     from collectives.cli.run_pace import check_flags, time_scale_of
-    from collectives.cli.run_report import RunReport, Setup
+    from collectives.cli.run_report import RunReport, RunSetup
     from collectives.cli.targets import check_options, target
     from collectives.contracts import COLLECTIVES
     from collectives.layouts import check_fits_world, world_layout
@@ -271,7 +271,7 @@ def command(
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
-    setup = Setup(
+    setup = RunSetup(
         topology=machine(config, memory, lease),
         ranks=place.ranks if place is not None else ranks or (RANKS if plan is None else plan.ranks),
         memory=memory,
@@ -298,7 +298,7 @@ def command(
 
 
 def _run(
-    setup: Setup,
+    setup: RunSetup,
     sweep: Sweep,
     report: RunReport,
     how: Literal["processes", "threads", "env"],

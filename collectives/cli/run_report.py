@@ -36,7 +36,7 @@ PACED_HEADS = (("model", "time /"), ("(us)", "model"))
 
 
 @dataclass(frozen=True)
-class Setup:
+class RunSetup:
     """The world of a run."""
 
     topology: Topology
@@ -58,7 +58,7 @@ class RunReport:
     Raises ArgumentError where the JSON file cannot be written; `output.check_json_file` finds that before a run.
     """
 
-    def __init__(self, setup: Setup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
+    def __init__(self, setup: RunSetup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
         self._setup = setup
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)

@@ -20,7 +20,7 @@ from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
 from cxlemu.cli.output import check_output, write_output
-from cxlemu.engines.trace import Event, events, perfetto
+from cxlemu.engines.trace import TraceEvent, events, perfetto
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.failures import Failure
@@ -102,7 +102,7 @@ def run(
     rows: list[Simulated] = []
     unfailed_us: list[float] = []
     others: list[Simulated] = []
-    traced: list[Event] = []
+    traced: list[TraceEvent] = []
     room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
     for case in cases:
         if failures:

@@ -44,7 +44,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Calibration:
     """Latencies in ns, bandwidths in GB/s. ``far``: of the memory that stands for cards, on NUMA node ``node``."""
 
     cores: int
@@ -86,7 +86,7 @@ def _unknown() -> None:
     return None
 
 
-def measure(nbytes: int, on_step: Callable[[str], None]) -> Measured:
+def measure(nbytes: int, on_step: Callable[[str], None]) -> Calibration:
     """All of it, in some seconds; ``on_step`` is told what comes next. ``nbytes``: a power of two, at least LEAST_BYTES
     for each core. Raises PoolError where memory cannot be bound.
     """
@@ -94,7 +94,7 @@ def measure(nbytes: int, on_step: Callable[[str], None]) -> Measured:
     for name, step in steps(nbytes).items():
         on_step(name)
         found[name] = step()
-    return Measured(cores=len(os.sched_getaffinity(0)), node=far_node(), **found)  # type: ignore[arg-type]
+    return Calibration(cores=len(os.sched_getaffinity(0)), node=far_node(), **found)  # type: ignore[arg-type]
 
 
 def far_node() -> int | None:

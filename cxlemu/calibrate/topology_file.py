@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from cxlemu.calibrate.measure import Measured
+from cxlemu.calibrate.measure import Calibration
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
@@ -21,7 +21,7 @@ CARD_BYTES = 32 << 20  # of the emulation
 INTERLEAVE_BYTES = 64 << 10
 
 
-def topology_file(measured: Measured, *, capacity_bytes: int, load: float) -> bytes:
+def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) -> bytes:
     """A file that `Topology.parse` accepts. ``load``: the machine's load average, which tells how busy it was."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:40] or "this machine"
     when = f"measured on {host}, {datetime.date.today().isoformat()}"

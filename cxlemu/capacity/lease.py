@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cxlemu.capacity.lines import GrantState
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import LOOK_S
-from cxlemu.capacity.table import Entry, Table
+from cxlemu.capacity.table import Table, TableEntry
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.units import format_bytes
@@ -65,7 +65,7 @@ def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: f
         return Lease(pool.name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)
 
 
-def _held_by(tenant: Tenant, entries: dict[int, Entry]) -> dict[int, Entry]:
+def _held_by(tenant: Tenant, entries: dict[int, TableEntry]) -> dict[int, TableEntry]:
     return {
         slot: entry
         for slot, entry in entries.items()
@@ -80,6 +80,6 @@ def _nothing(tenant: Tenant, pool: str) -> str:
     return f"tenant {tenant.name} holds {what} of pool {pool}"
 
 
-def _holders(entries: dict[int, Entry]) -> str:
+def _holders(entries: dict[int, TableEntry]) -> str:
     names = sorted({entry.grant.tenant for entry in entries.values() if entry.state == GrantState.HELD})
     return f"{', '.join(names)} hold something" if names else "nobody holds anything"

@@ -28,7 +28,7 @@ HEADER_OFFSET = 2048
 TENANT_BYTES = 24
 
 
-class Change(IntEnum):
+class TableChange(IntEnum):
     """What the manager is at. Should it die of it, the next one knows."""
 
     NOTHING = 0

@@ -29,16 +29,16 @@ from cxlemu.capacity.lines import (
     SLOTS,
     TENANT_BYTES,
     AccountLine,
-    Change,
     GrantLine,
     GrantState,
     Header,
+    TableChange,
     table_bytes,
     tenant_bytes,
     tenant_name,
 )
 from cxlemu.capacity.manager import FabricManager, Grant, Totals
-from cxlemu.capacity.table import Entry, Table
+from cxlemu.capacity.table import Table, TableEntry
 from cxlemu.errors import ArgumentError, CapacityError, PoolError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.owner import Owner
@@ -79,7 +79,7 @@ class PoolManager(FabricManager):
     def open(cls, pool: Pool) -> Self:
         """The manager of a pool whose capacity is lent. Raises PoolError for another pool, and for a damaged table."""
         manager = cls(pool, pool.line_memory(), pool.lock_path)
-        if manager._header.change != Change.NOTHING:
+        if manager._header.change != TableChange.NOTHING:
             manager.reclaim()  # its last manager died in the middle of that
         return manager
 
@@ -98,7 +98,7 @@ class PoolManager(FabricManager):
             table.store_account(slot, _NOBODY)
         for card in range(len(pool.cards)):
             _zero(memory, card, first, room)
-        table.store_header(Header(Change.NOTHING, 0, block_bytes, first, first + room, 0, ranks))
+        table.store_header(Header(TableChange.NOTHING, 0, block_bytes, first, first + room, 0, ranks))
         return cls.open(pool)
 
     # --- lending -----------------------------------------------------------------------------------------------
@@ -107,14 +107,14 @@ class PoolManager(FabricManager):
         """As FabricManager; CapacityError also where the table has no line left."""
         if len(tenant.encode()) > TENANT_BYTES or ":" in tenant:
             raise ArgumentError(f"a tenant's name has up to {TENANT_BYTES} bytes and no ':', not {tenant!r}")
-        with self._changing(Change.ADD):
+        with self._changing(TableChange.ADD):
             if len(self._slots) == SLOTS:
                 raise CapacityError(f"the pool's table has {SLOTS} lines, and each holds a grant: release one first")
             return super().add(tenant, nbytes)
 
     def release(self, grant: Grant) -> None:
         """As FabricManager. Raises CapacityError while ranks are in it."""
-        with self._changing(Change.RELEASE):
+        with self._changing(TableChange.RELEASE):
             self._require_held(grant)
             self._publish(grant, GrantState.RELEASING)
             super().release(grant)  # where it refuses, the grant is held as before
@@ -126,7 +126,7 @@ class PoolManager(FabricManager):
 
         ``gone``: take the caller's word that nobody of them runs any more, as where a host was switched off.
         """
-        with self._changing(Change.FORCE, gone=gone):
+        with self._changing(TableChange.FORCE, gone=gone):
             its = [grant for grant in self._leaving.values() if grant.tenant == tenant]
             for grant in self.grants(tenant):
                 self._publish(grant, GrantState.FORCED)
@@ -140,7 +140,7 @@ class PoolManager(FabricManager):
 
     def reclaim(self) -> None:
         """Make free what was taken away and has no users any more."""
-        with self._changing(Change.RECLAIM):
+        with self._changing(TableChange.RECLAIM):
             self._reclaim()
 
     def refresh(self) -> None:
@@ -164,12 +164,12 @@ class PoolManager(FabricManager):
         elsewhere = self.pool.spans_machines and owner.boot_id != Owner.current().boot_id
         return elsewhere or owner.state() != "dead"
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TableEntry]:
         """All that is held or being taken away, oldest first."""
         with self._lock:
             states = dict.fromkeys(self._leaving, GrantState.FORCED) | dict.fromkeys(self._held, GrantState.HELD)
             grants = self._held | self._leaving
-            return [Entry(grants[number], states[number]) for number in sorted(grants)]
+            return [TableEntry(grants[number], states[number]) for number in sorted(grants)]
 
     # --- how ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class PoolManager(FabricManager):
             self._free_again(grant)
 
     @contextmanager
-    def _changing(self, change: Change, *, gone: bool = False) -> Iterator[None]:
+    def _changing(self, change: TableChange, *, gone: bool = False) -> Iterator[None]:
         """Read the table, change what it says, and publish that. An error changes nothing and publishes so."""
         with self._lock, _locked(self._lock_path):
             self._load()
@@ -224,7 +224,7 @@ class PoolManager(FabricManager):
             missing = totals.added - totals.released - totals.forced - held
             if missing < 0:
                 totals.added -= missing
-            elif self._header.change == Change.RELEASE:
+            elif self._header.change == TableChange.RELEASE:
                 totals.released += missing
             else:
                 totals.forced += missing
@@ -242,7 +242,7 @@ class PoolManager(FabricManager):
                 self._slots[number] = next(n % SLOTS for n in range(number, number + SLOTS) if n % SLOTS not in taken)
             self._publish(grant, state)
         self._store_accounts()
-        self._header = self._header._replace(change=Change.NOTHING, given=self._given)
+        self._header = self._header._replace(change=TableChange.NOTHING, given=self._given)
         self.table.store_header(self._header)
 
     def _publish(self, grant: Grant, state: GrantState) -> None:

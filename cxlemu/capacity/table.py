@@ -27,7 +27,7 @@ from cxlemu.pool.superblock import RANKS_MAX
 LOOKS = 100  # at a line that is torn because it is just being written
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """A slot of the table that holds something."""
 
     grant: Grant
@@ -72,12 +72,12 @@ class Table:
     def store_header(self, header: Header) -> None:
         self._lines.store(HEADER_OFFSET, header)
 
-    def entry(self, slot: int) -> Entry | None:
+    def entry(self, slot: int) -> TableEntry | None:
         """What the slot holds; None where that is nothing, or nothing that could be."""
         line = self._line(slot)
         return None if line is None or line.state == GrantState.FREE else _entry(line)
 
-    def entries(self) -> dict[int, Entry]:
+    def entries(self) -> dict[int, TableEntry]:
         """By slot, in order of their numbers."""
         found = ((slot, self.entry(slot)) for slot in range(SLOTS))
         return dict(sorted(((s, e) for s, e in found if e is not None), key=lambda pair: pair[1].grant.number))
@@ -122,7 +122,7 @@ class Table:
         self._lines.store(self._use_offset(slot, rank), line, self._use_index(slot, rank))
         self._lines.memory.fence()
 
-    def whose(self, card: int, offset: int, cards: int, entries: Sequence[Entry]) -> str:
+    def whose(self, card: int, offset: int, cards: int, entries: Sequence[TableEntry]) -> str:
         """For sentences: whose bytes these are."""
         if card >= cards or not self.end <= offset < self._card_bytes:
             return "not there"
@@ -161,8 +161,8 @@ def header_of(pool: Pool, memory: HostMemory) -> Header | None:
     return header
 
 
-def _entry(line: GrantLine) -> Entry:
-    return Entry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), GrantState(line.state))
+def _entry(line: GrantLine) -> TableEntry:
+    return TableEntry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), GrantState(line.state))
 
 
 _TAKEN = (GrantState.HELD, GrantState.RELEASING, GrantState.FORCED)

@@ -43,7 +43,7 @@ class Endpoint:
 
 
 @dataclass
-class Fabric:
+class ExportedFabric:
     """All endpoints, and the messages between them."""
 
     ranks: int
@@ -68,7 +68,7 @@ class Fabric:
 class TracedRank(Streams):
     """Executes one rank's part on nothing, and writes down what crosses the fabric."""
 
-    fabric: Fabric = field(kw_only=True)
+    fabric: ExportedFabric = field(kw_only=True)
     _last: dict[int, int] = field(init=False, default_factory=dict)  # stream: its newest node
     _stream: int = field(init=False, default=0)
     _happened: dict[int, int] = field(init=False, default_factory=dict)  # event: the node that it follows
@@ -179,7 +179,7 @@ def traffic(plan: Plan) -> list[list[Node]]:
     Raises DeadlineError for a plan that blocks.
     """
     layout = plan.layout
-    fabric = Fabric(plan.ranks, [Endpoint() for _ in range(plan.ranks + layout.cards)])
+    fabric = ExportedFabric(plan.ranks, [Endpoint() for _ in range(plan.ranks + layout.cards)])
     binding = Binding(layout, base=0, epoch=layout.slots + 1, tag=plan.call.tag())
     run_in_turn([TracedRank(plan.call, plan.frame, part, binding, fabric=fabric) for part in plan.parts])
     return [endpoint.nodes for endpoint in fabric.endpoints]

@@ -40,7 +40,7 @@ class Computing(NamedTuple):
     on_cpu: bool
 
 
-class Collective(NamedTuple):
+class ChakraCollective(NamedTuple):
     """``nbytes``: what each rank brings. ``group`` names the ranks that call it."""
 
     name: str
@@ -48,20 +48,20 @@ class Collective(NamedTuple):
     group: str
 
 
-class Step(NamedTuple):
+class ChakraStep(NamedTuple):
     """A node; ``what`` is None where it takes no time. ``after``: steps of the same rank, by their place."""
 
     id: int
     name: str
-    what: Computing | Collective | None
+    what: Computing | ChakraCollective | None
     after: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Workload:
+class ChakraWorkload:
     """``ranks[k]`` are the steps of rank k, in the order of their ids."""
 
-    ranks: tuple[tuple[Step, ...], ...]
+    ranks: tuple[tuple[ChakraStep, ...], ...]
     groups: Mapping[str, tuple[int, ...]]
 
     @property
@@ -69,12 +69,12 @@ class Workload:
         return sum(map(len, self.ranks))
 
 
-def load(prefix: Path, groups: Any = None, groups_file: str = "") -> Workload:
+def load(prefix: Path, groups: Any = None, groups_file: str = "") -> ChakraWorkload:
     """``groups``: what a JSON file says, name -> ranks, as ASTRA-sim's communicator groups are written.
 
     Raises PlanFileError for files that are absent, damaged, or that say what cannot be.
     """
-    ranks: list[tuple[Step, ...]] = []
+    ranks: list[tuple[ChakraStep, ...]] = []
     while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():
         if len(ranks) == RANKS_MAX:
             raise PlanFileError(f"{path}: more than {RANKS_MAX} ranks are not replayed")
@@ -86,15 +86,15 @@ def load(prefix: Path, groups: Any = None, groups_file: str = "") -> Workload:
     found = _groups(groups, len(ranks), groups_file) | {EVERYONE: tuple(range(len(ranks)))}
     for rank, steps in enumerate(ranks):
         for step in steps:
-            if isinstance(step.what, Collective) and rank not in found.get(step.what.group, ()):
+            if isinstance(step.what, ChakraCollective) and rank not in found.get(step.what.group, ()):
                 known = "is no member of that group" if step.what.group in found else "no file of groups names it"
                 raise PlanFileError(
                     f"{prefix}.{rank}.et: node {step.id} is called in group {step.what.group!r}, but {known}"
                 )
-    return Workload(tuple(ranks), found)
+    return ChakraWorkload(tuple(ranks), found)
 
 
-def _steps(nodes: list[Node], file: str) -> tuple[Step, ...]:
+def _steps(nodes: list[Node], file: str) -> tuple[ChakraStep, ...]:
     nodes = sorted(nodes, key=lambda node: node.id)
     place = {node.id: at for at, node in enumerate(nodes)}
     steps = []
@@ -103,11 +103,11 @@ def _steps(nodes: list[Node], file: str) -> tuple[Step, ...]:
         if missing is not None:
             raise PlanFileError(f"{file}: node {node.id} waits for node {missing}, which is not there")
         after = tuple(place[dep] for dep in node.deps)
-        steps.append(Step(node.id, node.name[:80], _what(node, file), after))
+        steps.append(ChakraStep(node.id, node.name[:80], _what(node, file), after))
     return tuple(steps)
 
 
-def _what(node: Node, file: str) -> Computing | Collective | None:
+def _what(node: Node, file: str) -> Computing | ChakraCollective | None:
     if node.type == NodeType.METADATA:
         return None
     if node.type == NodeType.COMP:
@@ -124,7 +124,7 @@ def _what(node: Node, file: str) -> Computing | Collective | None:
         group = node.attributes.get("pg_name", EVERYONE)
         if not isinstance(group, str) or not group.isprintable() or len(group) > 80:
             raise PlanFileError(f"{file}: node {node.id} has a pg_name that is no name")
-        return Collective(_NAMES[kind], nbytes, group)
+        return ChakraCollective(_NAMES[kind], nbytes, group)
     name = NodeType(node.type).name if node.type in list(NodeType) else f"of type {node.type}"
     raise PlanFileError(f"{file}: node {node.id} is {name}: only computing and collectives are replayed")
 

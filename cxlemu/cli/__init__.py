@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
 INTERRUPTED = 130  # as shells report SIGINT
 
 
-class Verbs(LazyGroup):
+class VerbGroup(LazyGroup):
     """Turns our errors into one sentence and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ def _stdout_fails_with(error: OSError) -> bool:
     return False
 
 
-@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="cxlemu")
 def main() -> None:
     """Emulate a CXL shared memory pool and test collectives on it.

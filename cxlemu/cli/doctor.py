@@ -28,14 +28,14 @@ PACKAGES = ("numpy", "posix-ipc", "click", "pyyaml", "pydantic", "rich", "ml_dty
 PEERS = {"mpi4py": "to compare with MPI", "torch": "for torch.distributed"}
 
 
-class Row(NamedTuple):
+class DoctorRow(NamedTuple):
     what: str
     status: Literal["ok", "absent"]
     value: str
     meaning: str
 
 
-def examine(root: Path = Path("/"), path: str | None = None) -> list[Row]:
+def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
     """Every row. ``root`` stands for ``/`` before sys, proc and dev; ``path`` for PATH."""
     return [
         *_cores(),
@@ -50,16 +50,16 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[Row]:
     ]
 
 
-def _row(what: str, found: object, value: str, meaning: str) -> Row:
-    return Row(what, "ok" if found else "absent", value, meaning)
+def _row(what: str, found: object, value: str, meaning: str) -> DoctorRow:
+    return DoctorRow(what, "ok" if found else "absent", value, meaning)
 
 
-def _cores() -> Iterator[Row]:
+def _cores() -> Iterator[DoctorRow]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 0
     yield _row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
 
 
-def _numa_nodes(root: Path) -> Iterator[Row]:
+def _numa_nodes(root: Path) -> Iterator[DoctorRow]:
     nodes = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=_numbers)
     for node in nodes:
         total = re.search(r"MemTotal:\s+(\d{1,18}) kB", _text(node / "meminfo"))
@@ -71,7 +71,7 @@ def _numa_nodes(root: Path) -> Iterator[Row]:
         yield _row("NUMA nodes", False, "", "pools cannot be bound to a node")
 
 
-def _dax_devices(root: Path) -> Iterator[Row]:
+def _dax_devices(root: Path) -> Iterator[DoctorRow]:
     devices = sorted((root / "sys/bus/dax/devices").glob("dax*"), key=_numbers)
     for device in devices:
         size, align = _integer(device / "size"), _integer(device / "align")
@@ -83,7 +83,7 @@ def _dax_devices(root: Path) -> Iterator[Row]:
         yield _row("/dev/dax*", False, "", "cards are emulated in shared memory")
 
 
-def _cxl_devices(root: Path) -> Iterator[Row]:
+def _cxl_devices(root: Path) -> Iterator[DoctorRow]:
     memories = sorted((root / "sys/bus/cxl/devices").glob("mem[0-9]*"), key=_numbers)
     for memory in memories:
         size = _integer(memory / "ram/size") + _integer(memory / "pmem/size")
@@ -92,7 +92,7 @@ def _cxl_devices(root: Path) -> Iterator[Row]:
         yield _row("CXL devices", False, "", "none in /sys/bus/cxl")
 
 
-def _instructions(root: Path, machine: str) -> Iterator[Row]:
+def _instructions(root: Path, machine: str) -> Iterator[DoctorRow]:
     if machine in {"aarch64", "arm64"}:
         yield _row("flush", True, "DC CVAC, DC CIVAC", "push lines to real cards")
         return
@@ -104,7 +104,7 @@ def _instructions(root: Path, machine: str) -> Iterator[Row]:
     yield _row("vectors", vectors, " ".join(vectors), "wide copies" if vectors else "narrow copies")
 
 
-def _shared_memory(root: Path) -> Iterator[Row]:
+def _shared_memory(root: Path) -> Iterator[DoctorRow]:
     try:
         usage = shutil.disk_usage(root / "dev/shm")
     except OSError:
@@ -136,7 +136,7 @@ def _shared_memory_defect() -> str:
     return ""
 
 
-def _hugepages(root: Path) -> Iterator[Row]:
+def _hugepages(root: Path) -> Iterator[DoctorRow]:
     pools = sorted((root / "sys/kernel/mm/hugepages").glob("hugepages-[0-9]*kB"), key=_numbers)
     for pool in pools:
         total, free = _integer(pool / "nr_hugepages"), _integer(pool / "free_hugepages")
@@ -146,14 +146,14 @@ def _hugepages(root: Path) -> Iterator[Row]:
         yield _row("hugepages", False, "", "optional: pools use ordinary pages")
 
 
-def _launchers(path: str | None) -> Iterator[Row]:
+def _launchers(path: str | None) -> Iterator[DoctorRow]:
     for name, origin in LAUNCHERS.items():
         found = shutil.which(name, path=path)
         meaning = "starts ranks on several machines" if found else f"optional: comes with {origin}"
         yield _row(name, found, found or "", meaning)
 
 
-def _software() -> Iterator[Row]:
+def _software() -> Iterator[DoctorRow]:
     yield _row("Python", True, platform.python_version(), "3.11 or newer is needed")
     for name in PACKAGES:
         found = _version(name)

@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Measured, measure
+from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measure
 from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
@@ -73,7 +73,7 @@ def _array_bytes() -> int:
     return nbytes
 
 
-def _rows(measured: Measured) -> Iterator[tuple[str, str]]:
+def _rows(measured: Calibration) -> Iterator[tuple[str, str]]:
     for name, words in WORDS.items():
         value = getattr(measured, name)
         if isinstance(value, Bandwidth):
@@ -85,7 +85,7 @@ def _rows(measured: Measured) -> Iterator[tuple[str, str]]:
         yield words, shown
 
 
-def _conclusion(measured: Measured, file: Path, load: float) -> str:
+def _conclusion(measured: Calibration, file: Path, load: float) -> str:
     place = "where this process runs: there is one NUMA node"
     if measured.node is not None:
         place = f"on NUMA node {measured.node}, the farthest, to which runs with this file bind their cards"

@@ -21,7 +21,7 @@ class LinkKind(NamedTuple):
     link: Link
 
 
-class Group(NamedTuple):
+class SwitchGroup(NamedTuple):
     """What is drawn together."""
 
     name: str
@@ -50,14 +50,14 @@ def _between(fabric: AnyHierarchy, link: Link) -> str:
     return f"{noun(fabric, one)} - {noun(fabric, other)}"
 
 
-def top_and_groups(topology: Topology, fabric: AnyHierarchy) -> tuple[list[Switch], list[Group]]:
+def top_and_groups(topology: Topology, fabric: AnyHierarchy) -> tuple[list[Switch], list[SwitchGroup]]:
     """The switches that join everything below, if it is a tree, and below them what hangs together."""
     switches = own(topology.expanded.switches, fabric)
     if isinstance(fabric, LeafSpine | Clos):
         highest = switches[-1].level
         top = [its for its in switches if its.level == highest]
         count = fabric.leaves if isinstance(fabric, LeafSpine) else fabric.levels[-1].down
-        groups: list[Group] = []
+        groups: list[SwitchGroup] = []
         for at in range(count):
             names, inside = [], []
             for level in range(highest - 1, 0, -1):
@@ -65,18 +65,19 @@ def top_and_groups(topology: Topology, fabric: AnyHierarchy) -> tuple[list[Switc
                 block = its[at * len(its) // count : (at + 1) * len(its) // count]
                 names.append(_names(block))
                 inside += block
-            groups.append(Group(", ".join(names), inside))
+            groups.append(SwitchGroup(", ".join(names), inside))
         return top, groups
     if isinstance(fabric, Dragonfly):
         size = fabric.routers
         words = f"{size} router{'s' * (size > 1)}"
-        return [], [Group(f"g{at}: {words}", switches[at * size : (at + 1) * size]) for at in range(fabric.groups)]
+        parts = ((at, switches[at * size : (at + 1) * size]) for at in range(fabric.groups))
+        return [], [SwitchGroup(f"g{at}: {words}", inside) for at, inside in parts]
     if isinstance(fabric, Torus):
         *flat, count = fabric.dimensions
         size, axis = len(switches) // count, "xyz"[len(flat)]
         words = f"{' x '.join(map(str, flat))} switches" if flat else "a switch"
-        return [], [Group(f"{axis}={at}: {words}", switches[at * size : (at + 1) * size]) for at in range(count)]
-    return [], [Group(short(its.name), [its]) for its in switches]
+        return [], [SwitchGroup(f"{axis}={at}: {words}", switches[at * size : (at + 1) * size]) for at in range(count)]
+    return [], [SwitchGroup(short(its.name), [its]) for its in switches]
 
 
 def fabric_drawing(topology: Topology, fabric: AnyHierarchy, width: int) -> list[str]:

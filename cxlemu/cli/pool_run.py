@@ -47,7 +47,7 @@ def list_pools(as_json: bool) -> None:
         click.echo(f"damaged: {damage}")
 
 
-def _row(entry: catalog.Entry) -> dict[str, Any]:
+def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
     """Sizes and modes as they lie there; hosts and owner as the first readable superblock says."""
     cards = [found for found in entry.found if found.segment.kind == "card"]
     block = entry.superblocks[0] if entry.superblocks else None

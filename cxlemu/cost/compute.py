@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cxlemu.cost.gemm import Product, Tiling, fastest, in_company, moved_bytes, slowed
+from cxlemu.cost.gemm import GemmTiling, Product, fastest, in_company, moved_bytes, slowed
 from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.plan import DTYPES, Frame, Kernel, Op, RankPart
 from cxlemu.plan.instructions import Records
@@ -67,7 +67,7 @@ def _product(kernel: Kernel) -> Product:
 
 
 def _moved_bytes(
-    accelerator: Accelerator, products: Sequence[Product], tilings: Sequence[Tiling], records: Records
+    accelerator: Accelerator, products: Sequence[Product], tilings: Sequence[GemmTiling], records: Records
 ) -> int:
     """Through memory, by all COMPUTEs in this order: what a wave of tiles loads it loads once, the next one anew."""
     multiprocessors, kernels = accelerator.multiprocessors, records["arg"]

@@ -46,7 +46,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class GemmTiling:
     """A GEMM as so many equal tiles, each ``tile_ns`` on one multiprocessor."""
 
     rows: int
@@ -59,7 +59,7 @@ class Tiling:
         return -(-self.tiles // multiprocessors) * self.tile_ns
 
 
-def fastest(accelerator: Accelerator, product: Product) -> Tiling:
+def fastest(accelerator: Accelerator, product: Product) -> GemmTiling:
     """The tiling that takes least, alone on the accelerator. Raises ArgumentError for a dtype without a rate."""
     found = []
     for rows, columns in TILES:
@@ -69,25 +69,25 @@ def fastest(accelerator: Accelerator, product: Product) -> Tiling:
     return min(found, key=lambda tiling: (tiling.ns(accelerator.multiprocessors), -tiling.rows * tiling.columns))
 
 
-def in_company(accelerator: Accelerator, product: Product, times: int) -> Tiling:
+def in_company(accelerator: Accelerator, product: Product, times: int) -> GemmTiling:
     """The tiling that computes ``times`` of them soonest, whatever they load."""
     found = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
 
-    def wanted(tiling: Tiling) -> tuple[int, int]:
+    def wanted(tiling: GemmTiling) -> tuple[int, int]:
         waves = -(-tiling.tiles * times // accelerator.multiprocessors)
         return waves * tiling.tile_ns, -tiling.rows * tiling.columns
 
     return min(found, key=wanted)
 
 
-def slowed(tiling: Tiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> Tiling:
+def slowed(tiling: GemmTiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> GemmTiling:
     """The same where so many tiles, which are computed together, take no less than ``floor_ns`` to load."""
     return replace(
         tiling, tile_ns=max(tiling.tile_ns, math.ceil(floor_ns * min(all_tiles, multiprocessors) / all_tiles))
     )
 
 
-def moved_bytes(product: Product, tiling: Tiling, multiprocessors: int) -> int:
+def moved_bytes(product: Product, tiling: GemmTiling, multiprocessors: int) -> int:
     """Through memory, for one product: what each wave loads, blocks of tiles as square as can be, and the result."""
     down, across = -(-product.m // tiling.rows), -(-product.n // tiling.columns)
     side = math.sqrt(multiprocessors * tiling.rows * tiling.columns)  # of a wave's block, in elements
@@ -98,9 +98,9 @@ def moved_bytes(product: Product, tiling: Tiling, multiprocessors: int) -> int:
     return (loaded + product.m * product.n) * product.itemsize
 
 
-def _tiling(accelerator: Accelerator, product: Product, rows: int, columns: int) -> Tiling:
+def _tiling(accelerator: Accelerator, product: Product, rows: int, columns: int) -> GemmTiling:
     tiles = -(-product.m // rows) * -(-product.n // columns)
-    return Tiling(rows, columns, tiles, math.ceil(tile_ns(accelerator, rows, columns, product.k, product.dtype)))
+    return GemmTiling(rows, columns, tiles, math.ceil(tile_ns(accelerator, rows, columns, product.k, product.dtype)))
 
 
 def tile_ns(accelerator: Accelerator, rows: int, columns: int, k: int, dtype: str) -> float:

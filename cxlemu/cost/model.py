@@ -17,7 +17,7 @@ from cxlemu.cost.routes import routes_of
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.instructions import Records
 from cxlemu.topology import Accelerator, Space, Topology
-from cxlemu.topology.failures import Change, Failure
+from cxlemu.topology.failures import FabricChange, Failure
 
 CARD_DTYPE = np.dtype(
     [("latency_ns", "<i8"), ("costs", "<i4"), ("owner_host", "<i4"), ("owner_rank", "<i4"), ("pad", "<i4")]
@@ -37,7 +37,7 @@ class CostModel:
     card_rows: Records  # of CARD_DTYPE
     routes: Records
     route_of: NDArray[np.int32]  # [change][host][card]; -1: no way
-    changes: tuple[Change, ...] = ()  # each begins the next table
+    changes: tuple[FabricChange, ...] = ()  # each begins the next table
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:

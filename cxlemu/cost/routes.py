@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.topology import Route, Topology
-from cxlemu.topology.failures import Change, Failure
+from cxlemu.topology.failures import FabricChange, Failure
 
 
 def routes_of(
     topology: Topology, cards: Sequence[int], failures: Sequence[Failure]
-) -> tuple[list[Route], NDArray[np.int32], tuple[Change, ...]]:
+) -> tuple[list[Route], NDArray[np.int32], tuple[FabricChange, ...]]:
     """All routes that are ever taken, which of them [change][host][card] takes, and what changed."""
     found: dict[tuple[str, ...], tuple[int, Route]] = {}
     tables: list[NDArray[np.int32]] = []
-    changes: list[Change] = []
+    changes: list[FabricChange] = []
     times = sorted({failure.at_ns for failure in failures})
     for at_ns in [-1, *times]:
         lost = {failure.name for failure in failures if failure.at_ns <= at_ns}
@@ -36,12 +36,12 @@ def _change(
     tables: Sequence[NDArray[np.int32]],
     routes: Sequence[Route],
     cards: Sequence[int],
-) -> Change:
+) -> FabricChange:
     before, after = tables
     ended = np.argwhere((before >= 0) & (after < 0)).tolist()
     rerouted = np.argwhere((after >= 0) & (before != after))
     one = tuple(rerouted[0]) if len(rerouted) else None
-    return Change(
+    return FabricChange(
         at_ns,
         failures,
         int((before >= 0).sum()),

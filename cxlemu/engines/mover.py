@@ -21,7 +21,7 @@ from cxlemu.plan.reduction import fold
 Buffer = Any  # of the mover's kind; nobody else looks inside
 
 
-class Part(NamedTuple):
+class BufferPart(NamedTuple):
     """Bytes [offset, offset + nbytes) of a buffer."""
 
     buffer: Buffer
@@ -42,16 +42,16 @@ class Mover(Protocol):
     def nbytes(self, buffer: Buffer) -> int:
         """How many bytes a buffer has."""
 
-    def temporary(self, nbytes: int) -> Part:
+    def temporary(self, nbytes: int) -> BufferPart:
         """A part of a new buffer of this kind, whose bytes may be anything."""
 
-    def get(self, part: Part) -> Bytes:
+    def get(self, part: BufferPart) -> Bytes:
         """The part's bytes for the host, a 1-D uint8 array: a view or a copy, which the caller does not write."""
 
-    def put(self, part: Part, data: Bytes) -> None:
+    def put(self, part: BufferPart, data: Bytes) -> None:
         """Store the host's ``data``, ``part.nbytes`` bytes, into the part."""
 
-    def store(self, memory: HostMemory, run: StridedRun, source: Part, *, non_temporal: bool) -> None:
+    def store(self, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool) -> None:
         """Store the run's bytes of ``source`` to the pool, at once or until the next flush and fence.
 
         Args:
@@ -61,13 +61,13 @@ class Mover(Protocol):
             non_temporal: past this host's cache, so that a fence alone lands it.
         """
 
-    def load(self, memory: HostMemory, run: StridedRun, target: Part) -> None:
+    def load(self, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
         """Load the run's bytes from the pool into ``target``; arguments as for ``store``. They are there on return."""
 
-    def copy(self, target: Part, source: Part) -> None:
+    def copy(self, target: BufferPart, source: BufferPart) -> None:
         """Copy a part to another one of the same size; where both overlap, as if through a third."""
 
-    def fold(self, target: Part, dtype: int, redop: RedOp, sources: Sequence[Part], divisor: int) -> None:
+    def fold(self, target: BufferPart, dtype: int, redop: RedOp, sources: Sequence[BufferPart], divisor: int) -> None:
         """Fold the sources element by element, from left to right, and divide by ``divisor``.
 
         ``dtype`` is an index of ``DTYPE_NAMES``; ``target`` may be one of the sources. The result is that of
@@ -87,22 +87,22 @@ class HostMover:
     def nbytes(self, buffer: Bytes) -> int:
         return buffer.nbytes
 
-    def temporary(self, nbytes: int) -> Part:
-        return Part(np.empty(nbytes, np.uint8), 0, nbytes)
+    def temporary(self, nbytes: int) -> BufferPart:
+        return BufferPart(np.empty(nbytes, np.uint8), 0, nbytes)
 
-    def get(self, part: Part) -> Bytes:
+    def get(self, part: BufferPart) -> Bytes:
         """A view, so that what is stored to it is in the buffer."""
         data: Bytes = part.buffer[part.offset : part.offset + part.nbytes]
         return data
 
-    def put(self, part: Part, data: Bytes) -> None:
+    def put(self, part: BufferPart, data: Bytes) -> None:
         self.get(part)[:] = data
 
-    def store(self, memory: HostMemory, run: StridedRun, source: Part, *, non_temporal: bool) -> None:
+    def store(self, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool) -> None:
         write = memory.write_nt if non_temporal else memory.write
         write(run.card, run.card_offset, np.ascontiguousarray(run.local(self.get(source))).reshape(-1))
 
-    def load(self, memory: HostMemory, run: StridedRun, target: Part) -> None:
+    def load(self, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
         local = run.local(self.get(target))
         if run.blocks == 1:
             memory.read(run.card, run.card_offset, local[0])
@@ -111,10 +111,10 @@ class HostMover:
             memory.read(run.card, run.card_offset, piece)
             local[:] = piece.reshape(local.shape)
 
-    def copy(self, target: Part, source: Part) -> None:
+    def copy(self, target: BufferPart, source: BufferPart) -> None:
         self.put(target, self.get(source))
 
-    def fold(self, target: Part, dtype: int, redop: RedOp, sources: Sequence[Part], divisor: int) -> None:
+    def fold(self, target: BufferPart, dtype: int, redop: RedOp, sources: Sequence[BufferPart], divisor: int) -> None:
         self.put(target, fold(dtype, redop, [self.get(source) for source in sources], divisor))
 
     def flush(self, memory: HostMemory, card: int, offset: int, nbytes: int, *, drop: bool) -> None:

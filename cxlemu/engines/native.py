@@ -14,7 +14,7 @@ from cxlemu.engines.call_hooks import Obstacles
 from cxlemu.engines.pace import Pacer
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
-from cxlemu.memory.backend import EVERYTHING, Step
+from cxlemu.memory.backend import EVERYTHING, CoherenceStep
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
@@ -29,7 +29,7 @@ check_compiled(
     {
         **{op.name: op for op in Op},
         **{redop.name: redop for redop in RedOp if redop},
-        **{f"STEP_{step.name}": step.value for step in Step},
+        **{f"STEP_{step.name}": step.value for step in CoherenceStep},
         "NOTHING": Kind.NONE,
         "BUFFER": Kind.BUFFER,
         "REGION": Kind.REGION,
@@ -63,7 +63,7 @@ class NativeEngine:
     """
 
     cards: Sequence[Bytes]
-    elides: Step = EVERYTHING
+    elides: CoherenceStep = EVERYTHING
     through: NativeShadowMemory | None = None
     spins: int = 0
     pacer: Pacer | None = None

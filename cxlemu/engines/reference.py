@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.engines.mover import HOST_MOVER, Buffer, Mover, Part
+from cxlemu.engines.mover import HOST_MOVER, Buffer, BufferPart, Mover
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Streams, Watch
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import HostMemory
@@ -45,8 +45,8 @@ class Runner(Streams):
 
     # --- where bytes are -------------------------------------------------------------------------------------
 
-    def local(self, operand: Operand, nbytes: int) -> Part:
-        return Part(self.buffers[operand.id], operand.offset, nbytes)
+    def local(self, operand: Operand, nbytes: int) -> BufferPart:
+        return BufferPart(self.buffers[operand.id], operand.offset, nbytes)
 
     def _card_base(self, operand: Operand) -> int:
         binding = self.binding
@@ -58,15 +58,15 @@ class Runner(Streams):
         for run in self._maps[operand.id].runs(operand.offset, nbytes):
             yield run._replace(card_offset=base + run.card_offset)
 
-    def store(self, operand: Operand, source: Part, *, non_temporal: bool = False) -> None:
+    def store(self, operand: Operand, source: BufferPart, *, non_temporal: bool = False) -> None:
         for run in self._runs(operand, source.nbytes):
             self.mover.store(self.memory, run, source, non_temporal=non_temporal)
 
-    def load(self, operand: Operand, target: Part) -> None:
+    def load(self, operand: Operand, target: BufferPart) -> None:
         for run in self._runs(operand, target.nbytes):
             self.mover.load(self.memory, run, target)
 
-    def fetch(self, operand: Operand, nbytes: int) -> Part:
+    def fetch(self, operand: Operand, nbytes: int) -> BufferPart:
         """An operand's bytes, wherever it lives."""
         if operand.kind == Kind.BUFFER:
             return self.local(operand, nbytes)
@@ -74,7 +74,7 @@ class Runner(Streams):
         self.load(operand, out)
         return out
 
-    def sources(self, i: Instruction) -> list[Part]:
+    def sources(self, i: Instruction) -> list[BufferPart]:
         return [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
 
     def doorbell_at(self, doorbell: int, epoch: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from cxlemu.units import format_bytes
 GROUPS = ("ranks", "engines", "cards", "links")  # Perfetto's processes, from top to bottom
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """One slice. ``group`` is one of GROUPS; ``arguments`` are what a viewer shows beside it."""
 
     group: str
@@ -29,7 +29,7 @@ class Event(NamedTuple):
     arguments: dict[str, int | str]
 
 
-def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[Event]:
+def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[TraceEvent]:
     """All that a logged run did, ``start_ns`` later, so that runs can follow each other in one trace."""
     ranks = range(len(run.model.hosts))
     lanes: dict[int, list[int]] = {}
@@ -46,10 +46,10 @@ def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[Event]:
             arguments["queue_ns"] = queue_ns
         kernel = f" {plan.frame.kernels[instruction.arg]}" if instruction.op == Op.COMPUTE else ""
         name = instruction.op.name + kernel + (f" {format_bytes(instruction.nbytes)}" if instruction.nbytes else "")
-        yield Event("ranks", track, name, start_ns + begin_ns, start_ns + end_ns, arguments)
+        yield TraceEvent("ranks", track, name, start_ns + begin_ns, start_ns + end_ns, arguments)
     for begin_ns, end_ns, nbytes, number, rank in run.reserved.tolist():
         resource = run.model.resources[number]
-        yield Event(
+        yield TraceEvent(
             f"{resource.kind}s",
             resource.name,
             f"rank{rank} {format_bytes(nbytes)}",
@@ -74,7 +74,7 @@ def _arguments(instruction: Instruction) -> dict[str, int | str]:
     return {"bytes": instruction.nbytes} if instruction.nbytes else {}
 
 
-def perfetto(found: Iterable[Event]) -> bytes:
+def perfetto(found: Iterable[TraceEvent]) -> bytes:
     """Chrome's trace event format, as JSON: a process for each group, a thread for each track, in order of name."""
     slices = sorted(found, key=lambda e: (GROUPS.index(e.group), _natural(e.track), e.begin_ns, e.end_ns))
     tracks: dict[tuple[str, str], int] = {}

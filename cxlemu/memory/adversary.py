@@ -64,7 +64,7 @@ class Action(Enum):
 _ACTIONS = tuple(Action)
 
 
-class Move(NamedTuple):
+class CacheMove(NamedTuple):
     """Do ``action`` to the lines of ``card`` from ``first`` on that ``among`` marks."""
 
     action: Action
@@ -118,7 +118,7 @@ class Adversary:
         if first < last:
             self._touched.append((card, first, last))
 
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[CacheMove]:
         draws = [self._rng.random() for _ in _ACTIONS]
         actions = [a for a, draw, rate in zip(_ACTIONS, draws, self._rates, strict=True) if draw < rate]
         if not actions or not self._touched:
@@ -128,7 +128,7 @@ class Adversary:
             actions[last], actions[other] = actions[other], actions[last]
         return [self._aim(action) for action in actions]
 
-    def _aim(self, action: Action) -> Move:
+    def _aim(self, action: Action) -> CacheMove:
         """Lines of the newest range (half of the time), of an older one, or of a neighbour of either."""
         newest, age, side, where, whole = (self._rng.random() for _ in range(5))
         card, first, last = self._touched[-1 if newest < 0.5 else -1 - int(age * len(self._touched))]
@@ -138,7 +138,7 @@ class Adversary:
         start += int(where * (range_lines - window_lines + 1))
         start = min(max(start, 0), self._card_lines - window_lines)
         if whole < 0.5:
-            return Move(action, card, start, np.ones(window_lines, np.bool_))
+            return CacheMove(action, card, start, np.ones(window_lines, np.bool_))
         words = np.array([self._rng.bits() for _ in range(-(-window_lines // 64))], "<u8")
         among = np.unpackbits(words.view(np.uint8), count=window_lines, bitorder="little").view(np.bool_)
-        return Move(action, card, start, among)
+        return CacheMove(action, card, start, among)

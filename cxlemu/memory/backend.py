@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 GROUP = "cxlemu.backends"  # of entry points, and the package whose modules are the shipped backends
 
 
-class Step(Flag):
+class CoherenceStep(Flag):
     """What keeps caches right. The bits are those of native/core.h."""
 
     FLUSH = auto()
@@ -48,7 +48,7 @@ class Step(Flag):
     FETCH = auto()  # the invalidate of its line within WAIT
 
 
-NOTHING, EVERYTHING = Step(0), ~Step(0)
+NOTHING, EVERYTHING = CoherenceStep(0), ~CoherenceStep(0)
 
 
 class FoundCards(NamedTuple):
@@ -80,7 +80,7 @@ class Backend(ABC):
     summary: str
     where: str
     guarantees: str
-    elides: Step = NOTHING
+    elides: CoherenceStep = NOTHING
     instead: str = ""
     emulates_caches: bool = False
     on_devices: bool = False
@@ -101,7 +101,7 @@ class Backend(ABC):
         """What the backend guarantees, what is elided for that, and what orders memory then: the end of a sentence."""
         if not self.elides:
             return f"{self.guarantees}; nothing is elided"
-        names = ", ".join(str(step.name) for step in Step if step in self.elides)
+        names = ", ".join(str(step.name) for step in CoherenceStep if step in self.elides)
         return f"{self.guarantees}; elided: {names}; in their place: {self.instead}"
 
     def check(self, spec: MemorySpec) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cxlemu.memory.adversary import Action, Adversary, AdversaryStats, Move
+from cxlemu.memory.adversary import Action, Adversary, AdversaryStats, CacheMove
 from cxlemu.memory.cache import CardCache, HostCache, lines_of
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
@@ -163,12 +163,12 @@ class ShadowMemory:
         for move in self._adversary.moves():
             self._suffer(move)
 
-    def disturb(self, move: Move) -> int:
+    def disturb(self, move: CacheMove) -> int:
         """One move of nature, between two operations: how many lines it moved."""
         with self.cache.lock:
             return self._suffer(move)
 
-    def _suffer(self, move: Move) -> int:
+    def _suffer(self, move: CacheMove) -> int:
         card, first, last = move.card, move.first, move.first + move.among.size
         cached = self.cache.cards[card]
         match move.action:

@@ -40,7 +40,7 @@ enum op {
 enum kind { NOTHING, BUFFER, REGION };
 enum redop { SUM = 1, PROD, MIN, MAX, AVG, REDOP_END };
 enum { FLAG_DIVIDE = 1 };
-/* What a memory does not need: the bits of Step in backends.py. */
+/* What a memory does not need: the bits of CoherenceStep in memory/backend.py. */
 enum { STEP_FLUSH = 1, STEP_FENCE = 2, STEP_INVALIDATE = 4, STEP_PUSH = 8, STEP_FETCH = 16, STEPS = 31 };
 enum { DTYPES = 8 };
 

@@ -21,7 +21,7 @@ from cxlemu.files import write_atomically
 from cxlemu.plan import rules
 from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import Layout
-from cxlemu.plan.plan import Buffer, Call, Frame, Gemm, Group, InHeap, Kernel, Plan, RankPart, Region, Stream
+from cxlemu.plan.plan import Buffer, Call, DoorbellGroup, Frame, Gemm, InHeap, Kernel, Plan, RankPart, Region, Stream
 
 MAGIC = b"CXLEMUPL"
 VERSION = 2
@@ -230,7 +230,7 @@ def _plan(header: _Header, records: memoryview) -> Plan:
     frame = Frame(
         header.rounds,
         tuple(Region(**region.model_dump()) for region in header.regions),
-        tuple(Group(**group.model_dump()) for group in header.groups),
+        tuple(DoorbellGroup(**group.model_dump()) for group in header.groups),
         tuple(Kernel(**kernel.model_dump()) for kernel in header.kernels),
     )
     parts = []

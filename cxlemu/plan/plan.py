@@ -137,7 +137,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DoorbellGroup:
     """Doorbells first, first + stride, ... : ``count`` of them, waited for together."""
 
     first: int
@@ -166,7 +166,7 @@ class Frame:
 
     rounds: int = 0  # how many epochs a call takes
     regions: tuple[Region, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[DoorbellGroup, ...] = ()
     kernels: tuple[Kernel, ...] = ()
 
 
@@ -278,5 +278,5 @@ def region_table(regions: tuple[Region, ...]) -> Records:
     return np.array([tuple(getattr(r, f.name) for f in fields(r)) for r in regions], dtype=REGION_DTYPE)
 
 
-def group_table(groups: tuple[Group, ...]) -> Records:
+def group_table(groups: tuple[DoorbellGroup, ...]) -> Records:
     return np.array([(g.first, g.count, g.stride) for g in groups], dtype=GROUP_DTYPE)

@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """One pool. ``superblocks`` are those that can be read, ``damage`` says what is wrong with the others."""
 
     name: str
@@ -80,7 +80,7 @@ class Cleaned(NamedTuple):
     reason: str
 
 
-def entries(name: str | None = None) -> list[Entry]:
+def entries(name: str | None = None) -> list[CatalogEntry]:
     """Every pool, or those under one name, by name. Another user's are never opened; damage never raises."""
     pools: dict[tuple[str, int], list[Found]] = defaultdict(list)
     for segment in segments.find(name):
@@ -91,7 +91,7 @@ def entries(name: str | None = None) -> list[Entry]:
     return [_entry(pool, uid, tuple(found)) for (pool, uid), found in sorted(pools.items())]
 
 
-def _entry(name: str, uid: int, found: tuple[Found, ...]) -> Entry:
+def _entry(name: str, uid: int, found: tuple[Found, ...]) -> CatalogEntry:
     superblocks: list[Superblock] = []
     damage: list[str] = []
     complete = True
@@ -104,7 +104,7 @@ def _entry(name: str, uid: int, found: tuple[Found, ...]) -> Entry:
         else:
             superblocks.append(block)
             complete &= finished
-    return Entry(name, uid, found, tuple(superblocks), complete, tuple(damage))
+    return CatalogEntry(name, uid, found, tuple(superblocks), complete, tuple(damage))
 
 
 def _read(segment: Segment) -> tuple[Superblock, bool]:
@@ -126,14 +126,14 @@ def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
     return verdicts
 
 
-def _verdict(entry: Entry) -> Cleaned:
+def _verdict(entry: CatalogEntry) -> Cleaned:
     may_go, reason = _judge(entry)
     # Card 0 last: an interrupted clean-up leaves a superblock that tells whose it was.
     order = tuple(sorted((found.segment for found in entry.found), reverse=True))
     return Cleaned(entry.name, order, may_go, reason)
 
 
-def _judge(entry: Entry) -> tuple[bool, str]:
+def _judge(entry: CatalogEntry) -> tuple[bool, str]:
     match entry.state:
         case "foreign":
             return False, f"it belongs to user {entry.uid}"
@@ -147,7 +147,7 @@ def _judge(entry: Entry) -> tuple[bool, str]:
             return _judge_unsigned(entry)
 
 
-def _judge_unsigned(entry: Entry) -> tuple[bool, str]:
+def _judge_unsigned(entry: CatalogEntry) -> tuple[bool, str]:
     untouched_s = time.time() - entry.changed_s
     if untouched_s < GRACE_S:
         return False, f"it has no readable superblock, but is younger than {GRACE_S:.0f} s"
@@ -156,7 +156,7 @@ def _judge_unsigned(entry: Entry) -> tuple[bool, str]:
     return True, "it has no readable superblock and no process uses it"
 
 
-def _owner_pids(entry: Entry) -> str:
+def _owner_pids(entry: CatalogEntry) -> str:
     return " and ".join(str(pid) for pid in sorted({block.owner.pid for block in entry.superblocks}))
 
 

@@ -50,7 +50,7 @@ class Side(NamedTuple):
     over: frozenset[str] | None = None  # None: any
 
 
-class Step(NamedTuple):
+class Hop(NamedTuple):
     """A way on: over ``link`` to ``switch``, None where the goal is behind the link."""
 
     link: Link
@@ -59,13 +59,13 @@ class Step(NamedTuple):
 
 class _Port(NamedTuple):
     numbers: range
-    step: Step  # its switch is None where there is no switch at the other end
+    step: Hop  # its switch is None where there is no switch at the other end
 
 
 class _Goal(NamedTuple):
     """Where a card is joined to the fabric, and how it may be reached: the same for many cards."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Hop, ...]
     owner: str
     over: frozenset[str] | None
 
@@ -96,7 +96,7 @@ class Fabric:
         self._spread = routing == "spread"
         self._side, self._lost = side, lost
         self._switches = {switch.name: switch for switch in switches if switch.name not in lost}
-        self._ways: dict[str, list[Step]] = {name: [] for name in self._switches}
+        self._ways: dict[str, list[Hop]] = {name: [] for name in self._switches}
         self._ports: dict[str, list[_Port]] = {"host": [], "rank": [], "card": []}
         for link in links:
             if link.name not in lost:
@@ -108,7 +108,7 @@ class Fabric:
             some, others = members(here), members(there)
             if others is None and there not in self._switches:  # it failed
                 continue
-            step = Step(link, there if others is None else None)
+            step = Hop(link, there if others is None else None)
             if some is not None:
                 self._ports[some.kind].append(_Port(some.numbers, step))
             elif others is None and here in self._ways:
@@ -145,7 +145,7 @@ class Fabric:
         def number(route: Route) -> int:
             return found.setdefault(route.key, (len(found), route))[0]
 
-        def picked(source: Sequence[Step], target: _Target, choices: Numbers) -> NDArray[np.int32]:
+        def picked(source: Sequence[Hop], target: _Target, choices: Numbers) -> NDArray[np.int32]:
             first = self._walk(source, target, int(choices[0, 0]), spread)
             if first is None or first.unique:
                 return np.full(choices.shape, -1 if first is None else number(first.route), np.int32)
@@ -171,8 +171,8 @@ class Fabric:
 
     # --- hosts and cards that are joined to the fabric alike -------------------------------------------------------
 
-    def _alike(self, hosts: range) -> list[tuple[Numbers, tuple[Step, ...]]]:
-        found: dict[tuple[str, ...], tuple[list[int], tuple[Step, ...]]] = {}
+    def _alike(self, hosts: range) -> list[tuple[Numbers, tuple[Hop, ...]]]:
+        found: dict[tuple[str, ...], tuple[list[int], tuple[Hop, ...]]] = {}
         for host in hosts:
             steps = self._steps(("host", "rank"), host)
             found.setdefault(_names(steps), ([], steps))[0].append(host)
@@ -194,7 +194,7 @@ class Fabric:
             return _Goal(self._steps(("card",), card), "", None)
         return _Goal(self._steps(("host", "rank") if owner == "ranks" else ("host",), host), owner, over)
 
-    def _steps(self, kinds: Sequence[str], number: int) -> tuple[Step, ...]:
+    def _steps(self, kinds: Sequence[str], number: int) -> tuple[Hop, ...]:
         """From a host or a card into the fabric."""
         return tuple(
             step
@@ -219,7 +219,7 @@ class Fabric:
             self._targets[key] = _Target(steps, goal.owner, self._ways, switches)
         return self._targets[key]
 
-    def _walk(self, source: Iterable[Step], target: _Target, number: int, spread: bool) -> _Walk | None:
+    def _walk(self, source: Iterable[Hop], target: _Target, number: int, spread: bool) -> _Walk | None:
         """The way that ``number`` says."""
         options = target.best(source)
         if not options:
@@ -243,16 +243,16 @@ class _Target:
 
     def __init__(
         self,
-        steps: tuple[Step, ...],
+        steps: tuple[Hop, ...],
         owner: str,
-        ways: Mapping[str, Sequence[Step]],
+        ways: Mapping[str, Sequence[Hop]],
         switches: Mapping[str, Switch],
     ) -> None:
         self.owner = owner
         self._steps, self._ways, self._switches = steps, ways, switches
         self._links = set(_names(steps))
         self._left: dict[str, tuple[int, int]] = {}  # from each switch: links, and their latency with that of switches
-        self._on: dict[str, list[Step]] = {}
+        self._on: dict[str, list[Hop]] = {}
         waiting = [(1, link.latency_ns, switch) for link, switch in steps if switch is not None]
         waiting.sort()
         while waiting:
@@ -265,13 +265,13 @@ class _Target:
                     behind_ns = latency_ns + switches[here].port_latency_ns + link.latency_ns
                     heappush(waiting, (links + 1, behind_ns, str(there)))
 
-    def best(self, source: Iterable[Step]) -> list[Step]:
+    def best(self, source: Iterable[Hop]) -> list[Hop]:
         """Those of a host's or a switch's steps that begin a route as good as any."""
         found = [(self._cost(step), step) for step in source]
         least = min((cost for cost, _ in found if cost is not None), default=None)
         return [step for cost, step in found if cost is not None and cost == least]
 
-    def _cost(self, step: Step) -> tuple[int, int] | None:
+    def _cost(self, step: Hop) -> tuple[int, int] | None:
         if step.switch is None:
             return (1, step.link.latency_ns) if step.link.name in self._links else None
         if step.switch not in self._left:
@@ -279,13 +279,13 @@ class _Target:
         links, latency_ns = self._left[step.switch]
         return links + 1, latency_ns + self._switches[step.switch].port_latency_ns + step.link.latency_ns
 
-    def ways_on(self, switch: str) -> list[Step]:
+    def ways_on(self, switch: str) -> list[Hop]:
         """The steps from a switch on a route as good as any."""
         if switch not in self._on:
-            last = [Step(link, None) for link, behind in self._steps if behind == switch]
+            last = [Hop(link, None) for link, behind in self._steps if behind == switch]
             self._on[switch] = self.best([*last, *self._ways[switch]])
         return self._on[switch]
 
 
-def _names(steps: Iterable[Step]) -> tuple[str, ...]:
+def _names(steps: Iterable[Hop]) -> tuple[str, ...]:
     return tuple(step.link.name for step in steps)

@@ -58,7 +58,7 @@ class Failure(NamedTuple):
         return f"{self.kind} {self.name} at {self.at_ns / 1e3:.10g} us"
 
 
-class Change(NamedTuple):
+class FabricChange(NamedTuple):
     """What a failure does to the ways between hosts and memories, after those before it."""
 
     at_ns: int

@@ -111,7 +111,7 @@ class Trunk(Carrier):
     gbytes_per_s: GbytesPerS | None = Field(default=None, description="each way, in GB/s; or oversubscription says it")
 
 
-class Level(Model):
+class SwitchLevel(Model):
     """What is between the switches of a level and those of the next. A group is what one switch above joins."""
 
     down: Count = Field(description="groups of this level that one switch above joins; at the leaves, leaves")
@@ -128,7 +128,7 @@ class Tree(Hierarchy):
     )
     cards_at: Literal["leaf", "top"] = Field(default="leaf", description="which level of switches has the cards")
 
-    def _levels(self) -> Sequence[tuple[Level, Key]]:
+    def _levels(self) -> Sequence[tuple[SwitchLevel, Key]]:
         """From the leaves up, and the trunks' keys in the file."""
         raise NotImplementedError
 
@@ -172,17 +172,17 @@ class LeafSpine(Tree):
     spines: Count = Field(description="number of spines, each joined to every leaf")
     trunk: Trunk = Field(description="the link from a leaf to a spine: latency_ns, and gbytes_per_s or not")
 
-    def _levels(self) -> Sequence[tuple[Level, Key]]:
-        return [(Level(down=self.leaves, up=self.spines, trunk=self.trunk), ("trunk",))]
+    def _levels(self) -> Sequence[tuple[SwitchLevel, Key]]:
+        return [(SwitchLevel(down=self.leaves, up=self.spines, trunk=self.trunk), ("trunk",))]
 
 
 class Clos(Tree):
     kind: Literal["clos"]
-    levels: Annotated[tuple[Level, ...], Field(strict=False, min_length=1, max_length=7)] = Field(
+    levels: Annotated[tuple[SwitchLevel, ...], Field(strict=False, min_length=1, max_length=7)] = Field(
         description="from the leaves up: down, up and trunk of each level but the top"
     )
 
-    def _levels(self) -> Sequence[tuple[Level, Key]]:
+    def _levels(self) -> Sequence[tuple[SwitchLevel, Key]]:
         return [(level, ("levels", number, "trunk")) for number, level in enumerate(self.levels)]
 
 
@@ -264,11 +264,11 @@ def _link(name: str, ends: tuple[str, str], figures: Carrier, gbytes_per_s: floa
     return Link(name=name, ends=ends, gbytes_per_s=gbytes_per_s, **its)
 
 
-def _groups(levels: Sequence[Level], number: int) -> int:
+def _groups(levels: Sequence[SwitchLevel], number: int) -> int:
     return prod(level.down for level in levels[number:])
 
 
-def _in_group(levels: Sequence[Level], number: int) -> int:
+def _in_group(levels: Sequence[SwitchLevel], number: int) -> int:
     return prod(level.up for level in levels[:number])
 
 

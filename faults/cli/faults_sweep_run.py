@@ -26,7 +26,7 @@ from faults.choices import SWEPT_RANKS_MAX
 from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
-from faults.inject.sweep import ScenarioResult, SweepRow, bases, everywhere, some, sweep
+from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, sweep
 
 FINDINGS_SHOWN = 20
 PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
@@ -129,9 +129,9 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def _table(rows: list[SweepRow]) -> Table:
+def _table(rows: list[FaultSweepRow]) -> Table:
     """A column for each verdict; those that nobody expects only where there is something in them."""
-    counts: dict[str, Callable[[SweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
+    counts: dict[str, Callable[[FaultSweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
     if any(row.unreached for row in rows):
         counts["not\nreached"] = lambda row: row.unreached
     for verdict in ScenarioVerdict:
@@ -147,12 +147,12 @@ def _table(rows: list[SweepRow]) -> Table:
     return table
 
 
-def _count(verdict: ScenarioVerdict, row: SweepRow) -> int:
+def _count(verdict: ScenarioVerdict, row: FaultSweepRow) -> int:
     return row.verdicts[verdict]
 
 
 def _document(
-    rows: list[SweepRow], findings: list[ScenarioResult], seconds: float, template: Scenario
+    rows: list[FaultSweepRow], findings: list[ScenarioResult], seconds: float, template: Scenario
 ) -> dict[str, Any]:
     return {
         "ranks": template.ranks,

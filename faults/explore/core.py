@@ -25,7 +25,7 @@ from faults.explore import _search
 from faults.explore.concrete import Abstract, concrete
 from faults.explore.result import Budget, Exploration, FinalState, SearchFinding
 from faults.explore.search import UNLESS_TOLD, complaint, stuck
-from faults.machine.program import Do, Program, Straight, Thread
+from faults.machine.program import Do, MachineProgram, Straight, Thread
 from faults.machine.schedule import Schedule
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
@@ -97,7 +97,7 @@ def _thread(thread: Thread) -> _search.ThreadData:
     return thread.host, thread.rank, thread.first, length, thread.step, thread.next
 
 
-def _events(program: Program) -> int:
+def _events(program: MachineProgram) -> int:
     straight = [thread for thread in program.threads if isinstance(thread, Straight)]
     events = (step.place for thread in straight for step in thread.steps if step.do in (Do.RECORD, Do.AWAIT))
     return max(1 + max(events, default=-1), EVENTS_UNKNOWN if len(straight) < len(program.threads) else 0)

@@ -23,7 +23,7 @@ from faults.explore.places import Pieces, WordNumbers
 from faults.explore.result import Budget, Exploration, FindingKind, SearchFinding
 from faults.explore.search import UNLESS_TOLD
 from faults.explore.touches import Local, RankInCall, TouchedBytes
-from faults.machine.program import Do, Program, Step, Straight
+from faults.machine.program import Do, MachineProgram, Step, Straight
 from faults.machine.schedule import Act, Schedule
 from faults.machine.steps import TWO_MOVES, Machine
 from faults.verdict import Verdict
@@ -34,7 +34,7 @@ FIRST_EPOCH = 1
 @dataclass(frozen=True)
 class PlanProgram:
     plans: tuple[Plan, ...]
-    program: Program
+    program: MachineProgram
     origins: tuple[tuple[PlanPoint, ...], ...]  # [thread][node]: the instruction that the step belongs to
     trouble: Trouble | None  # what is wrong even in order on a coherent pool
 
@@ -132,7 +132,7 @@ class _Compiler:
         if trouble is None:
             self.expect(order)
         threads = sorted(self.threads)
-        program = Program(
+        program = MachineProgram(
             tuple(
                 Straight(self.hosts[rank], rank, f"rank {rank} stream {stream}", tuple(step for _, step in steps))
                 for (rank, stream), steps in sorted(self.threads.items())

@@ -40,7 +40,7 @@ from faults.explore.operations import (
     Wait,
     is_value,
 )
-from faults.machine.program import Program, Word
+from faults.machine.program import MachineProgram, Word
 
 __all__ = [
     "Crash",
@@ -108,7 +108,7 @@ class RankProtocol:
             raise ArgumentError(f"{self.name}: ranks_per_host is 1 or more, not {self.ranks_per_host!r:.60}")
         return tuple(Word(word, line, self.initial.get(word, 0)) for word, line in names)
 
-    def program(self, ranks: int) -> Program:
+    def program(self, ranks: int) -> MachineProgram:
         """What searches run. Raises ArgumentError as `words`, and for too many ranks."""
         words = self.words()
         if not 1 <= ranks <= RANKS_MAX:
@@ -117,7 +117,7 @@ class RankProtocol:
         threads = tuple(
             RankThread(self.function, places, rank, ranks, host) for rank, host in enumerate(self.hosts(ranks))
         )
-        return Program(threads, words, self.line_names)
+        return MachineProgram(threads, words, self.line_names)
 
 
 def protocol(

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from faults.explore import core
 from faults.explore.automaton import RankThread
 from faults.explore.result import Budget
-from faults.machine.program import Do, Program, Step, Straight, Thread, Word
+from faults.machine.program import Do, MachineProgram, Step, Straight, Thread, Word
 from faults.machine.steps import Machine
 
 RUNS = 3  # of each, alternating; the fastest counts
@@ -45,7 +45,7 @@ class Searched(NamedTuple):
         return self.transitions / self.seconds
 
 
-def message_passing(chunks: int = 2) -> Program:
+def message_passing(chunks: int = 2) -> MachineProgram:
     """One line a chunk, and one for the doorbell, which counts them."""
     writer: list[Step] = []
     reader: list[Step] = []
@@ -55,13 +55,13 @@ def message_passing(chunks: int = 2) -> Program:
         reader += [Step(Do.WAIT, bell, chunk + 1), Step(Do.INVALIDATE, chunk), Step(Do.LOAD, chunk, expect=1)]
     names = (*(f"chunk {chunk}" for chunk in range(chunks)), "doorbell")
     threads = (Straight(0, 0, "writer", tuple(writer)), Straight(1, 1, "reader", tuple(reader)))
-    return Program(threads, tuple(Word(name, line) for line, name in enumerate(names)), names)
+    return MachineProgram(threads, tuple(Word(name, line) for line, name in enumerate(names)), names)
 
 
 # -- the program in Promela: lines of one word, a thread a host
 
 
-def promela(program: Program) -> str:
+def promela(program: MachineProgram) -> str:
     program = of_touched_lines(program)
     hosts, lines = program.hosts, len(program.lines)
     cells = hosts * lines
@@ -101,7 +101,7 @@ def promela(program: Program) -> str:
     )
 
 
-def of_touched_lines(program: Program) -> Program:
+def of_touched_lines(program: MachineProgram) -> MachineProgram:
     """Without those that no step names: what caches do with them only multiplies states. Lines have one word each."""
     assert [word.line for word in program.words] == list(range(len(program.lines)))
     each = [nodes(thread) for thread in program.threads]
@@ -114,7 +114,7 @@ def of_touched_lines(program: Program) -> Program:
         }
         threads.append(Known(thread.host, thread.rank, thread.name, thread.first, moved))
     words = tuple(program.words[line]._replace(line=k) for k, line in enumerate(used))
-    return Program(tuple(threads), words, tuple(program.lines[line] for line in used))
+    return MachineProgram(tuple(threads), words, tuple(program.lines[line] for line in used))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Known:
         return ""
 
 
-def _threads(program: Program) -> Iterator[tuple[str, str]]:
+def _threads(program: MachineProgram) -> Iterator[tuple[str, str]]:
     lines = len(program.lines)
     for h, thread in enumerate(program.threads):
         for k, (step, nexts) in nodes(thread).items():
@@ -202,13 +202,13 @@ def _nature(host: int, line: int, lines: int) -> Iterator[tuple[str, str]]:
 # -- the two searches
 
 
-def ours(program: Program) -> Searched:
+def ours(program: MachineProgram) -> Searched:
     found = core.explore(Machine(program), Budget(50_000_000, 600.0), lazy=False, checked_reads=False, ample=False)
     assert found.verdict.exit_code == 0, found
     return Searched(found.states, found.transitions, found.seconds)
 
 
-def compile_spin(program: Program, where: Path) -> None:
+def compile_spin(program: MachineProgram, where: Path) -> None:
     (where / "model.pml").write_text(promela(program))
     for command in (["spin", "-a", "model.pml"], ["gcc", "-O2", "-DSAFETY", "-o", "pan", "pan.c"]):
         subprocess.run(command, cwd=where, check=True, capture_output=True, timeout=DEADLINE_S)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from cxlemu.memory.adversary import Action, Move
+from cxlemu.memory.adversary import Action, CacheMove
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.memory.shadow import ShadowMemory
@@ -61,7 +61,7 @@ def nature(injection: Injection, number: int, fault: Fault, start: InstructionPl
         count = 1 if fault.lines is None and fault.line is not None else fault.lines or most
         windows = [(min(fault.card, len(cache.memory) - 1), first, min(first + count, most))]
     for card, first, last in windows:
-        memory.disturb(Move(Action(fault.kind), card, first, np.ones(last - first, np.bool_)))
+        memory.disturb(CacheMove(Action(fault.kind), card, first, np.ones(last - first, np.bool_)))
 
 
 @before
@@ -70,7 +70,7 @@ def tear(injection: Injection, number: int, fault: Fault, start: InstructionPlac
     rng = np.random.default_rng((injection.seed, number))
     for card, held in enumerate(cache.memory):
         lines = held.nbytes // LINE_BYTES
-        memory.disturb(Move(Action.LAND, card, 0, rng.random(lines) < 0.5))
+        memory.disturb(CacheMove(Action.LAND, card, 0, rng.random(lines) < 0.5))
 
 
 # --- doorbells -----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class ScenarioResult(NamedTuple):
 
 
 @dataclass
-class SweepRow:
+class FaultSweepRow:
     """Counts of one collective in one variant under one kind of fault."""
 
     collective: str
@@ -101,7 +101,9 @@ class SweepRow:
         return {**row, "scenarios": self.verdicts.total(), "unreached": self.unreached, **counts}
 
 
-def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[ScenarioResult], None]) -> list[SweepRow]:
+def sweep(
+    scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[ScenarioResult], None]
+) -> list[FaultSweepRow]:
     """Run all scenarios.
 
     Args:
@@ -112,10 +114,10 @@ def sweep(scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[Scena
     Returns:
         A row for each collective, variant and kind of fault.
     """
-    rows: dict[tuple[str, str, str], SweepRow] = {}
+    rows: dict[tuple[str, str, str], FaultSweepRow] = {}
     for result in _results(scenarios, jobs):
         key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
-        row = rows.setdefault(key, SweepRow(*key))
+        row = rows.setdefault(key, FaultSweepRow(*key))
         row.verdicts[result.verdict] += 1
         row.unreached += not result.happened
         tell(result)

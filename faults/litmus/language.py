@@ -27,7 +27,7 @@ from cxlemu.errors import ConfigError
 from cxlemu.topology.document import Document, Key, shown
 from faults.explore.result import FinalState
 from faults.litmus.condition import Condition
-from faults.machine.program import Do, Program, Step, Straight, Word
+from faults.machine.program import Do, MachineProgram, Step, Straight, Word
 
 RANKS_MAX, STEPS_MAX, WORDS_MAX, VALUE_MAX = 8, 40, 16, 1_000_000
 NAME = re.compile(r"(?!(and|or|not|in|is|if|else|lambda|await|for|None|True|False)$)[A-Za-z_][A-Za-z0-9_]{0,30}")
@@ -62,7 +62,7 @@ class Litmus:
     file: str
     name: str
     doc: str
-    program: Program
+    program: MachineProgram
     expectations: tuple[Expectation, ...]
     hangs: bool
 
@@ -108,7 +108,7 @@ class _Reader:
         initial = self._initial(data.get("initial", {}))
         threads = tuple(self._threads(data["hosts"]))
         words = tuple(word._replace(initial=initial.get(word.name, 0)) for word in self.words.values())
-        program = Program(threads, words, tuple(self.lines), tuple(self.registers))
+        program = MachineProgram(threads, words, tuple(self.lines), tuple(self.registers))
         litmus = Litmus(
             self.document.file, data["name"], data.get("doc", ""), program, (), data.get("hangs") == "allowed"
         )

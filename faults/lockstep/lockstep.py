@@ -25,7 +25,7 @@ from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import RELEASES, Binding, Blocked, deadlock
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
-from cxlemu.memory.adversary import Move as LineMoves
+from cxlemu.memory.adversary import CacheMove
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Layout, Plan, RankPart
@@ -196,7 +196,7 @@ class Lockstep:
         for memory in memories:
             if not isinstance(memory, ShadowMemory):
                 raise ArgumentError(f"[{move}]: this memory has no cache that nature could disturb")
-            moved += memory.disturb(LineMoves(move.action, move.card, line, here))
+            moved += memory.disturb(CacheMove(move.action, move.card, line, here))
         if moved and move.line * LINE_BYTES >= self.layout.data_offset:
             self.moves.append(move)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from faults.machine.program import Program
+from faults.machine.program import MachineProgram
 from faults.machine.state import CRASHED, Cached, MachineState, Posted, put, put2
 
 NOBODY: frozenset[int] = frozenset()
 
 
 class MachineMemory:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: MachineProgram) -> None:
         self.program = program
         self.lines = range(len(program.lines))
         self.words = [[w for w, word in enumerate(program.words) if word.line == line] for line in self.lines]

@@ -90,7 +90,7 @@ class Word(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class MachineProgram:
     """Ranks are numbered over all hosts; a rank is on one host. Registers are 0 until loaded."""
 
     threads: Sequence[Thread]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from faults.machine.program import Program
+from faults.machine.program import MachineProgram
 
 CRASHED = -1  # the node of a thread whose host crashed
 
@@ -37,7 +37,7 @@ class MachineState(NamedTuple):
     begun: tuple[bool, ...]  # of threads: the first half of an INVALIDATE or a WAIT, the flush, is done
 
 
-def initial(program: Program) -> MachineState:
+def initial(program: MachineProgram) -> MachineState:
     lines = len(program.lines)
     return MachineState(
         pool=tuple(word.initial for word in program.words),

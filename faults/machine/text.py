@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from faults.machine.program import Do, Program, Step
+from faults.machine.program import Do, MachineProgram, Step
 from faults.machine.schedule import Act, MachineMove, Schedule
 from faults.machine.state import MachineState
 from faults.machine.steps import TWO_MOVES, Machine, replay
@@ -22,7 +22,7 @@ NATURE = {
 }
 
 
-def step_text(program: Program, step: Step) -> str:
+def step_text(program: MachineProgram, step: Step) -> str:
     """In the words of a litmus test: ``store x 1``."""
     verb = step.do.name.lower()
     if step.do in LINE_WISE:

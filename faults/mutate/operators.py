@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Group, Instruction, Kind, Op, Plan, RankPart
+from cxlemu.plan import DoorbellGroup, Instruction, Kind, Op, Plan, RankPart
 from faults.choices import MUTATIONS
 from faults.prove.rounds import rounds_of
 
@@ -56,7 +56,7 @@ class Mutation(NamedTuple):
     """The streams that change, and the groups that have to be there for them."""
 
     streams: Streams
-    groups: tuple[Group, ...] = ()
+    groups: tuple[DoorbellGroup, ...] = ()
 
 
 Mutations = Iterator[tuple[str, Mutation]]  # kinds and what they make
@@ -117,13 +117,13 @@ def _smaller_group(place: MutationSite) -> Mutations:
     group = place.plan.frame.groups[place.instruction.arg]
     for member in range(group.count):
         rest = (
-            Group(group.first, member, group.stride),
-            Group(group.doorbells[member] + group.stride, group.count - member - 1, group.stride),
+            DoorbellGroup(group.first, member, group.stride),
+            DoorbellGroup(group.doorbells[member] + group.stride, group.count - member - 1, group.stride),
         )
         yield f"without={member}", _waits_instead(place, tuple(g for g in rest if g.count))
 
 
-def _waits_instead(place: MutationSite, groups: tuple[Group, ...]) -> Mutation:
+def _waits_instead(place: MutationSite, groups: tuple[DoorbellGroup, ...]) -> Mutation:
     first = len(place.plan.frame.groups)
     waits = [place.instruction._replace(arg=first + k) for k in range(len(groups))]
     return place.replaced(*waits)._replace(groups=groups)
@@ -191,7 +191,7 @@ def _two_doorbells(place: MutationSite) -> Mutations:
 
 def exchanged_everywhere(plan: Plan, names: Mapping[int, int]) -> Mutation:
     """Whoever rings or waits for one of these doorbells does so for the one that it is exchanged with."""
-    groups: list[Group] = []
+    groups: list[DoorbellGroup] = []
     streams: dict[tuple[int, int], list[Instruction]] = {}
     for part in plan.parts:
         for s, stream in enumerate(part.streams):
@@ -206,7 +206,7 @@ def exchanged_everywhere(plan: Plan, names: Mapping[int, int]) -> Mutation:
                         continue
                     for doorbell in sorted(taken):
                         changed.append(i._replace(arg=len(plan.frame.groups) + len(groups)))
-                        groups.append(Group(doorbell, 1, 1))
+                        groups.append(DoorbellGroup(doorbell, 1, 1))
                 else:
                     changed.append(i)
             if changed != stream.instructions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cxlemu.memory.adversary import Action, Move
+from cxlemu.memory.adversary import Action, CacheMove
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from faults.machine.program import Do, Step
@@ -52,7 +52,7 @@ class WordMemory:
             return
         for card, offset in self.places.lines:
             line = offset // LINE_BYTES
-            memory.disturb(Move(Action.LAND, card, line, _ONE_LINE))
+            memory.disturb(CacheMove(Action.LAND, card, line, _ONE_LINE))
             with memory.cache.lock:
                 memory.cache.cards[card].complete(line, line + 1)
 

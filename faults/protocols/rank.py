@@ -21,7 +21,7 @@ from faults.explore.automaton import said
 from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import as_step
 from faults.explore.programs import RankProtocol
-from faults.machine.program import Do, Program, Step
+from faults.machine.program import Do, MachineProgram, Step
 from faults.machine.text import step_text
 from faults.protocols.memory import WordMemory
 
@@ -94,7 +94,7 @@ class Rank:
         self._pauses = pauses
         self._pause_rate = 0.0 if pauses is None else pauses.choice(PAUSE_RATES)
         self._deadline_s, self._ends = deadline_s, time.monotonic() + deadline_s
-        self._program = Program((), protocol.words(), protocol.line_names)
+        self._program = MachineProgram((), protocol.words(), protocol.line_names)
         self._lines = {word.name: word.line for word in self._program.words}
         self._who = f"{protocol.name}, rank {rank}"
         self._posted_at: float | None = None

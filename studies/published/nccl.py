@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collectives.algorithms import catalog
-from collectives.algorithms.nccl.protocols import Taken, take
+from collectives.algorithms.nccl.protocols import NcclChoice, take
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import plan_of
 from cxlemu.cost import CostModel
@@ -23,7 +23,7 @@ class Nccl:
     def __init__(self, topology: Topology, *, grouped_slice_bytes: int | None = None) -> None:
         self.topology = topology
         self._grouped_slice_bytes = grouped_slice_bytes
-        self._taken: dict[tuple[str, int, int], tuple[Taken, Plan]] = {}
+        self._taken: dict[tuple[str, int, int], tuple[NcclChoice, Plan]] = {}
         self._times: dict[tuple[str, int, int, int], float] = {}
 
     @property
@@ -44,7 +44,7 @@ class Nccl:
             self._times[key] = simulate(model, [VirtualCall(plan, cards=cards)]).time_ns / 1e3
         return self._times[key]
 
-    def taken(self, collective: str, size_bytes: int, ranks: int) -> tuple[Taken, Plan]:
+    def taken(self, collective: str, size_bytes: int, ranks: int) -> tuple[NcclChoice, Plan]:
         """The algorithm and protocol of a call, and its plan."""
         key = collective, size_bytes, ranks
         if key not in self._taken:
@@ -59,7 +59,7 @@ class Nccl:
             self._taken[key] = taken, plan
         return self._taken[key]
 
-    def _costing(self, taken: Taken, slice_ns: int) -> Topology:
+    def _costing(self, taken: NcclChoice, slice_ns: int) -> Topology:
         protocols, space = self.topology.pool_space.protocols, taken.topology.pool_space
         assert protocols is not None and space.costs is not None
         if taken.protocol != protocols[0].name:

@@ -9,7 +9,7 @@ Not modelled: collectives that slow others which began earlier, or are slowed by
 
 from __future__ import annotations
 
-from cxlemu.chakra.workload import Workload
+from cxlemu.chakra.workload import ChakraWorkload
 from cxlemu.topology import Accelerator, Topology
 from studies.traces.outcome import Called, Computed, Replay
 from studies.traces.schedule import Schedule
@@ -17,7 +17,7 @@ from studies.traces.schedule import Schedule
 __all__ = ["Called", "Computed", "Replay", "replay"]
 
 
-def replay(workload: Workload, topology: Topology, accelerator: Accelerator | None = None) -> Replay:
+def replay(workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None = None) -> Replay:
     """With an ``accelerator``, what it computes takes what it would; otherwise what was recorded.
 
     Raises PlanFileError for ranks that call different things or wait for each other, ArgumentError for computing that

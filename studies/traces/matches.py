@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cxlemu.chakra.workload import Collective, Workload
+from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload
 from cxlemu.errors import PlanFileError
 
 
@@ -13,19 +13,19 @@ from cxlemu.errors import PlanFileError
 class Match:
     """A collective whose ranks are still to be found ready."""
 
-    what: Collective
+    what: ChakraCollective
     members: tuple[int, ...]
     places: tuple[int, ...]
     missing: int
     ready_ns: dict[int, int] = field(default_factory=dict)
 
 
-def matched(workload: Workload) -> tuple[list[Match], dict[tuple[int, int], Match]]:
+def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int], Match]]:
     """The k-th collective of a group on one of its ranks is the k-th on all of them. Raises PlanFileError otherwise."""
     called: dict[str, dict[int, list[int]]] = {}
     for rank, steps in enumerate(workload.ranks):
         for at, step in enumerate(steps):
-            if isinstance(step.what, Collective):
+            if isinstance(step.what, ChakraCollective):
                 called.setdefault(step.what.group, {}).setdefault(rank, []).append(at)
     matches, match_of = [], {}
     for group, by_rank in called.items():
@@ -46,12 +46,14 @@ def matched(workload: Workload) -> tuple[list[Match], dict[tuple[int, int], Matc
     return matches, match_of
 
 
-def _same(whats: Sequence[object], members: Sequence[int], places: Sequence[int], workload: Workload) -> Collective:
+def _same(
+    whats: Sequence[object], members: Sequence[int], places: Sequence[int], workload: ChakraWorkload
+) -> ChakraCollective:
     first = whats[0]
-    assert isinstance(first, Collective)
+    assert isinstance(first, ChakraCollective)
     for rank, at, what in zip(members, places, whats, strict=True):
         if what != first:
-            assert isinstance(what, Collective)
+            assert isinstance(what, ChakraCollective)
             ids = workload.ranks[members[0]][places[0]].id, workload.ranks[rank][at].id
             raise PlanFileError(
                 f"node {ids[0]} of rank {members[0]} is {first.name} of {first.nbytes} bytes, but node {ids[1]} of "

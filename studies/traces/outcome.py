@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from cxlemu.chakra.workload import Collective, Workload
-from cxlemu.engines.trace import Event
+from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload
+from cxlemu.engines.trace import TraceEvent
 
 
 class Called(NamedTuple):
     """One collective of all its ranks. ``places``: which step of each. ``ready_ns``: when its first rank was ready."""
 
-    what: Collective
+    what: ChakraCollective
     name: str
     members: tuple[int, ...]
     places: tuple[int, ...]
@@ -34,7 +34,7 @@ class Computed(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    workload: Workload
+    workload: ChakraWorkload
     calls: Sequence[Called]  # in the order of their begins
     computed: Sequence[Computed]
 
@@ -68,16 +68,16 @@ class Replay:
             found[its.rank].append((its.begin_ns, its.end_ns))
         return found
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[TraceEvent]:
         """A track for each rank's processor, accelerator and collectives."""
         for its in self.computed:
             where = "processor" if its.on_cpu else "accelerator"
             name = self.workload.ranks[its.rank][its.place].name
-            yield Event("ranks", f"rank{its.rank} {where}", name, its.begin_ns, its.end_ns, {})
+            yield TraceEvent("ranks", f"rank{its.rank} {where}", name, its.begin_ns, its.end_ns, {})
         for call in self.calls:
             about: dict[str, int | str] = {"bytes": call.what.nbytes, "variant": call.variant}
             for rank in call.members:
-                yield Event(
+                yield TraceEvent(
                     "ranks",
                     f"rank{rank} collectives",
                     f"{call.what.name} {call.name}",

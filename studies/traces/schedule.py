@@ -11,7 +11,7 @@ from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import check_memory
-from cxlemu.chakra.workload import Collective, Computing, Workload
+from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload, Computing
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PlanFileError
@@ -24,11 +24,11 @@ from studies.traces.outcome import Called, Computed, Replay
 ITEM_BYTES = 4  # blocks are whole f32
 PEAK_OF = "bf16"
 
-_Between: TypeAlias = "tuple[Collective, tuple[int, ...]]"  # a collective, its ranks
+_Between: TypeAlias = "tuple[ChakraCollective, tuple[int, ...]]"  # a collective, its ranks
 
 
 class Schedule:
-    def __init__(self, workload: Workload, topology: Topology, accelerator: Accelerator | None) -> None:
+    def __init__(self, workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None) -> None:
         self._workload, self._topology, self._accelerator = workload, topology, accelerator
         self._model = CostModel.of(topology, len(workload.ranks))
         self._matches, self._match_of = matched(workload)
@@ -69,7 +69,7 @@ class Schedule:
         if what is None:
             self._over(rank, at, self._ready_ns[rank][at])
             return
-        if isinstance(what, Collective):
+        if isinstance(what, ChakraCollective):
             match = self._match_of[rank, at]
             match.ready_ns[rank] = self._ready_ns[rank][at]
             match.missing -= 1
@@ -152,7 +152,7 @@ class Schedule:
             ]
         return self._times[key]
 
-    def _planned(self, what: Collective, members: tuple[int, ...]) -> Plan | str:
+    def _planned(self, what: ChakraCollective, members: tuple[int, ...]) -> Plan | str:
         """Its plan, or why it takes no time."""
         ranks, contract = len(members), COLLECTIVES[what.name]
         if ranks == 1 or (contract.moves_data and not what.nbytes):

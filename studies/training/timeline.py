@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from cxlemu.engines.trace import Event
+from cxlemu.engines.trace import TraceEvent
 
 COMPUTE = "compute"  # the stream whose idle time is what shows
 BUBBLE = "bubble"
@@ -158,12 +158,12 @@ def run(program: Program, later: Sequence[tuple[int, Program]] = ()) -> Timeline
     return Timeline(operations, begin_ns, end_ns, cause)
 
 
-def events(timeline: Timeline) -> Iterator[Event]:
+def events(timeline: Timeline) -> Iterator[TraceEvent]:
     """A track for each stream of each lane, a slice for each part."""
     for number, its in enumerate(timeline.operations):
         begin_ns = timeline.begin_ns[number]
         for kind, ns, _ in its.parts:
             if ns:
                 track = f"rank{its.lane} {its.stream}"
-                yield Event("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})
+                yield TraceEvent("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})
             begin_ns += ns

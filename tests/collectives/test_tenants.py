@@ -29,11 +29,11 @@ from cxlemu.capacity.lease import Tenant, lease_for
 from cxlemu.capacity.lines import (
     HEADER_OFFSET,
     SLOTS,
-    Change,
     GrantLine,
     GrantState,
     Header,
     Lines,
+    TableChange,
     UseLine,
     tenant_bytes,
 )
@@ -263,7 +263,7 @@ def test_lines_arrive_between_hosts_that_share_no_cache(pool: ShmPool) -> None:
         )
         writer = Table(there, pool.uuid, pool.data_offset, pool.card_bytes, 8)
         reader = writer.shown_by(here)
-        writer.store_header(Header(Change.NOTHING, 0, BLOCK, MIB, 15 * MIB, 0, 8))
+        writer.store_header(Header(TableChange.NOTHING, 0, BLOCK, MIB, 15 * MIB, 0, 8))
         for state in (GrantState.HELD, GrantState.RELEASING, GrantState.HELD, GrantState.FORCED, GrantState.FREE):
             writer.store_grant(3, GrantLine(7, 2 * MIB, BLOCK, state, tenant_bytes("red")))
             entry = reader.entry(3)

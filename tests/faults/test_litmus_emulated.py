@@ -14,7 +14,7 @@ from cxlemu.memory.shadow import ShadowMemory
 from faults.explore.result import Budget
 from faults.litmus.language import Litmus, read
 from faults.litmus.run import LitmusResult, run
-from faults.machine.program import Do, Program, Step, Straight, Word
+from faults.machine.program import Do, MachineProgram, Step, Straight, Word
 from faults.protocols.memory import WordMemory
 from faults.protocols.places import WordAddresses, over_cards
 
@@ -110,7 +110,7 @@ def test_the_abstract_machine_has_every_outcome_of_the_emulated_cache(file: Path
         assert seen in possible if seen is not None else result.hangs, f"seed {seed}"
 
 
-def random_program(random: Random) -> Program:
+def random_program(random: Random) -> MachineProgram:
     """Two or three ranks on one host or two; two words share a line."""
     words = (Word("x", 0), Word("y", 0), Word("z", 1), Word("f", 2), Word("g", 3))
     hosts = random.choice([(0, 1), (0, 1), (0, 0, 1), (0, 1, 1)])
@@ -131,7 +131,7 @@ def random_program(random: Random) -> Program:
                 step = Step(do, words[word].line if of_lines else word, 10 * rank + number + 1)
             steps.append(step)
         threads.append(Straight(host, rank, f"rank {rank}", tuple(steps)))
-    return Program(tuple(threads), words, ("xy", "z", "f", "g"), tuple(registers))
+    return MachineProgram(tuple(threads), words, ("xy", "z", "f", "g"), tuple(registers))
 
 
 @pytest.mark.deep(rows=lambda seed: seed >= 10)

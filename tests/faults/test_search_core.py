@@ -17,7 +17,7 @@ from cxlemu.errors import ArgumentError
 from faults.explore import core, search
 from faults.explore.result import Budget, Exploration, FindingKind
 from faults.litmus.language import read
-from faults.machine.program import Do, Program, Step, Straight, Word
+from faults.machine.program import Do, MachineProgram, Step, Straight, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 from tests.helpers.tiers import examples
@@ -54,7 +54,7 @@ def endless(machine: Machine) -> bool:
     return found.finding is not None and found.finding.kind == FindingKind.LIVELOCK
 
 
-def compare(program: Program) -> None:
+def compare(program: MachineProgram) -> None:
     machine = Machine(program)
     literal = core.explore(machine, BY_UNREDUCED_C, past_hangs=True, **OFF)
     is_large = literal.verdict == Verdict.UNKNOWN
@@ -101,12 +101,12 @@ WHERE = st.lists(st.sampled_from([(0, 0), (0, 1), (1, 2)]), min_size=2, max_size
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw: st.DrawFn) -> MachineProgram:
     threads = [
         Straight(host, rank, f"thread {t}", tuple(_own(step, t) for step in draw(st.lists(STEPS, max_size=4))))
         for t, (host, rank) in enumerate(sorted(draw(WHERE)))
     ]
-    return Program(tuple(threads), WORDS, tuple(f"line {k}" for k in range(LINES)), ("r0", "r1", "r2"))
+    return MachineProgram(tuple(threads), WORDS, tuple(f"line {k}" for k in range(LINES)), ("r0", "r1", "r2"))
 
 
 def _own(step: Step, thread: int) -> Step:
@@ -116,7 +116,7 @@ def _own(step: Step, thread: int) -> Step:
 
 @examples(60)
 @given(programs())
-def test_random_programs_have_the_same_outcomes_however_they_are_searched(program: Program) -> None:
+def test_random_programs_have_the_same_outcomes_however_they_are_searched(program: MachineProgram) -> None:
     compare(program)
 
 
@@ -142,12 +142,12 @@ def conversation() -> list[list[Step]]:
     return [writes + heard + again, reads + answer + rereads]
 
 
-def as_program(threads: list[list[Step]], hosts: tuple[int, ...] = (0, 1)) -> Program:
+def as_program(threads: list[list[Step]], hosts: tuple[int, ...] = (0, 1)) -> MachineProgram:
     straight = (Straight(hosts[t], t, f"rank {t}", tuple(steps)) for t, steps in enumerate(threads))
-    return Program(tuple(straight), CHAIN_WORDS, ("x", "f", "g"))
+    return MachineProgram(tuple(straight), CHAIN_WORDS, ("x", "f", "g"))
 
 
-def mutants() -> list[Program]:
+def mutants() -> list[MachineProgram]:
     found = []
     for t, steps in enumerate(conversation()):
         for at in range(len(steps)):
@@ -197,7 +197,7 @@ class Spinning:
 @pytest.mark.parametrize("reductions", [OFF, *REDUCTIONS], ids=str)
 def test_a_loop_that_reads_its_own_cache_for_ever_is_a_livelock(invalidates: bool, reductions: dict[str, bool]) -> None:
     writer = Straight(0, 0, "writer", (Step(Do.STORE, 0, 1), Step(Do.FLUSH, 0), Step(Do.FENCE)))
-    machine = Machine(Program((writer, Spinning(invalidates)), (Word("x", 0),), ("x",)))
+    machine = Machine(MachineProgram((writer, Spinning(invalidates)), (Word("x", 0),), ("x",)))
     definition = search.explore(machine)
     found = core.explore(machine, **reductions)
     assert (found.finding is None) == invalidates == (definition.finding is None)
@@ -208,7 +208,7 @@ def test_a_loop_that_reads_its_own_cache_for_ever_is_a_livelock(invalidates: boo
 
 def test_a_failed_assertion_is_found() -> None:
     thread = Straight(0, 0, "fails", (Step(Do.STORE, 0, 1), Step(Do.FAIL)))
-    found = core.explore(Machine(Program((thread,), (Word("x", 0),), ("x",))))
+    found = core.explore(Machine(MachineProgram((thread,), (Word("x", 0),), ("x",))))
     assert found.finding and found.finding.kind == FindingKind.ASSERTION and len(found.schedule) == 1
 
 
@@ -219,7 +219,7 @@ class Raising(Spinning):
 
 def test_what_a_thread_raises_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        core.explore(Machine(Program((Raising(True),), (Word("x", 0),), ("x",))))
+        core.explore(Machine(MachineProgram((Raising(True),), (Word("x", 0),), ("x",))))
 
 
 # -- bounds
@@ -227,7 +227,7 @@ def test_what_a_thread_raises_is_raised() -> None:
 
 def straight(*steps: Step, words: int = 1) -> Machine:
     thread = Straight(0, 0, "t", steps)
-    return Machine(Program((thread,), tuple(Word(f"w{k}", 0) for k in range(words)), ("line",)))
+    return Machine(MachineProgram((thread,), tuple(Word(f"w{k}", 0) for k in range(words)), ("line",)))
 
 
 def test_a_spent_budget_is_no_success() -> None:
@@ -251,10 +251,10 @@ def test_what_the_search_has_no_room_for_is_unknown() -> None:
         (straight(Step(Do.LOAD, 1)).program, "not one of"),
         (straight(Step(Do.FLUSH, -1)).program, "not one of"),
         (straight(Step(Do.LOAD, 0, register=0)).program, "register"),
-        (Program((Straight(9, 0, "t", ()),), (), ()), "host"),
-        (Program(tuple(Straight(0, 0, "t", ()) for _ in range(33)), (), ()), "threads"),
+        (MachineProgram((Straight(9, 0, "t", ()),), (), ()), "host"),
+        (MachineProgram(tuple(Straight(0, 0, "t", ()) for _ in range(33)), (), ()), "threads"),
     ],
 )
-def test_a_program_that_is_too_large_or_broken_is_refused(program: Program, sentence: str) -> None:
+def test_a_program_that_is_too_large_or_broken_is_refused(program: MachineProgram, sentence: str) -> None:
     with pytest.raises(ArgumentError, match=sentence):
         core.explore(Machine(program))

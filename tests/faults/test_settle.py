@@ -19,7 +19,7 @@ from faults.explore import core, search
 from faults.explore.check import exhaustive, judge_ends
 from faults.explore.programs import RankProtocol
 from faults.explore.result import Budget, Exploration, FindingKind
-from faults.machine.program import Do, Program, Step, Word
+from faults.machine.program import Do, MachineProgram, Step, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
 
@@ -60,7 +60,7 @@ def straight(rank: int, *steps: Step, host: int | None = None) -> Automaton:
     return Automaton(rank if host is None else host, rank, steps, tuple(nexts))
 
 
-def compare(program: Program) -> Exploration | None:
+def compare(program: MachineProgram) -> Exploration | None:
     """What all of them find; None where the program is too large to be searched unreduced."""
     machine = Machine(program)
     literal = core.explore(machine, LITERAL, past_hangs=True, **OFF)
@@ -144,18 +144,18 @@ def automata(draw: st.DrawFn, words: tuple[int, ...], rank: int, host: int, most
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw: st.DrawFn) -> MachineProgram:
     words = draw(st.sampled_from(LINES_OF_WORDS))
     hosts = draw(st.sampled_from([(0, 1), (0, 1), (0, 1), (0, 1, 2), (0, 0, 1)]))
     most = 4 if len(hosts) == 2 else 2
     threads = tuple(draw(automata(words, rank, host, most)) for rank, host in enumerate(hosts))
     lines = tuple(f"line {line}" for line in range(max(words) + 1))
-    return Program(threads, tuple(Word(f"w{k}", line) for k, line in enumerate(words)), lines)
+    return MachineProgram(threads, tuple(Word(f"w{k}", line) for k, line in enumerate(words)), lines)
 
 
 @settings(max_examples=150)
 @given(programs())
-def test_random_automata_are_judged_as_unreduced(program: Program) -> None:
+def test_random_automata_are_judged_as_unreduced(program: MachineProgram) -> None:
     assume(compare(program) is not None)
 
 
@@ -199,7 +199,7 @@ def test_a_bakery_of_three_ranks_is_within_a_thousandth_of_the_budget() -> None:
 
 def search_all(*threads: Automaton, lines: tuple[int, ...] = (0, 1)) -> Exploration:
     words = tuple(Word(f"w{k}", line) for k, line in enumerate(lines))
-    found = compare(Program(threads, words, tuple(f"line {line}" for line in sorted(set(lines)))))
+    found = compare(MachineProgram(threads, words, tuple(f"line {line}" for line in sorted(set(lines)))))
     assert found is not None
     return found
 

@@ -9,8 +9,8 @@ from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.plan import (
     Call,
+    DoorbellGroup,
     Frame,
-    Group,
     Instruction,
     Layout,
     Op,
@@ -98,7 +98,7 @@ def plan(
     cards: int,
     *,
     regions: tuple[Region, ...] | None = None,
-    groups: tuple[Group, ...] = (),
+    groups: tuple[DoorbellGroup, ...] = (),
     doorbells_per_rank: int = 8,
     rounds: int = 1,
     events: int = 0,

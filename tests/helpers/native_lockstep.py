@@ -24,7 +24,7 @@ from cxlemu.engines.streams import Binding, Blocked, Running
 from cxlemu.errors import IntegrityError, MismatchError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.adversary import AdversaryStats
-from cxlemu.memory.backend import EVERYTHING, Step
+from cxlemu.memory.backend import EVERYTHING, CoherenceStep
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
@@ -168,7 +168,7 @@ class Call:
 
 
 class NativeLockstep(InTurns):
-    def __init__(self, layout: Layout, *, elides: Step = EVERYTHING, **others: Any) -> None:
+    def __init__(self, layout: Layout, *, elides: CoherenceStep = EVERYTHING, **others: Any) -> None:
         super().__init__(layout, **others)
         self._through = [memory.native for memory in self.memories if isinstance(memory, ShadowMemory)]
         through = self._through or [None] * layout.ranks

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from cxlemu.plan import (
     Buffer,
     Call,
+    DoorbellGroup,
     Frame,
-    Group,
     Instruction,
     Layout,
     Op,
@@ -88,7 +88,7 @@ def plan(*programs: Program, rounds: int = 1, nbytes: int = 0) -> Plan:
     """A call that promises ``nbytes`` of an all-gather: nothing, mostly."""
     ranks = len(programs)
     layout = Layout(ranks, 1, 1, 512, DOORBELLS, 64)
-    frame = Frame(rounds, (Region(0, 1, 64, 0, 0, 512),), (Group(ranks * DOORBELLS, ranks, 1),))
+    frame = Frame(rounds, (Region(0, 1, 64, 0, 0, 512),), (DoorbellGroup(ranks * DOORBELLS, ranks, 1),))
 
     def build(rank: int) -> tuple[Frame, RankPart]:
         program = programs[rank]

@@ -13,7 +13,7 @@ import pytest
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
-from cxlemu.memory.backend import EVERYTHING, NOTHING, Step
+from cxlemu.memory.backend import EVERYTHING, NOTHING, CoherenceStep
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,7 +154,7 @@ def test_what_the_shipped_backends_elide() -> None:
         "shm": EVERYTHING,
     }
     assert BACKENDS["shm"].elisions().startswith("coherence: a store is in the pool at once")
-    assert all(str(step.name) in BACKENDS["shm"].elisions() for step in Step)
+    assert all(str(step.name) in BACKENDS["shm"].elisions() for step in CoherenceStep)
     assert BACKENDS["dax"].elisions() == "coherence within a host only; nothing is elided"
 
 

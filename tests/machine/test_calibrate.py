@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from cxlemu import _measure, _native
 from cxlemu.calibrate import measure as calibrate
-from cxlemu.calibrate.measure import Bandwidth, Measured
+from cxlemu.calibrate.measure import Bandwidth, Calibration
 from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli import doctor_calibrate, main
 from cxlemu.cost import CostModel
@@ -19,7 +19,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool import numa
 from cxlemu.topology import Topology
 
-MEASURED = Measured(
+MEASURED = Calibration(
     cores=4,
     node=None,
     local_latency_ns=90.4,
@@ -36,7 +36,7 @@ MEASURED = Measured(
 )
 
 
-def parsed(measured: Measured) -> Topology:
+def parsed(measured: Calibration) -> Topology:
     return Topology.parse(topology_file(measured, capacity_bytes=1 << 32, load=0.25), "here.yaml")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cxlemu.errors import CardLostError, FaultError, LinkDownError, PoisonError
 from cxlemu.memory import AdversaryRates, HostCache
-from cxlemu.memory.adversary import Action, Adversary, Move
+from cxlemu.memory.adversary import Action, Adversary, CacheMove
 from cxlemu.memory.damage import DAMAGE_BYTES, Damage
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
@@ -135,7 +135,7 @@ def test_nature_fetches_nothing_that_reads_as_an_error(in_c: bool) -> None:
         memory = world.ranks[0]
         assert isinstance(memory, ShadowMemory)
         breaks(world.damage)
-        memory.disturb(Move(Action.PREFETCH, 0, 0, np.ones(3, np.bool_)))
+        memory.disturb(CacheMove(Action.PREFETCH, 0, 0, np.ones(3, np.bool_)))
         reader = memory.native if in_c else memory
         for line in range(3):
             poisoned = [where for _, kind, where, at in world.damage.entries() if kind == 3 and at == line]

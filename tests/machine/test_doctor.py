@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cxlemu.cli import doctor, main
-from cxlemu.cli.doctor import Row, examine
+from cxlemu.cli.doctor import DoctorRow, examine
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rows(root: Path, path: str = "") -> dict[str, Row]:
+def rows(root: Path, path: str = "") -> dict[str, DoctorRow]:
     found = examine(root, path)
     by_name = {row.what: row for row in found}
     assert len(by_name) == len(found)

@@ -10,7 +10,7 @@ import pytest
 
 from collectives.algorithms import catalog
 from collectives.layouts import layout_for
-from cxlemu.engines.mover import HOST_MOVER, Buffer, HostMover, Mover, Part
+from cxlemu.engines.mover import HOST_MOVER, Buffer, BufferPart, HostMover, Mover
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding, run_together
 from cxlemu.errors import ArgumentError
@@ -55,22 +55,22 @@ class ToyMover:
     def nbytes(self, buffer: DeviceBuffer) -> int:
         return len(buffer.device_bytes)
 
-    def temporary(self, nbytes: int) -> Part:
-        return Part(DeviceBuffer(nbytes), 0, nbytes)
+    def temporary(self, nbytes: int) -> BufferPart:
+        return BufferPart(DeviceBuffer(nbytes), 0, nbytes)
 
-    def get(self, part: Part) -> Bytes:
+    def get(self, part: BufferPart) -> Bytes:
         return np.frombuffer(bytes(part.buffer.device_bytes[part.offset : part.offset + part.nbytes]), np.uint8)
 
-    def put(self, part: Part, data: Bytes) -> None:
+    def put(self, part: BufferPart, data: Bytes) -> None:
         assert data.nbytes == part.nbytes
         part.buffer.device_bytes[part.offset : part.offset + part.nbytes] = data.tobytes()
 
-    def store(self, memory: HostMemory, run: StridedRun, source: Part, *, non_temporal: bool) -> None:
+    def store(self, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool) -> None:
         self._count("store")
         data = run.local(self.get(source)).tobytes()
         self.queued.append((memory, run.card, run.card_offset, data, non_temporal))
 
-    def load(self, memory: HostMemory, run: StridedRun, target: Part) -> None:
+    def load(self, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
         self._count("load")
         self._drain()
         data = np.empty(run.nbytes, np.uint8)
@@ -79,11 +79,11 @@ class ToyMover:
         run.local(whole)[:] = data.reshape(run.blocks, run.block_bytes)
         self.put(target, whole)
 
-    def copy(self, target: Part, source: Part) -> None:
+    def copy(self, target: BufferPart, source: BufferPart) -> None:
         self._count("copy")
         self.put(target, self.get(source))
 
-    def fold(self, target: Part, dtype: int, redop: RedOp, sources: Sequence[Part], divisor: int) -> None:
+    def fold(self, target: BufferPart, dtype: int, redop: RedOp, sources: Sequence[BufferPart], divisor: int) -> None:
         self._count("fold")
         self.put(target, fold(dtype, redop, [self.get(source) for source in sources], divisor))
 
@@ -114,14 +114,14 @@ def outputs(plan: Plan, movers: Sequence[Mover]) -> list[bytes]:
         its: list[Buffer] = [mover.temporary(buffer.nbytes).buffer for buffer in part.buffers]
         size = part.buffers[0].nbytes
         data = np.random.default_rng(rank).standard_normal(size // 4).astype(np.float32).view(np.uint8)
-        mover.put(Part(its[0], 0, size), data)
+        mover.put(BufferPart(its[0], 0, size), data)
         memory = MemorySpec(seed=rank).open(cards, host_cache=HostCache.private(cards), host=rank, rank=rank)
         binding = Binding(plan.layout, 0, 1, plan.call.tag())
         runners.append(Runner(plan.call, plan.frame, part, binding, memory=memory, buffers=its, mover=mover))
         buffers.append(its)
     run_together(runners, lambda choices: choices[-1])
     return [
-        mover.get(Part(its[1], 0, plan.part(rank).buffers[1].nbytes)).tobytes()
+        mover.get(BufferPart(its[1], 0, plan.part(rank).buffers[1].nbytes)).tobytes()
         for rank, (mover, its) in enumerate(zip(movers, buffers, strict=True))
     ]
 

@@ -35,9 +35,9 @@ from cxlemu.plan import (
     NOTHING,
     Buffer,
     Call,
+    DoorbellGroup,
     Flag,
     Frame,
-    Group,
     Instruction,
     Kernel,
     Kind,
@@ -304,7 +304,7 @@ def instructions(draw: st.DrawFn, frame: Frame) -> Instruction:
             return Instruction(Op.FENCE)
 
 
-GROUPS = (Group(0, 2, 3), Group(1, 3, 1), Group(LAYOUT.done(0), 2, 1))
+GROUPS = (DoorbellGroup(0, 2, 3), DoorbellGroup(1, 3, 1), DoorbellGroup(LAYOUT.done(0), 2, 1))
 DONE_GROUP = 2
 
 

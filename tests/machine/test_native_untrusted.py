@@ -23,7 +23,20 @@ from cxlemu.memory.adversary import Adversary
 from cxlemu.memory.backend import EVERYTHING
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import DTYPE_NAMES, Call, Group, InHeap, Instruction, Kind, Layout, Op, Operand, RedOp, Region, encode
+from cxlemu.plan import (
+    DTYPE_NAMES,
+    Call,
+    DoorbellGroup,
+    InHeap,
+    Instruction,
+    Kind,
+    Layout,
+    Op,
+    Operand,
+    RedOp,
+    Region,
+    encode,
+)
 from cxlemu.plan.instructions import RECORD_DTYPE, Records
 from cxlemu.plan.layout import LAYOUT_DTYPE, layout_record
 from cxlemu.plan.plan import group_table, region_table
@@ -177,7 +190,7 @@ def test_a_random_record_is_refused_or_harmless(memory: str, data: st.DataObject
     record["op"] = data.draw(st.sampled_from(Op))
     made = arguments(
         regions=region_table((REGION, replace(REGION, granularity_bytes=64, start=8, nbytes=1024), REGION)),
-        groups=group_table((Group(0, 2, 3), Group(LAYOUT.done(0), 3, 1))),
+        groups=group_table((DoorbellGroup(0, 2, 3), DoorbellGroup(LAYOUT.done(0), 3, 1))),
         streams=[record],
         buffer_bytes=[100, 1024, 0],
         events=2,
@@ -216,7 +229,9 @@ A, F32 = Operand(Kind.BUFFER), DTYPE_NAMES.index("f32")
 A_BYTE = Instruction(Op.WRITE, dst=Operand(Kind.REGION), a=A, nbytes=1)
 
 
-def accepts(*instructions: Instruction, region: Region = REGION, group: Group | None = None, **others: Any) -> bool:
+def accepts(
+    *instructions: Instruction, region: Region = REGION, group: DoorbellGroup | None = None, **others: Any
+) -> bool:
     try:
         _native.Program(
             **arguments(
@@ -260,10 +275,10 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
     ),
     "an event that is not there": lambda: accepts(Instruction(Op.RECORD, arg=1)),
     "a group that is not there": lambda: accepts(Instruction(Op.WAIT_ALL, arg=0)),
-    "a group of doorbells that are not there": lambda: accepts(group=Group(0, 2, LAYOUT.doorbell_count)),
-    "a group whose stride overflows": lambda: accepts(group=Group(0, 3, 2**30)),
-    "a group whose count overflows": lambda: accepts(group=Group(1, 2**31 - 1, 2**31 - 1)),
-    "a group from the last doorbell on": lambda: accepts(group=Group(LAYOUT.doorbell_count - 1, 2, 1)),
+    "a group of doorbells that are not there": lambda: accepts(group=DoorbellGroup(0, 2, LAYOUT.doorbell_count)),
+    "a group whose stride overflows": lambda: accepts(group=DoorbellGroup(0, 3, 2**30)),
+    "a group whose count overflows": lambda: accepts(group=DoorbellGroup(1, 2**31 - 1, 2**31 - 1)),
+    "a group from the last doorbell on": lambda: accepts(group=DoorbellGroup(LAYOUT.doorbell_count - 1, 2, 1)),
     "a region a byte too long": lambda: accepts(region=replace(REGION, nbytes=2049)),
     "a region a line too far": lambda: accepts(region=replace(REGION, base=64)),
     "a region whose last granule is short": lambda: accepts(
@@ -291,7 +306,9 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
 
 
 def test_what_the_outsiders_below_are_made_from_is_accepted() -> None:
-    assert accepts(A_BYTE, A_BYTE._replace(a=Operand(Kind.BUFFER, 0, 0, 63)), group=Group(0, LAYOUT.doorbell_count, 1))
+    assert accepts(
+        A_BYTE, A_BYTE._replace(a=Operand(Kind.BUFFER, 0, 0, 63)), group=DoorbellGroup(0, LAYOUT.doorbell_count, 1)
+    )
 
 
 @pytest.mark.parametrize("what", OUTSIDE)

@@ -16,9 +16,9 @@ from cxlemu.plan import (
     DTYPE_NAMES,
     Buffer,
     Call,
+    DoorbellGroup,
     Flag,
     Frame,
-    Group,
     Instruction,
     Kernel,
     Kind,
@@ -40,7 +40,7 @@ LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_r
 FRAME = Frame(
     rounds=4,
     regions=(Region(0, 2, 256, 0, 0, 2048), Region(0, 2, 256, 1024, 0, 2048), Region(0, 2, 256, 0, 0, 2048)),
-    groups=(Group(LAYOUT.done(0), 2, 1), Group(0, 2, 4)),
+    groups=(DoorbellGroup(LAYOUT.done(0), 2, 1), DoorbellGroup(0, 2, 4)),
     kernels=(Kernel("gemm_f32", (2, 2, 2)),),
 )
 BUFFERS = (Buffer("input", 1024), Buffer("output", 1024), Buffer("window", 64, inside="output", at=128))
@@ -133,9 +133,9 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
         (region(nbytes=8192 + 1), "region 0 ends at byte 4097 of a card, a slot at 4096"),
     ],
     "groups": [
-        (plan(frame=frame(groups=(Group(0, 0, 1),))), "group 0 is empty"),
-        (plan(frame=frame(groups=(Group(0, 1, 0),))), "stride 0"),
-        (plan(frame=frame(groups=(Group(8, 2, 2),))), "group 0 is of doorbells 8..10, there are 10"),
+        (plan(frame=frame(groups=(DoorbellGroup(0, 0, 1),))), "group 0 is empty"),
+        (plan(frame=frame(groups=(DoorbellGroup(0, 1, 0),))), "stride 0"),
+        (plan(frame=frame(groups=(DoorbellGroup(8, 2, 2),))), "group 0 is of doorbells 8..10, there are 10"),
     ],
     "kernels": [
         (plan(frame=frame(kernels=(Kernel("sort"),))), "kernel 0 is 'sort'"),

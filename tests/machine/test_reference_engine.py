@@ -17,9 +17,9 @@ from cxlemu.plan import (
     DTYPE_NAMES,
     Buffer,
     Call,
+    DoorbellGroup,
     Flag,
     Frame,
-    Group,
     Instruction,
     Kernel,
     Layout,
@@ -34,7 +34,7 @@ from tests.helpers.by_hand import FENCE, pool
 
 LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=512, doorbells_per_rank=2, interleave_bytes=64)
 REGION = Region(first_card=0, cards=2, granularity_bytes=64, base=0, start=0, nbytes=1024)
-FRAME = Frame(1, (REGION,), (Group(LAYOUT.done(0), 2, 1),), (Kernel("gemm_f32", (2, 2, 3)),))
+FRAME = Frame(1, (REGION,), (DoorbellGroup(LAYOUT.done(0), 2, 1),), (Kernel("gemm_f32", (2, 2, 3)),))
 BASE, EPOCH = 4096, 5
 CALL = Call("all_gather", "by hand", 2, 100)
 BUFFERS = ("a", "b", "c", "d")

@@ -10,7 +10,7 @@ from collectives.algorithms import catalog
 from cxlemu.cost import CostModel, Resource, bytes_per_ms, duration_ns
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, ConfigError, DeadlineError, PlanError
-from cxlemu.plan import NOTHING, Call, Group, Instruction, Kind, Layout, Op, Operand, Region
+from cxlemu.plan import NOTHING, Call, DoorbellGroup, Instruction, Kind, Layout, Op, Operand, Region
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.fabric_helpers import LOAD_NS, WAY_NS, ends, fabric, ns, plan, read, simulated, used, write
 from tests.helpers.max_min import Flow, max_min_ends_ns
@@ -160,7 +160,7 @@ def test_a_group_is_there_when_its_last_doorbell_is() -> None:
     topology = fabric(3, 2, local_copy_gbytes_per_s=1)
     for late in range(2):
         ranks = [[[busy(5000 if rank == late else 10), signal(8 * rank)]] for rank in range(2)]
-        run = simulated(topology, [*ranks, [[everyone]]], groups=(Group(0, 2, 8),))
+        run = simulated(topology, [*ranks, [[everyone]]], groups=(DoorbellGroup(0, 2, 8),))
         assert ends(run)[2] == 5000 + WAY_NS + LOOK_NS
 
 
@@ -338,7 +338,7 @@ def test_a_deadlock_is_told() -> None:
 )
 def test_records_that_name_what_is_not_there_are_refused(wrong: Instruction) -> None:
     with pytest.raises(PlanError, match="rank 0, stream 0, record 0 cannot be simulated"):
-        simulated(fabric(1, 1), [[[wrong]]], groups=(Group(0, 1, 1),), events=1)
+        simulated(fabric(1, 1), [[[wrong]]], groups=(DoorbellGroup(0, 1, 1),), events=1)
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_records_that_name_what_is_not_there_are_refused(wrong: Instruction) -> 
         {"regions": (Region(0, 2, 64, 0, 0, 64),)},
         {"regions": (Region(-1, 1, 64, 0, 0, 64),)},
         {"regions": (Region(0, 1, 0, 0, 0, 64),)},
-        {"groups": (Group(0, 100, 1),)},
-        {"groups": (Group(0, 0, 1),)},
+        {"groups": (DoorbellGroup(0, 100, 1),)},
+        {"groups": (DoorbellGroup(0, 0, 1),)},
     ],
 )
 def test_tables_that_name_what_is_not_there_are_refused(tables: dict[str, object]) -> None:

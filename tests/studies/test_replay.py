@@ -19,7 +19,7 @@ from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.chakra.files import Node, encode, write
 from cxlemu.chakra.schema import COLLECTIVES, NodeType
-from cxlemu.chakra.workload import Collective, Computing, Workload, load
+from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload, Computing, load
 from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -42,7 +42,7 @@ def coll(number: int, name: str, nbytes: int, *after: int, group: str = "") -> N
     return Node(number, f"{name} {number}", NodeType.COMM_COLL, after, 0, about | ({"pg_name": group} if group else {}))
 
 
-def loaded(folder: Path, *ranks: Sequence[Node], groups: Any = None) -> Workload:
+def loaded(folder: Path, *ranks: Sequence[Node], groups: Any = None) -> ChakraWorkload:
     write(folder / "t", ranks)
     return load(folder / "t", groups, "groups.json")
 
@@ -60,7 +60,7 @@ def test_nodes_come_back_as_steps(tmp_path: Path) -> None:
     nodes = [comp(7, 30, 2, num_ops=5, tensor_size=6), coll(2, "all_gather", 64), Node(9, "m", NodeType.METADATA, (7,))]
     (steps,) = loaded(tmp_path, nodes).ranks
     assert [(step.id, step.after) for step in steps] == [(2, ()), (7, (0,)), (9, (1,))]
-    assert steps[0].what == Collective("all_gather", 64, "")
+    assert steps[0].what == ChakraCollective("all_gather", 64, "")
     assert steps[1].what == Computing(30, 5, 6, False)
     assert steps[2].what is None
 

@@ -21,7 +21,7 @@ from cxlemu.topology import Protocol, Space, Topology
 PLATEAU = 1.4  # of the latency of a Simple ring's all_reduce between hosts, from A100 on: tuning.cc
 
 
-class Taken(NamedTuple):
+class NcclChoice(NamedTuple):
     """What a call takes on this space, and the machine that speaks so."""
 
     topology: Topology
@@ -30,7 +30,7 @@ class Taken(NamedTuple):
     reason: str
 
 
-def take(topology: Topology, space: Space, call: Call) -> Taken:
+def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
     """The algorithm that the call names or, where that is "auto", any. Raises ArgumentError where NCCL has none."""
     assert space.protocols is not None
     found = {
@@ -51,7 +51,8 @@ def take(topology: Topology, space: Space, call: Call) -> Taken:
         recipe = replace(recipe, spec=replace(recipe.spec, slice_bytes=protocol.slice_bytes))
     others = ", ".join(f"{a} {p.name} {us:.0f} us" for (a, p), us in options.items() if (a, p) != (name, protocol))
     reason = f"{name} with {protocol.name}: {options[name, protocol]:.0f} us by NCCL's formula"
-    return Taken(topology.speaking(space, protocol), recipe, protocol.name, reason + (f"; {others}" if others else ""))
+    reason += f"; {others}" if others else ""
+    return NcclChoice(topology.speaking(space, protocol), recipe, protocol.name, reason)
 
 
 def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call, name: str) -> float:

@@ -124,7 +124,7 @@ def _clock_ns(program: _native.Program, stream: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class MeasuringWorld:
     """What a rank measures with. ``control``: where ranks meet, which takes no modelled time."""
 
     comm: Communicator
@@ -134,7 +134,7 @@ class World:
 
 
 @contextmanager
-def world_of(context: RankContext, region_bytes: int) -> Iterator[World]:
+def world_of(context: RankContext, region_bytes: int) -> Iterator[MeasuringWorld]:
     """Ranks spin where each has a core."""
     engine: Engine = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
     assert isinstance(engine, NativeEngine)
@@ -146,7 +146,7 @@ def world_of(context: RankContext, region_bytes: int) -> Iterator[World]:
         a_core_each = have_a_core_each(control.all_gather(cores_here()), control.rank)
         if a_core_each:
             engine.spins = SPINS
-        yield World(comm, control, recorder, a_core_each)
+        yield MeasuringWorld(comm, control, recorder, a_core_each)
 
 
 def measure(context: RankContext, job: Job) -> Seen:
@@ -158,7 +158,7 @@ def measure(context: RankContext, job: Job) -> Seen:
 class Measuring:
     """This rank's matrices, and operations on them."""
 
-    def __init__(self, world: World, job: Job) -> None:
+    def __init__(self, world: MeasuringWorld, job: Job) -> None:
         self._world, self._job = world, job
         self._comm, self._control, self._recorder = world.comm, world.control, world.recorder
         call = call_of(job.operator, "fused", self._comm.size, job.choice)

@@ -10,7 +10,7 @@ from collectives.fused.choice import call_of
 from collectives.fused.plans import build
 from collectives.sweep.fused.measure import Job, Seen, cut
 from collectives.sweep.fused.metrics import Metrics, Wait
-from cxlemu.engines.trace import Event
+from cxlemu.engines.trace import TraceEvent
 from cxlemu.plan import Op, Plan
 
 KEEPS_UP = 1.5  # communication alone, against what its model says: beyond, the machine is measured and not the model
@@ -71,7 +71,7 @@ def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
     return statistics.mean(wait.ns for wait in found) if found else 0.0
 
 
-def events(seen: Sequence[Seen], job: Job) -> Iterator[Event]:
+def events(seen: Sequence[Seen], job: Job) -> Iterator[TraceEvent]:
     """The traced calls, one style after another, for `cxlemu.engines.trace.perfetto`."""
     start_ns = 0
     for style in job.styles:
@@ -85,7 +85,7 @@ def events(seen: Sequence[Seen], job: Job) -> Iterator[Event]:
                 stream = plan.part(one.rank).streams[step.stream]
                 instruction = stream.instructions[step.at]
                 kernel = f" {plan.frame.kernels[instruction.arg]}" if instruction.op == Op.COMPUTE else ""
-                yield Event(
+                yield TraceEvent(
                     "ranks",
                     f"rank{one.rank} {stream.name}",
                     instruction.op.name + kernel,
