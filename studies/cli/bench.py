@@ -50,7 +50,9 @@ from studies.peers import find
 @click.option("-c", "--config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there; needs matplotlib.")
+@click.option(
+    "--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there: .png, .svg or .pdf; needs matplotlib."
+)
 @click.option(
     "--callgrind", is_flag=True, help="Count the instructions of small calls, too: free of noise; needs valgrind."
 )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from cxlemu.errors import ArgumentError
-from cxlemu.units import format_bytes
+from studies.cli.picture import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, legend, panels, sizes_axis
 from studies.peers.ratios import Row
 
 COLUMNS = 4
-# Colours of Okabe and Ito, which also colour-blind people tell apart; the limit is grey, because nobody can be there.
+# The limit is grey, because nobody can be there.
 STYLES = {
-    "cxlemu": ("#d55e00", "o"),
-    "handle": ("#e69f00", "o"),
-    "pool": ("#56b4e9", "o"),
-    "openmpi": ("#0072b2", "s"),
-    "mpich": ("#009e73", "^"),
-    "gloo": ("#cc79a7", "D"),
+    "cxlemu": (VERMILION, "o"),
+    "handle": (ORANGE, "o"),
+    "pool": (SKY, "o"),
+    "openmpi": (BLUE, "s"),
+    "mpich": (GREEN, "^"),
+    "gloo": (PINK, "D"),
 }
 LABELS = {
     "handle": "cxlemu, persistent",
@@ -29,50 +27,28 @@ LABELS = {
 }
 
 
-def pyplot() -> Any:
-    """matplotlib, drawing to files only. Raises ArgumentError when it is not installed."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ArgumentError(f"--plot needs matplotlib ({error}): pip install 'cxlemu[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
-def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
-    """Of rows of both kinds those with rewritten sources are drawn: that is how applications call."""
-    plt = pyplot()
+def draw(rows: Sequence[Row], *, title: str) -> Any:
+    """The figure. Of rows of both kinds those with rewritten sources are drawn: that is how applications call."""
     rewritten = any(row.rewritten for row in rows)
     drawn = [row for row in rows if row.rewritten == rewritten]
     names = list(dict.fromkeys(row.collective for row in drawn))
     columns = min(COLUMNS, len(names))
     lines = -(-len(names) // columns)
-    figure, panels = plt.subplots(
-        lines, columns, figsize=(3.6 * columns, 3.2 * lines + 0.9), sharex=True, sharey=True, squeeze=False
-    )
-    for number, panel in enumerate(panels.flat):
-        if number >= len(names):
-            panel.set_visible(False)
-            continue
-        _panel(panel, names[number], [row for row in drawn if row.collective == names[number]])
+    source = "rewritten before each call" if rewritten else "the same in every call"
+    inches = 3.6 * columns, 3.2 * lines + 0.9
+    figure, every = panels(inches, lines, columns, title=f"{title}, source {source}", share="xy")
+    for number, (name, panel) in enumerate(zip(names, every, strict=False)):
+        _panel(panel, name, [row for row in drawn if row.collective == name])
         if number % columns == 0:
             panel.set_ylabel("time per call (µs)")
         if number + columns >= len(names):
             panel.set_xlabel("size")
             panel.xaxis.set_tick_params(labelbottom=True)
-    panels[0, 0].set_ylim(*_bounds_us(drawn))  # of all: they share it
-    labels: dict[str, Any] = {}
-    for panel in panels.flat:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            labels.setdefault(label, handle)
-    source = "rewritten before each call" if rewritten else "the same in every call"
-    figure.suptitle(f"{title}, source {source}", fontsize=11)
-    figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=max(1, len(labels)), frameon=False)
-    figure.tight_layout(rect=(0, 0.35 / figure.get_figheight(), 1, 1))
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    every[0].set_ylim(*_bounds_us(drawn))  # of all: they share it
+    for panel in every[len(names) :]:
+        panel.set_visible(False)
+    legend(figure, columns=7)
+    return figure
 
 
 def _bounds_us(rows: Sequence[Row]) -> tuple[float, float]:
@@ -92,13 +68,8 @@ def _panel(panel: Any, name: str, rows: Sequence[Row]) -> None:
     _line(panel, "pool", [(row.bytes, row.pool_us) for row in rows if row.pool_us is not None])
     _line(panel, "cxlemu", [(row.bytes, row.ours_us) for row in rows])
     panel.set_title(name, fontsize=10)
-    panel.set_xscale("log", base=2)
     panel.set_yscale("log")
-    ticks = nbytes[:: max(1, -(-len(nbytes) // 5))]
-    panel.set_xticks(ticks, [format_bytes(size).replace("iB", "B") for size in ticks], fontsize=8)
-    panel.minorticks_off()
-    panel.grid(color="0.9", linewidth=0.6)
-    panel.set_axisbelow(True)
+    sizes_axis(panel, nbytes)
 
 
 def _line(panel: Any, name: str, points: Sequence[tuple[int, float]]) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli.output import check_output, writing
+from cxlemu.cli.output import check_output
 from cxlemu.errors import ArgumentError
 from studies.choices import SOURCES
-from studies.cli import bench_plot
+from studies.cli.bench_plot import draw
 from studies.cli.bench_report import BenchReport
+from studies.cli.picture import check_picture, save
 from studies.peers import callgrind as instructions
 from studies.peers import compare, find
 
@@ -34,10 +35,9 @@ def run(
     callgrind: bool,
 ) -> None:
     """As the command's flags say. Exits with 1 where a result was wrong. Raises ArgumentError, ConfigError."""
-    for flag, path in (("--json", json_file), ("--plot", plot_file)):
-        check_output(flag, path)  # not only when everything has been measured
+    check_output("--json", json_file)  # not only when everything has been measured
     if plot_file is not None:
-        bench_plot.pyplot()
+        check_picture("--plot", plot_file)
     chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
     for name in chosen:
         if name not in COLLECTIVES or not COLLECTIVES[name].moves_data:
@@ -67,8 +67,7 @@ def run(
             report.counting()
             report.instructions = instructions.count(compare.cells(chosen, instructions.SIZES, instructions.RANKS))
     if plot_file is not None:
-        with writing("--plot", plot_file):
-            bench_plot.draw(report.rows, plot_file, title=f"{ranks} ranks on this machine, float32")
+        save(draw(report.rows, title=f"{ranks} ranks on this machine, float32"), "--plot", plot_file)
     ctx.exit(1 if report.wrong else 0)
 
 

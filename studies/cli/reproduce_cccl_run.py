@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from collectives.algorithms.nccl import SLICE_BYTES
-from cxlemu.cli.output import check_json_file, write_json, write_output
+from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
-from studies.cli.reproduce_plot import PICTURES, pictures
+from studies.cli.picture import save
+from studies.cli.reproduce_plot import PICTURES
 from studies.cli.reproduce_table import check_directory, table_of
 from studies.published.cccl import AVERAGES, FITTED_ON, GROUPED, REDUCING, VARIANTS, Reproduction
 from studies.published.rows import MISS, Row
@@ -37,8 +38,8 @@ def run(json_file: Path | None, plot_dir: Path | None) -> None:
         out.print(Text(line))
     write_json(json_file, _document(work, rows))
     if plot_dir is not None:
-        for name, data in pictures(work).items():
-            write_output("--plot", plot_dir / name, data)
+        for name, draw in PICTURES.items():
+            save(draw(work), "--plot", plot_dir / name)
 
 
 def _header(work: Reproduction) -> list[str]:

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from cxlemu.cli.output import check_json_file, write_json, write_output
+from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.version import __version__
-from studies.cli.reproduce_flux_plot import PICTURES, pictures
+from studies.cli.picture import save
+from studies.cli.reproduce_flux_plot import PICTURES
 from studies.cli.reproduce_table import check_directory, table_of
 from studies.published.flux import (
     CLUSTERS,
@@ -55,8 +56,8 @@ def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None) ->
         out.print(Text(line))
     write_json(json_file, _document(work))
     if plot_dir is not None:
-        for name, data in pictures(shapes).items():
-            write_output("--plot", plot_dir / name, data)
+        for name, draw in PICTURES.items():
+            save(draw(shapes), "--plot", plot_dir / name)
 
 
 def _header(work: Reproduction) -> list[str]:

@@ -8,34 +8,24 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from studies.cli.bench_plot import pyplot
-from studies.cli.reproduce_plot import COLOURS, png
+from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
 from studies.cli.simulate_memory_plot import draw as draw_tiers
 from studies.published.scalepool import GEOMEAN, Reproduction
 from studies.published.sensitivity import axes
 from studies.published.tiers import SCALEPOOL, TierStudy
 from studies.training.durations import LEVELS
 
-PICTURES = ("speedups.png", "steps.png", "sensitivity.png", "tiers.png")
 
-
-def pictures(work: Reproduction, study: TierStudy) -> dict[str, bytes]:
-    """PNG files by name. Raises ArgumentError without matplotlib."""
-    plt = pyplot()
-    drawn = [png(plt, draw(plt, work)) for draw in (_speedups, _steps, _moves)]
-    return dict(zip(PICTURES, [*drawn, draw_tiers(study.measured(), study.memories[SCALEPOOL])], strict=True))
-
-
-def _speedups(plt: Any, work: Reproduction) -> Any:
-    figure, panel = plt.subplots(figsize=(8, 4.4))
+def _speedups(work: Reproduction, _: TierStudy) -> Any:
+    figure, [panel] = panels((8, 4.4), title="ScalePool: published beside the model")
     names = [pair.case.model for pair in work.pairs] + ["geometric mean"]
     published = [pair.case.published for pair in work.pairs] + [GEOMEAN]
     ours = [pair.speedup for pair in work.pairs] + [work.geomean]
     once = list(work.crossing_once.values())
     groups = (
         ("published", published, "black"),
-        ("ours", ours, COLOURS[0]),
-        ("ours, if only what must cross clusters did", [*once, statistics.geometric_mean(once)], COLOURS[5]),
+        ("ours", ours, VERMILION),
+        ("ours, if only what must cross clusters did", [*once, statistics.geometric_mean(once)], SKY),
     )
     for number, (label, values, colour) in enumerate(groups):
         bars = panel.bar(
@@ -46,14 +36,12 @@ def _speedups(plt: Any, work: Reproduction) -> Any:
     panel.set_ylim(0.8)
     panel.set_xticks(range(len(names)), names)
     panel.set_ylabel("training speedup over RDMA")
-    panel.set_title("ScalePool: published beside the model", fontsize=11)
     panel.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
     return figure
 
 
-def _steps(plt: Any, work: Reproduction) -> Any:
-    figure, panel = plt.subplots(figsize=(9, 4.4))
+def _steps(work: Reproduction, _: TierStudy) -> Any:
+    figure, [panel] = panels((9, 4.4), title="What a training step is made of")
     levels = list(dict.fromkeys(LEVELS.values()))
     steps = [(pair, step) for pair in work.pairs for step in (pair.baseline, pair.scalepool)]
     below = [0.0] * len(steps)
@@ -68,16 +56,15 @@ def _steps(plt: Any, work: Reproduction) -> Any:
     ticks = [place + 0.19 for place in places[::2]]
     panel.set_xticks(ticks, [f"{pair.case.model}\nRDMA | CXL" for pair in work.pairs])
     panel.set_ylabel("share of the baseline's step")
-    panel.set_title("What a training step is made of", fontsize=11)
-    figure.legend(loc="lower center", ncols=6, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    legend(figure, columns=6)
     return figure
 
 
-def _moves(plt: Any, work: Reproduction) -> Any:
-    figure, panels = plt.subplots(1, 4, figsize=(14, 4.2), sharey=True)
+def _moves(work: Reproduction, _: TierStudy) -> Any:
+    title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
+    figure, every = panels((14, 4.2), 1, 4, title=title, share="y")
     shown = track(list(axes(work)), "simulating other fabrics", console=Console(stderr=True), transient=True)
-    for panel, axis in zip(panels, shown, strict=True):
+    for panel, axis in zip(every, shown, strict=True):
         found = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
         for number, colour in zip(range(len(work.pairs)), COLOURS, strict=False):
             case = work.pairs[number].case
@@ -88,13 +75,15 @@ def _moves(plt: Any, work: Reproduction) -> Any:
         panel.axhline(1, color="0.3", linewidth=0.8, zorder=0)
         panel.set_yscale("log", base=2)
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(axis.values, [f"{value:g}" for value in axis.values])
-        panel.minorticks_off()
+        powers_axis(panel, axis.values)
         panel.set_xlabel(axis.name)
-    panels[0].set_ylabel("training speedup over RDMA (below 1: slower)")
-    title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
-    figure.suptitle(title, fontsize=11)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    every[0].set_ylabel("training speedup over RDMA (below 1: slower)")
+    legend(figure)
     return figure
+
+
+def _tiers(_: Reproduction, study: TierStudy) -> Any:
+    return draw_tiers(study.measured(), study.memories[SCALEPOOL])
+
+
+PICTURES = {"speedups.png": _speedups, "steps.png": _steps, "sensitivity.png": _moves, "tiers.png": _tiers}

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.cli.output import check_json_file, write_json, write_output
+from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.topology.provenance import KINDS
 from cxlemu.version import __version__
-from studies.cli.reproduce_scalepool_plot import PICTURES, pictures
+from studies.cli.picture import save
+from studies.cli.reproduce_scalepool_plot import PICTURES
 from studies.cli.reproduce_table import check_directory, table_of
 from studies.published.rows import MISS, Row
 from studies.published.scalepool import Pair, Reproduction
@@ -45,8 +46,8 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
             out.print(Text(line))
     write_json(json_file, _document(work, rows, verbose))
     if plot_dir is not None:
-        for name, data in pictures(work, study).items():
-            write_output("--plot", plot_dir / name, data)
+        for name, draw in PICTURES.items():
+            save(draw(work, study), "--plot", plot_dir / name)
 
 
 def _header(work: Reproduction) -> list[str]:

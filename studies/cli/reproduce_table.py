@@ -8,9 +8,8 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from cxlemu.cli.output import check_output
 from cxlemu.errors import ArgumentError
-from studies.cli.bench_plot import pyplot
+from studies.cli.picture import check_drawing, check_picture
 from studies.published.rows import Row
 
 
@@ -19,13 +18,13 @@ def check_directory(plot_dir: Path | None, pictures: Iterable[str]) -> None:
     nothing is made."""
     if plot_dir is None:
         return
-    pyplot()
+    check_drawing("--plot")
     try:
         plot_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
     for name in pictures:
-        check_output("--plot", plot_dir / name)
+        check_picture("--plot", plot_dir / name)
 
 
 def table_of(rows: Sequence[Row]) -> Table:

@@ -59,7 +59,9 @@ def _policies() -> tuple[str, ...]:
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=SEED, show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="What each tier had to do with it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw time over working set, as a PNG file.")
+@click.option(
+    "--plot", "plot_file", type=click.Path(path_type=Path), help="Draw time over working set: .png, .svg or .pdf."
+)
 def command(**flags: Any) -> None:
     """Simulate memory-bound workloads on a topology's tiers of memory.
 

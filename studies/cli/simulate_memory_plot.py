@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cxlemu.units import format_bytes
-from studies.cli.bench_plot import pyplot
-from studies.cli.reproduce_plot import COLOURS, png
+from studies.cli.picture import COLOURS, legend, panels, sizes_axis
 from studies.tiering.study import Measured, Memory
 
-TICKS_APART = 3  # so many times, or their names lie one upon the other
 LINES = ("-", "--", ":", "-.")  # of policies
 
 
-def draw(rows: Sequence[Measured], edges: Memory) -> bytes:
-    """A PNG; ``edges``: whose memories mark where they are full. Raises ArgumentError without matplotlib."""
-    plt = pyplot()
+def draw(rows: Sequence[Measured], edges: Memory) -> Any:
+    """The figure; ``edges``: whose memories mark where they are full."""
     names = list(dict.fromkeys(row.workload for row in rows))
-    width = 4.2 * len(names) + 0.6
-    figure, panels = plt.subplots(1, len(names), figsize=(width, 4.8), squeeze=False, sharey=True)
-    for panel, name in zip(panels.flat, names, strict=True):
+    figure, every = panels((4.2 * len(names) + 0.6, 4.8), 1, len(names), share="y")
+    for panel, name in zip(every, names, strict=True):
         _panel(panel, [row for row in rows if row.workload == name])
         _edges(panel, edges)
         panel.set_title(name, fontsize=10)
-    panels.flat[0].set_ylabel("ns per access")
-    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.14, 1, 1))
-    return png(plt, figure)
+    every[0].set_ylabel("ns per access")
+    legend(figure, columns=3)
+    return figure
 
 
 def _panel(panel: Any, rows: Sequence[Measured]) -> None:
@@ -47,19 +41,13 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
                 markersize=3,
                 label=topology if len(policies) == 1 else f"{topology}, {policy}",
             )
-    panel.set_xscale("log", base=2)
     panel.set_yscale("log")
-    ticks: list[int] = []
-    for size in sorted({row.working_set_bytes for row in rows}):
-        if not ticks or size >= TICKS_APART * ticks[-1]:
-            ticks.append(size)
-    panel.set_xticks(ticks, [format_bytes(size) for size in ticks], fontsize=8)
+    sizes_axis(panel, sorted({row.working_set_bytes for row in rows}))
     least, most = min(row.access_ns for row in rows), max(row.access_ns for row in rows)
     rounds = [digit * 10**power for power in range(1, 8) for digit in (1, 2, 5)]
     marks = [ns for ns in rounds if least / 2 < ns < most * 2]
     panel.set_yticks(marks, [f"{ns:,}" for ns in marks])
     panel.minorticks_off()
-    panel.grid(color="0.92", linewidth=0.6)
     panel.set_xlabel("working set")
 
 

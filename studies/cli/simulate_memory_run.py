@@ -10,14 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
+from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.choices import TIERS_CONFIGS
-from studies.cli.bench_plot import pyplot
+from studies.cli.picture import check_picture, save
 from studies.cli.simulate_memory_plot import draw
 from studies.tiering.study import Measured, Memory
 from studies.tiering.workloads import Workload
@@ -42,8 +42,7 @@ def run(
     """As the command's flags say. Raises ArgumentError, ConfigError."""
     check_json_file(json_file)
     if plot_file is not None:
-        pyplot()
-        check_output("--plot", plot_file)
+        check_picture("--plot", plot_file)
     kinds = [Workload.load(name) for name in workloads or Workload.shipped()]
     memories = [Memory(Topology.load(name), ranks) for name in configs or TIERS_CONFIGS]
     sizes = _sizes(memories, minbytes, maxbytes, stepfactor)
@@ -62,7 +61,7 @@ def run(
         measured += its
     write_json(json_file, _document(memories, kinds, measured))
     if plot_file is not None:
-        write_output("--plot", plot_file, draw(measured, memories[0]))
+        save(draw(measured, memories[0]), "--plot", plot_file)
 
 
 def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:

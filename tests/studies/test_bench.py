@@ -349,6 +349,8 @@ def test_all_eight_collectives_on_three_ranks() -> None:
         (["--peer-python", "openmpi"], "takes NAME=PATH"),
         (["-b", "9", "-e", "15"], "no size between 9 and 15"),
         (["--json", "/nonexistent/b.json"], "--json /nonexistent/b.json cannot be written"),
+        (["--plot", "/nonexistent/b.png"], "--plot /nonexistent/b.png cannot be written"),
+        (["--plot", "b.gif"], "--plot b.gif: no picture ends in .gif; give one of .png, .svg, .pdf"),
     ],
 )
 def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
@@ -357,8 +359,9 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
     assert message in done.output
 
 
-def test_a_plot_is_a_png(tmp_path: Path) -> None:
+def test_a_plot_is_of_the_kind_that_its_suffix_says_and_the_same_twice(tmp_path: Path) -> None:
     from studies.cli.bench_plot import draw
+    from studies.cli.picture import KINDS, save
 
     taken = samples(
         cxlemu_call=[2.0],
@@ -369,8 +372,15 @@ def test_a_plot_is_a_png(tmp_path: Path) -> None:
         limit_line=[0.4],
     )
     rows = [ratios.row(all_reduce(nbytes), taken, False, {}, {}) for nbytes in (8, 1024)]
-    draw(rows, tmp_path / "b.png", title="test")
-    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "jpg": b"\xff\xd8", "webp": b"RIFF"}
+    assert begins.keys() == KINDS.keys()
+    for kind, magic in {**begins, "": begins["png"]}.items():
+        files = [tmp_path / name / f"b.{kind}".rstrip(".") for name in ("once", "again")]
+        for file in files:
+            file.parent.mkdir(exist_ok=True)
+            save(draw(rows, title="test"), "--plot", file)
+        once, again = (file.read_bytes() for file in files)
+        assert once.startswith(magic) and once == again
 
 
 @pytest.mark.deep

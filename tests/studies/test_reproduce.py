@@ -18,7 +18,6 @@ from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.cli import main
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
-from studies.cli import reproduce_table
 from studies.published import cccl
 from studies.published.cccl import AVERAGES, FITTED_ON, GROUPED, GROWTH, LOWS, REDUCING, SIZES, Reproduction, Row
 from studies.published.nccl import Nccl
@@ -214,7 +213,6 @@ def test_bad_input_is_refused_before_the_work(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reproduction, "rows", lambda self: pytest.fail("worked all the same"))
-    monkeypatch.setattr(reproduce_table, "pyplot", lambda: None)
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert message in done.output
