@@ -61,6 +61,14 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
         yield client
 
 
+def end(executor: Executor) -> None:
+    """Leave what it is at: ours ends at once; a cluster's workers end with the cluster, or when they are done."""
+    if isinstance(executor, Workers):
+        executor.end()
+    else:
+        executor.shutdown(wait=False)
+
+
 class Workers(ProcessPoolExecutor):
     """As a context it ends its workers at once when it is left by an exception, and else when their work is done."""
 
@@ -73,8 +81,13 @@ class Workers(ProcessPoolExecutor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._held_open.close()
-        self.shutdown(wait=True, cancel_futures=kind is not None)
+            self.end()
+        self.shutdown(wait=True)
+
+    def end(self) -> None:
+        """End the workers at once, whatever they are at."""
+        self._held_open.close()
+        self.shutdown(wait=True, cancel_futures=True)
 
 
 def _live_with(parents: Connection) -> None:

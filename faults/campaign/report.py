@@ -31,6 +31,7 @@ def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
         "resumed": result.resumed,
         "complete": result.complete,
         "interrupted": result.interrupted,
+        "unfinished": result.unfinished,
         "seconds": result.seconds,
         "counts": dict(sorted(result.counts.items())),
         "findings": [_finding(finding) for finding in result.findings],
@@ -74,6 +75,7 @@ def as_junit(result: CampaignResult) -> bytes:
     if not result.complete:
         left = result.total - len(result.judged)
         why = "Ctrl-C" if result.interrupted else "the budget ended"
+        why += f", with {result.unfinished} under way," if result.unfinished else ""
         suite = ET.SubElement(suites, "testsuite", name="not judged", tests="1", failures="0", errors="0", skipped="1")
         suite.attrib["time"] = "0"
         case = ET.SubElement(suite, "testcase", classname="cxlemu", name=f"{left} more cases", time="0")
@@ -118,12 +120,11 @@ def page(result: CampaignResult, title: str) -> str:
 
 
 def _summary(result: CampaignResult) -> Iterator[str]:
-    state = "complete" if result.complete else "interrupted" if result.interrupted else "the budget ended first"
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
     style = "bad" if result.findings else "good" if result.complete else ""
     found = f"{len(result.findings)} finding{'s' * (len(result.findings) != 1)}"
     yield (
-        f'<p><span class="{style}">{found}</span> in {len(result.judged)} of {result.total} cases ({state}): '
+        f'<p><span class="{style}">{found}</span> in {len(result.judged)} of {result.total} cases ({result.state}): '
         f'{escape(counts)}. <span class="dim">{result.seconds:.1f} s, cxlemu {escape(__version__)}</span></p>'
     )
 

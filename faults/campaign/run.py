@@ -1,6 +1,7 @@
 """Runs a sweep on any `concurrent.futures.Executor`: judges every case, and shrinks what is found, once of each kind.
 
-A few cases a worker are under way at a time, so that a budget, Ctrl-C or a finding is noticed at once. What was judged
+A few cases a worker are under way at a time, so that a budget, Ctrl-C or a finding is noticed at once. What a worker is
+at when the budget ends has GRACE_S more: then the worker is ended, and nothing is known of that case. What was judged
 is in the journal. A worker that dies takes others' cases with it: each of them is tried again, alone, and the one with
 which a worker dies again is a finding like any other.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 from cxlemu.errors import CxlemuError
 from faults.campaign.case import CampaignCase
+from faults.campaign.executors import end
 from faults.campaign.journal import Journal
 from faults.campaign.judge import Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
@@ -29,6 +31,7 @@ from faults.replay.token import Token
 FIRST_SHRINK_BUDGET_S = 10.0  # in a test, where somebody waits for it
 CASES_A_WORKER = 4
 TICK_S = 0.2
+GRACE_S = 2.0  # after the budget, for what a worker is at
 SCENARIO = "case"  # the kind of its tokens
 
 Key = tuple[str, str, str]
@@ -74,11 +77,20 @@ class CampaignResult:
     found: dict[Key, CampaignFinding] = field(default_factory=dict)  # by how each failed at first
     seconds: float = 0.0
     interrupted: bool = False
+    unfinished: int = 0  # cases that were under way when it was stopped: nothing is known of them
     resumed: int = 0  # of those judged, how many were found in the journal
 
     @property
     def complete(self) -> bool:
         return len(self.judged) == self.total
+
+    @property
+    def state(self) -> str:
+        """How it ended, in words."""
+        if self.complete:
+            return "complete"
+        stopped = f", {self.unfinished} not finished" if self.unfinished else ""
+        return ("interrupted" if self.interrupted else "the budget ended first") + stopped
 
     @property
     def findings(self) -> list[CampaignFinding]:
@@ -120,7 +132,7 @@ class CampaignRunner:
         sweep: the cases.
         executor: makes an executor, also in place of one whose worker died.
         workers: how many cases the executor runs at a time.
-        budget_s: after this many seconds no case begins any more.
+        budget_s: after this many seconds no case begins any more, and after GRACE_S more none goes on.
         journal: where to note what was judged, and what was judged before.
         tell: called with the result so far whenever it has changed.
         shrink_budget_s: how long each finding is made smaller.
@@ -148,9 +160,12 @@ class CampaignRunner:
         except KeyboardInterrupt:
             self._result.interrupted = True
         finally:
-            for future in [*self._under_way, *self._shrinking]:
-                future.cancel()
-            self._pool.shutdown(wait=True)
+            self._drop_waiting()
+            if self._overdue or self._result.interrupted:
+                self._result.unfinished = min(len(self._under_way), self.workers)
+                end(self._pool)
+            else:
+                self._pool.shutdown(wait=True)
             self._merge()
             self._result.seconds = time.monotonic() - self._begun
         return self._result
@@ -168,7 +183,7 @@ class CampaignRunner:
                 self._submit(self._again.popleft())
             if self._over:
                 self._drop_waiting()
-            if not self._under_way and not self._shrinking:
+            if self._overdue or not (self._under_way or self._shrinking):
                 return
             self._collect()
 
@@ -186,6 +201,10 @@ class CampaignRunner:
     @property
     def _over(self) -> bool:
         return time.monotonic() - self._begun > self.budget_s
+
+    @property
+    def _overdue(self) -> bool:
+        return time.monotonic() - self._begun > self.budget_s + GRACE_S
 
     def _left(self) -> Iterator[CampaignCase]:
         """The cases that the journal does not know; those that it knows are noted first, whatever the budget."""

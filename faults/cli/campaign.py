@@ -59,7 +59,7 @@ class Numbers(Words):
     type=Seconds(),
     default=BUDGET,
     show_default=True,
-    help="Time such as 60s, 10m, 2h, after which no case begins and no finding shrinks.",
+    help="Time such as 60s, 10m, 2h, after which no case begins, none under way goes on, and no finding shrinks.",
 )
 @click.option(
     "-n",

@@ -65,13 +65,12 @@ class Screen:
             self._out.print(f"   {finding.command}", markup=False)
         if len(result.findings) > SHOWN_MAX:
             self._out.print(f"\n{len(result.findings) - SHOWN_MAX} more: --json and --html have them all")
-        state = "complete" if result.complete else "interrupted" if result.interrupted else "the budget ended first"
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
         resumed = f", {result.resumed} of them before" if result.resumed else ""
         speed = (len(result.judged) - result.resumed) / max(result.seconds, 1e-9)
         self._out.print("#")
         self._out.print(
-            f"# {len(result.judged)} of {result.total} cases judged{resumed} ({state}): {counts}; "
+            f"# {len(result.judged)} of {result.total} cases judged{resumed} ({result.state}): {counts}; "
             f"{len(result.findings)} findings, {result.seconds:.1f} s, {speed:.0f} cases/s",
             style="bold red" if result.findings else "green" if result.complete else "yellow",
             markup=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from collectives.algorithms.catalog import build, recipe
 from cxlemu.plan import Call
 from faults.campaign import run as campaign
+from faults.campaign.executors import Workers
 from faults.campaign.judge import Judgement
 from faults.campaign.run import CampaignRunner, TimedJudgement
 from faults.campaign.spec import Spec
@@ -156,3 +158,47 @@ def test_a_campaign_drops_what_no_worker_has_begun_when_its_budget_is_spent(monk
     result = CampaignRunner(sweep, Busy, workers=1, budget_s=60, judge=judge).run()
     assert (len(result.judged), result.complete, result.exit_code) == (1, False, 1)
     assert [finding.shrunk for finding in result.findings] == [False]  # no time was left for that
+
+
+class Stuck(Executor):
+    """A worker that never ends what it has begun; a clock goes on while somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.waited: list[bool] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.waited.append(wait)
+
+
+def test_a_case_under_way_is_not_waited_for_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looks, stuck = Clock(), list[float](), Stuck()
+
+    def wait(futures: object, timeout_s: float, when: str) -> tuple[set[Future[Any]], set[Future[Any]]]:
+        clock.now_s += 30.5
+        looks.append(clock.now_s)
+        return set(), set()
+
+    monkeypatch.setattr(campaign.time, "monotonic", clock)
+    monkeypatch.setattr(campaign, "wait", wait)
+    sweep = Spec(collectives=("broadcast",), variants=("naive",), kinds=("nature",)).sweep(20)
+    result = CampaignRunner(sweep, lambda: stuck, workers=1, budget_s=60).run()
+    assert looks == [30.5, 61.0, 91.5]  # 61.0 is within the grace
+    assert (len(result.judged), result.unfinished, result.exit_code) == (0, 1, 3)
+    assert result.state == "the budget ended first, 1 not finished" and stuck.waited == [False]
+
+
+def for_ever(case: object) -> TimedJudgement:
+    while True:
+        time.sleep(1)
+
+
+def test_a_worker_that_does_not_end_its_case_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "GRACE_S", 0.2)
+    sweep = Spec(collectives=("broadcast",), variants=("naive",), kinds=("nature",)).sweep(20)
+    result = CampaignRunner(sweep, lambda: Workers(1), workers=1, budget_s=0.1, judge=for_ever).run()
+    assert (len(result.judged), result.complete, result.exit_code) == (0, False, 3)
