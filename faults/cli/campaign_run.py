@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def run(
         if path is not None:
             check_output(flag, path)
     asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
+    began = time.monotonic()
     spec = _with_flags(Spec.load(config) if config else Spec(), asked)
     sweep = spec.sweep(seeds)
     campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
@@ -51,7 +53,8 @@ def run(
         journal = stack.enter_context(Journal(resume, campaign)) if resume else None
         screen = stack.enter_context(Screen(len(sweep), workers, executor))
         stack.enter_context(stops_exit())
-        result = CampaignRunner(sweep, make, workers, budget, journal, screen.tell).run()
+        left_s = max(budget - (time.monotonic() - began), 0.0)
+        result = CampaignRunner(sweep, make, workers, left_s, journal, screen.tell).run()
     screen.print(result)
     _write(result, campaign, outputs)
     click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+import time
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from cxlemu.cli.console import console
 from cxlemu.cli.output import check_json_file, read_json, write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.units import format_bytes
-from faults.cli.explore_target import Calls, searchable
+from faults.budget import BudgetSpentError, within
+from faults.cli.explore_target import Calls, Searchable, searchable
 from faults.cli.schedule_table import schedule_table
 from faults.explore.check import follow, search
 from faults.explore.result import Budget, Exploration
 from faults.explore.strategies import parse
+from faults.machine.program import MachineProgram
 from faults.machine.schedule import Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
@@ -61,18 +64,32 @@ def run(
         asked = target((spec,), None)
         check_options(ctx, asked, told | {"ranks": asked.plan and asked.plan.ranks})
     wanted = Calls(total_bytes, variant, calls, cluster, datatype, op, root, in_place, among)
-    searched = searchable(spec, ranks, wanted)
+    began = time.monotonic()
+    try:
+        with within(budget_s):
+            searched = searchable(spec, ranks, wanted)
+    except BudgetSpentError:
+        searched = Searchable(
+            spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=_unbuilt(budget_s)
+        )
+    left = replace(budget, seconds=max(budget_s - (time.monotonic() - began), 0.0))
     if searched.known is not None:
         result = searched.known
     elif schedule is not None:
-        result = searched.judge(follow(searched.machine, schedule, budget))
+        result = searched.judge(follow(searched.machine, schedule, left))
     else:
-        result = searched.judge(search(searched.machine, chosen, budget, engine=engine, runs=runs, seed=seed))
+        result = searched.judge(search(searched.machine, chosen, left, engine=engine, runs=runs, seed=seed))
+        result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{budget_s:g} s"))
     ranks = searched.ranks
     again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
     _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again, searched.note)
     write_json(json_file, _document(searched.machine, result, spec, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
+
+
+def _unbuilt(budget_s: float) -> Exploration:
+    reason = f"the budget of {budget_s:g} s was spent before the program was built"
+    return Exploration(Verdict.UNKNOWN, 0, 0, budget_s, reason=reason)
 
 
 def _told(calls: Calls) -> list[str]:

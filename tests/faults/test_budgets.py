@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from click.testing import CliRunner
 
 from collectives.algorithms.catalog import build, recipe
+from cxlemu.cli import main
 from cxlemu.plan import Call
+from faults.budget import BudgetSpentError, within
 from faults.campaign import run as campaign
 from faults.campaign.executors import Workers
 from faults.campaign.judge import Judgement
 from faults.campaign.run import CampaignRunner, TimedJudgement
 from faults.campaign.spec import Spec
+from faults.cli import explore_run
+from faults.cli.explore_target import Searchable, searchable
 from faults.explore import check, core, search
 from faults.explore.operations import Steps, Store, Wait
 from faults.explore.plans import tiny_layout
@@ -202,3 +212,68 @@ def test_a_worker_that_does_not_end_its_case_is_ended(monkeypatch: pytest.Monkey
     sweep = Spec(collectives=("broadcast",), variants=("naive",), kinds=("nature",)).sweep(20)
     result = CampaignRunner(sweep, lambda: Workers(1), workers=1, budget_s=0.1, judge=for_ever).run()
     assert (len(result.judged), result.complete, result.exit_code) == (0, False, 3)
+
+
+# --- code that never looks at a clock
+
+FOR_EVER = """
+import threading
+from collectives.builder.recipes import algorithm
+
+@algorithm("broadcast")
+def waits(b):
+    try:
+        threading.Event().wait()
+    except Exception:
+        pass
+
+@algorithm("broadcast")
+def spins(b):
+    while True:
+        try:
+            b.input()
+        except Exception:
+            pass
+"""
+
+
+@pytest.mark.parametrize("function", ["waits", "spins"])
+def test_an_algorithm_that_builds_for_ever_spends_the_budget_of_explore(function: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FOR_EVER)
+    spec, out = f"{tmp_path / 'mine.py'}:{function}", tmp_path / "found.json"
+    done = CliRunner().invoke(main, ["explore", spec, "--budget-s", "0.2", "--json", str(out)])
+    assert done.exit_code == 3, done.output
+    assert "unknown: the budget of 0.2 s was spent before the program was built" in done.output
+    assert json.loads(out.read_text())["verdict"] == "unknown"
+
+
+def test_a_search_gets_what_building_has_left_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given = Clock(), list[float]()
+
+    def built(*asked: Any) -> Searchable:
+        clock.now_s += 3
+        return searchable(*asked)
+
+    def searched(machine: Machine, strategy: object, budget: Budget, **flags: object) -> Exploration:
+        given.append(budget.seconds)
+        return Exploration(Verdict.UNKNOWN, 0, 0, 0.0, reason=f"the budget of {budget.seconds:g} s is spent")
+
+    monkeypatch.setattr(explore_run, "time", Mock(monotonic=clock))
+    monkeypatch.setattr(explore_run, "searchable", built)
+    monkeypatch.setattr(explore_run, "search", searched)
+    done = CliRunner().invoke(main, ["explore", "broadcast", "-n", "2", "--budget-s", "5"])
+    assert (given, done.exit_code) == ([2], 3)
+    assert "the budget of 5 s is spent" in done.output
+
+
+def test_somebody_elses_alarm_goes_on_after_a_budget() -> None:
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with pytest.raises(BudgetSpentError), within(1e-6):
+            threading.Event().wait()
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,44 @@
+"""A budget of seconds that holds wherever they are spent, also in code that never looks at a clock."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class BudgetSpentError(BaseException):
+    """Not an Exception, so that code which is stopped does not catch it."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Stop what runs inside after so many seconds, by an alarm of the process.
+
+    Only the main thread can be stopped so; in another one nothing is.
+
+    Raises:
+        BudgetSpentError: inside, when they have passed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def spent(number: int, frame: FrameType | None) -> None:
+        raise BudgetSpentError
+
+    left_s, began = signal.getitimer(signal.ITIMER_REAL)[0], time.monotonic()
+    before = signal.signal(signal.SIGALRM, spent)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # until here the alarm may ring
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        if left_s:  # somebody else's alarm goes on
+            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-6))
