@@ -63,6 +63,11 @@ from faults.cli.ranks import RanksParam
     help=f"The communicator's ring.  [default: {format_bytes(REGION_BYTES)}; a small one with --algorithm without -b]",
 )
 @click.option(
+    "--budget-s",
+    type=click.FloatRange(0, min_open=True),
+    help="Stop proving after this many seconds; what is not proved by then is unknown.  [default: none]",
+)
+@click.option(
     "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE|-", help="Write everything there as well."
 )
 @click.pass_context
@@ -93,7 +98,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu prove all_reduce.plan
 
     \b
-    Exit codes: 0 all is right, 1 something is not, 2 bad input, 3 the prover cannot tell.
+    Exit codes: 0 all is right, 1 something is not, 2 bad input, 3 the prover cannot tell, or the budget is spent.
     """
     from faults.cli.prove_run import run
 

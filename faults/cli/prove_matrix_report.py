@@ -48,11 +48,12 @@ class MatrixReport:
         self._out = out_for(json_file)
         self._bar = bar_on(self._out)
         self._questions: list[Question] = []
+        self.spent = ""  # why not everything was proved
 
     @property
     def verdict(self) -> str:
         """The worst fate of all calls, or "refused" where none was proved."""
-        fates = {judged.fate for judged, _ in self._rows}
+        fates = {judged.fate for judged, _ in self._rows} | ({"unknown"} if self.spent else set())
         return next((fate for fate in EXIT_CODES if fate in fates), "refused")
 
     @property
@@ -93,11 +94,13 @@ class MatrixReport:
         seconds = time.monotonic() - self._began
         told = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
         style = COLORS[self.verdict]
-        self._print(f"{len(self._rows)} of {len(self._questions)} calls: {told}; {seconds:.1f} s", style)
+        spent = f"; {self.spent}" if self.spent else ""
+        self._print(f"{len(self._rows)} of {len(self._questions)} calls: {told}; {seconds:.1f} s{spent}", style)
         self._print(self._last_line(coverage), style)
         document = {
             "cxlemu": __version__,
-            "complete": kind is None,
+            "complete": kind is None and not self.spent,
+            "reason": self.spent,
             "verdict": self.verdict,
             "algorithm": self._algorithm,
             "integrity": self._integrity,

@@ -65,11 +65,12 @@ class ProveReport:
         self._bar = bar_on(self._out)
         self._task = self._bar.add_task("proofs", total=proofs)
         self._name = ""
+        self.spent = ""  # why not everything was proved
 
     @property
     def verdict(self) -> Verdict:
         """Of all proofs: a violation weighs more than what is not known."""
-        found = {row.proof.verdict for row in self._rows}
+        found = {row.proof.verdict for row in self._rows} | ({Verdict.UNKNOWN} if self.spent else set())
         return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
 
     def __enter__(self) -> Self:
@@ -115,12 +116,16 @@ class ProveReport:
             for r in by_ranks:
                 self._print(f"{r['ranks']:>5} {r['proofs']:>7} {r['instructions']:>13,} {r['seconds']:>8.2f}")
         told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
-        self._print(f"{len(self._rows)} of {self._proofs} proofs: {told}; {seconds:.1f} s", STYLES[self.verdict])
+        self._print(
+            f"{len(self._rows)} of {self._proofs} proofs: {told}; {seconds:.1f} s{self.spent and f'; {self.spent}'}",
+            STYLES[self.verdict],
+        )
         coverage = self._coverage()
         self._print(f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}", STYLES[self.verdict])
         document = {
             "cxlemu": __version__,
-            "complete": kind is None,
+            "complete": kind is None and not self.spent,
+            "reason": self.spent,
             "verdict": self.verdict.value,
             "integrity": self._integrity,
             "seconds": seconds,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -23,6 +26,7 @@ from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import format_numbers
+from faults.budget import BudgetSpentError, within
 from faults.choices import MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
 from faults.cli.prove_matrix_report import MatrixReport
 from faults.cli.prove_report import ProveReport
@@ -32,6 +36,9 @@ from faults.prove.matrix import Matrix, judge
 from faults.prove.products import ProductCase, product_case
 
 BYTES = 4096
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def run(
@@ -50,14 +57,16 @@ def run(
     integrity: str | None,
     config: str,
     region_bytes: int | None,
+    budget_s: float | None,
     json_file: Path | None,
 ) -> None:
     """As the command's flags say. Exits as the command's help tells. Raises ArgumentError, ConfigError,
     PlanFileError."""
+    budget = _Budget(budget_s)
     check_json_file(json_file)
     check_integrity(integrity)
     if any(map(catalog.is_plan, collectives)):
-        ctx.exit(_prove_saved(ctx, collectives, json_file))
+        ctx.exit(_prove_saved(ctx, collectives, budget, json_file))
     if algorithm is not None and variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     sizes = None
@@ -79,8 +88,8 @@ def run(
             region_bytes=region_bytes,
         )
         questions = chosen.questions()
-        with MatrixReport(chosen, algorithm, config, integrity, json_file) as own_report:
-            own_report.prove(questions, judge)
+        with MatrixReport(chosen, algorithm, config, integrity, json_file) as own_report, budget.told_by(own_report):
+            own_report.prove(questions, budget.on(judge))
         ctx.exit(own_report.exit_code)
     ranks = PROVED_RANKS if ranks is None else ranks
     sweep = Sweep((), sizes or (), datatype or ("f32",), op or ("sum",), in_place=bool(in_place), check=False)
@@ -110,22 +119,54 @@ def run(
     if roots is not None and max(roots) >= min(ranks):
         raise ArgumentError(f"root {max(roots)} is not one of {min(ranks)} ranks: leave out that number with -n")
     machine = " and ".join([config] * bool(asked) + ["their own"] * bool(products))  # rings that suit small matrices
-    with ProveReport(len(asked) + len(products), json_file, integrity, machine=machine, roots=roots) as report:
+    with (
+        ProveReport(len(asked) + len(products), json_file, integrity, machine=machine, roots=roots) as report,
+        budget.told_by(report),
+    ):
         for layout, case, recipe in asked:
             call = replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])
             report.begin(case)
-            report.add(case, prove_case(recipe, layout, call, roots=roots, progress=report.progress))
+            report.add(case, budget.on(prove_case)(recipe, layout, call, roots=roots, progress=report.progress))
         for product in products:
             report.begin(product)
-            report.add(product, product.prove(progress=report.progress))
+            report.add(product, budget.on(product.prove)(progress=report.progress))
     ctx.exit(report.verdict.exit_code)
 
 
-def _prove_saved(ctx: click.Context, files: Sequence[str], json_file: Path | None) -> int:
+class _Budget:
+    """Seconds from now on, for all that is proved; None: as many as it takes."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds, self._began = seconds, time.monotonic()
+
+    def on(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, which raises BudgetSpentError when they have passed. What is told after it is not stopped."""
+
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            if self._seconds is None:
+                return function(*args, **kwargs)
+            with within(self._seconds - (time.monotonic() - self._began)):
+                return function(*args, **kwargs)
+
+        return called
+
+    @contextmanager
+    def told_by(self, report: ProveReport | MatrixReport) -> Iterator[None]:
+        """Ends what is inside when they have passed, and has the report say so."""
+        try:
+            yield
+        except BudgetSpentError:
+            report.spent = f"the budget of {self._seconds:g} s is spent"
+
+
+def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json_file: Path | None) -> int:
     """The exit code. Raises PlanFileError for a file that holds no plan."""
     for parameter in ctx.command.params:
         name = str(parameter.name)
-        if name not in ("collectives", "json_file") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if (
+            name not in ("collectives", "budget_s", "json_file")
+            and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ):
             raise ArgumentError(f"{parameter.opts[-1]} does not go with a plan file, which says it all: leave it out")
     plans = []
     for file in files:
@@ -138,11 +179,11 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], json_file: Path | Non
                 f"{PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX} are the most"
             )
         plans.append(plan)
-    with ProveReport(len(plans), json_file, machine="the file") as report:
+    with ProveReport(len(plans), json_file, machine="the file") as report, budget.told_by(report):
         for file, plan in zip(files, plans, strict=True):
             case = Case(plan.call, plan.call.in_place)
             report.begin(case)
-            report.add(case, prove(plan, progress=report.progress), file=file)
+            report.add(case, budget.on(prove)(plan, progress=report.progress), file=file)
     return report.verdict.exit_code
 
 

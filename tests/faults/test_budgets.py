@@ -25,7 +25,7 @@ from faults.campaign.executors import Workers
 from faults.campaign.judge import Judgement
 from faults.campaign.run import CampaignRunner, TimedJudgement
 from faults.campaign.spec import Spec
-from faults.cli import explore_run
+from faults.cli import explore_run, prove_run
 from faults.cli.explore_target import Searchable, searchable
 from faults.explore import check, core, search
 from faults.explore.operations import Steps, Store, Wait
@@ -37,6 +37,8 @@ from faults.lockstep.schedule import StreamStep
 from faults.machine.state import MachineState
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
+
+OWN = f"{Path(__file__).parents[2] / 'examples' / 'my_all_reduce.py'}:my_all_reduce"
 
 
 class Clock:
@@ -245,6 +247,34 @@ def test_an_algorithm_that_builds_for_ever_spends_the_budget_of_explore(function
     assert done.exit_code == 3, done.output
     assert "unknown: the budget of 0.2 s was spent before the program was built" in done.output
     assert json.loads(out.read_text())["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize("asked", [["broadcast", "-n", "2"], ["--algorithm", OWN, "-n", "2"]], ids=["ours", "own"])
+def test_proofs_that_a_budget_stops_are_unknown(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is told, the second one never ends."""
+    proved = list[int]()
+
+    def first(its: Callable[..., Any]) -> Callable[..., Any]:
+        def proof(*args: Any, **kwargs: Any) -> Any:
+            if proved:
+                threading.Event().wait()
+            proved.append(1)
+            clock.now_s = 59.9
+            return its(*args, **kwargs)
+
+        return proof
+
+    clock, out = Clock(), tmp_path / "proofs.json"
+    monkeypatch.setattr(prove_run, "time", Mock(monotonic=clock))
+    monkeypatch.setattr(prove_run, "prove_case", first(prove_run.prove_case))
+    monkeypatch.setattr(prove_run, "judge", first(prove_run.judge))
+    done = CliRunner().invoke(main, ["prove", *asked, "--budget-s", "60", "--json", str(out)])
+    assert done.exit_code == 3, done.output
+    assert "; the budget of 60 s is spent" in done.output
+    document = json.loads(out.read_text())
+    assert (document["verdict"], document["complete"], len(document["rows"])) == ("unknown", False, 1)
 
 
 def test_a_search_gets_what_building_has_left_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
