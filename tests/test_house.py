@@ -15,6 +15,7 @@ import pytest
 import collectives
 import cxlemu
 from cxlemu import version
+from cxlemu.cli.commands import load
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")  # each imports itself and those before it
@@ -272,19 +273,19 @@ def test_a_decision_by_name_is_found(source: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("group", ["commands", "simulate", "reproduce"])
 def test_commands_that_packages_bring_are_there(group: str) -> None:
-    import importlib
-
     for entry in entry_points(group=f"cxlemu.{group}"):
-        for module, text in entry.load().values():
-            assert importlib.import_module(module).command.name and text
+        for verb, (_, text) in entry.load().items():
+            command = load(f"cxlemu.{group}", verb)
+            assert command is not None and command.name and text
 
 
 def test_another_package_brings_a_command_a_figure_and_a_form(tmp_path: Path) -> None:
     """Two files: a module with the command, and a row of the table that an entry point names."""
     (tmp_path / "toy.py").write_text(
         "import click\ncommand = click.Command('toy', callback=lambda: click.echo('toy!'))\n"
+        "other = click.Command('other', callback=lambda: click.echo('other!'))\n"
     )
-    (tmp_path / "toy_table.py").write_text("VERBS = {'toy': ('toy', 'A toy.')}\n")
+    (tmp_path / "toy_table.py").write_text("VERBS = {'toy': ('toy', 'A toy.'), 'other': ('toy:other', 'Another.')}\n")
     groups = ("commands", "reproduce", "simulate")
     metadata = tmp_path / "toy-1.dist-info"
     metadata.mkdir()
@@ -296,6 +297,7 @@ def test_another_package_brings_a_command_a_figure_and_a_form(tmp_path: Path) ->
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert "toy" in said("--help") and "A toy." in said("reproduce", "--help")
+    assert said("other") == said("simulate", "other") == "other!\n"
     assert said("toy") == said("reproduce", "toy") == said("simulate", "toy") == "toy!\n"
 
 

@@ -3,8 +3,8 @@
     [project.entry-points."cxlemu.commands"]
     mine = "my_package.cli:VERBS"
 
-The module holds a click command named ``command``, and is imported when its verb is used. A command may be extended the
-same way: ``cxlemu simulate NAME`` asks the entry points of ``cxlemu.simulate``.
+The module holds a click command named ``command``, or as ``module:name`` says, and is imported when its verb is used.
+A command may be extended the same way: ``cxlemu simulate NAME`` asks the entry points of ``cxlemu.simulate``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def load(group: str, verb: str) -> click.Command | None:
     table = commands(group)
     if verb not in table:
         return None
-    command: click.Command = importlib.import_module(table[verb][0]).command
+    module, _, name = table[verb][0].partition(":")
+    command: click.Command = getattr(importlib.import_module(module), name or "command")
     return command
 
 

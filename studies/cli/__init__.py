@@ -1,6 +1,6 @@
 """The commands of studies.
 
-verb -> (module, one line of help): the entry points in pyproject.toml, see cxlemu/cli/commands.py.
+verb -> (module or module:name, one line of help): the entry points in pyproject.toml, see cxlemu/cli/commands.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIMULATE: dict[str, tuple[str, str]] = {
     "training": ("studies.cli.simulate_training", "A language model's training step."),
 }
 REPRODUCE: dict[str, tuple[str, str]] = {
-    "cccl": ("studies.cli.reproduce_cccl", "Collectives over a CXL pool against NCCL over InfiniBand."),
-    "flux": ("studies.cli.reproduce_flux", "GEMMs fused with communication, on NVLink and PCIe."),
-    "scalepool": ("studies.cli.reproduce_scalepool", "Training on clusters joined by CXL against RDMA."),
+    "cccl": ("studies.cli.reproduce:cccl", "Collectives over a CXL pool against NCCL over InfiniBand."),
+    "flux": ("studies.cli.reproduce:flux", "GEMMs fused with communication, on NVLink and PCIe."),
+    "scalepool": ("studies.cli.reproduce:scalepool", "Training on clusters joined by CXL against RDMA."),
 }

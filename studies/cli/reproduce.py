@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 
 from cxlemu.cli.commands import group_of
+
+_json_option = click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well."
+)
+_plot_option = click.option(
+    "--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory."
+)
 
 
 @click.group(cls=group_of("cxlemu.reproduce"))
@@ -19,3 +29,74 @@ def command() -> None:
       cxlemu reproduce flux
       cxlemu reproduce scalepool
     """
+
+
+@click.command()
+@_json_option
+@_plot_option
+def cccl(**flags: Any) -> None:
+    """Compare CCCL's published figures (arXiv 2602.22457) with our plans on the modelled hardware.
+
+    Collectives over a CXL pool, three hosts and six cards against NCCL over InfiniBand. Each
+    figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted. Exit code 0, also
+    where the model is far off: those are listed, with what it shows.
+
+    \b
+    Examples:
+      cxlemu reproduce cccl
+      cxlemu reproduce cccl --plot out --json cccl.json
+    """
+    from studies.cli.reproduce_cccl import run
+
+    run(**flags)
+
+
+@click.command()
+@click.option(
+    "-m",
+    "rows",
+    type=click.IntRange(8, 1 << 16),
+    multiple=True,
+    metavar="N",
+    help="Only shapes of so many rows; no ranges, no blocks.",
+)
+@_json_option
+@_plot_option
+def flux(**flags: Any) -> None:
+    """Compare FLUX's published figures (arXiv 2406.06858) with our fused plans on the modelled hardware.
+
+    Layers of GPT-3 on eight accelerators, over NVLink, PCIe and a CXL pool: every shape in the tiles that are fastest
+    there, beside the same products medium-grained and unfused. Nothing is fitted to them. Exit code 0, also where the
+    model is far off: that is listed.
+
+    \b
+    Examples:
+      cxlemu reproduce flux
+      cxlemu reproduce flux -m 512 -m 4096
+      cxlemu reproduce flux --plot out --json flux.json
+    """
+    from studies.cli.reproduce_flux import run
+
+    run(**flags)
+
+
+@click.command()
+@_json_option
+@_plot_option
+@click.option("-v", "--verbose", is_flag=True, help="What other assumptions would give, too; takes twice as long.")
+def scalepool(**flags: Any) -> None:
+    """Compare ScalePool's published figures (arXiv 2510.14580) with our steps on the modelled hardware.
+
+    Five language models train on clusters of 72 accelerators with NVLink inside, and between them switched CXL or, as
+    the baseline, InfiniBand. Nothing is fitted: hardware is that of configs/, parallelism that of the models' papers.
+    The figures of tier 2 are of the workloads of cxlemu simulate memory.
+    --plot also draws how the speedups move with switches, links and RDMA's overhead, which takes longer.
+
+    \b
+    Examples:
+      cxlemu reproduce scalepool -v
+      cxlemu reproduce scalepool --plot out --json scalepool.json
+    """
+    from studies.cli.reproduce_scalepool import run
+
+    run(**flags)

@@ -1,30 +1,215 @@
-"""``cxlemu reproduce scalepool``: its training speedups beside ours, and what a step is made of on both systems."""
+"""What ``cxlemu reproduce scalepool`` does: the figures, what a step is made of, and pictures of both."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from cxlemu.topology.provenance import KINDS
+from cxlemu.version import __version__
+from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
+from studies.cli.reproduce_report import Report, table_of, told_misses
+from studies.cli.simulate_memory_plot import draw as draw_tiers
+from studies.published.rows import MISS, Row
+from studies.published.scalepool import GEOMEAN, Pair, Reproduction
+from studies.published.sensitivity import axes
+from studies.published.tiers import SCALEPOOL, TierStudy, told
+from studies.training.durations import LEVELS
+
+CHECKED_RANKS, CHECKED_SLICE_BYTES = 64, 4 << 20
 
 
-@click.command()
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-@click.option("--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory.")
-@click.option("-v", "--verbose", is_flag=True, help="What other assumptions would give, too; takes twice as long.")
-def command(**flags: Any) -> None:
-    """Compare ScalePool's published figures (arXiv 2510.14580) with our steps on the modelled hardware.
+def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
+    """As the command's flags say. Raises ArgumentError."""
+    report = Report(json_file, plot_dir, PICTURES)
+    work = Reproduction()
+    study = TierStudy()
+    rows = [*work.rows(), *study.rows()]
+    report.header(_header(work))
+    report.table(table_of(rows))
+    report.lines([""])
+    report.table(_step_table(work.pairs))
+    report.lines(_footer(work, rows))
+    if verbose:
+        report.lines(["", *_otherwise(work), *told(study)])
+    report.keep(_document(work, rows, verbose), work, study)
 
-    Five language models train on clusters of 72 accelerators with NVLink inside, and between them switched CXL or, as
-    the baseline, InfiniBand. Nothing is fitted: hardware is that of configs/, parallelism that of the models' papers.
-    The figures of tier 2 are of the workloads of cxlemu simulate memory.
-    --plot also draws how the speedups move with switches, links and RDMA's overhead, which takes longer.
 
-    \b
-    Examples:
-      cxlemu reproduce scalepool -v
-      cxlemu reproduce scalepool --plot out --json scalepool.json
-    """
-    from studies.cli.reproduce_scalepool_run import run
+def _header(work: Reproduction) -> list[str]:
+    setup = work.setup
+    kinds = [standing.kind for standing in setup.standings.values()]
+    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
+    return [
+        f"cxlemu     {__version__}: what a model says, the same on every machine",
+        f"scalepool  {setup.accelerator}, {setup.cluster_ranks} a cluster ({setup.inside}), {setup.scalepool} between",
+        f"baseline   the same clusters, {setup.baseline} between, optimizer's state with the hosts",
+        f"figures    of scalepool.yaml {standing}; none fitted",
+    ]
 
-    run(**flags)
+
+def _step_table(pairs: Sequence[Pair]) -> Table:
+    """Seconds of a step, on the baseline and on ScalePool."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("a step, s", no_wrap=True)
+    table.add_column("ranks", justify="right", no_wrap=True)
+    levels = list(dict.fromkeys(LEVELS.values()))
+    for name in (*levels, "all"):
+        table.add_column(name.replace(" clusters", ""), justify="right", no_wrap=True)
+    for pair in pairs:
+        for words, step in ((pair.case.model, pair.baseline), ("  ScalePool", pair.scalepool)):
+            spent = [sum(step.billed_ns.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in levels]
+            cells = [f"{ns / 1e9:.2f}" for ns in (*spent, step.time_ns)]
+            table.add_row(words, str(step.parallelism.ranks) if step is pair.baseline else "", *cells)
+    return table
+
+
+def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
+    by_name = {pair.case.model: pair for pair in work.pairs}
+    hits = sum(not row.missed for row in rows)
+    return [
+        "",
+        f"{hits} of {len(rows)} figures within {MISS:.0%}, all predicted.",
+        *told_misses(rows),
+        "",
+        _told(by_name["palm-540b"]),
+        _told(by_name["megatron-1t"]),
+    ]
+
+
+def _otherwise(work: Reproduction) -> list[str]:
+    """What it would be with data parallelism in two levels, and how far off the evaluation of many ranks is."""
+    error = max(
+        abs(fabric.error(collective, CHECKED_SLICE_BYTES, CHECKED_RANKS))
+        for fabric in (work.baseline, work.scalepool)
+        for collective in ("all_gather", "reduce_scatter")
+    )
+    return [
+        "As Calculon does, all of data parallelism is billed to what is between clusters. If only what must cross did: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in work.crossing_once.items())
+        + ".",
+        f"Collectives of more than {work.baseline.points[1]} ranks follow a line; at {CHECKED_RANKS}, where all were "
+        f"simulated, too, it is off by {error:.1%}.",
+    ]
+
+
+def _told(pair: Pair) -> str:
+    """What a step of one accelerator computes and sends."""
+    step = pair.baseline
+    tflop = step.tflop_a_rank
+    gbytes = step.between_bytes / 1e9
+    how = step.parallelism
+    return (
+        f"{pair.case.model} ({how}): {tflop:,.0f} TFLOP and {gbytes:,.1f} GB between clusters for each accelerator and "
+        f"step, {1e3 * gbytes / tflop:.1f} MB a TFLOP: {pair.speedup:.2f} times as fast."
+    )
+
+
+def _document(work: Reproduction, rows: Sequence[Row], verbose: bool) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "system": "scalepool",
+        "setup": work.setup.document(),
+        "fitted": None,
+        "rows": [asdict(row) for row in rows],
+        "steps": [
+            {
+                "model": pair.case.model,
+                "parallelism": str(step.parallelism),
+                "ranks": step.parallelism.ranks,
+                "fabric": step.machine.between.name,
+                "time_ns": step.time_ns,
+                "utilization": step.utilization,
+                "memory_bytes": step.memory_bytes,
+                "tflop_a_rank": step.tflop_a_rank,
+                "between_bytes": step.between_bytes,
+                "billed_ns": {kind: step.billed_ns.get(kind, 0.0) for kind in LEVELS},
+            }
+            for pair in work.pairs
+            for step in (pair.baseline, pair.scalepool)
+        ],
+        "two_levels": work.crossing_once if verbose else None,
+    }
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def _speedups(work: Reproduction, _: TierStudy) -> Any:
+    figure, [panel] = panels((8, 4.4), title="ScalePool: published beside the model")
+    names = [pair.case.model for pair in work.pairs] + ["geometric mean"]
+    published = [pair.case.published for pair in work.pairs] + [GEOMEAN]
+    ours = [pair.speedup for pair in work.pairs] + [work.geomean]
+    once = list(work.crossing_once.values())
+    groups = (
+        ("published", published, "black"),
+        ("ours", ours, VERMILION),
+        ("ours, if only what must cross clusters did", [*once, statistics.geometric_mean(once)], SKY),
+    )
+    for number, (label, values, colour) in enumerate(groups):
+        bars = panel.bar(
+            [at + (number - 1) * 0.27 for at in range(len(names))], values, 0.25, label=label, color=colour
+        )
+        panel.bar_label(bars, fmt="%.2f", fontsize=7)
+    panel.axhline(1, color="0.7", linewidth=0.8)
+    panel.set_ylim(0.8)
+    panel.set_xticks(range(len(names)), names)
+    panel.set_ylabel("training speedup over RDMA")
+    panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _steps(work: Reproduction, _: TierStudy) -> Any:
+    figure, [panel] = panels((9, 4.4), title="What a training step is made of")
+    levels = list(dict.fromkeys(LEVELS.values()))
+    steps = [(pair, step) for pair in work.pairs for step in (pair.baseline, pair.scalepool)]
+    below = [0.0] * len(steps)
+    places = [at // 2 * 1.0 + at % 2 * 0.38 for at in range(len(steps))]
+    for level, colour in zip(levels, COLOURS, strict=False):
+        shares = [
+            sum(step.billed_ns.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) / pair.baseline.time_ns
+            for pair, step in steps
+        ]
+        panel.bar(places, shares, 0.34, bottom=below, label=level, color=colour)
+        below = [one + more for one, more in zip(below, shares, strict=True)]
+    ticks = [place + 0.19 for place in places[::2]]
+    panel.set_xticks(ticks, [f"{pair.case.model}\nRDMA | CXL" for pair in work.pairs])
+    panel.set_ylabel("share of the baseline's step")
+    legend(figure, columns=6)
+    return figure
+
+
+def _moves(work: Reproduction, _: TierStudy) -> Any:
+    title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
+    figure, every = panels((14, 4.6), 1, 4, title=title, share="y")
+    shown = track(list(axes(work)), "simulating other fabrics", console=Console(stderr=True), transient=True)
+    for panel, axis in zip(every, shown, strict=True):
+        found = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
+        for number, colour in zip(range(len(work.pairs)), COLOURS, strict=False):
+            case = work.pairs[number].case
+            its = [pairs[number].speedup for pairs in found.values()]
+            panel.plot(axis.values, its, color=colour, marker="o", markersize=4, label=f"ours, {case.model}")
+            panel.axhline(case.published, color=colour, linestyle=":", linewidth=1)
+        panel.axvline(axis.base, color="0.8", linewidth=6, zorder=0.6)
+        panel.axhline(1, color="0.3", linewidth=0.8, zorder=0.6)
+        panel.set_yscale("log", base=2)
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        powers_axis(panel, axis.values)
+        panel.set_xlabel(axis.name)
+    every[0].set_ylabel("training speedup over RDMA (below 1: slower)")
+    legend(figure)
+    return figure
+
+
+def _tiers(_: Reproduction, study: TierStudy) -> Any:
+    return draw_tiers(study.measured(), study.memories[SCALEPOOL])
+
+
+PICTURES = {"speedups.png": _speedups, "steps.png": _steps, "sensitivity.png": _moves, "tiers.png": _tiers}

@@ -15,7 +15,7 @@ from collectives.sweep.fused.metrics import Metrics
 from cxlemu.cli import main
 from cxlemu.cost.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
-from studies.cli import reproduce_flux_run as reproduce_flux
+from studies.cli import reproduce_flux
 from studies.published import flux
 from studies.published.flux_block import block
 from studies.training.language_model import LanguageModel

@@ -17,7 +17,7 @@ from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.topology import Topology
-from studies.cli import reproduce_scalepool_run as cli
+from studies.cli import reproduce_scalepool as cli
 from studies.published import sensitivity
 from studies.published.rows import MISS
 from studies.published.scalepool import Case, Reproduction, Setup, between
@@ -240,7 +240,7 @@ def test_bad_input_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -
 def test_plots_are_pngs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axis = sensitivity.Axis("of itself", (1, 2), 1, lambda value: work().pairs)
     monkeypatch.setattr(cli, "Reproduction", work)
-    monkeypatch.setattr("studies.cli.reproduce_scalepool_plot.axes", lambda its: [axis] * 4)
+    monkeypatch.setattr("studies.cli.reproduce_scalepool.axes", lambda its: [axis] * 4)
     monkeypatch.setattr(cli, "_footer", lambda its, rows: [])
     monkeypatch.setattr(cli, "told", lambda study: [])
     monkeypatch.setattr(cli.TierStudy, "rows", lambda tiers: [])

@@ -1,0 +1,82 @@
+"""What all reproductions share: what they print, refuse and write, and the table of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.errors import ArgumentError
+from studies.cli.picture import check_drawing, check_picture, save
+from studies.published.rows import Row
+
+
+class Report:
+    """Printed as it comes, and kept in the files of ``--json FILE`` and ``--plot DIR`` when it is whole.
+
+    ``pictures``: file name -> what draws the figure. Raises ArgumentError for files that cannot be written.
+    """
+
+    def __init__(
+        self, json_file: Path | None, plot_dir: Path | None, pictures: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        check_json_file(json_file)
+        _check_directory(plot_dir, pictures)
+        self._json_file, self._plot_dir, self._pictures = json_file, plot_dir, pictures
+        self._out = Console(highlight=False, soft_wrap=True)
+
+    def header(self, lines: Iterable[str]) -> None:
+        self.lines(f"# {line}" for line in lines)
+
+    def lines(self, lines: Iterable[str], style: str = "") -> None:
+        for line in lines:
+            self._out.print(Text(line, style))
+
+    def table(self, table: Table) -> None:
+        self._out.print(table)
+
+    def keep(self, document: dict[str, Any], *work: Any) -> None:
+        """Write the files; figures are drawn of ``work``. Raises ArgumentError."""
+        write_json(self._json_file, document)
+        if self._plot_dir is not None:
+            for name, draw in self._pictures.items():
+                save(draw(*work), "--plot", self._plot_dir / name)
+
+
+def _check_directory(plot_dir: Path | None, pictures: Iterable[str]) -> None:
+    """Raises ArgumentError where pictures cannot be drawn or written; without matplotlib nothing is made."""
+    if plot_dir is None:
+        return
+    check_drawing("--plot")
+    try:
+        plot_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
+    for name in pictures:
+        check_picture("--plot", plot_dir / name)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Published, ours and the error, a figure a row; those that are off are red."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("figure", "published", "ours", "error", "kind"):
+        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=name != "figure")
+    for row in rows:
+        published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
+        percent = round(100 * row.relative_error)
+        error = f"{percent:+d}%" if percent else "0%"
+        table.add_row(row.figure, published, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else "")
+    return table
+
+
+def told_misses(rows: Sequence[Row]) -> list[str]:
+    """A line per figure that is off: by how much, and what the model shows."""
+    missed = [row for row in rows if row.missed]
+    width = max((len(row.figure) for row in missed), default=0)
+    return [f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in missed]
