@@ -200,3 +200,10 @@ void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width) {
     if (whole) copier_of(width)(into + head, source + head, (size_t)whole / STORE_LINE);
     if (tail) store_and_flush(into + head + whole, source + head + whole, tail);
 }
+
+uint8_t *lines_mapped(uint8_t *pages, int64_t nbytes) {
+    (void)nbytes;
+    return pages;
+}
+
+uint8_t *lines_unmapped(uint8_t *used) { return used; }

@@ -21,6 +21,11 @@ void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width);
 /* Whether the machine has non-temporal stores of that many bytes. */
 int lines_has_width(int width);
 
+/* Where loads and stores of a card go that was mapped at `pages`, and what was mapped there. Both are the same pages:
+ * only a test's host keeps an image of the card instead, which shows what is missing. */
+uint8_t *lines_mapped(uint8_t *pages, int64_t nbytes);
+uint8_t *lines_unmapped(uint8_t *used);
+
 /* The names of the instructions in use; empty on a machine whose instructions are not known here. */
 const char *lines_instructions(void);
 

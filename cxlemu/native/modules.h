@@ -10,6 +10,7 @@
 #include "hostlock.h"
 
 int lines_add_to(PyObject *module);
+int mapping_add_to(PyObject *module);
 int host_lock_add_to(PyObject *module);
 int pace_add_to(PyObject *module);
 int shadow_add_to(PyObject *module);

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from cxlemu import _native
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool.superblock import PAGE_BYTES
@@ -149,4 +150,4 @@ def _map(fd: int, device: Device, at: int, nbytes: int) -> tuple[Bytes, Literal[
 
 def _pages(fd: int, flags: int, at: int, nbytes: int) -> Bytes:
     """Unmapped when the last array that shows them is gone."""
-    return np.frombuffer(mmap.mmap(fd, nbytes, flags, offset=at), dtype=np.uint8)
+    return np.frombuffer(_native.map_pages(fd, flags, at, nbytes, True, True), dtype=np.uint8)

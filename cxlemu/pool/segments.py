@@ -15,6 +15,7 @@ from typing import Literal, cast
 import numpy as np
 import posix_ipc
 
+from cxlemu import _native
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.protocol import Bytes
 
@@ -117,7 +118,7 @@ def _check_status(segment: Segment, status: os.stat_result) -> None:
 
 def map_shared(fd: int, nbytes: int, at: int = 0) -> Bytes:
     """Writable bytes of the segment, from the page ``at`` on; unmapped when the last array that shows them is gone."""
-    return np.frombuffer(mmap.mmap(fd, nbytes, mmap.MAP_SHARED, offset=at), dtype=np.uint8)
+    return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, at, nbytes, True, False), dtype=np.uint8)
 
 
 def free_bytes() -> int:

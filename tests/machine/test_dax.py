@@ -59,8 +59,13 @@ def test_cards_are_attached_in_any_order(cards: list[str], order: list[int]) -> 
 def test_two_attached_pools_share_their_bytes(cards: list[str]) -> None:
     pool_of(cards)
     with DaxPool.attach(cards) as one, DaxPool.attach(cards[::-1]) as other:
-        one.cards[3][one.data_offset] = 42
-        assert other.cards[3][other.data_offset] == 42
+        here, there = dax_memory.DaxMemory(one.cards), dax_memory.DaxMemory(other.cards)
+        here.write(3, one.data_offset, np.full(1, 42, np.uint8))
+        here.flush(3, one.data_offset, 1)
+        here.fence()
+        there.invalidate(3, other.data_offset, 1)
+        there.read(3, other.data_offset, byte := np.zeros(1, np.uint8))
+        assert byte == 42
 
 
 def test_with_a_uuid_its_cards_are_chosen_among_all(cards: list[str], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cxlemu import _native
 from cxlemu.errors import PoolError
 from cxlemu.pool import device as device_module
 from cxlemu.pool.device import map_device
@@ -82,18 +83,18 @@ def test_a_block_device_is_refused_before_it_is_opened(monkeypatch: pytest.Monke
 
 
 class Kernel:
-    """Stands for mmap: notes the flags, and refuses MAP_SYNC as told."""
+    """Stands for the mapping in C: notes the flags, and refuses MAP_SYNC as told."""
 
     def __init__(self, refusal: int | None) -> None:
         self.flags: list[int] = []
         self._refusal = refusal
-        self._mmap = mmap.mmap
+        self._map_pages = _native.map_pages
 
-    def __call__(self, fd: int, nbytes: int, flags: int, offset: int) -> Any:
+    def __call__(self, fd: int, flags: int, offset: int, nbytes: int, writable: bool, by_lines: bool) -> Any:
         self.flags.append(flags)
         if flags != mmap.MAP_SHARED and self._refusal is not None:
             raise OSError(self._refusal, "refused")
-        return self._mmap(fd, nbytes, mmap.MAP_SHARED, offset=offset)
+        return self._map_pages(fd, mmap.MAP_SHARED, offset, nbytes, writable, by_lines)
 
 
 SYNC = 0x80003  # MAP_SYNC | MAP_SHARED_VALIDATE
@@ -108,7 +109,7 @@ def test_a_file_is_mapped_with_map_sync_where_its_file_system_knows_that(
 ) -> None:
     (tmp_path / "card").write_bytes(bytes(MIB))
     kernel = Kernel(refusal)
-    monkeypatch.setattr(device_module.mmap, "mmap", kernel)
+    monkeypatch.setattr(_native, "map_pages", kernel)
     assert map_device(str(tmp_path / "card")).how == how
     assert kernel.flags == flags
 
@@ -117,7 +118,7 @@ def test_any_other_refusal_of_map_sync_is_no_reason_to_do_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "card").write_bytes(bytes(MIB))
-    monkeypatch.setattr(device_module.mmap, "mmap", Kernel(errno.EAGAIN))
+    monkeypatch.setattr(_native, "map_pages", Kernel(errno.EAGAIN))
     with pytest.raises(PoolError, match=f"^{tmp_path}/card cannot be mapped: refused$"):
         map_device(str(tmp_path / "card"))
 

@@ -30,6 +30,7 @@ PREFIXES = {
     f"{MACHINE}/lines.c": ("lines_",),
     f"{MACHINE}/lines_module.c": ("lines_",),
     f"{MACHINE}/lock_module.c": ("host_lock_",),
+    f"{MACHINE}/mapping_module.c": ("mapping_",),
     f"{MACHINE}/measure/module.c": ("PyInit__measure",),
     f"{MACHINE}/module.c": ("program_", "PyInit__native"),
     f"{MACHINE}/operation.c": ("operation_",),

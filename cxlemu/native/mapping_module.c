@@ -1,0 +1,71 @@
+/* Pages of a card in this process. Nothing keeps the card's descriptor: what a process may not map, it cannot reach by
+ * the descriptors that it has either. */
+#include "lines.h"
+#include "modules.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+typedef struct {
+    PyObject_HEAD uint8_t *used; /* what loads and stores go to */
+    Py_ssize_t nbytes;
+    bool writable, by_lines;
+} Mapping;
+
+static int get_buffer(PyObject *object, Py_buffer *view, int flags) {
+    const Mapping *self = (const Mapping *)object;
+    return PyBuffer_FillInfo(view, object, self->used, self->nbytes, !self->writable, flags);
+}
+
+static void dealloc(PyObject *object) {
+    Mapping *self = (Mapping *)object;
+    uint8_t *pages = self->by_lines ? lines_unmapped(self->used) : self->used;
+    munmap(pages, (size_t)self->nbytes);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyBufferProcs as_buffer = {.bf_getbuffer = get_buffer};
+
+static PyTypeObject mapping_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Mapping",
+    .tp_doc = "Pages of a card as a buffer; unmapped when the last one that shows them is gone.",
+    .tp_basicsize = sizeof(Mapping),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = dealloc,
+    .tp_as_buffer = &as_buffer,
+};
+
+static PyObject *map_pages(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd, flags, writable, by_lines;
+    long long offset;
+    Py_ssize_t nbytes;
+    if (!PyArg_ParseTuple(args, "iiLnpp", &fd, &flags, &offset, &nbytes, &writable, &by_lines)) return NULL;
+    if (nbytes < 1 || offset < 0)
+        return PyErr_Format(PyExc_ValueError, "no mapping has %zd bytes at %lld", nbytes, offset);
+    Mapping *self = PyObject_New(Mapping, &mapping_type);
+    if (!self) return NULL;
+    void *pages = mmap(NULL, (size_t)nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, flags, fd, (off_t)offset);
+    if (pages == MAP_FAILED) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        PyObject_Free(self);
+        return NULL;
+    }
+    self->used = by_lines ? lines_mapped(pages, nbytes) : pages;
+    self->nbytes = nbytes, self->writable = writable, self->by_lines = by_lines;
+    PyObject *view = PyMemoryView_FromObject((PyObject *)self);
+    Py_DECREF(self);
+    return view;
+}
+
+static PyMethodDef methods[] = {
+    {"map_pages", map_pages, METH_VARARGS,
+     "map_pages(fd, flags, offset, nbytes, writable, by_lines) -> memoryview; by_lines: of a card whose lines this "
+     "host "
+     "flushes and invalidates itself. Raises OSError as mmap does."},
+    {NULL, NULL, 0, NULL},
+};
+
+int mapping_add_to(PyObject *module) {
+    return PyType_Ready(&mapping_type) < 0 ? -1 : PyModule_AddFunctions(module, methods);
+}

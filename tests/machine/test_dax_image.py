@@ -1,0 +1,77 @@
+"""Real cards on hosts whose caches show what is missing: everything that runs on DAX is right there, too.
+
+The host is that of tests/helpers/native/lines_image.c: what is not flushed stays away from the card, and what is not
+invalidated stays old. Every mistake in the C that synchronizes real cards turns the probe red.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.dax_mutants import MUTANTS
+from tests.helpers.native_build import ImageBuild
+
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles with gcc"),
+]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> ImageBuild:
+    return ImageBuild(tmp_path_factory.mktemp("image"))
+
+
+def python(image: ImageBuild, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In the copy, and with nothing of the checkout on its path."""
+    command = [sys.executable, "-P", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(image.where)}
+    return subprocess.run(command, cwd=image.where, env=environment, capture_output=True, text=True, timeout=900)
+
+
+def probed(image: ImageBuild, cards: Path) -> subprocess.CompletedProcess[str]:
+    return python(image, "-m", "tests.helpers.dax_probe", str(cards))
+
+
+SUITES: dict[str, Sequence[str]] = {
+    "pools": ("tests/machine/test_dax.py", "tests/machine/test_dax_reuse.py", "tests/machine/test_superblock.py"),
+    "session": ("tests/machine/test_session.py",),
+    "memories": ("tests/machine/test_memory_conformance.py", "--deep", "-k", "dax"),
+    "restart": ("tests/collectives/test_restart.py", "--deep", "-k", "dax"),
+    "shrink": ("tests/collectives/test_shrink.py", "--deep", "-k", "root"),
+    "capacity": (
+        *("tests/collectives/test_tenants.py", "--deep", "-k"),
+        "capacity_from or force_says or which_pool or formatting_again or launchers_ranks",
+    ),
+    "heap": ("tests/collectives/test_zero_copy_on_dax.py",),
+    "protocols": ("tests/faults/test_protocols.py", "-k", "dax"),
+}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_what_runs_on_dax_is_right_where_caches_hide_nothing(image: ImageBuild, suite: str) -> None:
+    result = python(image, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *SUITES[suite])
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def test_calls_execute_what_their_records_ask_for(image: ImageBuild, tmp_path: Path) -> None:
+    result = probed(image, tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mistake_is_seen(image: ImageBuild, tmp_path: Path, name: str) -> None:
+    file, is_there, instead = MUTANTS[name]
+    image.broken(file, is_there, instead)
+    try:
+        result = probed(image, tmp_path)
+    finally:
+        image.mended(file)
+    assert result.returncode == 1, result.stderr
