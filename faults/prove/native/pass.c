@@ -3,7 +3,7 @@
 #include "pass.h"
 
 enum { INPUT, OUTPUT, SCRATCH, MORE }; /* of a part's buffers: from MORE on further inputs */
-enum { LOOKS_AFTER = 1 << 14 }; /* instructions: whether Ctrl-C was pressed */
+enum { LOOKS_AFTER = 1 << 10 }; /* instructions: whether Ctrl-C was pressed, or an alarm rang */
 
 /* --- one instruction ------------------------------------------------------------------------------------------- */
 
