@@ -13,7 +13,7 @@ def test_sums_are_right(cxl_world):
         assert (x == 3).all()
 
 
-@pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}}, owes="detect")
+@pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}}, requires="detect")
 def test_a_crash_is_noticed(cxl_world):
     first, _, last = cxl_world(ranks=3).run(main)
     assert first.ranks == last.ranks == (1,)  # both are PeerLostErrors

@@ -23,7 +23,7 @@ from cxlemu.engines.trace import events, perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
 from cxlemu.topology import Topology
-from cxlemu.topology.provenance import KINDS as STANDINGS
+from cxlemu.topology.provenance import KINDS as PROVENANCE_KINDS
 from cxlemu.version import __version__
 
 TRACED_INSTRUCTIONS_MAX = 300_000
@@ -90,8 +90,8 @@ def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple
 def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling, how: str, metrics: Metrics) -> None:
     topology, accelerator = simulator.topology, simulator.model.accelerator
     assert accelerator is not None
-    kinds = [its.kind for its in (*topology.standings.values(), *accelerator.standings.values())]
-    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in STANDINGS if kind in kinds)
+    kinds = [its.kind for its in (*topology.provenance.values(), *accelerator.provenance.values())]
+    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in PROVENANCE_KINDS if kind in kinds)
     for line in (
         f"cxlemu    {__version__}, engine virtual: modelled times, the same on every machine",
         f"operator  {operator}",

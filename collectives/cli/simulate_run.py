@@ -158,7 +158,7 @@ def _fixed(asked: Target) -> dict[str, object]:
 
 
 def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:
-    kinds = [standing.kind for standing in topology.standings.values()]
+    kinds = [standing.kind for standing in topology.provenance.values()]
     standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown standing"
     how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
     return [

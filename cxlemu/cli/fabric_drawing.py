@@ -10,7 +10,7 @@ from cxlemu.cli.drawing import Box, stacked
 from cxlemu.topology import Link, Switch, Topology
 from cxlemu.topology.endpoints import members, named
 from cxlemu.topology.hierarchies import AnyHierarchy, Clos, Dragonfly, LeafSpine, Part, Torus
-from cxlemu.topology.metrics import Facts, facts, noun
+from cxlemu.topology.metrics import FabricMetrics, fabric_metrics, noun
 
 
 class LinkKind(NamedTuple):
@@ -92,10 +92,10 @@ def fabric_drawing(topology: Topology, fabric: AnyHierarchy, width: int) -> list
     for kind in link_kinds(topology, fabric):
         figures = f"{kind.link.gbytes_per_s:g} GB/s each way, {kind.link.latency_ns} ns"
         lines.append(f"  {kind.links} x {kind.joins}: {figures}")
-    return [*lines, *(f"  {line}" for line in _offered(facts(topology, fabric)))]
+    return [*lines, *(f"  {line}" for line in _offered(fabric_metrics(topology, fabric)))]
 
 
-def _offered(its: Facts) -> Iterator[str]:
+def _offered(its: FabricMetrics) -> Iterator[str]:
     yield ", ".join(_plural(count, what) for what, count in its.switches.items())
     if its.switches_between_hosts_mean is not None and its.oversubscription is not None:
         where = "in each, " if its.kind == "xlink" and its.switches["domain"] > 1 else ""

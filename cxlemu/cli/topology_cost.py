@@ -36,7 +36,7 @@ def _table(topology: Topology, bill: tuple[Item, ...]) -> Table:
     for name in ("part", "each $", "all $", "standing", "all W", "standing"):
         table.add_column(name, justify="left" if name in ("part", "standing") else "right", no_wrap=name != "part")
     for index, item in enumerate(bill):
-        stands = [topology.standings.get(("bill", index, key)) for key in ("price_usd", "power_watts")]
+        stands = [topology.provenance.get(("bill", index, key)) for key in ("price_usd", "power_watts")]
         kinds = [standing.kind if standing else "" for standing in stands]
         whole = (f"{item.count * item.price_usd:,.0f}", kinds[0], f"{item.count * item.power_watts:,.0f}", kinds[1])
         table.add_row(f"{item.count} x {item.name}", f"{item.price_usd:,.0f}", *whole)

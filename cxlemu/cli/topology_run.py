@@ -21,7 +21,7 @@ from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology
 from cxlemu.topology.document import dotted
 from cxlemu.topology.fields import listed
-from cxlemu.topology.metrics import facts
+from cxlemu.topology.metrics import fabric_metrics
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import format_bytes
 
@@ -38,7 +38,7 @@ def check(files: Sequence[str]) -> None:
                 click.echo(f"cxlemu: {wrong[-2]}", err=True)
         else:
             click.echo(f"{file}: ok, {_summary(topology)}")
-            for line in _standings(topology):
+            for line in _provenance(topology):
                 click.echo(f"  {line}")
     if wrong:
         raise wrong[-1]
@@ -54,7 +54,7 @@ def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> N
         click.echo(json.dumps(topology.document(), indent=2))
         return
     if as_facts:
-        click.echo(json.dumps([facts(topology, fabric)._asdict() for fabric in topology.fabrics], indent=2))
+        click.echo(json.dumps([fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics], indent=2))
         return
     console = Console()
     console.print(Text(topology.name, style="bold"))
@@ -86,9 +86,9 @@ def _summary(topology: Topology) -> str:
     return f"{hosts} host{'s' * (hosts > 1)}, {cards} card{'s' * (cards > 1)}, {format_bytes(room)}"
 
 
-def _standings(topology: Topology) -> Iterator[str]:
+def _provenance(topology: Topology) -> Iterator[str]:
     """How its values came about, if the file says so, and those that do not say."""
-    kinds = Counter(standing.kind for standing in topology.standings.values())
+    kinds = Counter(standing.kind for standing in topology.provenance.values())
     if kinds:
         yield ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind])
     if kinds and (bare := topology.bare_figures()):
@@ -124,7 +124,7 @@ def _parts(topology: Topology) -> Table:
 def _costs(topology: Topology) -> Table:
     table = _table("cost of each rank", "value", "standing")
     for name, cost in topology.costs.model_dump(exclude_none=True).items():
-        standing = topology.standings.get(("costs", name))
+        standing = topology.provenance.get(("costs", name))
         table.add_row(name, f"{cost:g}", standing.kind if standing else "")
     return table
 

@@ -1,10 +1,11 @@
-"""Accelerators: what a rank computes with, from a YAML file whose figures carry their standing, as a topology's do.
+"""Accelerators: what a rank computes with, from a YAML file whose figures carry their provenance, as a topology's do.
 
 A topology names one of those shipped, in configs/accelerators. How long a GEMM takes on one says cxlemu/cost/gemm.py.
 """
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from pydantic import Field, PrivateAttr
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology.document import Document, shown
 from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, listed, validated
-from cxlemu.topology.provenance import Standings, take_standings
+from cxlemu.topology.provenance import Provenances, take_provenance
 from cxlemu.topology.shipped import shipped_accelerators
 
 TflopPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
@@ -45,12 +46,18 @@ class Accelerator(Model):
     memory_gbytes_per_s: GbytesPerS = Field(description="peak bandwidth of its memory, in GB/s")
     memory_efficiency: Share = Field(description="share of that which kernels reach")
 
-    _standings: Standings = PrivateAttr(default_factory=dict)
+    _provenance: Provenances = PrivateAttr(default_factory=dict)
 
     @property
-    def standings(self) -> Standings:
+    def provenance(self) -> Provenances:
         """How its figures came about, by their keys in the file."""
-        return self._standings
+        return self._provenance
+
+    @property
+    def standings(self) -> Provenances:
+        """The old name of `provenance`."""
+        warnings.warn("accelerator.standings is called accelerator.provenance now", DeprecationWarning, stacklevel=2)
+        return self.provenance
 
     def peak_flop_per_s(self, dtype: str) -> float:
         """Raises ArgumentError for a dtype without a rate."""
@@ -80,7 +87,7 @@ class Accelerator(Model):
         if not exists:
             raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped accelerator ({listed(shipped)})")
         document = Document.read(path, "accelerator")
-        data, standings = take_standings(document)
+        data, provenance = take_provenance(document)
         accelerator = validated(cls, document, data)
-        accelerator._standings = standings
+        accelerator._provenance = provenance
         return accelerator

@@ -15,17 +15,28 @@ from cxlemu.topology.parts import Parts
 Capacities = dict[str, dict[str, int]]  # of each direction, in MB/s
 
 
-class Facts(NamedTuple):
-    """Of one fabric; where it is several domains, hops, bisection and oversubscription are those of the first.
+class FabricMetrics(NamedTuple):
+    """What one fabric offers. Where it has several domains, hops, bisection and oversubscription are the first one's.
 
-    ``bisection_gbytes_per_s``: how much the lower half of the hosts can send to the upper half at once, over all ways
-    together. ``oversubscription``: what that half's links could send, by that. None where there is but one host.
+    Attributes:
+        name: The fabric's.
+        kind: How it is generated: ``leaf_spine``, ``torus``.
+        switches: Count of switches by role, such as ``leaf`` and ``spine``.
+        links: Count of links by what they join: ``host``, ``card`` or ``trunk``.
+        hosts: Count of hosts that it joins.
+        cards: Count of cards that it joins.
+        switches_between_hosts_min: Fewest switches on a shortest path between two hosts; None where there is one host.
+        switches_between_hosts_mean: The mean over all pairs of hosts.
+        switches_between_hosts_max: The most.
+        bisection_gbytes_per_s: How much the lower half of the hosts can send to the upper half at once, over all paths
+            together; None where there is one host.
+        oversubscription: What that half's own links could send, divided by the bisection; None where there is one host.
     """
 
     name: str
     kind: str
-    switches: dict[str, int]  # by what they are: "leaf", "spine"
-    links: dict[str, int]  # "host", "card", "trunk"
+    switches: dict[str, int]
+    links: dict[str, int]
     hosts: int
     cards: int
     switches_between_hosts_min: int | None
@@ -35,7 +46,13 @@ class Facts(NamedTuple):
     oversubscription: float | None
 
 
-def facts(topology: Parts, fabric: AnyHierarchy) -> Facts:
+def fabric_metrics(topology: Parts, fabric: AnyHierarchy) -> FabricMetrics:
+    """Measure one generated fabric.
+
+    Args:
+        topology: The topology that has it.
+        fabric: One of ``topology.fabrics``.
+    """
     prefix = f"{fabric.name}-"
     switches = [its for its in topology.expanded.switches if its.name.startswith(prefix)]
     links = [its for its in topology.expanded.links if its.name.startswith(prefix)]
@@ -58,7 +75,7 @@ def facts(topology: Parts, fabric: AnyHierarchy) -> Facts:
     apart = _between(trunks, Counter(switch for switch, _ in near))
     middle = _most(trunks, near[:half], near[half:]) if half else 0
     count = sum(apart.values())
-    return Facts(
+    return FabricMetrics(
         fabric.name,
         fabric.kind,
         dict(Counter(noun(fabric, switch.name) for switch in switches)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,34 +15,40 @@ from cxlemu.topology.document import Document, Key, shown
 from cxlemu.topology.fields import listed, validated
 from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.parts import Parts
-from cxlemu.topology.provenance import Standings, figures, take_standings, with_standings
+from cxlemu.topology.provenance import Provenances, figures, take_provenance, with_provenance
 from cxlemu.topology.shipped import shipped_configs
 
 
 class Topology(Parts):
     """The whole machine. Immutable; equal where the files say the same."""
 
-    _standings: Standings = PrivateAttr(default_factory=dict)
+    _provenance: Provenances = PrivateAttr(default_factory=dict)
 
     @property
-    def standings(self) -> Standings:
+    def provenance(self) -> Provenances:
         """How its figures came about, by their keys in the file."""
-        return self._standings
+        return self._provenance
+
+    @property
+    def standings(self) -> Provenances:
+        """The old name of `provenance`."""
+        warnings.warn("topology.standings is called topology.provenance now", DeprecationWarning, stacklevel=2)
+        return self.provenance
 
     def bare_figures(self) -> list[Key]:
-        """Those that have no standing."""
-        return [key for key in figures(self._plain()) if key not in self._standings]
+        """List the keys of the figures without provenance, in the file's order."""
+        return [key for key in figures(self._plain()) if key not in self._provenance]
 
     def document(self) -> dict[str, Any]:
-        """Every value that there is, defaults included, with its standing: as a file says it."""
-        return with_standings(self._plain(), self._standings)
+        """Return every value, defaults included, with its provenance: as a file says it."""
+        return with_provenance(self._plain(), self._provenance)
 
     def _plain(self) -> dict[str, Any]:
         data = self.model_dump(mode="json", exclude_none=True)
-        alone = len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._standings)
+        alone = len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._provenance)
         for index, group in enumerate(data["cards"]):
             said = ("cards", "count") if alone else ("cards", index, "count")
-            if "owner" in group and said not in self._standings:
+            if "owner" in group and said not in self._provenance:
                 del group["count"]  # one each, as nobody says
         if alone:
             (data["cards"],) = data["cards"]  # one group, written without the list around it
@@ -73,9 +80,9 @@ class Topology(Parts):
     @classmethod
     def _from_document(cls, document: Document) -> Topology:
         with_hardware(document)
-        data, standings = take_standings(document)
+        data, provenance = take_provenance(document)
         topology = validated(cls, document, data)
-        topology._standings = standings
+        topology._provenance = provenance
         return topology
 
     @model_validator(mode="after")

@@ -1,9 +1,9 @@
-"""How a figure of a topology file came about: it carries its standing with it.
+"""The provenance of the figures in a topology file: how each came about.
 
     latency_ns: {value: 214, source: "CCCL, local DRAM load"}
 
-``source`` is a citation, ``fitted`` says to what, ``assumed`` why. A bare figure has no standing: it is used all the
-same, and `cxlemu topology check` counts it.
+``source`` is a citation, ``fitted`` says to what, ``assumed`` why. A bare figure has no provenance: it is used all
+the same, and `cxlemu topology check` counts it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _COUNTS = ("count", "ranks_per_host")
 
 
 class Provenance(NamedTuple):
+    """How one figure came about: cited, fitted or assumed, and the text that says so."""
+
     kind: str  # one of KINDS
     text: str
 
@@ -27,15 +29,22 @@ class Provenance(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-Standings = dict[Key, Provenance]
+Provenances = dict[Key, Provenance]
 
 
-def take_standings(document: Document) -> tuple[dict[str, Any], Standings]:
-    """The document's data with plain values, and their standings.
+def take_provenance(document: Document) -> tuple[dict[str, Any], Provenances]:
+    """Separate a document's values from what it says about them.
 
-    Raises ConfigError for a standing without a value, without a text, or with more than one kind.
+    Args:
+        document: A parsed YAML file.
+
+    Returns:
+        The data with plain values, and the provenance of each value that has one, by its key in the file.
+
+    Raises:
+        ConfigError: A provenance has no value, no text, or more than one kind.
     """
-    found: Standings = {}
+    found: Provenances = {}
 
     def plain(node: Any, key: Key) -> Any:
         if isinstance(node, list):
@@ -58,18 +67,22 @@ def take_standings(document: Document) -> tuple[dict[str, Any], Standings]:
     return data, found
 
 
-def with_standings(data: dict[str, Any], standings: Standings) -> dict[str, Any]:
-    """The inverse: ``data``, in place, as a file says it."""
-    for key, standing in standings.items():
+def with_provenance(data: dict[str, Any], provenance: Provenances) -> dict[str, Any]:
+    """Undo `take_provenance`: put each provenance beside its value in ``data``, which changes in place.
+
+    Returns:
+        ``data``, as a file says it.
+    """
+    for key, its in provenance.items():
         place: Any = data
         for part in key[:-1]:
             place = place[part]
-        place[key[-1]] = {"value": place[key[-1]], standing.kind: standing.text}
+        place[key[-1]] = {"value": place[key[-1]], its.kind: its.text}
     return data
 
 
 def figures(node: Any, key: Key = ()) -> Iterator[Key]:
-    """Everything in plain data that claims something about the modelled machine, in the file's order."""
+    """Yield the key of each value that claims something about the modelled machine, in the file's order."""
     if isinstance(node, dict):
         for name, item in node.items():
             if key or name != "emulation":  # that is this machine's

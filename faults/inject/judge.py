@@ -1,4 +1,4 @@
-"""What became of a scenario's ranks, held against what each fault that happened owes."""
+"""What became of the ranks of a scenario, judged by the requirement of each fault that happened."""
 
 from __future__ import annotations
 

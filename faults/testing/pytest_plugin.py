@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SEED_BITS = 32
 _SEED = pytest.StashKey[int]()
 _WORLDS = pytest.StashKey["Worlds"]()
-_MARKER = "cxl_faults(*scripts, owes=...): the faults in the worlds of this test, see docs/pytest.md of cxlemu"
+_MARKER = "cxl_faults(*scripts, requires=...): the faults in the worlds of this test, see docs/pytest.md of cxlemu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,14 +75,14 @@ def cxl_world(request: pytest.FixtureRequest) -> Worlds:
         What makes worlds; `faults.testing.worlds.Worlds` lists the arguments, and `check` for whole algorithms.
     """
     from cxlemu.errors import InputError
-    from faults.testing.worlds import Worlds, owes_of, script_of
+    from faults.testing.worlds import Worlds, requires_of, script_of
 
     item = request.node
     key = f"{item.config.stash[_SEED]} {item.nodeid}"
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
     marks = [(mark.args, mark.kwargs) for mark in item.iter_markers("cxl_faults")]
     try:
-        worlds = Worlds(seed, script_of(marks, item.path.parent, seed), owes_of(marks))
+        worlds = Worlds(seed, script_of(marks, item.path.parent, seed), requires_of(marks))
     except InputError as error:
         pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
     item.stash[_WORLDS] = worlds

@@ -1,11 +1,12 @@
 """Worlds for tests: ranks around a pool of their own, with deadlines and an adversary that draws from the test's seed.
 
-A test may declare faults, and what its ranks owe when these come.
+A test may declare faults, and what it requires of its ranks when these happen.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ DEADLINE_S, DEADLINE_OF_FAULTS_S = 10.0, 3.0
 OWN_SEED: Literal["seeded"] = "seeded"
 
 Adversary = int | Literal["seeded"] | None
-Owes = Literal["survive", "detect"]
+Required = Literal["survive", "detect"]
 How = Literal["threads", "processes"]
 
 
@@ -53,7 +54,7 @@ class TestWorld:
         how: whether ranks are threads or processes.
         deadline_s: how long any one wait may take, in seconds.
         script: the faults that happen in every run.
-        owes: whether ranks must survive these faults, or only detect them.
+        requires: whether ranks must survive these faults, or only detect them.
     """
 
     __test__ = False  # pytest collects nothing here
@@ -65,7 +66,7 @@ class TestWorld:
     how: How
     deadline_s: float
     script: Script
-    owes: Owes
+    requires: Required
 
     def run(self, main: Callable[[Communicator], T]) -> list[T]:
         """Run ``main(comm)`` on every rank.
@@ -96,7 +97,7 @@ class TestWorld:
         for number, fault in enumerate(self.script.faults):
             if number not in came:
                 raise NotHandled(f"[{fault}] never came: its rank has no such call or instruction")
-        if self.owes == "survive" and ended.failures:
+        if self.requires == "survive" and ended.failures:
             failures = RankFailures(ended.failures)
             raise failures from next(iter(failures.failures.values()))
         hosts = machine(self.config, self.memory).place(self.ranks)
@@ -138,13 +139,13 @@ class Worlds:
     Args:
         seed: the test's own, from which its adversaries draw.
         script: the faults that happen in each of its worlds.
-        owes: whether ranks must survive the faults or only detect them; None: what the kinds of faults require.
+        requires: whether ranks must survive the faults or only detect them; None: what the kinds of faults require.
     """
 
-    def __init__(self, seed: int, script: Script, owes: Owes | None = None) -> None:
+    def __init__(self, seed: int, script: Script, requires: Required | None = None) -> None:
         self._seed, self._script = seed, script
         survives = all(FAULTS[fault.kind].requirement is Requirement.SURVIVE for fault in script.faults)
-        self._owes: Owes = owes or ("survive" if survives else "detect")
+        self._requires: Required = requires or ("survive" if survives else "detect")
         self._made: list[TestWorld] = []
 
     def __call__(
@@ -182,7 +183,7 @@ class Worlds:
         if deadline_s is None:
             deadline_s = DEADLINE_OF_FAULTS_S if self._script.faults else DEADLINE_S
         memory = MemorySpec("emulated", seed)
-        world = TestWorld(ranks, config, memory, engine, how, deadline_s, self._script, self._owes)
+        world = TestWorld(ranks, config, memory, engine, how, deadline_s, self._script, self._requires)
         self._made.append(world)
         return world
 
@@ -229,8 +230,9 @@ def script_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]], folde
     """
     faults: list[Fault] = []
     for arguments, keywords in marks:
-        if not arguments or keywords.keys() - {"owes"}:
-            raise ArgumentError("cxl_faults takes fault scripts, files or mappings such as {'kind': ...}, and owes=")
+        if not arguments or keywords.keys() - {"requires", "owes"}:
+            wanted = "fault scripts, files or mappings such as {'kind': ...}, and requires="
+            raise ArgumentError(f"cxl_faults takes {wanted}")
         for given in arguments:
             if isinstance(given, str | Path):
                 faults += Script.load(folder / given).faults
@@ -248,16 +250,26 @@ def _as_yaml(value: object) -> str:
         raise ArgumentError(f"a fault of cxl_faults is made of words and numbers: {error}") from None
 
 
-def owes_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]]) -> Owes | None:
-    """Find what the nearest marker with ``owes`` says; None where none says it.
+def requires_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]]) -> Required | None:
+    """Find what the nearest marker with ``requires`` requires of ranks.
+
+    Args:
+        marks: arguments of each ``cxl_faults``, the nearest first. ``owes`` is the old name of ``requires``, and warns.
+
+    Returns:
+        None if no marker has ``requires``.
 
     Raises:
-        ArgumentError: it says anything but survive or detect.
+        ArgumentError: it is neither "survive" nor "detect", or a marker has both names.
     """
     for _, keywords in marks:
-        owes = keywords.get("owes")
-        if owes is not None:
-            if owes not in ("survive", "detect"):
-                raise ArgumentError(f'cxl_faults owes "survive" or "detect", not {owes!r}')
-            return owes  # type: ignore[no-any-return]
+        if "owes" in keywords:
+            if "requires" in keywords:
+                raise ArgumentError("cxl_faults takes requires=, or its old name owes=, but not both")
+            warnings.warn("owes= of cxl_faults is called requires= now", DeprecationWarning, stacklevel=2)
+        required = keywords.get("requires", keywords.get("owes"))
+        if required is not None:
+            if required not in ("survive", "detect"):
+                raise ArgumentError(f'cxl_faults requires "survive" or "detect", not {required!r}')
+            return required  # type: ignore[no-any-return]
     return None

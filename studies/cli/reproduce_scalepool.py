@@ -45,7 +45,7 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
 
 def _header(work: Reproduction) -> list[str]:
     setup = work.setup
-    kinds = [standing.kind for standing in setup.standings.values()]
+    kinds = [standing.kind for standing in setup.provenance.values()]
     standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
     return [
         f"cxlemu     {__version__}: what a model says, the same on every machine",

@@ -18,7 +18,7 @@ from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.failures import Failure
-from cxlemu.topology.provenance import KINDS, Standings
+from cxlemu.topology.provenance import KINDS, Provenances
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.training.durations import LEVELS
@@ -114,19 +114,19 @@ def _header(step: Step, topology: Topology, recompute: str, microbatch: int) -> 
     )
     room = machine.accelerator.memory_bytes
     fits = "" if step.memory_bytes <= room else ": does not fit"
-    standings = (model.standings, machine.accelerator.standings, topology.standings)
+    provenance = (model.provenance, machine.accelerator.provenance, topology.provenance)
     return [
         f"cxlemu       {__version__}: what a model says, the same on every machine",
         f"model        {model.name}, {model.parameters / 1e9:.4g} billion parameters; {sequences}",
         f"parallelism  {step.parallelism}, recomputing {recompute}",
         f"accelerator  {step.parallelism.ranks} x {machine.accelerator.name}",
         f"memory       {format_bytes(step.memory_bytes)} of {format_bytes(room)} on the fullest{fits}",
-        f"figures      {_kinds(standings)}",
+        f"figures      {_kinds(provenance)}",
     ]
 
 
-def _kinds(all_standings: tuple[Standings, ...]) -> str:
-    kinds = [standing.kind for standings in all_standings for standing in standings.values()]
+def _kinds(all_provenance: tuple[Provenances, ...]) -> str:
+    kinds = [standing.kind for provenance in all_provenance for standing in provenance.values()]
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
 
 

@@ -11,7 +11,7 @@ from cxlemu.errors import ConfigError
 from cxlemu.topology.document import Document, shown
 from cxlemu.topology.fields import Model, listed, validated
 from cxlemu.topology.hardware import with_hardware
-from cxlemu.topology.provenance import Standings, take_standings, with_standings
+from cxlemu.topology.provenance import Provenances, take_provenance, with_provenance
 
 
 class Described(Model):
@@ -19,21 +19,21 @@ class Described(Model):
 
     noun: ClassVar[str]
     folder: ClassVar[Path]
-    _standings: Standings = PrivateAttr(default_factory=dict)
+    _provenance: Provenances = PrivateAttr(default_factory=dict)
 
     @property
-    def standings(self) -> Standings:
+    def provenance(self) -> Provenances:
         """How its figures came about, by their keys in the file."""
-        return self._standings
+        return self._provenance
 
     def document(self) -> dict[str, Any]:
         """Every value with its standing: as a file says it."""
-        return with_standings(self.model_dump(mode="json", exclude_none=True), self._standings)
+        return with_provenance(self.model_dump(mode="json", exclude_none=True), self._provenance)
 
     def varied(self, **values: Any) -> Self:
         """With other values, which have no standing."""
         other = self.model_copy(update=values)
-        other._standings = {key: standing for key, standing in self._standings.items() if key[0] not in values}
+        other._provenance = {key: standing for key, standing in self._provenance.items() if key[0] not in values}
         return other
 
     @classmethod
@@ -54,7 +54,7 @@ class Described(Model):
             raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped {cls.noun} ({listed(shipped)})")
         document = Document.read(path, cls.noun)
         with_hardware(document)
-        data, standings = take_standings(document)
+        data, provenance = take_provenance(document)
         made = validated(cls, document, data)
-        made._standings = standings
+        made._provenance = provenance
         return made

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cxlemu.cli import main
-from cxlemu.errors import InputError
-from faults.testing.worlds import owes_of, script_of
+from cxlemu.errors import ArgumentError, InputError
+from faults.testing.worlds import requires_of, script_of
 
 pytest_plugins = ["pytester"]
 
@@ -206,11 +206,11 @@ def test_it(cxl_world):
     )
 
 
-def test_a_fault_that_is_not_survived_fails_the_test_that_owes_it(pytester: pytest.Pytester) -> None:
+def test_a_fault_that_is_not_survived_fails_the_test_that_requires_it(pytester: pytest.Pytester) -> None:
     result = passes(
         pytester,
         """
-@pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}}, owes="survive")
+@pytest.mark.cxl_faults({"kind": "crash", "rank": 1, "when": {"instruction": 2}}, requires="survive")
 def test_it(cxl_world):
     cxl_world(ranks=3).run(main)
 """,
@@ -262,7 +262,8 @@ CRASH = {"kind": "crash", "rank": 0, "when": {"instruction": 0}}
         ((CRASH | {"kind": "crush"},), {}, "did you mean crash?"),
         (({"kind": "crash", "rank": 0},), {}, r"faults\[0\].when is missing"),
         (({"kind": object()},), {}, "made of words and numbers"),
-        ((CRASH,), {"owes": "luck"}, 'owes "survive" or "detect"'),
+        ((CRASH,), {"requires": "luck"}, 'requires "survive" or "detect"'),
+        ((CRASH,), {"requires": "detect", "owes": "detect"}, "not both"),
         ((CRASH,), {"own": "luck"}, "cxl_faults takes fault scripts"),
     ],
 )
@@ -271,8 +272,15 @@ def test_a_wrong_marker_is_one_sentence(
 ) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         marks = [(arguments, keywords)]
-        script_of(marks, tmp_path, 0), owes_of(marks)
+        script_of(marks, tmp_path, 0), requires_of(marks)
     assert "\n" not in str(caught.value)
+
+
+def test_the_old_name_of_requires_still_works_and_says_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match="requires="):
+        assert requires_of([((CRASH,), {}), ((CRASH,), {"owes": "survive"})]) == "survive"
+    with pytest.warns(DeprecationWarning), pytest.raises(ArgumentError, match="not 'luck'"):
+        requires_of([((CRASH,), {"owes": "luck"})])
 
 
 def test_a_wrong_marker_is_the_tests_failure(pytester: pytest.Pytester) -> None:

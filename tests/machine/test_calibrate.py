@@ -43,8 +43,8 @@ def parsed(measured: Calibration) -> Topology:
 def test_a_measured_machine_is_a_topology_whose_figures_all_have_a_standing() -> None:
     topology = parsed(MEASURED)
     assert topology.bare_figures() == []
-    assert {standing.kind for standing in topology.standings.values()} == {"source", "assumed"}
-    assert all("load 0.2" in str(s) or s.kind == "assumed" for s in topology.standings.values())
+    assert {standing.kind for standing in topology.provenance.values()} == {"source", "assumed"}
+    assert all("load 0.2" in str(s) or s.kind == "assumed" for s in topology.provenance.values())
     assert topology.host_count == 4 and topology.card_count == 1
     assert topology.load_latency_ns(0, 0) == topology.cards[0].latency_ns == 241
     costs = topology.costs
@@ -78,7 +78,7 @@ def test_what_cannot_be_measured_is_assumed_or_absent() -> None:
     topology = parsed(replace(MEASURED, cores=1, round_trip_ns=None, flush_line_ns=None, ring_ns=None))
     assert topology.costs.doorbell_observe_ns is None
     assert topology.costs.flush_line_ns == topology.costs.doorbell_ring_ns == 0
-    assert topology.standings["costs", "flush_line_ns"].kind == "assumed"
+    assert topology.provenance["costs", "flush_line_ns"].kind == "assumed"
 
 
 def test_the_farthest_node_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,7 @@ def test_every_figure_of_a_shipped_accelerator_has_a_standing(name: str) -> None
     figures = {(key, *more) for key, value in plain.items() if key not in ("name", "description")
                for more in ([(dtype,) for dtype in value] if isinstance(value, dict) else [()])}  # fmt: skip
     assert its.name == name
-    assert figures == set(its.standings)
+    assert figures == set(its.provenance)
 
 
 @pytest.mark.parametrize(

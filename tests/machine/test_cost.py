@@ -38,7 +38,7 @@ def test_the_table_adds_up_and_says_how_each_price_came_about(tmp_path: Path) ->
     assert config["price_usd"]["all"] == total == price_usd(TITAN.bill or ())
     assert f"{total:,.0f}" in done.output
     assert done.output.count("assumed") >= 4
-    assert all(("bill", index, "price_usd") in TITAN.standings for index in range(len(TITAN.bill or ())))
+    assert all(("bill", index, "price_usd") in TITAN.provenance for index in range(len(TITAN.bill or ())))
 
 
 def test_configurations_are_compared_with_the_last(tmp_path: Path) -> None:

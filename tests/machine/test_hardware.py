@@ -47,7 +47,7 @@ def test_an_entrys_keys_count_and_the_mappings_own_go_before_them(tmp_path: Path
     assert topology.hosts.memory.latency_ns == 100
     assert (topology.cards[0].latency_ns, topology.cards[0].read_gbytes_per_s) == (300, 10)
     assert [(link.gbytes_per_s, link.latency_ns) for link in topology.links] == [(32, 20), (16, 20)]
-    assert topology.standings == {("hosts", "memory", "latency_ns"): Provenance("source", "a sheet")}
+    assert topology.provenance == {("hosts", "memory", "latency_ns"): Provenance("source", "a sheet")}
 
 
 def test_what_is_printed_needs_no_hardware(tmp_path: Path) -> None:

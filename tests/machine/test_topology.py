@@ -92,15 +92,21 @@ def test_shipped_topologies_say_what_they_are_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_figure_of_a_shipped_topology_has_a_standing(name: str) -> None:
+def test_every_figure_of_a_shipped_topology_has_a_provenance(name: str) -> None:
     """A number without source or assumption would be a number out of nowhere."""
     topology = Topology.load(name)
     assert topology.bare_figures() == []
-    assert len(topology.standings) >= 15
-    assert ("hosts", "memory", "latency_ns") in topology.standings
+    assert len(topology.provenance) >= 15
+    assert ("hosts", "memory", "latency_ns") in topology.provenance
 
 
-def test_a_figure_without_a_standing_is_named(tmp_path: Path) -> None:
+def test_the_old_name_of_provenance_still_works_and_says_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"topology\.provenance"):
+        topology = Topology.load("laptop")
+        assert topology.standings is topology.provenance
+
+
+def test_a_figure_without_provenance_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     shipped = shipped_configs()["laptop"].read_text()
     file.write_text(shipped.replace('{value: 214, source: "CCCL, local DRAM load"}', "214"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cxlemu.cli import main
 from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.topology import Topology, shipped_configs
-from cxlemu.topology.metrics import Facts, facts
+from cxlemu.topology.metrics import FabricMetrics, fabric_metrics
 from tests.helpers.hierarchy_helpers import CLOS, DRAGONFLY, KINDS, LEAF_SPINE, TORUS, machine, machine_text
 from tests.helpers.tiers import examples
 
@@ -31,21 +31,21 @@ card_link: {gbytes_per_s: 32, latency_ns: 20}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def facts_of(fabric: str, hosts: int, cards: int = 4) -> Facts:
+def metrics_of(fabric: str, hosts: int, cards: int = 4) -> FabricMetrics:
     topology = machine(fabric, hosts, cards)
-    return facts(topology, topology.fabrics[0])
+    return fabric_metrics(topology, topology.fabrics[0])
 
 
 def show(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["topology", "show", *arguments], env={"COLUMNS": "80"})
 
 
-# --- facts -----------------------------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_leaf_spine_in_numbers() -> None:
     """16 hosts of 64 GB/s, two trunks of 128 GB/s at each of four leaves: the hosts are what limits them."""
-    its = facts_of(LEAF_SPINE, 16)
+    its = metrics_of(LEAF_SPINE, 16)
     assert its.switches == {"leaf": 4, "spine": 2}
     assert its.links == {"host": 16, "card": 4, "trunk": 8}
     assert (its.hosts, its.cards) == (16, 4)
@@ -57,20 +57,20 @@ def test_a_leaf_spine_in_numbers() -> None:
 @pytest.mark.parametrize("ratio", [1, 2, 4])
 def test_oversubscription_is_what_was_asked_for(ratio: int) -> None:
     text = LEAF_SPINE.replace("gbytes_per_s: 128, ", "") + f"oversubscription: {ratio}"
-    its = facts_of(text, 32)
+    its = metrics_of(text, 32)
     assert (its.bisection_gbytes_per_s, its.oversubscription) == (16 * 64 / ratio, ratio)
     deep = re.sub(r"trunk: {gbytes_per_s: \d+, ", "trunk: {", CLOS).replace("down: 3", "down: 4")
-    assert facts_of(f"{deep}oversubscription: {ratio}", 32).oversubscription == pytest.approx(ratio, rel=1e-3)
+    assert metrics_of(f"{deep}oversubscription: {ratio}", 32).oversubscription == pytest.approx(ratio, rel=1e-3)
 
 
 def test_a_torus_is_cut_across_its_last_dimension() -> None:
-    its = facts_of(TORUS.replace("[4, 3, 2]", "[4, 3, 4]"), 48 * 4)
+    its = metrics_of(TORUS.replace("[4, 3, 2]", "[4, 3, 4]"), 48 * 4)
     assert its.bisection_gbytes_per_s == 2 * 12 * 50  # all the way round
     assert its.switches_between_hosts_max == 1 + 2 + 1 + 2
 
 
 def test_a_dragonfly_is_at_most_three_links_wide() -> None:
-    its = facts_of(DRAGONFLY, 42)
+    its = metrics_of(DRAGONFLY, 42)
     assert (its.switches_between_hosts_max, its.links["trunk"]) == (4, 7 * 3 + 21)
 
 
@@ -82,14 +82,14 @@ def test_of_several_domains_one_is_told() -> None:
     topology = Topology.parse(
         text.replace("    card_link: {gbytes_per_s: 32, latency_ns: 20}\n    \n", "").encode(), "x"
     )
-    its = facts(topology, topology.fabrics[0])
+    its = fabric_metrics(topology, topology.fabrics[0])
     assert (its.switches, its.hosts) == ({"domain": 3}, 7)
     assert (its.bisection_gbytes_per_s, its.oversubscription) == (200, 1)  # one of three hosts
     assert (its.switches_between_hosts_min, its.switches_between_hosts_max) == (1, 1)
 
 
 def test_one_host_has_no_middle() -> None:
-    its = facts_of(LEAF_SPINE, 1)
+    its = metrics_of(LEAF_SPINE, 1)
     assert its.bisection_gbytes_per_s is its.oversubscription is its.switches_between_hosts_mean is None
 
 
@@ -117,7 +117,7 @@ def test_bisection_is_the_least_cut(text: str, data: st.DataObject) -> None:
         for side in combinations(names, size):
             lower = {"lower", *side}
             cuts.append(sum(speed for one, other, speed in edges if (one in lower) != (other in lower)))
-    assert facts(topology, topology.fabrics[0]).bisection_gbytes_per_s == pytest.approx(min(cuts))
+    assert fabric_metrics(topology, topology.fabrics[0]).bisection_gbytes_per_s == pytest.approx(min(cuts))
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
@@ -211,5 +211,5 @@ def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_shipped_fabrics_have_the_figures_that_they_say() -> None:
     for name, ratio in product(["racks-2x72", "pod-1024", "mixed-2x4"], [2]):
         topology = Topology.load(name)
-        assert facts(topology, topology.fabrics[-1]).oversubscription == ratio
+        assert fabric_metrics(topology, topology.fabrics[-1]).oversubscription == ratio
     assert {"racks-2x72-rdma", "pod-1024-rdma"} <= set(shipped_configs())

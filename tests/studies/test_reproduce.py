@@ -47,9 +47,9 @@ def nccl() -> Nccl:
 def test_every_figure_of_the_baseline_says_where_it_comes_from() -> None:
     topology = nccl().topology
     assert topology.bare_figures() == []
-    fitted = [key for key, standing in topology.standings.items() if standing.kind == "fitted"]
+    fitted = [key for key, standing in topology.provenance.items() if standing.kind == "fitted"]
     assert fitted == [("spaces", 0, "protocols", 0, "costs", "doorbell_observe_ns")]
-    assert {standing.kind for standing in topology.standings.values()} == set(KINDS)
+    assert {standing.kind for standing in topology.provenance.values()} == set(KINDS)
 
 
 @pytest.mark.deep

@@ -53,8 +53,8 @@ def test_nothing_is_fitted_and_gemm_times_are_met_all_the_same(few: flux.Reprodu
     for cluster in flux.CLUSTERS:
         topology = Topology.load(cluster)
         assert topology.accelerator is not None
-        standings = (*Accelerator.load(topology.accelerator).standings.values(), *topology.standings.values())
-        assert not any(its.kind == "fitted" for its in standings)
+        provenance = (*Accelerator.load(topology.accelerator).provenance.values(), *topology.provenance.values())
+        assert not any(its.kind == "fitted" for its in provenance)
 
 
 @pytest.mark.parametrize("cluster", [name for name, published in flux.CLUSTERS.items() if published])

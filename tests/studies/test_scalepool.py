@@ -117,10 +117,10 @@ def test_a_fold_after_an_all_to_all_is_a_reduce_scatter() -> None:
 
 def test_every_figure_says_where_it_comes_from_and_none_is_fitted() -> None:
     setup = Setup.load("scalepool")
-    assert {standing.kind for standing in setup.standings.values()} == {"source", "assumed"}
-    assert all(("cases", at, key) in setup.standings for at in range(5) for key in ("parallel", "published"))
+    assert {standing.kind for standing in setup.provenance.values()} == {"source", "assumed"}
+    assert all(("cases", at, key) in setup.provenance for at in range(5) for key in ("parallel", "published"))
     for name in (setup.inside, setup.baseline, setup.scalepool):
-        assert {standing.kind for standing in Topology.load(name).standings.values()} == {"source", "assumed"}
+        assert {standing.kind for standing in Topology.load(name).provenance.values()} == {"source", "assumed"}
 
 
 @pytest.mark.deep

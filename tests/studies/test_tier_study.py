@@ -329,7 +329,7 @@ def test_every_figure_of_what_is_shipped_says_where_it_comes_from() -> None:
     for name in Workload.shipped():
         its = Workload.load(name)
         numbers = [key for key, value in its.model_dump().items() if isinstance(value, int | float)]
-        assert {(key,) for key in numbers} <= its.standings.keys()
+        assert {(key,) for key in numbers} <= its.provenance.keys()
     for name in ("tiers-rdma", "tiers-clusters", "tiers-scalepool"):
         assert Topology.load(name).bare_figures() == []
 

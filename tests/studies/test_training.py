@@ -96,7 +96,7 @@ def simulate(*arguments: str) -> Result:
 def test_models_have_their_published_size(name: str, billions: float) -> None:
     model = LanguageModel.load(name)
     assert model.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
-    assert len(model.standings) == len(type(model).model_fields) - 2 - (not model.position_parameters)
+    assert len(model.provenance) == len(type(model).model_fields) - 2 - (not model.position_parameters)
 
 
 def test_flops_are_palms_formula() -> None:

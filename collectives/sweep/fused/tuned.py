@@ -1,6 +1,6 @@
 """A file of what was tuned, for each machine it was tuned on: never taken for another one.
 
-A machine is its name, and a digest of all that is said of it (figures, standings, accelerator) and of our version; of
+A machine is its name, and a digest of all that is said of it (figures, provenance, accelerator) and of our version; of
 this one, also of its processor and of how calls are run here.
 """
 
