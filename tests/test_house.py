@@ -38,6 +38,9 @@ OTHER_MEANINGS = {
     ("faults/inject/fault.py", "line"): "a field of a fault",
 }
 
+# Public classes of several modules that share a name, and why.
+SAME_NAME = {"Reproduction": "one in the module of each published system, with the same methods for one command"}
+
 
 def modules(root: Path) -> dict[str, Path]:
     found = {}
@@ -269,6 +272,31 @@ def test_what_a_variant_does_is_declared_and_not_decided_by_its_name() -> None:
 def test_a_decision_by_name_is_found(source: str, names: list[str]) -> None:
     there = {"all", "doubling", "hierarchical", "line", "naive", "zero_copy"}
     assert [name for _, name in decided_by_name(source, there)] == names
+
+
+def repeated_classes(root: Path) -> dict[str, list[str]]:
+    """Public classes that several modules declare. Types in C are not counted: ``_native.Pacer`` names its module."""
+    found: dict[str, list[str]] = {}
+    for name, file in modules(root).items():
+        if file.suffix == ".py":
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(name)
+    return {name: where for name, where in found.items() if len(where) > 1}
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    found = repeated_classes(ROOT)
+    assert {name: where for name, where in found.items() if name not in SAME_NAME} == {}
+    assert set(SAME_NAME) <= set(found), "a name that is no longer repeated"
+
+
+def test_a_class_name_with_two_meanings_is_found(tmp_path: Path) -> None:
+    for package in PACKAGES[:2]:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "page.py").write_text("class Row: ...\nclass _Row: ...\n")
+    (tmp_path / "cxlemu/only.py").write_text("class Only: ...\ndef f():\n    class Row: ...\n")
+    assert repeated_classes(tmp_path) == {"Row": ["cxlemu.page", "collectives.page"]}
 
 
 @pytest.mark.parametrize("group", ["commands", "simulate", "reproduce"])

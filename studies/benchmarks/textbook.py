@@ -49,7 +49,7 @@ ALTERNATIONS, BUDGET_BYTES, CALLS = 9, 8 << 20, range(3, 400)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TextbookRow:
     """``ratio``: of times, the page's fastest ``form`` by what `auto` takes, which is ``variant``."""
 
     page: str
@@ -85,7 +85,7 @@ def forms(recipe: Recipe, nbytes: int) -> Iterator[tuple[str, Recipe]]:
             yield form, replace(recipe, name=name, spec=replace(spec, name=name))
 
 
-def on_fabric(topology: Topology, recipe: Recipe, call: Call) -> Row:
+def on_fabric(topology: Topology, recipe: Recipe, call: Call) -> TextbookRow:
     """Raises ArgumentError for a call that has no room there."""
 
     def ns(plan: Plan) -> int:
@@ -102,12 +102,12 @@ def on_fabric(topology: Topology, recipe: Recipe, call: Call) -> Row:
     return _row(recipe, form, topology.name, call, times[form] / auto_ns, choice.variant)
 
 
-def _row(recipe: Recipe, form: str, fabric: str, call: Call, ratio: float, variant: str) -> Row:
+def _row(recipe: Recipe, form: str, fabric: str, call: Call, ratio: float, variant: str) -> TextbookRow:
     size = sizes.size_bytes(call.collective, call.nbytes, call.ranks)
-    return Row(recipe.name, form, fabric, call.ranks, size, round(ratio, 3), variant)
+    return TextbookRow(recipe.name, form, fabric, call.ranks, size, round(ratio, 3), variant)
 
 
-def natively(context: RankContext, folder: Path, wanted: list[int], dtype: str) -> list[Row]:
+def natively(context: RankContext, folder: Path, wanted: list[int], dtype: str) -> list[TextbookRow]:
     """On one rank: all pages' rows, which rank 0 times."""
     found = []
     with Communicator.world(context, engine=NATIVE, region_bytes=NATIVE_REGION_BYTES) as comm:
@@ -117,7 +117,7 @@ def natively(context: RankContext, folder: Path, wanted: list[int], dtype: str) 
     return found
 
 
-def _timed(comm: Communicator, recipe: Recipe, call: Call) -> Row:
+def _timed(comm: Communicator, recipe: Recipe, call: Call) -> TextbookRow:
     x, out = (
         np.ones(its.nbytes // DTYPES[call.dtype].itemsize, DTYPES[call.dtype]) if its.nbytes else None
         for its in buffers(call, comm.rank)
@@ -148,7 +148,7 @@ def _by(one: int, other: int) -> float:
     return one / other
 
 
-def _native_rows(folder: Path, ranks: int, wanted: list[int], dtype: str) -> list[Row]:
+def _native_rows(folder: Path, ranks: int, wanted: list[int], dtype: str) -> list[TextbookRow]:
     topology = Topology.load("six-cards")
     emulation = topology.emulation.model_copy(update={"card_bytes": NATIVE_CARD_BYTES})
     topology = topology.model_copy(update={"emulation": emulation})

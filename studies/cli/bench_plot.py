@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from studies.cli.picture import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, legend, panels, sizes_axis
-from studies.peers.ratios import Row
+from studies.peers.ratios import RatioRow
 
 COLUMNS = 4
 # The limit is grey, because nobody can be there.
@@ -27,7 +27,7 @@ LABELS = {
 }
 
 
-def draw(rows: Sequence[Row], *, title: str) -> Any:
+def draw(rows: Sequence[RatioRow], *, title: str) -> Any:
     """The figure. Of rows of both kinds those with rewritten sources are drawn: that is how applications call."""
     rewritten = any(row.rewritten for row in rows)
     drawn = [row for row in rows if row.rewritten == rewritten]
@@ -51,12 +51,12 @@ def draw(rows: Sequence[Row], *, title: str) -> Any:
     return figure
 
 
-def _bounds_us(rows: Sequence[Row]) -> tuple[float, float]:
+def _bounds_us(rows: Sequence[RatioRow]) -> tuple[float, float]:
     times = [time for row in rows for time in (row.ours_us, row.limit_us, *row.peers_us.values()) if time > 0]
     return min(times) / 2, max(times) * 2
 
 
-def _panel(panel: Any, name: str, rows: Sequence[Row]) -> None:
+def _panel(panel: Any, name: str, rows: Sequence[RatioRow]) -> None:
     nbytes = [row.bytes for row in rows]
     limit = [row.limit_us for row in rows]
     panel.plot(nbytes, limit, color="0.4", linestyle="--", linewidth=1.2, label="this machine's limit")

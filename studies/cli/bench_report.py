@@ -21,9 +21,9 @@ from cxlemu.plan import Call
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.peers.callgrind import Counted
-from studies.peers.compare import Comparison, Machine
+from studies.peers.compare import Comparison, MachineSpeed
 from studies.peers.find import MPIS
-from studies.peers.ratios import LIMIT, OURS, Mean, Row, means
+from studies.peers.ratios import LIMIT, OURS, Mean, RatioRow, means
 
 
 class BenchReport:
@@ -44,11 +44,11 @@ class BenchReport:
         self._alternations = alternations
         self._total = len(calls) * len(modes)
         self._json_file = json_file
-        self.rows: list[Row] = []
+        self.rows: list[RatioRow] = []
         self._versions: dict[str, str] = {}
         self._absent: dict[str, str] = {}
         self.instructions: list[Counted] = []
-        self._machine: Machine | None = None
+        self._machine: MachineSpeed | None = None
         self._began = time.monotonic()
         self._out = Console(highlight=False, soft_wrap=True)
         self._progress = Progress(
@@ -102,7 +102,7 @@ class BenchReport:
             f"{machine.round_trip_ns:.0f} ns"
         )
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[RatioRow]) -> None:
         for row in rows:
             if not self.rows or self.rows[-1].collective != row.collective:
                 self._print("#")

@@ -12,7 +12,7 @@ from collectives.algorithms.nccl import SLICE_BYTES
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, legend, panels, powers_axis, sizes_axis
-from studies.cli.reproduce_report import Report, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.published.cccl import (
     AVERAGES,
     CHUNKS,
@@ -31,7 +31,7 @@ CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_
 
 def run(json_file: Path | None, plot_dir: Path | None) -> None:
     """As the command's flags say. Raises ArgumentError."""
-    report = Report(json_file, plot_dir, PICTURES)
+    report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
     rows = work.rows()
     report.header(_header(work))

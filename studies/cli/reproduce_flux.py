@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, COLOURS, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import Report, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.published.flux import (
     CLUSTERS,
     MODEL,
@@ -35,7 +35,7 @@ HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL
 
 def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None) -> None:
     """As the command's flags say. Raises ArgumentError."""
-    report = Report(json_file, plot_dir, PICTURES)
+    report = ReproductionReport(json_file, plot_dir, PICTURES)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
@@ -65,7 +65,7 @@ def _header(work: Reproduction) -> list[str]:
     ]
 
 
-def _print_shapes(report: Report, work: Reproduction) -> None:
+def _print_shapes(report: ReproductionReport, work: Reproduction) -> None:
     before = ""
     for shape in work.shapes:
         its, choice = shape.metrics, shape.tuned.choice
@@ -84,7 +84,7 @@ def _print_shapes(report: Report, work: Reproduction) -> None:
         report.lines([line], "yellow" if efficiencies[1] < 0 else "")
 
 
-def _print_blocks(report: Report, work: Reproduction) -> None:
+def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:
     """A block's speedup on each cluster."""
     title = f"# a block of {MODEL}: unfused / fused, whole; only its GEMMs with their collectives"
     report.lines(["#", title], "bold")

@@ -17,7 +17,7 @@ from studies.cli.picture import check_drawing, check_picture, save
 from studies.published.rows import Row
 
 
-class Report:
+class ReproductionReport:
     """Printed as it comes, and kept in the files of ``--json FILE`` and ``--plot DIR`` when it is whole.
 
     ``pictures``: file name -> what draws the figure. Raises ArgumentError for files that cannot be written.

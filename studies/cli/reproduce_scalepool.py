@@ -16,7 +16,7 @@ from rich.table import Table
 from cxlemu.topology.provenance import KINDS
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import Report, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.cli.simulate_memory_plot import draw as draw_tiers
 from studies.published.rows import MISS, Row
 from studies.published.scalepool import GEOMEAN, Pair, Reproduction
@@ -29,7 +29,7 @@ CHECKED_RANKS, CHECKED_SLICE_BYTES = 64, 4 << 20
 
 def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     """As the command's flags say. Raises ArgumentError."""
-    report = Report(json_file, plot_dir, PICTURES)
+    report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
     study = TierStudy()
     rows = [*work.rows(), *study.rows()]

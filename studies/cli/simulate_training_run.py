@@ -23,10 +23,10 @@ from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.training.durations import LEVELS
 from studies.training.language_model import LanguageModel
-from studies.training.machine import Machine
+from studies.training.machine import TrainingMachine
 from studies.training.offload import offload_to
 from studies.training.parallelism import Parallelism
-from studies.training.step import Step, train
+from studies.training.step import TrainingStep, train
 from studies.training.symmetric import fabric_of
 from studies.training.timeline import events
 
@@ -66,7 +66,7 @@ def run(
         fabrics.append(fabric_of(Topology.load(against), how.data, sharing=how.tensor))
     steps = []
     for fabric in fabrics:
-        machine = Machine(
+        machine = TrainingMachine(
             computer,
             fabric,
             None if cluster is None else fabric_of(cluster, how.tensor),
@@ -91,7 +91,9 @@ def run(
         write_output("--trace", trace_file, perfetto(events(steps[0].timeline)))
 
 
-def _failing(usual: Step, topology: Topology, failures: Sequence[Failure], microbatch: int, recompute: str) -> Step:
+def _failing(
+    usual: TrainingStep, topology: Topology, failures: Sequence[Failure], microbatch: int, recompute: str
+) -> TrainingStep:
     """The same step, in which every collective that begins after a failure takes the ways that are left."""
     later = []
     for at_ns in sorted({failure.at_ns for failure in failures if failure.at_ns < usual.time_ns}):
@@ -107,7 +109,7 @@ def _failing(usual: Step, topology: Topology, failures: Sequence[Failure], micro
     return replace(its, machine=replace(usual.machine, between=fabric_of(topology, usual.parallelism.data, failures)))
 
 
-def _header(step: Step, topology: Topology, recompute: str, microbatch: int) -> list[str]:
+def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: int) -> list[str]:
     model, machine = step.model, step.machine
     sequences = (
         f"{model.batch_sequences} sequences of {model.sequence} tokens, {step.microbatches} x {microbatch} a rank"
@@ -130,7 +132,7 @@ def _kinds(all_provenance: tuple[Provenances, ...]) -> str:
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
 
 
-def _table(steps: list[Step]) -> Table:
+def _table(steps: list[TrainingStep]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("a step's time", no_wrap=True)
     table.add_column("where", no_wrap=True)
@@ -146,11 +148,11 @@ def _table(steps: list[Step]) -> Table:
     return table
 
 
-def _cells(ns: float, step: Step) -> tuple[str, str]:
+def _cells(ns: float, step: TrainingStep) -> tuple[str, str]:
     return f"{ns / 1e6:.1f}", f"{100 * ns / step.time_ns:.0f}"
 
 
-def _footer(steps: list[Step], *, failing: bool) -> list[str]:
+def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
     lines = ["", "Communication is what shows of it: what passes behind computing is not billed."]
     for step in steps:
         rate = step.tokens / (step.time_ns / 1e9)
@@ -170,7 +172,7 @@ def _footer(steps: list[Step], *, failing: bool) -> list[str]:
     return lines
 
 
-def _document(steps: list[Step], recompute: str, microbatch: int) -> dict[str, Any]:
+def _document(steps: list[TrainingStep], recompute: str, microbatch: int) -> dict[str, Any]:
     first = steps[0]
     return {
         "version": __version__,

@@ -30,7 +30,7 @@ from collectives.contracts import COLLECTIVES, postcondition
 from cxlemu.plan import DTYPES, Call
 
 
-class Move(NamedTuple):
+class SourceMove(NamedTuple):
     """Output bytes [at, at + nbytes) are a copy of one source, or the sum of several: (rank, offset in its input)."""
 
     at: int
@@ -42,23 +42,25 @@ class Move(NamedTuple):
         return self.nbytes * len(self.sources)
 
 
-def moves(call: Call, rank: int) -> list[Move]:
+def moves(call: Call, rank: int) -> list[SourceMove]:
     """What one rank does, as the table above has it. A reduction's share is a whole number of elements."""
     its = COLLECTIVES[call.collective]
     if its.reduces and its.replaces:
         return _shared_sum(call, rank)
     if its.one_buffer and rank == call.root:
         return []
-    return [Move(piece.at, piece.nbytes, piece.contributions) for piece in postcondition(call, rank)]
+    return [SourceMove(piece.at, piece.nbytes, piece.contributions) for piece in postcondition(call, rank)]
 
 
-def _shared_sum(call: Call, rank: int) -> list[Move]:
+def _shared_sum(call: Call, rank: int) -> list[SourceMove]:
     item = DTYPES[call.dtype].itemsize
     cuts = [call.nbytes // item * number // call.ranks * item for number in range(call.ranks + 1)]
-    shares = [Move(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in pairwise(cuts)]
+    shares = [
+        SourceMove(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in pairwise(cuts)
+    ]
     needs_all = COLLECTIVES[call.collective].shared_result or rank == call.root
     # Another rank's sum is read from its input: as many bytes, from the same core.
-    fetched = [Move(m.at, m.nbytes, ((other, m.at),)) for other, m in enumerate(shares) if other != rank]
+    fetched = [SourceMove(m.at, m.nbytes, ((other, m.at),)) for other, m in enumerate(shares) if other != rank]
     return [move for move in [shares[rank], *(fetched if needs_all else [])] if move.nbytes]
 
 

@@ -30,7 +30,7 @@ from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
 from cxlemu.world import RankContext, launch
 from studies.peers.group import ROOT
-from studies.peers.ours import Ours
+from studies.peers.ours import OurPeer
 
 RANKS, SIZES = 2, (8, 1024)
 CALLS, WARMUP = 20, 5
@@ -114,7 +114,7 @@ def main(named: list[str]) -> None:
 
 def _rank_main(context: RankContext, named: list[str]) -> None:
     with Communicator.world(context, engine="native") as comm:
-        ours = Ours(comm)
+        ours = OurPeer(comm)
         for name in named:
             collective, _, nbytes = name.partition(":")
             prepared = ours.prepare(_command(collective, int(nbytes), comm.rank))

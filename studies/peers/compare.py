@@ -22,9 +22,9 @@ from cxlemu.errors import CxlemuError
 from cxlemu.plan import Call
 from studies.peers import bounds as limits
 from studies.peers.find import Absent, Peer
-from studies.peers.group import Group, Program, worker_arguments
+from studies.peers.group import Group, PeerProcess, worker_arguments
 from studies.peers.limit import CONTROL_BYTES
-from studies.peers.ratios import LEAST_US, LIMIT, OURS, Lane, Row, Samples, Timing, row
+from studies.peers.ratios import LEAST_US, LIMIT, OURS, Lane, RatioRow, Samples, Timing, row
 
 BUDGET_NS = 20_000_000  # of one timing
 MOST_ITERATIONS = 100_000
@@ -61,7 +61,7 @@ class Comparison:
     groups: dict[str, Group]
     absent: list[Absent]
 
-    def measure(self, call: Call, *, alternations: int, modes: Sequence[bool]) -> list[Row]:
+    def measure(self, call: Call, *, alternations: int, modes: Sequence[bool]) -> list[RatioRow]:
         """One cell, a row for each mode (rewritten or not)."""
         lanes, wrong, absent = self._prepare(call)
         samples = {lane: Samples(_calibrated(self.groups[lane.name], lane.path)) for lane in lanes}
@@ -86,7 +86,7 @@ class Comparison:
             wrong[name] = sum(sum(answer["wrong"].values()) for answer in answers)
         return lanes, wrong, absent
 
-    def bandwidths(self) -> Machine:
+    def bandwidths(self) -> MachineSpeed:
         """Local copies and two-operand sums of 64 MiB on all ranks at once, and a cache line to and fro."""
         group, count = self.groups[LIMIT], BANDWIDTH_BYTES
         found = []
@@ -101,10 +101,10 @@ class Comparison:
             group.ask(command)
             time_us = _median_us(group, "moves", 1)
             found.append(self.ranks * count / time_us / 1e3)
-        return Machine(found[0], found[1], 1e3 * _median_us(group, "line", _calibrated(group, "line")))
+        return MachineSpeed(found[0], found[1], 1e3 * _median_us(group, "line", _calibrated(group, "line")))
 
 
-class Machine(NamedTuple):
+class MachineSpeed(NamedTuple):
     """All ranks together: bytes written per time; and one line between two ranks."""
 
     copy_gbytes_per_s: float
@@ -154,7 +154,7 @@ def started(
 def _start_ours(group: Group, calls: Sequence[Call], config: str, deadline_s: float) -> None:
     heap_bytes = HEAP_SLACK_BYTES + max(sum(buffer.nbytes for buffer in buffers(call, call.root)) for call in calls)
     arguments = (group.socket_path, str(group.ranks), config, str(deadline_s), str(heap_bytes))
-    group.start([Program(worker_arguments(sys.executable, "ours", *arguments))])
+    group.start([PeerProcess(worker_arguments(sys.executable, "ours", *arguments))])
 
 
 def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None:
@@ -164,7 +164,7 @@ def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None
     try:
         os.ftruncate(fd, CONTROL_BYTES + group.ranks * stride)
         group.start(
-            Program(
+            PeerProcess(
                 worker_arguments(
                     sys.executable,
                     "limit",

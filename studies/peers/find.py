@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies.peers.group import Group, Program, worker_arguments
+from studies.peers.group import Group, PeerProcess, worker_arguments
 
 TRY_S = 60.0
 
@@ -45,7 +45,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Mpi:
+class MpiLibrary:
     """An MPI library: its launchers, what they call themselves, mpi4py's name for it; how to forbid a single copy."""
 
     launchers: tuple[str, ...]
@@ -55,13 +55,13 @@ class Mpi:
 
 
 MPIS = {
-    "openmpi": Mpi(
+    "openmpi": MpiLibrary(
         ("mpirun.openmpi", "mpirun", "mpiexec"),
         "Open",
         "Open MPI",
         {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"},
     ),
-    "mpich": Mpi(
+    "mpich": MpiLibrary(
         ("mpiexec.mpich", "mpiexec.hydra", "mpiexec", "mpirun"), "HYDRA", "MPICH", {"MPIR_CVAR_CH4_CMA_ENABLE": "0"}
     ),
 }
@@ -86,7 +86,7 @@ def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
     return Absent(name, f"mpi4py of {python} is for {said}" if is_one else f"{python} under {launcher}: {said}")
 
 
-def _launcher(mpi: Mpi, beside: Path) -> str | None:
+def _launcher(mpi: MpiLibrary, beside: Path) -> str | None:
     for path in (str(beside), None):  # a Python that brings its own MPI has the launcher beside it
         for command in mpi.launchers:
             found = shutil.which(command, path=path)
@@ -137,15 +137,15 @@ def _environment(name: str) -> dict[str, str]:
     return {"OMPI_MCA_plm": "isolated", **as_root}
 
 
-def _start_mpi(peer: Peer, group: Group, deadline_s: float) -> list[Program]:
+def _start_mpi(peer: Peer, group: Group, deadline_s: float) -> list[PeerProcess]:
     worker = worker_arguments(peer.python, "mpi", group.socket_path)
-    return [Program(tuple(_launch(peer, group.ranks, worker)), _environment(peer.name))]
+    return [PeerProcess(tuple(_launch(peer, group.ranks, worker)), _environment(peer.name))]
 
 
-def _start_gloo(peer: Peer, group: Group, deadline_s: float) -> list[Program]:
+def _start_gloo(peer: Peer, group: Group, deadline_s: float) -> list[PeerProcess]:
     store = str(group.folder / "store")
     return [
-        Program(
+        PeerProcess(
             worker_arguments(
                 peer.python, "gloo", group.socket_path, str(rank), str(group.ranks), store, str(deadline_s)
             )
@@ -154,7 +154,7 @@ def _start_gloo(peer: Peer, group: Group, deadline_s: float) -> list[Program]:
     ]
 
 
-_STARTS: dict[str, Callable[[Peer, Group, float], list[Program]]] = {
+_STARTS: dict[str, Callable[[Peer, Group, float], list[PeerProcess]]] = {
     "openmpi": _start_mpi,
     "mpich": _start_mpi,
     "gloo": _start_gloo,

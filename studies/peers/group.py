@@ -23,7 +23,7 @@ TICK_S = 0.05
 GRACE_S = 5.0
 
 
-class Program(NamedTuple):
+class PeerProcess(NamedTuple):
     """One process to start, and what must be in its environment beside ours."""
 
     arguments: tuple[str, ...]
@@ -61,7 +61,7 @@ class Group:
         self._listener.bind(self.socket_path)
         self._listener.listen(ranks)
 
-    def start(self, programs: Iterable[Program]) -> None:
+    def start(self, programs: Iterable[PeerProcess]) -> None:
         for program in programs:
             self._processes.append(
                 subprocess.Popen(

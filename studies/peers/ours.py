@@ -27,7 +27,7 @@ ROOTED = ("reduce", "gather", "scatter")
 BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be copied for that, either
 
 
-class Ours:
+class OurPeer:
     def __init__(self, comm: Communicator) -> None:
         self.rank = comm.rank
         self._comm = comm
@@ -90,7 +90,7 @@ class Ours:
 def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None) -> None:
     with Communicator.world(context, heap_bytes=heap_bytes, engine="native") as comm:
         heap = format_bytes(comm.heap.nbytes)
-        serve(Ours(comm), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
+        serve(OurPeer(comm), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
 
 
 def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str) -> None:

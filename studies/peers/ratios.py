@@ -18,7 +18,7 @@ SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RatioRow:
     """One cell, sources rewritten before each call or not. Ratios are time by time: below 1 we are faster."""
 
     collective: str
@@ -75,7 +75,7 @@ def row(
     rewritten: bool,
     wrong: Mapping[str, int],
     absent: Mapping[str, str],
-) -> Row:
+) -> RatioRow:
     taken = {lane: each.us(rewritten) for lane, each in samples.items()}
     us = {lane: statistics.median(each) for lane, each in taken.items()}
     moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
@@ -83,7 +83,7 @@ def row(
     ours_us = us[Lane(OURS, "call")]
     peers_us = {lane.name: time_us for lane, time_us in us.items() if lane.name not in (OURS, LIMIT)}
     best = min(peers_us, key=peers_us.__getitem__, default=None)
-    return Row(
+    return RatioRow(
         collective=call.collective,
         ranks=call.ranks,
         bytes=sizes.size_bytes(call.collective, call.nbytes, call.ranks),
@@ -117,7 +117,7 @@ class Mean(NamedTuple):
     to_limit: float | None
 
 
-def means(rows: Sequence[Row]) -> list[Mean]:
+def means(rows: Sequence[RatioRow]) -> list[Mean]:
     """By size class and overall, for each mode."""
     found = []
     for rewritten in sorted({row.rewritten for row in rows}):

@@ -22,19 +22,19 @@ from cxlemu.topology.fields import LinkFigures, Model, Name
 from studies.published.rows import Row, row_of
 from studies.training.described import Described
 from studies.training.durations import BETWEEN, LEVELS
-from studies.training.fabrics import Fabric, Modelled
+from studies.training.fabrics import Modelled, TrainingFabric
 from studies.training.hierarchical import TwoLevels
 from studies.training.language_model import LanguageModel
-from studies.training.machine import Machine, Offload
+from studies.training.machine import Offload, TrainingMachine
 from studies.training.offload import NOT_SAID, passing_gbytes_per_s
 from studies.training.parallelism import Parallelism
-from studies.training.step import Step, train
+from studies.training.step import TrainingStep, train
 from studies.training.symmetric import Symmetric
 
 GEOMEAN, COMMUNICATION = 1.22, 3.79
 
 
-class Case(Model):
+class ScalePoolCase(Model):
     model: Name = Field(description="a shipped language model")
     parallel: str = Field(description="as --parallel of cxlemu simulate training")
     microbatch: int = Field(ge=1, le=4096, description="sequences")
@@ -66,7 +66,7 @@ class Setup(Described):
     overlap: bool = Field(description="whether communication between data ranks goes on behind computing")
     host: Host = Field(description="the baseline's place for the optimizer's state")
     tier2: LinkFigures = Field(description="the way to ScalePool's, of one accelerator")
-    cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1, max_length=16)] = Field(
+    cases: Annotated[tuple[ScalePoolCase, ...], Field(strict=False, min_length=1, max_length=16)] = Field(
         description="model, parallel, microbatch and published speedup of each"
     )
 
@@ -75,9 +75,9 @@ class Setup(Described):
 class Pair:
     """A model's step on both systems."""
 
-    case: Case
-    baseline: Step
-    scalepool: Step
+    case: ScalePoolCase
+    baseline: TrainingStep
+    scalepool: TrainingStep
 
     @property
     def speedup(self) -> float:
@@ -98,23 +98,23 @@ class Reproduction:
         self.baseline, self.scalepool = (
             between(Topology.load(its)) for its in (self.setup.baseline, self.setup.scalepool)
         )
-        self.inside: Fabric = Modelled(Topology.load(self.setup.inside), tuned=True)
+        self.inside: TrainingFabric = Modelled(Topology.load(self.setup.inside), tuned=True)
         self.two_levels = two_levels
 
-    def step(self, case: Case, fabric: Fabric, offload: Offload) -> Step:
+    def step(self, case: ScalePoolCase, fabric: TrainingFabric, offload: Offload) -> TrainingStep:
         how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
         clusters = self.setup.cluster_ranks
         sharing = next(n for n in range(clusters // how.tensor, 0, -1) if how.data % n == 0) if self.two_levels else 1
         outer = TwoLevels(self.inside, fabric, sharing)
-        machine = Machine(self.accelerator, outer, self.inside, clusters, offload)
+        machine = TrainingMachine(self.accelerator, outer, self.inside, clusters, offload)
         return train(LanguageModel.load(case.model), how, machine, microbatch=case.microbatch)
 
     @cached_property
-    def baseline_steps(self) -> list[Step]:
+    def baseline_steps(self) -> list[TrainingStep]:
         return [self.step(case, self.baseline, self.setup.host.offload) for case in self.setup.cases]
 
     @cached_property
-    def scalepool_steps(self) -> list[Step]:
+    def scalepool_steps(self) -> list[TrainingStep]:
         rate = self.setup.tier2.payload_gbytes_per_s
         place = Offload("tier 2", rate, rate, at_memory=False)
         return [self.step(case, self.scalepool, place) for case in self.setup.cases]

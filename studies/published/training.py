@@ -14,7 +14,7 @@ from cxlemu.topology.bill import bill_of, price_usd
 from studies.published.rows import Row, row_of
 from studies.training.fabrics import Modelled
 from studies.training.language_model import LanguageModel
-from studies.training.machine import Machine
+from studies.training.machine import TrainingMachine
 from studies.training.parallelism import Parallelism
 from studies.training.step import train
 
@@ -34,7 +34,7 @@ class Training:
         model = self.model.varied(batch_sequences=sequences * RANKS)
         how = Parallelism(data=RANKS, sharded=True)
         before, after = (
-            train(model, how, Machine(self.accelerator, fabric), microbatch=sequences, recompute="full").time_ns
+            train(model, how, TrainingMachine(self.accelerator, fabric), microbatch=sequences, recompute="full").time_ns
             for fabric in self.fabrics
         )
         return before / after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studies.training.compute import Compute
 from studies.training.language_model import LanguageModel
-from studies.training.machine import GRADIENT_BYTES, STATE_BYTES, WEIGHT_BYTES, Machine
+from studies.training.machine import GRADIENT_BYTES, STATE_BYTES, WEIGHT_BYTES, TrainingMachine
 from studies.training.parallelism import Parallelism
 from studies.training.timeline import Part
 
@@ -32,7 +32,7 @@ class Durations:
     """Of one rank; ``microbatch`` in sequences."""
 
     def __init__(
-        self, model: LanguageModel, parallelism: Parallelism, machine: Machine, microbatch: int, recompute: str
+        self, model: LanguageModel, parallelism: Parallelism, machine: TrainingMachine, microbatch: int, recompute: str
     ) -> None:
         self.model, self.parallelism, self.machine = model, parallelism, machine
         self.tokens = microbatch * model.sequence

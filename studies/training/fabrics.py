@@ -25,7 +25,7 @@ TUNED = ("aggregate", "all", "two_shot")  # variants worth trying for large mess
 SLICES = 8  # of a ring's block
 
 
-class Fabric(Protocol):
+class TrainingFabric(Protocol):
     """``size_bytes`` is nccl-tests': of all blocks together where every rank has one."""
 
     @property

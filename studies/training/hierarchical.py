@@ -6,13 +6,13 @@ inside it; reduce-scatter is the same backwards. The levels follow each other; i
 
 from __future__ import annotations
 
-from studies.training.fabrics import Fabric
+from studies.training.fabrics import TrainingFabric
 
 
 class TwoLevels:
     """``sharing``: how many ranks of a group are in one cluster."""
 
-    def __init__(self, inside: Fabric, between: Fabric, sharing: int) -> None:
+    def __init__(self, inside: TrainingFabric, between: TrainingFabric, sharing: int) -> None:
         self.inside, self.between, self.sharing = inside, between, sharing
 
     @property

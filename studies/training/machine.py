@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cxlemu.cost import duration_ns
 from cxlemu.topology import Accelerator
-from studies.training.fabrics import Fabric
+from studies.training.fabrics import TrainingFabric
 
 STATE_BYTES = 12  # of a parameter: the 32-bit master and both moments of Adam
 STATE_MOVED_BYTES = 24  # read and written
@@ -39,11 +39,11 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class TrainingMachine:
     """``inside`` carries tensor parallelism, in clusters of ``cluster_ranks``; ``between`` all else."""
 
     accelerator: Accelerator
-    between: Fabric
-    inside: Fabric | None = None
+    between: TrainingFabric
+    inside: TrainingFabric | None = None
     cluster_ranks: int = 1
     offload: Offload | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studies.training.durations import Durations
-from studies.training.timeline import COMPUTE, Part, Program
+from studies.training.timeline import COMPUTE, Part, TimelineProgram
 
 SENDING = "between"
 
@@ -32,9 +32,9 @@ def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
     return found + [(False, number) for number in range(microbatches - ahead, microbatches)]
 
 
-def program(its: Durations, microbatches: int) -> Program:
+def program(its: Durations, microbatches: int) -> TimelineProgram:
     """A lane for each stage."""
-    made = Program()
+    made = TimelineProgram()
     stages = its.parallelism.pipeline
     blocks = blocks_of(its.model.blocks, stages)
     sent: dict[tuple[bool, int, int], int] = {}  # (forward?, stage, microbatch): how its result leaves the stage
@@ -62,7 +62,7 @@ def program(its: Durations, microbatches: int) -> Program:
 class _Stage:
     """One stage's operations, in order."""
 
-    def __init__(self, its: Durations, made: Program, stage: int, blocks: int) -> None:
+    def __init__(self, its: Durations, made: TimelineProgram, stage: int, blocks: int) -> None:
         self.its, self.made, self.stage, self.blocks = its, made, stage, blocks
         stages = its.parallelism.pipeline
         self.head = stage == stages - 1

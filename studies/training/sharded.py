@@ -9,14 +9,14 @@ they follow each other. Without overlap all of it takes its turn between computa
 from __future__ import annotations
 
 from studies.training.durations import Durations
-from studies.training.timeline import COMPUTE, Program
+from studies.training.timeline import COMPUTE, TimelineProgram
 
 SENDING = "between"
 
 
-def program(its: Durations, microbatches: int) -> Program:
+def program(its: Durations, microbatches: int) -> TimelineProgram:
     """All ranks do the same: one lane."""
-    made = Program()
+    made = TimelineProgram()
     sending = SENDING if its.parallelism.overlap else COMPUTE
     model = its.model
     block, root = model.block_parameters, model.embedding_parameters

@@ -16,7 +16,7 @@ from cxlemu.errors import ArgumentError
 from studies.training import pipelined, sharded
 from studies.training.durations import BETWEEN, Durations
 from studies.training.language_model import LanguageModel
-from studies.training.machine import Machine
+from studies.training.machine import TrainingMachine
 from studies.training.parallelism import Parallelism
 from studies.training.timeline import Timeline, run
 
@@ -25,12 +25,12 @@ MODEL_PASSES = 3  # forward, and backward twice as much
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """``billed_ns``: where the mean lane's time went; the sum is the step's. ``memory_bytes``: the fullest rank's."""
 
     model: LanguageModel
     parallelism: Parallelism
-    machine: Machine
+    machine: TrainingMachine
     microbatches: int
     timeline: Timeline
     billed_ns: dict[str, float]
@@ -65,12 +65,12 @@ class Step:
 def train(
     model: LanguageModel,
     parallelism: Parallelism,
-    machine: Machine,
+    machine: TrainingMachine,
     *,
     microbatch: int = 1,
     recompute: str = "none",
-    later: Sequence[tuple[int, Machine]] = (),
-) -> Step:
+    later: Sequence[tuple[int, TrainingMachine]] = (),
+) -> TrainingStep:
     """One step of ``model.batch_sequences``, in microbatches of ``microbatch`` sequences.
 
     ``later``: from when on, in ns, what begins runs on another machine, as after a failure; in order of time.
@@ -103,4 +103,4 @@ def train(
     for lane in range(parallelism.pipeline):
         total.update(timeline.billed(lane))
     billed = {kind: ns / parallelism.pipeline for kind, ns in total.items()}
-    return Step(model, parallelism, machine, per_rank, timeline, billed, durations.memory_bytes(per_rank))
+    return TrainingStep(model, parallelism, machine, per_rank, timeline, billed, durations.memory_bytes(per_rank))

@@ -14,7 +14,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_memory
 from cxlemu.topology.failures import Failure
 from studies.training.clusters import Clustered
-from studies.training.fabrics import Fabric, Modelled
+from studies.training.fabrics import Modelled, TrainingFabric
 
 POINTS = (8, 16)
 SIMULATED_RANKS = 256  # of clusters over a pool: more are a line
@@ -23,7 +23,7 @@ SIMULATED_RANKS = 256  # of clusters over a pool: more are a line
 class Symmetric:
     """``inner`` simulates up to ``POINTS[1]`` ranks; beyond, its line goes on."""
 
-    def __init__(self, inner: Fabric, points: tuple[int, int] = POINTS) -> None:
+    def __init__(self, inner: TrainingFabric, points: tuple[int, int] = POINTS) -> None:
         self.inner, self.points = inner, points
 
     @property
@@ -51,7 +51,7 @@ class Symmetric:
         return self.time_ns(collective, size_bytes, ranks) / self.inner.time_ns(collective, size_bytes, ranks) - 1
 
 
-def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), *, sharing: int = 1) -> Fabric:
+def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), *, sharing: int = 1) -> TrainingFabric:
     """For collectives of up to so many ranks: a line where each has memory of its own and nothing fails, else all.
 
     Where the topology says what protocols are spoken, plans are those that its rule takes, else the fastest on owned

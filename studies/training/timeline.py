@@ -26,7 +26,7 @@ class Part(NamedTuple):
     nbytes: int = 0
 
 
-class Operation(NamedTuple):
+class TimelineOperation(NamedTuple):
     """Parts follow each other. ``lane`` is a rank, or all that do the same; ``after`` are numbers of others, which
     may be added later."""
 
@@ -38,13 +38,13 @@ class Operation(NamedTuple):
 
 
 @dataclass
-class Program:
+class TimelineProgram:
     """Operations in the order of each stream; ``add`` returns an operation's number."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[TimelineOperation] = field(default_factory=list)
 
     def add(self, name: str, lane: int, stream: str, parts: Iterable[Part], after: Iterable[int] = ()) -> int:
-        self.operations.append(Operation(name, lane, stream, tuple(parts), list(after)))
+        self.operations.append(TimelineOperation(name, lane, stream, tuple(parts), list(after)))
         return len(self.operations) - 1
 
 
@@ -52,7 +52,7 @@ class Program:
 class Timeline:
     """When each operation began and ended, and which one it waited for last (-1: for none)."""
 
-    operations: Sequence[Operation]
+    operations: Sequence[TimelineOperation]
     begin_ns: Sequence[int]
     end_ns: Sequence[int]
     cause: Sequence[int]
@@ -116,7 +116,7 @@ class Timeline:
             cause = self.cause[cause]
 
 
-def run(program: Program, later: Sequence[tuple[int, Program]] = ()) -> Timeline:
+def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] = ()) -> Timeline:
     """Time grows with operations and what they come after, not faster. Asserts that nobody waits in a circle.
 
     ``later``: from when on operations that begin take what they take in another program, which has the same ones, as

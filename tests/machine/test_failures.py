@@ -19,7 +19,7 @@ from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Topology
 from cxlemu.topology.failures import Failure
-from studies.training.timeline import COMPUTE, Part, Program
+from studies.training.timeline import COMPUTE, Part, TimelineProgram
 from studies.training.timeline import run as run_program
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.fabric_helpers import Ranks, plan, read, write
@@ -196,8 +196,8 @@ def simulated(*arguments: str) -> Result:
 
 
 def test_operations_that_begin_after_a_failure_take_what_they_take_then() -> None:
-    def program(send_ns: int) -> Program:
-        made = Program()
+    def program(send_ns: int) -> TimelineProgram:
+        made = TimelineProgram()
         first = made.add("send", 0, "network", [Part("send", send_ns)])
         second = made.add("compute", 0, COMPUTE, [Part("compute", 50)], [first])
         made.add("send again", 0, "network", [Part("send", send_ns)], [second])

@@ -25,8 +25,8 @@ from cxlemu.errors import DeadlineError, RankDiedError, RunError
 from cxlemu.plan import Call
 from studies.peers import bounds as limits
 from studies.peers import compare, find, ratios, worker
-from studies.peers.group import Group, Program, worker_arguments
-from studies.peers.ratios import LIMIT, OURS, Lane, Row, Samples, Timing
+from studies.peers.group import Group, PeerProcess, worker_arguments
+from studies.peers.ratios import LIMIT, OURS, Lane, RatioRow, Samples, Timing
 from studies.peers.worker import Repeated
 from tests.helpers.tiers import PATIENT_S
 
@@ -89,7 +89,7 @@ def test_the_least_time_of_rewriting_is_subtracted() -> None:
 
 
 def test_means_are_geometric_by_size_class_and_overall() -> None:
-    def row(nbytes: int, ours_us: float) -> Row:
+    def row(nbytes: int, ours_us: float) -> RatioRow:
         taken = samples(cxlemu_call=[ours_us], openmpi_call=[1.0], limit_moves=[1.0], limit_line=[1.0])
         return ratios.row(all_reduce(nbytes), taken, False, {}, {})
 
@@ -237,7 +237,7 @@ def group_of(code: str, *, deadline_s: float = 30.0) -> Group:
     group = Group("peer", 1, deadline_s=deadline_s)
     with_path = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); {code}"
     with group:
-        group.start([Program((sys.executable, "-c", with_path, group.socket_path))])
+        group.start([PeerProcess((sys.executable, "-c", with_path, group.socket_path))])
     return group
 
 
@@ -257,7 +257,7 @@ def test_a_worker_that_fails_is_quoted() -> None:
         descriptor = os.memfd_create("test")
         os.ftruncate(descriptor, 8 << 20)
         arguments = map(str, (group.socket_path, descriptor, 0, 1, 4 << 20, 30.0))
-        group.start([Program((*code, *arguments), pass_fds=(descriptor,))])
+        group.start([PeerProcess((*code, *arguments), pass_fds=(descriptor,))])
         os.close(descriptor)
         with pytest.raises(RunError, match=r"(?s)limit: rank 0 failed.*KeyError"):
             group.ask({"do": "time", "path": "no such path", "iterations": 1, "rewritten": False})

@@ -20,7 +20,7 @@ from cxlemu.topology import Topology
 from studies.cli import reproduce_scalepool as cli
 from studies.published import sensitivity
 from studies.published.rows import MISS
-from studies.published.scalepool import Case, Reproduction, Setup, between
+from studies.published.scalepool import Reproduction, ScalePoolCase, Setup, between
 from studies.published.tiers import TierStudy, told
 from studies.training.durations import LEVELS
 from studies.training.fabrics import Modelled
@@ -171,7 +171,7 @@ def test_another_fabric_moves_what_it_should() -> None:
     assert faster.pairs[0].baseline is palm.pairs[0].baseline  # not simulated again
 
 
-def case_of(model: str) -> Case:
+def case_of(model: str) -> ScalePoolCase:
     (case,) = (case for case in Setup.load("scalepool").cases if case.model == model)
     return case
 

@@ -21,11 +21,11 @@ from studies.training.compute import Compute
 from studies.training.durations import LEVELS
 from studies.training.fabrics import Modelled
 from studies.training.language_model import LanguageModel
-from studies.training.machine import Machine, Offload
+from studies.training.machine import Offload, TrainingMachine
 from studies.training.offload import offload_to
 from studies.training.parallelism import Parallelism
 from studies.training.step import train
-from studies.training.timeline import BUBBLE, COMPUTE, Part, Program, Timeline, run
+from studies.training.timeline import BUBBLE, COMPUTE, Part, Timeline, TimelineProgram, run
 from tests.helpers.tiers import examples
 
 H100 = Accelerator.load("h100-sxm")
@@ -145,7 +145,7 @@ def test_tensor_ranks_share_a_block() -> None:
 
 
 def test_a_bill_goes_back_along_what_was_waited_for() -> None:
-    made = Program()
+    made = TimelineProgram()
     one = made.add("send", 0, "wire", [Part("all_gather", 10)])
     two = made.add("compute", 0, COMPUTE, [Part("forward", 5)], [one])
     made.add("send", 0, "wire", [Part("reduce_scatter", 3)], [two])  # 15 to 18, while the next one computes
@@ -166,7 +166,7 @@ def test_a_bill_goes_back_along_what_was_waited_for() -> None:
 )
 @examples(200)
 def test_every_bill_is_the_whole_time(rows: Sequence[tuple[int, str, int, set[int]]]) -> None:
-    made = Program()
+    made = TimelineProgram()
     for number, (lane, stream, ns, back) in enumerate(rows):
         after = [number - step for step in sorted(back) if step <= number]
         made.add(str(number), lane, stream, [Part(stream, ns), Part("more", ns // 2)], after)
@@ -241,15 +241,15 @@ def test_blocks_are_shared_out_evenly() -> None:
 
 def test_what_computes_is_faster_with_a_faster_fabric_and_no_slower_than_alone() -> None:
     how = Parallelism.parse("fsdp", 3)
-    times = [train(LLAMA, how, Machine(H100, Rate(rate))).time_ns for rate in (1.0, 10.0, 1e6)]
+    times = [train(LLAMA, how, TrainingMachine(H100, Rate(rate))).time_ns for rate in (1.0, 10.0, 1e6)]
     assert times[0] > times[1] > times[2]
-    alone = train(LLAMA.varied(batch_sequences=1), Parallelism.parse("fsdp", 1), Machine(H100, Rate(1)))
+    alone = train(LLAMA.varied(batch_sequences=1), Parallelism.parse("fsdp", 1), TrainingMachine(H100, Rate(1)))
     more_ns = alone.billed_ns["optimizer"] * 2 / 3  # alone, a rank updates everything
     assert times[2] == pytest.approx(alone.time_ns - more_ns, rel=1e-3)
 
 
 def test_recomputing_takes_time_and_frees_memory() -> None:
-    machine, how = Machine(H100, Rate(100)), Parallelism.parse("fsdp", 3)
+    machine, how = TrainingMachine(H100, Rate(100)), Parallelism.parse("fsdp", 3)
     none, selective, full = (train(LLAMA, how, machine, recompute=r) for r in ("none", "selective", "full"))
     assert none.time_ns < selective.time_ns < full.time_ns
     assert none.memory_bytes > full.memory_bytes
@@ -258,12 +258,12 @@ def test_recomputing_takes_time_and_frees_memory() -> None:
 
 def test_tensor_parallelism_talks_inside_the_cluster() -> None:
     inside, between = Rate(450), Rate(20)
-    step = train(LLAMA, Parallelism.parse("tp=4,sp,dp=3", 12), Machine(H100, between, inside, 8))
+    step = train(LLAMA, Parallelism.parse("tp=4,sp,dp=3", 12), TrainingMachine(H100, between, inside, 8))
     nbytes = 8192 * LLAMA.hidden * 2
     each_pass = 2 * 2 * round(nbytes / 450)  # after attention and after the feed-forward layer, two collectives each
     assert step.billed_ns["tensor"] == LLAMA.blocks * 2 * each_pass
     with pytest.raises(ArgumentError, match="tp=4 does not fit into a cluster of 1"):
-        train(LLAMA, Parallelism.parse("tp=4,dp=3", 12), Machine(H100, between))
+        train(LLAMA, Parallelism.parse("tp=4,dp=3", 12), TrainingMachine(H100, between))
 
 
 def test_offloading_moves_gradients_or_state() -> None:
@@ -366,7 +366,9 @@ def test_collectives_are_simulated_as_before() -> None:
 
 def test_the_docs_have_what_the_command_prints() -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    its = [train(LLAMA, Parallelism.parse("fsdp", 3), Machine(H100, Modelled(its))) for its in (TITAN, INFINIBAND)]
+    its = [
+        train(LLAMA, Parallelism.parse("fsdp", 3), TrainingMachine(H100, Modelled(its))) for its in (TITAN, INFINIBAND)
+    ]
     rows = {
         "forward, backward, optimizer": ("forward", "backward", "optimizer"),
         "all_gather, as far as it shows": ("all_gather",),
