@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.cli.drawing import ASCII, drawing
-from cxlemu.cli.fabric_drawing import fabric_drawing, link_kinds
 from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.topology_parts import parts
 from cxlemu.cli.topology_svg import topology_svg
+from cxlemu.cli.topology_text import ASCII, topology_text
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Topology
 from cxlemu.topology.document import dotted
@@ -60,24 +60,13 @@ def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> N
     console.print(Text(topology.name, style="bold"))
     console.print(Text(topology.description))
     console.print()
-    for line in _drawn(topology, console.width):
+    for line in topology_text(topology, console.width):
         console.print(Text(line.translate(ASCII) if console.options.ascii_only else line), no_wrap=True)
     for table in (_parts(topology), _costs(topology), _links(topology), _spaces(topology)):
         console.print()
         console.print(table)
     console.print()
     console.print(_notes(topology))
-
-
-def _drawn(topology: Topology, width: int) -> Iterator[str]:
-    """The file's own switches and links, if it has any, and each fabric."""
-    if topology.links:
-        yield from drawing(topology, width)
-    for number, fabric in enumerate(topology.fabrics):
-        if number or topology.links:
-            yield ""
-        yield f"{fabric.name}: {fabric.kind.replace('_', '/')}"
-        yield from fabric_drawing(topology, fabric, width)
 
 
 def _summary(topology: Topology) -> str:
@@ -134,10 +123,12 @@ def _links(topology: Topology) -> Table:
     for link in topology.links:
         joins = f"{_each(link.ends[0])} - {_each(link.ends[1])}"
         table.add_row(link.name, joins, f"{link.gbytes_per_s:g}", str(link.latency_ns))
-    for fabric in topology.fabrics:
-        for its in link_kinds(topology, fabric):
+    for part in parts(topology):
+        if part.fabric is None:
+            continue
+        for its in part.kinds:
             figures = f"{its.link.gbytes_per_s:g}", str(its.link.latency_ns)
-            table.add_row(f"{its.links} of {fabric.name}", its.joins, *figures)
+            table.add_row(f"{its.links} of {part.fabric.name}", its.joins, *figures)
     return table
 
 

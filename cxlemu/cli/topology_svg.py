@@ -7,10 +7,9 @@ from html import escape
 from math import ceil, cos, pi, sin
 from typing import NamedTuple
 
-from cxlemu.cli.fabric_drawing import link_kinds, own, short
-from cxlemu.topology import Link, Switch, Topology
-from cxlemu.topology.endpoints import members, named
-from cxlemu.topology.hierarchies import AnyHierarchy, Dragonfly, Torus, XLink
+from cxlemu.cli.topology_parts import TopologyPart, parts, short
+from cxlemu.topology import Switch, Topology
+from cxlemu.topology.hierarchies import Dragonfly, Torus, XLink
 
 WIDTH, MARGIN, LINE = 1200.0, 40.0, 18.0
 INK, SWITCH, LINK, PALE = "#1b2733", "#2f6f9f", "#8fa3b3", "#5c6b78"
@@ -38,15 +37,7 @@ class Panel(NamedTuple):
 
 def topology_svg(topology: Topology) -> str:
     """The picture of its own switches and links, if it has any, and of its fabrics."""
-    panels: list[tuple[list[str], float]] = []
-    if topology.links:
-        lines = [f"{its.name}: {' - '.join(its.ends)}, {_figures(its)}" for its in topology.links]
-        panels.append(_drawn(topology, "", topology.switches, topology.links, _rows(topology.switches), lines))
-    for fabric in topology.fabrics:
-        switches, links = own(topology.expanded.switches, fabric), own(topology.expanded.links, fabric)
-        lines = [f"{its.links} x {its.joins}: {_figures(its.link)}" for its in link_kinds(topology, fabric)]
-        title = f"{fabric.name}: {fabric.kind.replace('_', '/')}"
-        panels.append(_drawn(topology, title, switches, links, _placed(fabric, switches), lines))
+    panels = [_drawn(part) for part in parts(topology)]
     top = MARGIN + LINE
     body = [_text(MARGIN, MARGIN, f"{topology.name}: {topology.description}".rstrip(": "), "title")]
     for drawn, height in panels:
@@ -57,44 +48,25 @@ def topology_svg(topology: Topology) -> str:
     return "\n".join([head, '<rect width="100%" height="100%" style="fill: white"/>', *body, "</svg>\n"])
 
 
-def _figures(link: Link) -> str:
-    return f"{link.gbytes_per_s:g} GB/s each way, {link.latency_ns} ns"
-
-
-def _drawn(
-    topology: Topology,
-    title: str,
-    switches: Sequence[Switch],
-    links: Sequence[Link],
-    panel: Panel,
-    lines: Sequence[str],
-) -> tuple[list[str], float]:
+def _drawn(part: TopologyPart) -> tuple[list[str], float]:
     """A panel's elements and its height."""
     found: list[str] = []
-    top = LINE
-    for line, style in [(title, "title"), *((line, "left") for line in lines)]:
+    panel, top = _placed(part), LINE
+    for line, style in [(part.title, "title"), *((line, "left") for line in part.captions())]:
         if line:
             found.append(_text(MARGIN, top + LINE, line, style))
             top += LINE
     top += LINE
     places = {name: spot._replace(y=spot.y + top) for name, spot in panel.places.items()}
-    ends: dict[str, list[str]] = {}
-    for link in links:
-        one, other = link.ends
+    for one, other in (link.ends for link in part.links):
         if one in places and other in places:
             found.append(_line(places[one], places[other], panel.bows))
-        else:
-            end, at = (one, other) if other in places else (other, one)
-            some = members(end)
-            if some is not None and some.kind != "rank":
-                end = named(some.kind, some.among(topology.host_count if some.kind == "host" else topology.card_count))
-            ends.setdefault(at, []).append(end)
     shows_ends = all(
-        places[name].size >= 5 * len(_brief(end, places[name].size)) for name, its in ends.items() for end in its
+        places[name].size >= 5 * len(_brief(end, places[name].size)) for name, its in part.ends.items() for end in its
     )
-    for switch in switches:
-        name = short(switch.name) if title else switch.name
-        found += _box(places[switch.name], name, ends.get(switch.name, []), shows_ends)
+    for switch in part.switches:
+        name = short(switch.name) if part.fabric else switch.name
+        found += _box(places[switch.name], name, part.ends.get(switch.name, []), shows_ends)
     return found, top + panel.height + 2 * LINE
 
 
@@ -129,31 +101,24 @@ def _text(x: float, y: float, text: str, style: str) -> str:
 # --- where switches are ----------------------------------------------------------------------------------------------
 
 
-def _placed(fabric: AnyHierarchy, switches: Sequence[Switch]) -> Panel:
-    if isinstance(fabric, Torus):
-        return _grid(fabric, switches)
-    if isinstance(fabric, Dragonfly):
-        return _circles(fabric, switches)
-    if isinstance(fabric, XLink):
-        return _rows(switches, across=12)
-    return _rows(switches)
+def _placed(part: TopologyPart) -> Panel:
+    if isinstance(part.fabric, Torus):
+        return _grid(part.fabric, part.switches)
+    if isinstance(part.fabric, Dragonfly):
+        return _circles(part.fabric, part.switches)
+    if isinstance(part.fabric, XLink):
+        return _rows(part, across=12)
+    return _rows(part)
 
 
-def _rows(switches: Sequence[Switch], across: int = 4096) -> Panel:
+def _rows(part: TopologyPart, across: int = 4096) -> Panel:
     """A row a level, the highest on top; rows of ``across`` at most."""
-    levels: dict[int, list[str]] = {}
-    for switch in switches:
-        levels.setdefault(switch.level, []).append(switch.name)
-    rows = [
-        names[at : at + across]
-        for _, names in sorted(levels.items(), reverse=True)
-        for at in range(0, len(names), across)
-    ]
+    rows = [its[at : at + across] for its in reversed(part.levels()) for at in range(0, len(its), across)]
     places = {}
-    for row, names in enumerate(rows):
-        step = (WIDTH - 2 * MARGIN) / len(names)
-        for column, name in enumerate(names):
-            places[name] = Spot(MARGIN + (column + 0.5) * step, row * 120 + 20, min(step * 0.8, 90))
+    for row, switches in enumerate(rows):
+        step = (WIDTH - 2 * MARGIN) / len(switches)
+        for column, switch in enumerate(switches):
+            places[switch.name] = Spot(MARGIN + (column + 0.5) * step, row * 120 + 20, min(step * 0.8, 90))
     return Panel(places, 120 * (len(rows) - 1) + 60)
 
 

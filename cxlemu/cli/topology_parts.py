@@ -1,0 +1,107 @@
+"""What is drawn of a topology, whether in characters or as a picture: its own switches and links, and each fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cxlemu.topology import Link, Switch, Topology
+from cxlemu.topology.endpoints import members, named
+from cxlemu.topology.hierarchies import AnyHierarchy, Dragonfly, Torus
+from cxlemu.topology.metrics import noun
+
+
+class LinkKind(NamedTuple):
+    """Equal links of a fabric. ``joins``: "host - leaf"."""
+
+    links: int
+    joins: str
+    link: Link
+
+
+class TopologyPart(NamedTuple):
+    """What is drawn together. ``fabric``: None for the switches and links that the file has by itself.
+
+    ``ends``: by a switch's name, the hosts and cards that are linked to it, as ``host0-17``.
+    """
+
+    fabric: AnyHierarchy | None
+    switches: list[Switch]
+    links: list[Link]
+    kinds: list[LinkKind]
+    ends: dict[str, list[str]]
+
+    @property
+    def title(self) -> str:
+        return f"{self.fabric.name}: {self.fabric.kind.replace('_', '/')}" if self.fabric else ""
+
+    def captions(self) -> Iterator[str]:
+        """A line for each kind of links."""
+        for its in self.kinds:
+            which = f"{its.links} x {its.joins}:" if self.fabric else f"{its.link.name}: {its.joins},"
+            yield f"{which} {figures(its.link)}"
+
+    def levels(self) -> list[list[Switch]]:
+        """The switches that hosts are at first."""
+        found: dict[int, list[Switch]] = {}
+        for switch in self.switches:
+            found.setdefault(switch.level, []).append(switch)
+        return [switches for _, switches in sorted(found.items())]
+
+
+def parts(topology: Topology) -> Iterator[TopologyPart]:
+    """The file's own switches and links, if it has any, and each fabric."""
+    if topology.links:
+        switches, links = list(topology.switches), list(topology.links)
+        kinds = [LinkKind(1, " - ".join(link.ends), link) for link in links]
+        yield TopologyPart(None, switches, links, kinds, _ends(topology, switches, links))
+    for fabric in topology.fabrics:
+        prefix = f"{fabric.name}-"
+        switches = [its for its in topology.expanded.switches if its.name.startswith(prefix)]
+        links = [its for its in topology.expanded.links if its.name.startswith(prefix)]
+        yield TopologyPart(fabric, switches, links, _kinds(fabric, links), _ends(topology, switches, links))
+
+
+def figures(link: Link) -> str:
+    return f"{link.gbytes_per_s:g} GB/s each way, {link.latency_ns} ns"
+
+
+def short(switch: str) -> str:
+    """Without its fabric."""
+    return switch.partition("-")[2] or switch
+
+
+def _ends(topology: Topology, switches: Sequence[Switch], links: Sequence[Link]) -> dict[str, list[str]]:
+    names = {switch.name for switch in switches}
+    found: dict[str, list[str]] = {}
+    for one, other in (link.ends for link in links):
+        if one in names and other in names:
+            continue
+        end, at = (one, other) if other in names else (other, one)
+        some = members(end)
+        if some is not None and some.kind != "rank":
+            end = named(some.kind, some.among(topology.host_count if some.kind == "host" else topology.card_count))
+        found.setdefault(at, []).append(end)
+    return found
+
+
+def _kinds(fabric: AnyHierarchy, links: Sequence[Link]) -> list[LinkKind]:
+    """Those of hosts and cards first."""
+    found: dict[tuple[str, float], LinkKind] = {}
+    for link in links:
+        some = members(link.ends[0])
+        joins = f"{some.kind} - {noun(fabric, link.ends[1])}" if some else _between(fabric, link)
+        key = joins, link.gbytes_per_s
+        count = found[key].links if key in found else 0
+        found[key] = LinkKind(count + (len(some.numbers) if some else 1), joins, link)
+    return list(found.values())
+
+
+def _between(fabric: AnyHierarchy, link: Link) -> str:
+    one, other = link.ends
+    if isinstance(fabric, Dragonfly):
+        inside = one.rpartition("r")[0] == other.rpartition("r")[0]
+        return "routers of a group" if inside else "two groups"
+    if isinstance(fabric, Torus):
+        return "neighbours"
+    return f"{noun(fabric, one)} - {noun(fabric, other)}"

@@ -1,0 +1,212 @@
+"""A topology in characters: a row of boxes for the hosts, for each level of switches and for the cards.
+
+A generated fabric: its top switches over the groups that they join, a box a group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from cxlemu.cli.topology_parts import TopologyPart, figures, parts, short
+from cxlemu.topology import Link, Switch, Topology
+from cxlemu.topology.endpoints import members, named
+from cxlemu.topology.hierarchies import AnyHierarchy, Clos, Dragonfly, LeafSpine, Torus
+from cxlemu.topology.metrics import FabricMetrics, fabric_metrics
+from cxlemu.units import format_bytes
+
+Box = tuple[str, ...]  # its lines of text
+
+# by what leaves a joint: (up, down, left, right)
+_JOINTS = {
+    (0, 0, 1, 1): "─", (1, 1, 0, 0): "│", (1, 1, 1, 1): "┼",
+    (1, 0, 0, 1): "└", (1, 0, 1, 1): "┴", (1, 0, 1, 0): "┘",
+    (0, 1, 0, 1): "┌", (0, 1, 1, 1): "┬", (0, 1, 1, 0): "┐",
+    (1, 1, 0, 1): "├", (1, 1, 1, 0): "┤",
+}  # fmt: skip
+
+ASCII = str.maketrans(dict.fromkeys(_JOINTS.values(), "+") | {"─": "-", "│": "|"})
+
+
+def topology_text(topology: Topology, width: int) -> Iterator[str]:
+    """Lines of at most ``width`` characters. Rows that do not fit leave out their middle."""
+    for number, part in enumerate(parts(topology)):
+        if number:
+            yield ""
+        if part.fabric is None:
+            yield from _drawn(topology, part, width)
+        else:
+            yield part.title
+            yield from _fabric_drawn(topology, part, part.fabric, width)
+
+
+def _drawn(topology: Topology, part: TopologyPart, width: int) -> list[str]:
+    """A bar between two rows says that they are joined; which links join what, the table of links says."""
+    hosts: list[Box] = [(f"host{host}",) for host in range(topology.host_count)]
+    levels: list[list[Box]] = [[(switch.name,) for switch in level] for level in part.levels()]
+    cards: list[Box] = [
+        (f"card{card}", format_bytes(group.capacity_bytes))
+        for numbers, group in topology.card_groups()
+        for card in numbers
+        if group.owner is None
+    ]
+    rows = [hosts, *levels, *([cards] if cards else [])]
+    return _stacked(rows, [_labels(topology, upper, row) for upper, row in pairwise(rows)], width)
+
+
+def _labels(topology: Topology, above: Sequence[Box], below: Sequence[Box]) -> list[str]:
+    """The figures of the links between two rows, by name."""
+    upper, lower = ({box[0] for box in row} for row in (above, below))
+
+    def joins(link: Link) -> bool:
+        sides = [_members(end) for end in link.ends]
+        return any(one in upper and other in lower for one, other in (sides, sides[::-1]))
+
+    return [f"{link.name}: {figures(link)}" for link in topology.links if joins(link)]
+
+
+def _members(end: str) -> str:
+    """A node that stands for the end: all hosts are in one row, with their ranks, and so are all cards."""
+    return {"hosts": "host0", "ranks": "host0", "cards": "card0"}.get(end, end)
+
+
+# --- fabrics ----------------------------------------------------------------------------------------------------------
+
+
+class SwitchGroup(NamedTuple):
+    """What is one box."""
+
+    name: str
+    switches: list[Switch]
+
+
+def _fabric_drawn(topology: Topology, part: TopologyPart, fabric: AnyHierarchy, width: int) -> Iterator[str]:
+    top, groups = _top_and_groups(part.switches, fabric)
+    row: list[Box] = [(*its.name.split(", "), *_ends(part, its.switches)) for its in groups]
+    yield from _stacked([[(short(its.name),) for its in top], row] if top else [row], [[]], width)
+    for line in (*part.captions(), *_offered(fabric_metrics(topology, fabric))):
+        yield f"  {line}"
+
+
+def _top_and_groups(switches: list[Switch], fabric: AnyHierarchy) -> tuple[list[Switch], list[SwitchGroup]]:
+    """The switches that join everything below, if it is a tree, and below them what hangs together."""
+    if isinstance(fabric, LeafSpine | Clos):
+        highest = switches[-1].level
+        top = [its for its in switches if its.level == highest]
+        count = fabric.leaves if isinstance(fabric, LeafSpine) else fabric.levels[-1].down
+        groups: list[SwitchGroup] = []
+        for at in range(count):
+            names, inside = [], []
+            for level in range(highest - 1, 0, -1):
+                its = [switch for switch in switches if switch.level == level]
+                block = its[at * len(its) // count : (at + 1) * len(its) // count]
+                names.append(_names(block))
+                inside += block
+            groups.append(SwitchGroup(", ".join(names), inside))
+        return top, groups
+    if isinstance(fabric, Dragonfly):
+        size = fabric.routers
+        words = f"{size} router{'s' * (size > 1)}"
+        cut = ((at, switches[at * size : (at + 1) * size]) for at in range(fabric.groups))
+        return [], [SwitchGroup(f"g{at}: {words}", inside) for at, inside in cut]
+    if isinstance(fabric, Torus):
+        *flat, count = fabric.dimensions
+        size, axis = len(switches) // count, "xyz"[len(flat)]
+        words = f"{' x '.join(map(str, flat))} switches" if flat else "a switch"
+        return [], [SwitchGroup(f"{axis}={at}: {words}", switches[at * size : (at + 1) * size]) for at in range(count)]
+    return [], [SwitchGroup(short(its.name), [its]) for its in switches]
+
+
+def _offered(its: FabricMetrics) -> Iterator[str]:
+    yield ", ".join(_plural(count, what) for what, count in its.switches.items())
+    if its.switches_between_hosts_mean is not None and its.oversubscription is not None:
+        where = "in each, " if its.kind == "xlink" and its.switches["domain"] > 1 else ""
+        mean, most = its.switches_between_hosts_mean, its.switches_between_hosts_max
+        yield f"{where}from host to host over {mean:.3g} switches in the mean, {most} at most"
+        yield f"{where}bisection {its.bisection_gbytes_per_s:g} GB/s, oversubscribed {its.oversubscription:.3g} : 1"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else {'leaf': 'leaves', 'switch': 'switches'}.get(noun, noun + 's')}"
+
+
+def _ends(part: TopologyPart, switches: Sequence[Switch]) -> Iterator[str]:
+    """The hosts and the cards of some switches, which are numbered in a row."""
+    for kind in ("host", "card"):
+        its = [members(end) for switch in switches for end in part.ends.get(switch.name, [])]
+        numbers = [number for some in its if some and some.kind == kind for number in some.numbers]
+        if numbers:
+            yield named(kind, range(numbers[0], numbers[-1] + 1))
+
+
+def _names(switches: Sequence[Switch]) -> str:
+    first, last = short(switches[0].name), short(switches[-1].name)
+    return first if len(switches) == 1 else f"{first}-{re.findall(r'[0-9]+$', last)[0]}"
+
+
+# --- boxes ------------------------------------------------------------------------------------------------------------
+
+
+def _stacked(rows: Sequence[Sequence[Box]], labels: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Rows of boxes, all of a row joined to all of the next. ``labels``: what is written between two rows."""
+    lines: list[str] = []
+    above: list[int] = []
+    for index, row in enumerate(rows):
+        shown = _fitted(row, width)
+        middles = _middles(shown, width)
+        if above:
+            lines += _bar(above, middles, labels[index - 1], width)
+        lines += _boxes(shown, middles)
+        above = middles
+    return lines
+
+
+def _inner(box: Box) -> int:
+    return max(map(len, box)) + 2
+
+
+def _fitted(row: Sequence[Box], width: int) -> list[Box]:
+    """The whole row, or as many boxes from both ends as fit beside an ellipsis."""
+    for kept in range(len(row), 1, -1):
+        some = list(row) if kept == len(row) else [*row[: kept - 1], ("...",), row[-1]]
+        if sum(_inner(box) + 3 for box in some) - 1 <= width:
+            return some
+    return [tuple(text[: width - 4] for text in row[0])]
+
+
+def _middles(row: Sequence[Box], width: int) -> list[int]:
+    """The columns of the boxes' middles, the row centred."""
+    column = width // 2 - (sum(_inner(box) + 3 for box in row) - 1) // 2
+    middles = []
+    for box in row:
+        middles.append(column + (_inner(box) + 2) // 2)
+        column += _inner(box) + 3
+    return middles
+
+
+def _boxes(row: Sequence[Box], middles: Sequence[int]) -> list[str]:
+    indent = " " * (middles[0] - (_inner(row[0]) + 2) // 2)
+    height = max(map(len, row))
+    lines = [" ".join("┌" + "─" * _inner(box) + "┐" for box in row)]
+    for index in range(height):
+        texts = [(box[index] if index < len(box) else "").center(_inner(box)) for box in row]
+        lines.append(" ".join(f"│{text}│" for text in texts))
+    lines.append(" ".join("└" + "─" * _inner(box) + "┘" for box in row))
+    return [indent + line for line in lines]
+
+
+def _bar(above: Sequence[int], below: Sequence[int], labels: Sequence[str], width: int) -> list[str]:
+    """Stems of the upper row, a bar, stems of the lower row; labels beside the stems of the shorter row."""
+    first, last = min(*above, *below), max(*above, *below)
+    bar = "".join(
+        _JOINTS[column in above, column in below, column > first, column < last]
+        for column in range(first, last + 1)
+        if first < last
+    )
+    fewer = min(above, below, key=len)
+    stems = "".join("│" if column in fewer else " " for column in range(fewer[-1] + 1))
+    side = [(f"{stems}  {label}" if len(stems) + 2 + len(label) <= width else stems) for label in labels or [""]]
+    joined = [" " * first + bar] if bar else []
+    return [*side, *joined] if fewer is above else [*joined, *side]
