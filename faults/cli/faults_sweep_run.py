@@ -118,9 +118,7 @@ def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
     nbytes = plan.layout.extent_bytes * plan.layout.cards + plan.call.nbytes * plan.ranks
     if nbytes > PLAN_BYTES_MAX:
         most = format_bytes(PLAN_BYTES_MAX)
-        raise ArgumentError(
-            f"{source} takes {format_bytes(nbytes)} of memory, too much for so many runs: {most} at most"
-        )
+        raise ArgumentError(f"{source} takes {format_bytes(nbytes)} of memory, too much for this sweep: {most} at most")
     return plan.ranks, plan.call.nbytes
 
 
@@ -130,7 +128,7 @@ def _progress() -> Progress:
 
 
 def _table(rows: list[FaultSweepRow]) -> Table:
-    """A column for each verdict; those that nobody expects only where there is something in them."""
+    """A column for each verdict; an unexpected verdict has one only if it occurred."""
     counts: dict[str, Callable[[FaultSweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
     if any(row.unreached for row in rows):
         counts["not\nreached"] = lambda row: row.unreached

@@ -1,4 +1,4 @@
-"""``cxlemu mutate``: every mistake in a plan's synchronization is found, or is none."""
+"""``cxlemu mutate``: every mistake in a plan's synchronization is found, or changes nothing."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json
 def _own(
     algorithm: str, collectives: Sequence[str], redops: Sequence[str] | None, roots: Sequence[int] | None
 ) -> Recipe:
-    """Raises ArgumentError where there is none, or not such an algorithm as the flags are for."""
+    """Raises ArgumentError if there is no algorithm, or not one that the flags are for."""
     own = catalog.load_algorithm(algorithm)
     contract = COLLECTIVES[own.collective]
     if any(name != own.collective for name in collectives):

@@ -111,7 +111,7 @@ class RankThread:
 
 
 def said(error: Exception) -> str:
-    """What an assertion says; of anything else the kind of error, too."""
+    """Tell an assertion's text; for any other error, its kind and its text."""
     text = str(error).partition("\n")[0]
     if isinstance(error, AssertionError) and text:
         return text

@@ -24,7 +24,14 @@ ENGINES = ("native", "reference")  # the search in C; the definition itself
 
 
 def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
-    """Every execution, by the engine that was asked for."""
+    """Search every execution.
+
+    Args:
+        machine: The program's machine.
+        budget: States and seconds that may be spent.
+        engine: The name of the search, in C or the reference.
+        past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
+    """
     end = time.monotonic() + budget.seconds
     if engine == "reference":
         found = explore(machine, budget, past_hangs=past_hangs)
@@ -54,9 +61,19 @@ def search(
     runs: int = 1000,
     seed: int = 0,
 ) -> Exploration:
-    """By any strategy. ``engine`` is for the exhaustive one, ``runs`` and ``seed`` are for random ones.
+    """Search executions by any strategy.
 
-    The schedule of a finding is shortened, but for that of a livelock; the reference engine's is as short as can be.
+    Args:
+        machine: The program's machine.
+        strategy: Which executions are searched, and in which order.
+        budget: States and seconds that may be spent.
+        engine: The name of the search, for the exhaustive strategy.
+        runs: Count of executions, for random strategies.
+        seed: Where random strategies begin.
+
+    Returns:
+        What was found. The schedule of a finding is shortened unless it is a livelock; the reference engine's is
+        already as short as possible.
     """
     match strategy:
         case Exhaustive():
@@ -80,10 +97,19 @@ def _wrong(machine: Machine, state: MachineState) -> SearchFinding | None:
 
 
 def follow(machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
-    """One execution: what is wrong where it leads, or how it ends. UNKNOWN where it stops before it ends and nothing
-    is wrong so far. Raises ArgumentError where the program cannot do it.
+    """Follow one execution.
 
-    Only for a livelock more than the schedule is looked at: where threads and arrivals alone lead from its last state.
+    Args:
+        machine: The program's machine.
+        schedule: The moves to make.
+        budget: States and seconds that may be spent. Only a livelock needs them: the search then shows that threads and
+            arrivals alone lead from the last state to no end.
+
+    Returns:
+        What is wrong where the schedule leads, or how it ends; UNKNOWN if it stops before the end and nothing is wrong.
+
+    Raises:
+        ArgumentError: The program cannot make these moves.
     """
     began = time.monotonic()
     states = replay(machine, schedule)
@@ -117,7 +143,16 @@ def _says_again(machine: Machine, says: Callable[[FinalState], str | None], said
 
 
 def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
-    """The same, or if nothing is wrong before, the first outcome at which the protocol's ``final`` raises."""
+    """Judge the outcomes of a search by the protocol's own assertion.
+
+    Args:
+        protocol: Has the assertion, ``final``.
+        machine: The machine that was searched.
+        found: The search's result.
+
+    Returns:
+        ``found``, or if nothing was wrong in it, the first outcome at which ``final`` raises.
+    """
     if found.finding is not None or protocol.final is None:
         return found
     names = [word.name for word in machine.program.words]

@@ -48,8 +48,17 @@ class Abstract(NamedTuple):
 def concrete(
     machine: Machine, path: Sequence[Abstract], ahead: Abstract | None = None
 ) -> tuple[Schedule, MachineState]:
-    """The schedule, and the state it leads to; ``ahead`` is possible there, and not done. Without it, threads that wait
-    in vain do so until they find that they do."""
+    """Turn a path of the search in C into a schedule.
+
+    Args:
+        machine: The program's machine.
+        path: Moves of the search in C.
+        ahead: A move that is possible at the path's end, and not made. Without it, threads that wait for something that
+            does not come go on until they have looked at it.
+
+    Returns:
+        The schedule, and the state to which it leads.
+    """
     planned = [*path, ahead] if ahead else path
     fetches = _fetches(machine, planned)
     run = _Run(machine)

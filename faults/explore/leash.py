@@ -17,7 +17,13 @@ class RanAwayError(BaseException):
 
 @contextmanager
 def leash() -> Iterator[None]:
-    """Raises RanAwayError inside. Under a debugger or coverage, which count lines themselves, there is none."""
+    """Stop code that runs away.
+
+    Under a debugger or coverage, which count lines themselves, nothing is stopped.
+
+    Raises:
+        RanAwayError: Inside the context, when the code has executed more than LINES_MAX lines.
+    """
     if sys.gettrace() is not None:
         yield
         return

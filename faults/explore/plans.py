@@ -1,7 +1,7 @@
 """A plan, or calls of plans one after the other on one ring, as a program of the abstract machine.
 
 A thread is a stream of a rank. Every store brings a version of its own, and every load has to see the version that it
-sees when all goes well: in order, on a coherent pool, where the contract is checked, too (coherent.py). Then the search
+sees when all goes well: in order, on a coherent pool, which also checks the contract (coherent.py). Then the search
 says whether any other version could ever be seen. Local memory is modelled where two streams of a rank meet in it, and
 a collective that moves no data is given some: what every rank published before it, all see after it.
 """
@@ -48,9 +48,16 @@ def explore_plan(
     ample: bool = True,
     budget: Budget = UNLESS_TOLD,
 ) -> Exploration:
-    """Every execution of a call, or of calls one after the other. ``hosts``: of each rank; by default its own.
+    """Search every execution of a call, or of consecutive calls.
 
-    Raises ArgumentError for plans that are too large, or no calls on one ring.
+    Args:
+        plans: One plan, or the plans of consecutive calls on one ring.
+        hosts: The host of each rank; default: each rank on its own.
+        lazy: Reductions of the search, as for `faults.explore.core.explore`; so are ``checked_reads`` and ``ample``.
+        budget: States and seconds that may be spent.
+
+    Raises:
+        ArgumentError: The plans are too large to search, or are not calls on one ring.
     """
     compiled = compile_plans([plans] if isinstance(plans, Plan) else list(plans), hosts)
     machine = Machine(compiled.program)
@@ -62,7 +69,7 @@ def explore_plan(
 
 
 def tiny_layout(ranks: int, *, lines: int = 2, slots: int = 2, doorbells: int | None = None, cards: int = 1) -> Layout:
-    """A ring small enough to explore: room for ``lines`` lines of each rank in a slot."""
+    """Make a ring small enough to explore, with room for ``lines`` lines of each rank in a slot."""
     card_bytes = -(-ranks * lines // cards) * LINE_BYTES
     return Layout(ranks, cards, slots, card_bytes, doorbells or lines, interleave_bytes=LINE_BYTES)
 
@@ -81,7 +88,7 @@ def located(compiled: PlanProgram, finding: SearchFinding, schedule: Schedule) -
 
 
 def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> PlanPoint | None:
-    """The instruction that a thread is at after a schedule; None: it has ended."""
+    """Find the instruction at which a thread is after a schedule; None if the thread has ended."""
     straight = compiled.program.threads[thread]
     node, begun = 0, False
     for move in schedule:

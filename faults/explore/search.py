@@ -144,7 +144,7 @@ def running(machine: Machine, state: MachineState) -> list[int]:
 
 
 def is_stuck(moves: Sequence[MachineMove]) -> bool:
-    """Only nature can move, and it may not care to."""
+    """Say whether only nature can move, which need not do so."""
     return all(move.act in VOLUNTARY for move in moves)
 
 
@@ -157,8 +157,11 @@ def stuck(machine: Machine, state: MachineState) -> SearchFinding:
 
 
 def goes_round(machine: Machine, start: MachineState, budget: Budget) -> tuple[int, bool]:
-    """Whether threads and arrivals alone lead from here to no end, and to no state where nothing goes on: so many
-    states were seen. False also where the budget is spent before that is known."""
+    """Find out whether threads and arrivals alone lead from a state to no end, nor to a state where nothing moves.
+
+    Returns:
+        The count of states that were seen, and whether this is so; False if the budget was spent before that was known.
+    """
     came, waiting, began = {start}, [start], time.monotonic()
     while waiting:
         state = waiting.pop()

@@ -16,8 +16,17 @@ MOVES_TRIED = 20_000  # all together: about a second
 
 
 def shortened(machine: Machine, schedule: Schedule, shows: Callable[[MachineState], bool]) -> Schedule:
-    """A part of the schedule, in its order, that leads to a state which ``shows`` the same finding: none of its moves
-    can be left out alone, unless the schedule is so long that MOVES_TRIED do not tell."""
+    """Shorten a schedule that shows a finding.
+
+    Args:
+        machine: The program's machine.
+        schedule: The moves that lead to the finding.
+        shows: Says whether a state has the same finding.
+
+    Returns:
+        A part of the schedule, in its order, from which no single move can be left out. Of very long schedules only
+        MOVES_TRIED moves are tried.
+    """
     kept, states = list(schedule), replay(machine, schedule)
     left, size = MOVES_TRIED, max(len(kept) // 2, 1)
     while kept and left > 0:

@@ -79,7 +79,11 @@ class Litmus:
 
 
 def read(path: Path) -> Litmus:
-    """Raises ConfigError, which names file, line and key, for what is no litmus test."""
+    """Read a litmus test.
+
+    Raises:
+        ConfigError: The file is not a litmus test; the message names file, line and key.
+    """
     return _Reader(Document.read(path, "litmus test")).litmus()
 
 
@@ -170,7 +174,7 @@ class _Reader:
         if "register" in given:
             register = f"{host}.{self._name(key, given['register'])}"
             if self.registers.setdefault(register, thread) != thread:
-                raise self.error(key, f"{register} is loaded by {self.registers[register]}, too; give it another name")
+                raise self.error(key, f"{self.registers[register]} also loads {register}; give it another name")
             step = step._replace(register=list(self.registers).index(register))
         if "event" in given:
             event = self._name(key, given["event"])

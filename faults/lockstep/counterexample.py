@@ -176,15 +176,31 @@ def _flat(array: oracle.Array) -> Bytes:
 
 
 def execute(plans: Sequence[Plan], schedule: Sequence[LockstepMove]) -> Counterexample:
-    """What the schedule comes to. The same arguments give the same result; its schedule is this one without the steps
-    that could not be made, and with those that were left to make."""
+    """Execute plans as a schedule says.
+
+    Args:
+        plans: Consecutive calls on one ring.
+        schedule: Moves to make; a move that cannot be made is left out, and moves that remain are made in the end.
+
+    Returns:
+        What the execution came to, with the schedule that was really followed. The same arguments give the same result.
+    """
     return CallSequence.of(plans).run(replay(schedule))
 
 
 def witness(
     plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S
 ) -> Counterexample | None:
-    """An execution in which these calls go wrong, as the prover says, or None when the search has found none."""
+    """Find an execution in which calls go wrong as the prover says.
+
+    Args:
+        plans: Consecutive calls on one ring.
+        violation: The prover's finding.
+        budget_s: Processor time to search for, in seconds.
+
+    Returns:
+        The execution; None if the search found none.
+    """
     return search(CallSequence.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
 
 

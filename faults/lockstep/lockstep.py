@@ -6,8 +6,8 @@
     world.moves                                                 # the schedule that was followed, as data
     Lockstep(layout, order=replay(world.moves))                 # ... and again, move by move
 
-Ring, caches and epoch live on from call to call. Outputs and scratch begin as poison, so that bytes nobody wrote
-are wrong bytes. An order chooses steps of ranks and, between two of them, moves of nature
+Ring, caches and epoch live on from call to call. Outputs and scratch begin as poison, so that bytes that no rank
+wrote are wrong bytes. An order chooses steps of ranks and, between two of them, moves of nature
 (faults/lockstep/schedule.py); the memory's own adversary, if it has one, moves inside a step and is not recorded: a
 seed replays it.
 """
@@ -58,10 +58,11 @@ class Queued(Runner):
 
 
 class Lockstep:
-    """Ranks on hosts (default: each on its own) around one communicator's part of the cards.
+    """Ranks on hosts around one communicator's part of the cards.
 
-    ``steps[call][rank]``, of the last calls: when, on a clock of all ranks, each instruction was done. ``moves``: all
-    that was done since the world began.
+    Attributes:
+        steps: ``steps[call][rank]``, for the last calls: when each instruction was done, on a clock of all ranks.
+        moves: Every move since the world began, as a schedule that `faults.lockstep.orders.replay` takes.
     """
 
     def __init__(
@@ -75,10 +76,17 @@ class Lockstep:
         mapped: bool = False,
         quick: bool = False,
     ) -> None:
-        """``mapped``: what lies in the heap lies on the cards themselves, as NumPy's arrays of a coherent pool.
+        """Make the world; nothing runs yet.
 
-        ``quick``: ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
-        stores, which are on their way in that twin.
+        Args:
+            layout: The communicator's ring, doorbells and heap.
+            hosts: The host of each rank; default: each rank on its own.
+            memory: How ranks reach the cards; default: emulated caches without an adversary.
+            order: Chooses each move; default: round robin.
+            base: Offset of the communicator's part on every card, in bytes.
+            mapped: Arrays in the heap lie on the cards themselves, as NumPy's arrays on a coherent pool do.
+            quick: Ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
+                stores, which are on their way in that twin.
         """
         self.mapped = mapped
         memory = memory or MemorySpec()
@@ -96,15 +104,24 @@ class Lockstep:
         self.moves: list[LockstepMove] = []
 
     def call(self, plan: Plan, inputs: Sequence[Bytes]) -> list[Bytes]:
-        """Every rank's output."""
+        """Run one call to its end on every rank, and return every rank's output bytes."""
         return self.calls([(plan, inputs)])[0]
 
     def calls(
         self, program: Sequence[tuple[Plan, Sequence[Bytes]]], *, ended: Ended | None = None
     ) -> list[list[Bytes]]:
-        """Every rank's output of every call. Raises what the ranks and ``ended`` raise, DeadlineError for a deadlock.
+        """Run calls, one after another on each rank; ranks may be calls apart.
 
-        ``ended`` is told of every rank that ends a call: the call's number, the rank and its output.
+        Args:
+            program: Each call's plan, and the input bytes of every rank.
+            ended: Called when a rank ends a call, with the call's number, the rank and its output.
+
+        Returns:
+            Every rank's output of every call.
+
+        Raises:
+            DeadlineError: No rank can go on.
+            Exception: Whatever a rank or ``ended`` raises.
         """
         calls: list[list[Queued]] = []
         for plan, inputs in program:
@@ -181,10 +198,13 @@ class Lockstep:
         return move
 
     def disturb(self, move: Nature) -> None:
-        """Nature's move, now; one that moves nothing is not recorded, nor one of a doorbell's line: every look fetches
-        that anew, and looks in vain, which bring it to the cache, are not recorded either.
+        """Make a move of nature now.
 
-        Raises ArgumentError for a host or a line that is not there, or a coherent memory.
+        A move that changes nothing is not recorded, and no move on a doorbell's line is: every look at a doorbell
+        fetches the line anew. Looks that find the old value bring the line to the cache, and are not recorded either.
+
+        Raises:
+            ArgumentError: There is no such host or line, or the memory is coherent.
         """
         line, here = move.line + self.base // LINE_BYTES, np.ones(1, np.bool_)
         memories = [memory for host, memory in zip(self.hosts, self.memories, strict=True) if host == move.host]
@@ -202,7 +222,12 @@ class Lockstep:
 
 
 def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
-    """Input, output, scratch and what more a part has; in place, the smaller of the first two lies in the other."""
+    """Make a rank's arrays: input, output, scratch, and those that follow.
+
+    Args:
+        part: The rank's part of a plan; in place, the smaller one of input and output lies in the other.
+        given: The bytes of all inputs, one after another. All other bytes are POISON.
+    """
     arrays = [np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers]
     inner_input, inner_output = part.buffers[:2]
     if inner_input.inside:
@@ -214,6 +239,11 @@ def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
 
 
 def fill_inputs(arrays: Sequence[Bytes], given: Bytes) -> None:
-    """``given``: the bytes of all inputs, one after another; the first one and those after scratch memory."""
+    """Copy inputs into a rank's arrays.
+
+    Args:
+        arrays: Input, output, scratch, and those that follow, which are inputs again.
+        given: The bytes of all inputs, one after another.
+    """
     for array in (arrays[0], *arrays[3:]):
         array[:], given = given[: array.nbytes], given[array.nbytes :]

@@ -25,8 +25,14 @@ def in_random_order(seed: int) -> Order:
 
 
 def in_random_nature(seed: int, hosts: Sequence[int], lines: Sequence[Line], rate: float) -> Order:
-    """A random order in which, with probability ``rate`` before each step, nature does something to one of these
-    lines in the cache of one of these hosts."""
+    """Choose steps at random, and let nature disturb caches between them.
+
+    Args:
+        seed: The same seed gives the same choices.
+        hosts: Hosts whose caches nature disturbs.
+        lines: Card and number of each line that nature disturbs.
+        rate: Probability, before each step, that nature acts first.
+    """
     rng = random.Random(seed)
 
     def choose(steps: Sequence[StreamStep]) -> LockstepMove:
@@ -38,7 +44,13 @@ def in_random_nature(seed: int, hosts: Sequence[int], lines: Sequence[Line], rat
 
 
 def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int, int]]) -> Order:
-    """The order, but between two steps nature does this to each of these (host, card, line)."""
+    """Follow ``order``, but between two steps let nature do one action to every given line.
+
+    Args:
+        order: Chooses the steps.
+        action: What nature does.
+        lines: Host, card and number of each line.
+    """
     todo: list[Nature] = []
 
     def choose(steps: Sequence[StreamStep]) -> LockstepMove:
@@ -51,7 +63,7 @@ def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int
 
 
 def by(priority: Callable[[StreamStep], Any]) -> Order:
-    """The step of least priority; among equals, the one that was chosen longest ago."""
+    """Take the step of least priority; among equals, the one that was chosen longest ago."""
     chosen_at: dict[StreamStep, int] = {}
     priority_of = cache(priority)
     clock = count()
@@ -69,17 +81,17 @@ def round_robin() -> Order:
 
 
 def hasty(rank: int) -> Order:
-    """This rank goes on whenever it can: its peers are as slow as they can be."""
+    """Let this rank go on whenever it can: its peers are as slow as possible."""
     return by(lambda step: step.rank != rank)
 
 
 def slow(rank: int, stream: int | None = None) -> Order:
-    """This rank, and of its streams this one, goes on only when nobody else can: its peers are eager."""
+    """Let this rank, and among its streams this one, go on only when no other rank can: its peers are eager."""
     return by(lambda step: (step.rank == rank, step == (rank, stream)))
 
 
 def lagging(rank: int, stream: int) -> Order:
-    """This stream goes on only when nobody else can, not even its rank's others."""
+    """Let this stream go on only when no other one can, not even another one of its rank."""
     return by(lambda step: step == (rank, stream))
 
 
@@ -92,8 +104,10 @@ def readers_first() -> Order:
 
 
 def replay(schedule: Sequence[LockstepMove]) -> Order:
-    """The schedule's moves, one after another, then round robin. Steps that cannot be made are passed over, so that
-    what is left of a schedule from which moves were taken is a schedule, too."""
+    """Make a schedule's moves one after another, then go round robin.
+
+    The order passes over steps that cannot be made now: if moves are removed from a schedule, the rest is a schedule.
+    """
     moves, then = iter(schedule), round_robin()
 
     def choose(steps: Sequence[StreamStep]) -> LockstepMove:

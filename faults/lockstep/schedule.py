@@ -49,7 +49,7 @@ LockstepMove: TypeAlias = StreamStep | Nature
 
 
 def to_json(moves: Iterable[LockstepMove]) -> list[list[str | int]]:
-    """What `from_json` reads: lists, strings and numbers only."""
+    """Write moves as lists, strings and numbers, which `from_json` reads."""
     return [
         ["step", move.rank, move.stream]
         if isinstance(move, StreamStep)
@@ -59,7 +59,11 @@ def to_json(moves: Iterable[LockstepMove]) -> list[list[str | int]]:
 
 
 def from_json(moves: object) -> list[LockstepMove]:
-    """The schedule that `to_json` wrote. Raises ArgumentError naming the first move that is none."""
+    """Read the schedule that `to_json` wrote.
+
+    Raises:
+        ArgumentError: An item is not a move; the message has the first such item.
+    """
     if not isinstance(moves, list) or len(moves) > MOVES_MAX:
         raise ArgumentError(f"a schedule is a list of at most {MOVES_MAX} moves, such as ['step', 0, 1]")
     return [_move(number, move) for number, move in enumerate(moves)]
@@ -78,5 +82,5 @@ def _move(number: int, move: object) -> LockstepMove:
 
 
 def steps(moves: Sequence[LockstepMove]) -> list[StreamStep]:
-    """What the programs do of it."""
+    """List the moves of a schedule that programs make."""
     return [move for move in moves if isinstance(move, StreamStep)]

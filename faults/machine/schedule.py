@@ -45,7 +45,11 @@ def to_json(schedule: Sequence[MachineMove]) -> list[list[Any]]:
 
 
 def from_json(data: object) -> Schedule:
-    """Raises ArgumentError for what is no schedule. Whether a program can do it, replaying shows."""
+    """Read a schedule that `to_json` wrote; whether a program can make its moves, `replay` shows.
+
+    Raises:
+        ArgumentError: This is not a schedule.
+    """
     if not isinstance(data, list) or len(data) > LONGEST:
         raise ArgumentError(f'a schedule is a list of at most {LONGEST} moves such as ["step", 0] or ["land", 0, 1]')
     return tuple(_move(at, item) for at, item in enumerate(data))
@@ -66,12 +70,16 @@ ACTS = {letter: act for act, letter in LETTERS.items()}
 
 
 def to_token(schedule: Sequence[MachineMove]) -> str:
-    """One word for a command line: ``s0s0l0.1s1``."""
+    """Write a schedule as one word for a command line: ``s0s0l0.1s1``."""
     return "".join(f"{LETTERS[m.act]}{m.who}" + (f".{m.line}" if m.line >= 0 else "") for m in schedule)
 
 
 def from_token(token: str) -> Schedule:
-    """Raises ArgumentError for what is no token."""
+    """Read a schedule that `to_token` wrote.
+
+    Raises:
+        ArgumentError: This is not a token.
+    """
     if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > LONGEST:
         raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
     found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)

@@ -106,7 +106,7 @@ class Machine(MachineMemory):
                 return self._fetch(s, move.who, move.line)
             case Act.DROPPED:
                 cached = self._cached(s, move.who, move.line)
-                if cached.dirty:  # stored to meanwhile: the flush writes that back, too
+                if cached.dirty:  # stored to meanwhile: the flush also writes that back
                     s = self._post(s, move.who, move.line, cached.dropping)
                 return self._absent(s, move.who, move.line)
             case Act.EVICT:
@@ -155,7 +155,14 @@ class Machine(MachineMemory):
 
 
 def replay(machine: Machine, schedule: Schedule) -> list[MachineState]:
-    """The states along a schedule, the initial one first; ArgumentError where a move is not possible."""
+    """Follow a schedule.
+
+    Returns:
+        The states along it, the initial one first.
+
+    Raises:
+        ArgumentError: A move is not possible where it comes.
+    """
     states = [machine.initial()]
     for at, move in enumerate(schedule):
         if move not in machine.enabled(states[-1]):

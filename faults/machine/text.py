@@ -42,7 +42,11 @@ class ScheduleRow(NamedTuple):
 
 
 def rows(machine: Machine, schedule: Schedule) -> Iterator[ScheduleRow]:
-    """What each move does. Raises ArgumentError where the program cannot do it."""
+    """Describe each move of a schedule.
+
+    Raises:
+        ArgumentError: The program cannot make these moves.
+    """
     states = replay(machine, schedule)
     for state, move in zip(states, schedule, strict=False):
         program = machine.program

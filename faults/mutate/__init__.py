@@ -1,1 +1,1 @@
-"""Mutation testing of synchronization: every mistake is found by proof and shown by execution, or is none."""
+"""Mutation testing of synchronization: every mistake is found by proof and shown by execution, or changes nothing."""

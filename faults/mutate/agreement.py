@@ -22,7 +22,7 @@ BUDGET = Budget(states=2_000_000, seconds=60.0)
 
 
 class Opinions(NamedTuple):
-    """Of so many calls of a plan with this mistake, or without one. ``why``: what either has to say against it."""
+    """What prover and search say about the calls of a plan, with a mistake or without one."""
 
     mutant: Mutant | None
     prover: Verdict

@@ -61,7 +61,7 @@ class MutationCase(NamedTuple):
 
 
 def variants(collective: str) -> list[str]:
-    """Of a collective, or the styles of a fused product."""
+    """List the variants of a collective, or the styles of a fused product."""
     return list(fused.STYLES) if collective in fused.KINDS else catalog.variants(collective, clusters=True)
 
 
@@ -142,7 +142,11 @@ def _folds(contract: Collective) -> tuple[str, str]:
 
 
 def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
-    """Those of a user's algorithm; a saved plan is one. Raises ArgumentError as `load_algorithm`."""
+    """List the cases of a user's algorithm, or of a saved plan.
+
+    Raises:
+        The errors of `load_algorithm`.
+    """
     own = load_algorithm(algorithm)
     if own.plan is not None:
         yield MutationCase(own.collective, own.name, own.plan.ranks, algorithm=algorithm)
@@ -154,7 +158,7 @@ def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
 
 
 def can_check(case: MutationCase) -> bool:
-    """Whether its plan can carry checksums, and is another one then."""
+    """Say whether the case's plan can carry checksums, and would differ with them."""
     try:
         plain = recipe(case.collective, case.variant)
         return with_checksums(plain) is not plain

@@ -54,12 +54,16 @@ def mutants(plan: Plan) -> Iterator[Mutant]:
 
 
 def pairs_apart(plan: Plan) -> int:
-    """How many pairs of instructions there are of which operator ``far`` exchanges some."""
+    """Count the pairs of instructions from which the operator ``far`` takes those that it exchanges."""
     return sum(far_pairs(len(stream.records))[1] for part in plan.parts for stream in part.streams)
 
 
 def apply(plan: Plan, mutant: Mutant) -> Plan:
-    """The plan with the mistake. Raises ArgumentError when it has no such mutant."""
+    """Make a mistake in a plan.
+
+    Raises:
+        ArgumentError: The plan has no such mutant.
+    """
     streams = plan.part(mutant.rank).streams if mutant.rank < plan.ranks else ()
     if mutant.stream < len(streams) and mutant.at < len(streams[mutant.stream].records):
         for kind, mutation in mutations(MutationSite(plan, mutant.rank, mutant.stream, mutant.at)):

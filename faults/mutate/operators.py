@@ -289,7 +289,7 @@ FAR = "far"  # the one that makes some of its mutants only
 
 
 def operator_of(kind: str) -> str:
-    """The name of the operator that makes mutants of this kind."""
+    """Name the operator that makes mutants of this kind."""
     return next((o.name for o in _LONGEST_FIRST if kind.startswith(o.name)), "")
 
 
@@ -297,7 +297,7 @@ _LONGEST_FIRST = sorted(OPERATORS, key=lambda operator: -len(operator.name))
 
 
 def mutations(place: MutationSite) -> Mutations:
-    """All that operators make of an instruction."""
+    """Yield all mutations that operators make of an instruction."""
     for operator in OPERATORS:
         if place.instruction.op in operator.ops:
             yield from operator.make(place)

@@ -87,7 +87,10 @@ class Share:
 
 
 def judge(case: MutationCase, mutants: Sequence[Mutant]) -> Share:
-    """What a worker does. Executions that confirm what the prover said are not kept: their schedules are long."""
+    """Judge some mutants of a case, in a worker.
+
+    Executions that confirm the prover's finding are not kept: their schedules are long.
+    """
     begun, trial = process_time(), _trial(case)
     judgements = [trial.judge(mutant) for mutant in mutants]
     kept = [j if j.fate.survived else j._replace(shown=None) for j in judgements]
@@ -118,9 +121,9 @@ def sweep(cases: Sequence[MutationCase], executor: Executor) -> Iterator[Mutatio
 
 
 def is_needless(plan: Plan, judgement: MutantJudgement) -> bool:
-    """Whether the plan would be as good without the instruction.
+    """Say whether the plan would be as good without the mutated instruction.
 
-    A signal is not needless where it lets others go on sooner: before work that precedes the next one of its line.
+    A signal is not needless if it lets other ranks go on sooner: before work that precedes the next signal of its line.
     """
     rank, stream, at, kind = judgement.mutant
     if judgement.fate is not Fate.EQUIVALENT or kind != "delete":

@@ -46,7 +46,14 @@ class ProtocolRun:
 
 
 def load(spec: str) -> RankProtocol:
-    """``FILE.py:NAME``; executes the file. Raises ArgumentError where there is no such protocol."""
+    """Load a protocol.
+
+    Args:
+        spec: ``FILE.py:NAME``; the file is executed.
+
+    Raises:
+        ArgumentError: There is no such protocol.
+    """
     found, file, name = userfile.load(spec, "--protocol")
     if not isinstance(found, RankProtocol):
         raise ArgumentError(f"--protocol {spec}: {file} has no {name!r} decorated with @protocol")
@@ -117,7 +124,7 @@ class _Runs:
         return spec.open(context.pool.cards, host_cache=quiet.cache, host=context.host, rank=context.rank)
 
     def _begin(self, words: WordMemory, number: int) -> None:
-        """All lines as they are in the beginning, and in nobody's cache."""
+        """Give all lines their initial values, and take them out of every cache."""
         context, quiet = self.context, self.context.memory
         self._meet()  # all have seen the end of the run before
         for card, offset in self.places.lines:
@@ -130,7 +137,7 @@ class _Runs:
                 quiet.flush(*place, LINE_BYTES)
             quiet.fence()
         self._meet()
-        for card, offset in self.places.lines:  # so an adversary has heard of them, too
+        for card, offset in self.places.lines:  # so an adversary knows them as well
             words.memory.invalidate(card, offset, LINE_BYTES)
         self._meet()
 

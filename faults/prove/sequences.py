@@ -1,11 +1,12 @@
 """How many calls, and which, prove a plan for all programs that it may be part of.
 
-Three facts about every single call make any sequence right, and each proof checks them (rules exit and reuse): whoever
-stores to a slot knows that all ranks are done with the round that used it last; when they are, all that was written in
-it has landed and all that was read has been read; and whatever a call reads was written, landed, and dropped by the
-reader's host within that call (a contract is of one call's data only). So what happened in a slot before, by whichever
-call of whichever root, is over and in the pool when the next one begins. The sequences below are what the argument is
-held to: rings and roots wrap, and other collectives fill whole slots and all doorbell lines before and after.
+Three facts about every single call make any sequence right, and each proof checks them (rules exit and reuse): a rank
+that stores to a slot knows that all ranks are done with the round that used it last; when they are, all that was
+written in it has landed and all that was read has been read; and whatever a call reads was written, landed, and dropped
+by the reader's host within that call (a contract is of one call's data only). So what happened in a slot before, by
+whichever call of whichever root, is over and in the pool when the next one begins. The sequences below are what the
+argument is held to: rings and roots wrap, and other collectives fill whole slots and all doorbell lines before and
+after.
 """
 
 from __future__ import annotations
@@ -38,11 +39,22 @@ def prove(
     without: Collection[str] = frozenset(),
     progress: Progress | None = None,
 ) -> Proof:
-    """Whether a plan is right in all executions, whatever calls come before and after.
+    """Prove that a plan is right in all executions, whatever calls come before and after.
 
-    ``rooted`` gives the call's plans of other roots, to rotate ``roots`` (default: all, or some of more than 8 ranks);
-    without it the plan is repeated. Plans of arrays in the heap are proved twice, with arrays that are copied there and
-    with arrays that live there. Raises as prove_calls does.
+    Args:
+        plan: The plan to prove. If its arrays lie in the heap, it is proved twice: with arrays that are copied there,
+            and with arrays that live there.
+        rooted: Gives the call's plan for another root, so that roots rotate; without it the plan is repeated.
+        roots: The roots to rotate; default: all, or `some_roots` of more than 8 ranks.
+        hosts: The host of each rank; default: each rank on its own.
+        without: Names of rules that are not checked.
+        progress: Called after each sequence, with the number of sequences done and their count.
+
+    Returns:
+        The first proof that failed or ran out, else the last one; its instructions and seconds are those of all proofs.
+
+    Raises:
+        The errors of `faults.prove.calls.prove_calls`.
     """
     todo = [
         (calls, mapped)
@@ -69,7 +81,12 @@ def _sequences(plan: Plan, rooted: Rooted | None, roots: Sequence[int] | None) -
 
 
 def some_roots(ranks: int, root: int = 0) -> Sequence[int]:
-    """Those that are rotated unless others are asked for: all, or a few of many ranks and ``root`` among them."""
+    """Choose the roots to rotate where the caller names none: all, or a few if there are more than 8 ranks.
+
+    Args:
+        ranks: Count of ranks.
+        root: A root that is always among them.
+    """
     return sorted({0, 1, ranks // 2, ranks - 1, root}) if ranks > ALL_ROOTS_RANKS else range(ranks)
 
 
@@ -82,20 +99,30 @@ def _rotating(plan: Plan, rooted: Rooted, roots: Sequence[int]) -> list[Plan]:
 
 
 def among_others(plan: Plan) -> list[Plan]:
-    """After broadcasts that fill slots, until the ring has wrapped; and between those that fill doorbell lines."""
+    """Place a plan after broadcasts that fill slots, until the ring has wrapped, and between those that fill doorbells.
+
+    Returns:
+        The plans of consecutive calls.
+    """
     slots, last = plan.layout.slots, plan.ranks - 1
     data, lines, others = (filling(plan.layout, *which) for which in ((NAIVE, 0), (LINE, last), (NAIVE, last)))
     return [data] * slots + [plan] * _calls(plan, slots + 1) + [lines] * slots + [plan] + [others] * slots
 
 
 def _calls(plan: Plan, rounds: int) -> int:
-    """How many calls take so many rounds."""
+    """Count the calls that take ``rounds`` rounds or just more."""
     return -(-rounds // max(plan.rounds, 1))
 
 
 @lru_cache(64)
 def filling(layout: Layout, spec: VariantSpec, root: int) -> Plan:
-    """A broadcast of all bytes of a slot or, in lines, of all doorbell lines of a rank."""
+    """Build a broadcast of all bytes of a slot or, in lines, of all doorbell lines of a rank.
+
+    Args:
+        layout: The ring that it fills.
+        spec: Its algorithm; ``spec.in_lines`` says which of the two.
+        root: The rank that sends.
+    """
     nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if spec.in_lines else layout.slot_bytes
     call = Call("broadcast", spec.name, layout.ranks, nbytes, root=root)
     return build(recipe("broadcast", spec.name), layout, call)

@@ -263,7 +263,7 @@ forbidden: [B.r == 0]
         ("B.r == 0", "x == 0" + " and x == 0" * 50, "is longer than 500 characters"),
         ("[B.r == 0]", "[[]]", "forbidden[0] [] is no condition"),
         ("forbidden: [B.r == 0]", "forbidden: B.r == 0", "forbidden is 'B.r == 0' but should be a list"),
-        ("A: [", "A: {p: [load y r], q: [load y r]}\n  C: [", "A.r is loaded by A.p, too; give it another name"),
+        ("A: [", "A: {p: [load y r], q: [load y r]}\n  C: [", "A.p also loads A.r; give it another name"),
         ("A: [", "".join(f"H{n}: []\n  " for n in range(7)) + "A: [", "is one rank too many: at most 8"),
         ("A: [", f"C: [{', '.join(f'flush w{n}' for n in range(17))}]\n  A: [", "is one word too many: at most 16"),
         ("[B.r == 0]", "*somewhere", "MP.yaml:6: not plain YAML: aliases are not allowed"),
