@@ -98,4 +98,4 @@ def test_a_contract_that_says_otherwise_is_not_kept(rotating: None, monkeypatch:
 def test_a_new_collective_is_simulated(rotating: None) -> None:
     case = Case(Call("rotate", "auto", 3, 1 << 16, "f32"), False)
     row, run = simulate_case(Topology.load("titan2-6xcz120"), case, check=True)
-    assert (row.collective, row.wrong, row.variant) == ("rotate", 0, "all") and run.time_ns > 0
+    assert (row.collective, row.wrong, row.variant) == ("rotate", 0, "all-1") and run.time_ns > 0

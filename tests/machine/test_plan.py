@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import cxlemu
-from collectives.algorithms import catalog
 from collectives.algorithms.catalog import build, recipe
 from collectives.builder import Builder
 from collectives.layouts import layout_for
@@ -73,7 +72,7 @@ def test_records_are_read_only() -> None:
         records["op"] = 0
 
 
-def test_a_part_is_built_by_its_own_builder_alone_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_built_by_its_own_builder_alone_and_once() -> None:
     ranks_built: list[int] = []
 
     class Counted(Builder):
@@ -81,8 +80,8 @@ def test_a_part_is_built_by_its_own_builder_alone_and_once(monkeypatch: pytest.M
             ranks_built.append(self.rank)
             super().__post_init__()
 
-    monkeypatch.setattr(catalog, "Builder", Counted)
-    plan = made(CALL)
+    counted = replace(recipe(CALL.collective, CALL.algorithm), builder=Counted)
+    plan = build(counted, layout(CALL.ranks), CALL)
     assert ranks_built == []
     plan.part(2)
     assert plan.part(2) is plan.part(2)
