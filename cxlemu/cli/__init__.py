@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import sys
 from typing import Any
 
@@ -25,18 +26,24 @@ INTERRUPTED = 130  # as shells report SIGINT
 
 
 class VerbGroup(LazyGroup):
-    """Turns our errors into one sentence and an exit code."""
+    """Turns errors into one sentence and an exit code: ours, and those of the machine that nobody else has caught."""
+
+    _debug = False
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().main(*args, **kwargs)
-        except OSError as error:
-            if not _stdout_fails_with(error):
+        except (OSError, ValueError, struct.error, RecursionError) as error:
+            if isinstance(error, OSError) and _stdout_fails_with(error):
+                click.echo(f"cxlemu: the output cannot be written: {error.strerror}", err=True)
+                sys.exit(1)
+            if self._debug:
                 raise
-            click.echo(f"cxlemu: the output cannot be written: {error.strerror}", err=True)
-            sys.exit(1)
+            click.echo(f"cxlemu: {_sentence(error)}; cxlemu --debug shows where", err=True)
+            sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
+        self._debug = ctx.params["debug"]
         try:
             return super().invoke(ctx)
         except CxlemuError as error:
@@ -45,6 +52,14 @@ class VerbGroup(LazyGroup):
         except KeyboardInterrupt:
             click.echo("cxlemu: interrupted", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _sentence(error: Exception) -> str:
+    """What the machine or a library says, with the file that it is about."""
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return f"{name}{error.strerror or error}"
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
 
 
 def _stdout_fails_with(error: OSError) -> bool:
@@ -66,7 +81,8 @@ def _stdout_fails_with(error: OSError) -> bool:
 
 @click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="cxlemu")
-def main() -> None:
+@click.option("--debug", is_flag=True, help="Show the traceback of an error that no command expects.")
+def main(debug: bool) -> None:  # VerbGroup.invoke reads it
     """Emulate a CXL shared memory pool and test collectives on it.
 
     \b

@@ -63,6 +63,13 @@ def find(pool: str | None = None) -> list[Segment]:
     return sorted(segment for segment in found if pool in (None, segment.pool))
 
 
+def is_ours(segment: Segment) -> bool:
+    """Whether the segment is this user's. Another user may make files of any name; they belong to no pool of ours."""
+    with suppress(FileNotFoundError):
+        return segment.path.lstat().st_uid == os.geteuid()
+    return False
+
+
 def pool_names() -> list[str]:
     return sorted({segment.pool for segment in find()})
 

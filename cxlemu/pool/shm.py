@@ -197,7 +197,11 @@ def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
         raise PoolError(no_such_pool(name))
     superblock, card = open_card(Segment(name, "card", 0))
     expected = [Segment(name, "card", index) for index in range(superblock.geometry.cards)]
-    extra = [segment for segment in segments.find(name) if segment.kind == "card" and segment not in expected]
+    extra = [
+        segment
+        for segment in segments.find(name)
+        if segment.kind == "card" and segment not in expected and segments.is_ours(segment)
+    ]
     if extra:
         raise PoolError(f"{extra[0]} is one card too many: pool {name} has {superblock.geometry.cards}")
     opened = [(superblock, card), *(open_card(segment) for segment in expected[1:])]

@@ -381,6 +381,20 @@ def test_a_card_too_many_is_refused(pool: ShmPool) -> None:
     segments.remove(Segment(pool.name, "card", 2))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
+def test_a_file_of_another_user_is_no_card_of_ours(pool: ShmPool) -> None:
+    strange = Segment(pool.name, "card", 7).path
+    strange.touch(mode=0o600)
+    try:
+        os.chown(strange, 65534, 65534)
+        with ShmPool.attach(pool.name) as attached:
+            assert len(attached.cards) == len(pool.cards)
+        os.chown(strange, 0, 0)
+        assert "card7 is one card too many" in refusal(pool.name)
+    finally:
+        strange.unlink()
+
+
 def test_a_card_of_another_size_is_refused(pool: ShmPool) -> None:
     os.truncate(path(pool.name, 1), 2 * MIB)
     assert f"card1 has {2 * MIB} bytes, its superblock says {MIB}" in refusal(pool.name)
