@@ -1,4 +1,4 @@
-"""Being told to stop: by Ctrl-C, the terminal's end, a launcher or an administrator."""
+"""Signals that tell a world to stop: Ctrl-C, the terminal's end, a launcher's or an administrator's."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 @contextmanager
 def stops_exit() -> Iterator[None]:
-    """The first stop leaves by an exception, so that children and pool go with it, which no second one disturbs.
+    """Leave by an exception at the first stop, so that children and pool go with it, which no second stop disturbs.
 
-    Ctrl-C raises KeyboardInterrupt, the others SystemExit with 128 and the signal's number. A handler of the
-    user's stays, and so does a signal that is ignored, as under nohup. Only the main thread can do this.
+    Ctrl-C raises KeyboardInterrupt, the others SystemExit with 128 and the signal's number. A handler of the user's
+    stays, and so does a signal that is ignored, as under nohup. Only the main thread can do this.
 
-    Python swallows what is raised in a destructor or a callback of a weak reference, such as those of every import,
-    and tells `sys.unraisablehook` alone: a stop that ends there comes again.
+    Python swallows what is raised in a destructor or a callback of a weak reference, such as those of every import, and
+    tells `sys.unraisablehook` alone: a stop that ends there comes again.
     """
     stopped_at: float | None = None
     stop: BaseException | None = None
