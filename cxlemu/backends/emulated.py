@@ -28,7 +28,7 @@ class Emulated(Backend):
     guarantees = "nothing: another host's stores arrive when they were flushed and the line is fetched again"
     emulates_caches = True
     maps_cards = False  # NumPy cannot store through an emulated cache
-    passes = 4  # the cache copies what is written twice, and what is read
+    passes = 4  # the cache copies twice what a rank writes, and copies what a rank reads
 
     def describe(self, spec: MemorySpec) -> str:
         """Name the adversary's seed and rates, or the worst case without one."""

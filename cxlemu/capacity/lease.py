@@ -35,7 +35,7 @@ class Lease:
     """A grant, and the pool that it is part of. Picklable: every process of a world opens the same."""
 
     pool: str  # its name in shared memory, or its UUID on devices
-    slot: int  # of the pool's table
+    slot: int  # its line in the pool's table
     grant: Grant
     cards: int
     interleave_bytes: int

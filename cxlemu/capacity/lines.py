@@ -43,8 +43,8 @@ class GrantState(IntEnum):
 
     FREE = 0
     HELD = 1
-    RELEASING = 2  # for a moment: nobody may come in, a rank that is in may stay
-    FORCED = 3  # taken away; until its users have left, nobody else gets it
+    RELEASING = 2  # for a moment: no rank may enter, a rank that is in may stay
+    FORCED = 3  # taken away; it is not lent again until its users have left
 
 
 class Header(NamedTuple):
@@ -55,8 +55,8 @@ class Header(NamedTuple):
     block_bytes: int
     first_byte: int
     end_byte: int
-    given: int  # grants ever
-    ranks: int  # of a world, that have lines to say that they are in a grant
+    given: int  # number of grants ever lent
+    ranks: int  # the most in a world: each has a line to say that it is in a grant
 
 
 class GrantLine(NamedTuple):
@@ -82,7 +82,7 @@ class AccountLine(NamedTuple):
 class UseLine(NamedTuple):
     """A rank's word on whether it is in a grant, and the process that it is."""
 
-    number: int  # of the grant
+    number: int  # the grant's
     inside: int
     uid: int
     pid: int

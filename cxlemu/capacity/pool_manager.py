@@ -69,10 +69,10 @@ class PoolManager(FabricManager):
         self.table = Table.of(pool, memory)
         self._lock_path = lock_path
         self._header = self.table.header()
-        self._slots: dict[int, int] = {}  # of grants, by number
+        self._slots: dict[int, int] = {}  # slot of each grant, by its number
         self._published: dict[int, GrantLine] = {}  # by slot
         self._accounts: dict[int, AccountLine] = {}
-        self._gone = False  # for one change: nobody is in anything
+        self._gone = False  # for one change: no rank is in any grant
         super().__init__(
             card_bytes=self._header.end_byte,
             cards=len(pool.cards),
@@ -288,7 +288,7 @@ class PoolManager(FabricManager):
             self.table.store_grant(slot, _FREE)
         for number, (grant, state) in now.items():
             if number not in self._slots:
-                taken = set(self._slots.values())  # one that was used long ago: its old users know it no more
+                taken = set(self._slots.values())  # one that was last used long ago: its old users no longer know it
                 self._slots[number] = next(n % SLOTS for n in range(number, number + SLOTS) if n % SLOTS not in taken)
             self._publish(grant, state)
         self._store_accounts()

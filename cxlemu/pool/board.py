@@ -35,9 +35,9 @@ class Cause(IntEnum):
 class Stage(IntEnum):
     """Where a rank stands in agreeing on the ranks that go on."""
 
-    JOINED = 1  # waits for the leader to say who goes on
+    JOINED = 1  # waits for the leader's roster of the ranks that go on
     CLOSING = 2  # the leader claims room
-    CLOSED = 3  # ... and has said who goes on, in the first lines of that room
+    CLOSED = 3  # ... and has written the roster into the first lines of that room
     READY = 4  # has prepared its part of the room
 
 
@@ -45,7 +45,7 @@ class Notice(NamedTuple):
     """Why a rank gave its communicator up."""
 
     cause: Cause
-    numbers: tuple[int, ...] = ()  # of ranks, or where the hardware failed
+    numbers: tuple[int, ...] = ()  # the ranks it is about, or where the hardware failed
 
 
 class Vote(NamedTuple):
@@ -62,8 +62,8 @@ class Vote(NamedTuple):
     stage: Stage
     attempt: int
     leader: int
-    at: int  # JOINED: where this rank knows of no claims; else the claimed room
-    digest: int = 0  # CRC32 of the roster, from CLOSED on
+    at: int
+    digest: int = 0
 
 
 NUMBERS_MAX = 5

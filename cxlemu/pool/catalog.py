@@ -39,7 +39,7 @@ class Found(NamedTuple):
     segment: Segment
     nbytes: int
     mode: int
-    changed_s: float  # wall clock, since 1970
+    changed_s: float  # wall clock, seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
 
 def _verdict(entry: CatalogEntry) -> Cleaned:
     may_go, reason = _judge(entry)
-    # Card 0 last: an interrupted clean-up leaves a superblock that tells whose it was.
+    # Card 0 last: an interrupted clean-up leaves a superblock that names the owner.
     order = tuple(sorted((found.segment for found in entry.found), reverse=True))
     return Cleaned(entry.name, order, may_go, reason)
 

@@ -38,7 +38,7 @@ class Device:
     path: str  # as it was given
     kind: Literal["device-DAX", "file"]
     nbytes: int
-    align_bytes: int  # of every mapping
+    align_bytes: int  # every mapping begins and ends at a multiple of this
     identity: tuple[int, ...]  # the same for two paths to one device
 
     @property

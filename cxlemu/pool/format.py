@@ -47,7 +47,7 @@ def content_of(card: Mapped) -> Content:
     for at in range(0, card.pages.nbytes, _CHUNK_BYTES):
         chunk = card.pages[at : at + _CHUNK_BYTES]
         memory.invalidate(0, at, chunk.nbytes)
-        if chunk.view(np.uint64).max():  # whole pages, so whole words
+        if chunk.view(np.uint64).max():  # whole pages, therefore whole words
             first = int(np.flatnonzero(chunk)[0])
             shown = chunk[first : first + _SHOWN_BYTES].tobytes()
             return Content("foreign", f"foreign data: {shown.hex(' ')} ({_readable(shown)}) at byte {at + first}")

@@ -164,5 +164,5 @@ def free_bytes() -> int:
 
 def remove(segment: Segment) -> None:
     """Remove a segment's name, if it is still there; processes that mapped it keep the bytes."""
-    with suppress(posix_ipc.ExistentialError):  # somebody was faster: it is gone all the same
+    with suppress(posix_ipc.ExistentialError):  # another process was faster: it is gone all the same
         posix_ipc.unlink_shared_memory(segment.shm_name)

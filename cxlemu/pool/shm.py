@@ -196,11 +196,11 @@ class ShmPool(Pool):
     def remove_if_owner_died(self) -> None:
         if self.owner:
             return
-        # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor is at it.
+        # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor removes it.
         with suppress(PoolError, BlockingIOError), segments.opened(Segment(self.name, "card", 0)) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), f"pool {self.name}")
-            named = os.fstat(fd).st_nlink > 0  # as long as it is, nobody can make another pool of its name
+            named = os.fstat(fd).st_nlink > 0  # as long as it is, no process can make another pool of its name
             if named and superblock.uuid == self.uuid and superblock.owner.state() == "dead":
                 for segment in reversed(segments.find(self.name)):  # card 0 last, as its owner would
                     segments.remove(segment)
@@ -292,7 +292,7 @@ def _make_segments(
             cards.append(segments.map_shared(fd, geometry.card_bytes))
             if numa_node is not None:
                 numa.bind(cards[-1], numa_node)
-            # The body tells `pool clean` whose work this is, should we die before the magic completes it.
+            # The body tells `pool clean` which process made this, should we die before the magic completes it.
             os.pwrite(fd, superblock.for_card(index).pack()[len(MAGIC) :], len(MAGIC))
             os.posix_fallocate(fd, 0, geometry.card_bytes)  # a full /dev/shm: an error here, no SIGBUS later
     for host in range(geometry.hosts):
@@ -311,7 +311,7 @@ def _make_segments(
 
 
 def _remove(made: list[Segment], owner_pid: int) -> None:
-    """Remove segments backwards, card 0 last: as long as anything is left, a superblock tells which process made it."""
+    """Remove segments backwards, card 0 last: as long as anything is left, a superblock names the owner."""
     if os.getpid() == owner_pid:  # a forked child inherits this finalizer, not the pool
         for segment in reversed(made):
             segments.remove(segment)

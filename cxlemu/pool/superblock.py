@@ -55,7 +55,7 @@ class Geometry:
     """The sizes that are the same on every card of a pool."""
 
     cards: int
-    hosts: int  # that are emulated
+    hosts: int  # emulated ones
     max_ranks: int
     card_bytes: int
     interleave_bytes: int
@@ -92,7 +92,7 @@ class Superblock:
     card: int
     geometry: Geometry
     owner: Owner
-    created_ns: int  # wall clock, since 1970
+    created_ns: int  # wall clock, nanoseconds since 1970
 
     @classmethod
     def new(cls, geometry: Geometry, owner: Owner) -> Superblock:

@@ -48,19 +48,19 @@ class RankContext:
     rank: int
     ranks: int
     host: int
-    hosts: tuple[int, ...]  # of each rank; only the emulated backend gives them a meaning
+    hosts: tuple[int, ...]  # the host of each rank; only the emulated backend gives them a meaning
     topology: Topology
     pool: Pool
     backend: Backend
     memory: HostMemory
     session: Session
     pacer: Pacer | None  # in a world with a pace
-    arena: Arena  # of the pool's bytes, what nobody has taken yet
-    deadline_s: float  # for any one wait
+    arena: Arena  # the pool's bytes that are not taken yet
+    deadline_s: float  # bound on any one wait, in seconds
     launch: str  # "threads", "processes" or the name of the launcher
     emit: OnMessage
     check: Callable[[], None]
-    tenancy: Tenancy | None = None  # in a world of a tenant: its place in what was lent
+    tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
     world: World | None = field(default=None, repr=False)
 
     @contextmanager
@@ -115,8 +115,8 @@ class World:
     deadline_s: float
     launch: str
     pace: Pace | None = None
-    lease: Lease | None = None  # its pool is a part of one that is there already
-    placement: tuple[int, ...] | None = None  # the host of each rank; None: as the topology places them
+    lease: Lease | None = None
+    placement: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1:

@@ -43,7 +43,7 @@ class Launcher:
     name: str
     rank: str
     size: str
-    job: tuple[tuple[str, ...], ...]  # alternatives; the first that is set whole tells jobs apart
+    job: tuple[tuple[str, ...], ...]
     local_size: str | None = None
     machines: str | None = None
 
@@ -87,7 +87,7 @@ class Place:
     launcher: str
     rank: int
     ranks: int
-    pool_name: str | None  # None where a pool is there that needs no name
+    pool_name: str | None  # None if the pool is there already and needs no name
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def _child_main(
             result = main(context)
         pipe.send((RESULT, result))
     except BaseException as error:
-        with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping everybody
+        with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping all ranks
             pipe.send((FAILURE, _portable(error)))
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
-_CLEAN_UP_S = 10.0  # a stop after this is no impatient repetition: somebody swallowed the first one
+_CLEAN_UP_S = 10.0  # a stop after this is no impatient repetition: the first one was swallowed
 _AGAIN_S = 0.05  # until a destructor that swallowed a stop is over
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
