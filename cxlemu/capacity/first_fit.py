@@ -25,7 +25,7 @@ class FirstFit:
         return None
 
     def take_at(self, at: int, nbytes: int) -> bool:
-        """Take [``at``, ``at + nbytes``) and no other bytes; return False, and take nothing, unless all of it is free."""
+        """Take [``at``, ``at + nbytes``) and no other bytes; return whether that worked: all of it must be free."""
         for index, (begin, end) in enumerate(self.holes):
             if begin <= at and at + nbytes <= end:
                 self.holes[index : index + 1] = [

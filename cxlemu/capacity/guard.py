@@ -72,7 +72,7 @@ class GuardedEngine:
         """Run one rank's part of a call without asking the manager; the arguments are those of `run`.
 
         Raises:
-            PlanError: The plan leaves the grant, as the engine's own bounds tell.
+            PlanError: The plan leaves the engine's cards, which are the grant's bytes.
             RunError: See `cxlemu.engines.Engine.run`.
         """
         inside = replace(running.binding, base=running.binding.base - self.grant.at)

@@ -1,4 +1,4 @@
-"""The manager of a pool's capacity: it adds, releases and takes away grants while others run, to the byte."""
+"""The manager of a pool's capacity: it adds, releases and takes away grants while others run, and counts bytes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class FabricManager:
         self._given = given
 
     def _restore(self, grant: Grant, *, leaving: bool) -> bool:
-        """Lend again what was lent before; false where that is not free."""
+        """Lend again what was lent before; return False where that is not free."""
         if not self._free.take_at(grant.at, grant.nbytes):
             return False
         (self._leaving if leaving else self._held)[grant.number] = grant

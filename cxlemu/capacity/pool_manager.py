@@ -57,7 +57,7 @@ class PoolManager(FabricManager):
 
     Attributes:
         pool: The pool.
-        memory: The memory through which the manager reads and writes the table.
+        memory: The memory through which the manager reads and writes the table, and wipes what is given back.
         table: The pool's capacity table.
     """
 
@@ -250,7 +250,7 @@ class PoolManager(FabricManager):
                 self._store()
 
     def _load(self) -> None:
-        """The table as the state of a FabricManager; what a manager began and did not end is completed."""
+        """Read the table into the state of a FabricManager, and complete what a manager began and did not end."""
         self._header = self.table.header()
         self.table.check()
         self._restart(self._header.given)
@@ -267,7 +267,10 @@ class PoolManager(FabricManager):
         self._settle()
 
     def _settle(self) -> None:
-        """Grants are right, and were published first: accounts of an unfinished change, or lost ones, follow them."""
+        """Make accounts follow the grants: those are right, because they are published first.
+
+        Accounts of an unfinished change, or lost ones, may lag behind.
+        """
         for tenant in {entry.grant.tenant for entry in self.entries()} | self._totals.keys():
             totals = self._totals.setdefault(tenant, Totals())
             held = sum(grant.nbytes for grant in self.grants(tenant))

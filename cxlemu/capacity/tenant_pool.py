@@ -78,6 +78,7 @@ class TenantPool(Pool):
         return HostCache.shared(self.cards, its, path, host=host, damage=damage_in(first))
 
     def close(self) -> None:
+        """Let go of the mappings, and of the files that `with_caches` made."""
         super().close()
         while self._files:
             os.close(self._files.pop())

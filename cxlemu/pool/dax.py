@@ -78,17 +78,21 @@ class DaxPool(Pool):
         return f"{len(self.cards)} of {size}, interleaved by {granule}: {', '.join(cards)}"
 
     def line_memory(self, cards: Sequence[Bytes] | None = None) -> HostMemory:
+        """Return a memory that reaches the cards, or ``cards``, with this machine's cache-line instructions."""
         return DaxMemory(self.cards if cards is None else cards)
 
     def part(self, card: int, at: int, nbytes: int) -> Bytes:
+        """Map bytes of a device alone; ``at`` is a multiple of ``align_bytes``. Raises PoolError as `map_part`."""
         device = self.mapped[card].device
         return map_part(device, at, round_up(nbytes, device.align_bytes))[:nbytes]
 
     @property
     def lock_path(self) -> Path:
+        """The device or file of card 0."""
         return Path(self.mapped[0].device.path)
 
     def close(self) -> None:
+        """Let go of the mappings of all devices; twice is fine."""
         super().close()
         self.mapped = ()
 

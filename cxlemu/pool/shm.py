@@ -41,7 +41,7 @@ class ShmPool(Pool):
     """Cards in shared memory, and a segment for the cache of each emulated host."""
 
     def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
-        """Use ``create`` or ``attach``."""
+        """Use `create` or `attach`."""
         super().__init__(name, superblock, cards)
         self._host_segments: dict[int, Bytes] = {}
         self._owner_pid: int | None = None
@@ -165,11 +165,13 @@ class ShmPool(Pool):
             raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank came") from None
 
     def part(self, card: int, at: int, nbytes: int) -> Bytes:
+        """Map bytes of a card's segment alone; ``at`` begins a page. Raises PoolError as `segments.opened`."""
         with segments.opened(Segment(self.name, "card", card)) as fd:
             return segments.map_shared(fd, nbytes, at)
 
     @property
     def lock_path(self) -> Path:
+        """The file of card 0's segment."""
         return Segment(self.name, "card", 0).path
 
     def clocks(self) -> Bytes:
@@ -186,14 +188,17 @@ class ShmPool(Pool):
             return segments.map_shared(fd, nbytes)
 
     def close(self) -> None:
+        """Let go of the mappings of cards and hosts; the pool's names stay."""
         super().close()
         self._host_segments.clear()
 
     def unlink(self) -> None:
+        """Remove the names of all segments, if this process created the pool; attached processes stay attached."""
         if self.owner and self._remove_names is not None:
             self._remove_names()
 
     def remove_if_owner_died(self) -> None:
+        """Remove the pool's names if its owner is dead and no other pool has them by now. One of the survivors does."""
         if self.owner:
             return
         # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor removes it.
