@@ -1,10 +1,9 @@
 """The lines on card 0 of a pool whose capacity is lent: 64 bytes, each with one writer, sealed as sessions' are.
 
     in the superblock's page    header     how capacity is lent, and what is being changed     the manager
-    from data_offset            grants     SLOTS lines: who holds which bytes of every card    the manager
+    from data_offset            grants     SLOTS lines: each tenant's bytes of every card      the manager
                                 accounts   SLOTS lines: all that a tenant ever had             the manager
                                 uses       a line for each slot and rank: that it is in it     that rank
-
 
 Seals hold the pool's UUID, so that lines of a pool that lay there before do not verify. Whatever is read is untrusted:
 a line that is damaged, belongs to another pool or lies in another place counts as absent, and numbers are held to what

@@ -64,7 +64,7 @@ def geometry_for(sizes: Sequence[int], *, interleave_bytes: int, max_ranks: int)
     Args:
         sizes: Usable bytes of each card; the smallest counts.
         interleave_bytes: The granule by which regions go round the cards.
-        max_ranks: The most ranks that can meet in the pool.
+        max_ranks: Number of ranks for which the session area has lines.
 
     Raises:
         ArgumentError: No pool can be like that; the message says why.

@@ -79,7 +79,7 @@ def pool_names() -> list[str]:
 
 @contextmanager
 def create(segment: Segment, nbytes: int) -> Iterator[int]:
-    """Create a sparse segment of zeros, and open it as a file.
+    """Create a sparse segment of zeros, which no owner has signed yet, and open it as a file.
 
     Args:
         segment: Its name.

@@ -40,9 +40,10 @@ class RankContext:
     """One rank's place in its world.
 
     ``check()`` raises CancelledError once the world was told to stop, and AccessError once its capacity was taken away:
-    every wait loop calls it. ``emit(message)`` hands a picklable message to ``on_message`` where the world was
-    launched; under mpirun, torchrun or srun there is no such place, and only rank 0's messages arrive, in its own
-    process.
+    every wait loop calls it.
+
+    ``emit(message)`` hands a picklable message to ``on_message`` where the world was launched; under mpirun, torchrun
+    or srun there is no such place, and only rank 0's messages arrive, in its own process.
     """
 
     rank: int
