@@ -16,29 +16,55 @@ from cxlemu.pool.pool import NewPool, Pool
 
 
 class Dax(Backend):
+    """Real CXL devices: ranks map them, and flush, fence and invalidate with this machine's cache-line instructions."""
+
     summary = "real CXL devices"
     where = "device-DAX, or files that stand in for cards"
     guarantees = "coherence within a host only"
     on_devices = True
 
     def describe(self, spec: MemorySpec) -> str:
+        """Name the cache-line instructions with which ranks reach the cards."""
         return f"real cards, reached with {lines_instructions()}"
 
     def describe_cards(self, spec: MemorySpec) -> str:
+        """Describe the cards of the pool on ``spec.devices``, and how each is mapped. Raises as `DaxPool.attach`."""
         with DaxPool.attach(spec.devices, spec.pool) as pool:
             return pool.describe()
 
     def open(
         self, spec: MemorySpec, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int
     ) -> HostMemory:
+        """Return a memory that stores to the cards themselves; it needs no ``host_cache``, ``host`` or ``rank``."""
         return DaxMemory(cards)
 
     def create_pool(self, spec: MemorySpec, new: NewPool) -> Pool:
+        """Attach the pool on ``spec.devices``, which is there before a run and stays after it.
+
+        Args:
+            spec: Names the devices, and perhaps the pool among them.
+            new: What the world wants; all but its name is ignored, as the cards are what they are.
+
+        Raises:
+            ArgumentError: ``new`` has a name, or there are no devices.
+            PoolError: The devices hold no such pool; see `DaxPool.attach`.
+        """
         if new.name is not None:
             raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {new.name!r}")
         return DaxPool.attach(spec.devices, spec.pool)
 
     def attach_pool(self, spec: MemorySpec, name: str | None, *, deadline_s: float) -> Pool:
+        """Attach the pool on ``spec.devices`` at once.
+
+        Args:
+            spec: Names the devices, and perhaps the pool among them.
+            name: The pool's UUID as text; None for the pool that ``spec`` names, or the only one there.
+            deadline_s: Ignored: cards that are there are complete, or damaged.
+
+        Raises:
+            ArgumentError: ``name`` is no UUID, or there are no devices.
+            PoolError: The devices hold no such pool; see `DaxPool.attach`.
+        """
         try:
             uuid = spec.pool if name is None else UUID(name)
         except ValueError:
@@ -46,6 +72,7 @@ class Dax(Backend):
         return DaxPool.attach(spec.devices, uuid)
 
     def found_cards(self, spec: MemorySpec) -> FoundCards:
+        """Return number, size and interleaving of the pool's cards on ``spec.devices``. Raises as `DaxPool.attach`."""
         with DaxPool.attach(spec.devices, spec.pool) as pool:
             return FoundCards(len(pool.cards), pool.card_bytes, pool.interleave_bytes, f"pool {pool.uuid}")
 

@@ -13,6 +13,8 @@ from cxlemu.pool.shm import ShmPool, attach_by_name
 
 
 class Shm(Backend):
+    """Shared memory that this machine keeps coherent: all steps that keep caches right are elided."""
+
     summary = "coherent shared memory"
     where = "POSIX shared memory"
     guarantees = "coherence: a store is in the pool at once, a load is never stale"
@@ -20,17 +22,21 @@ class Shm(Backend):
     instead = "the release of SIGNAL and the acquire of WAIT"
 
     def describe(self, spec: MemorySpec) -> str:
+        """Name the memory in a few words."""
         return "coherent shared memory"
 
     def open(
         self, spec: MemorySpec, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int
     ) -> HostMemory:
+        """Return a memory that stores to the cards themselves; it needs no ``host_cache``, ``host`` or ``rank``."""
         return DirectMemory(cards)
 
     def create_pool(self, spec: MemorySpec, new: NewPool) -> Pool:
+        """Create a pool in shared memory without segments for hosts' caches. Raises as `ShmPool.create`."""
         return ShmPool.create(**new._replace(hosts=0)._asdict())  # hosts need no segments: they have no caches
 
     def attach_pool(self, spec: MemorySpec, name: str | None, *, deadline_s: float) -> Pool:
+        """Attach the pool called ``name`` once it is complete. Raises as `ShmPool.attach`; ArgumentError for None."""
         return attach_by_name(name, deadline_s)
 
 

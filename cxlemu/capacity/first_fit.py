@@ -6,13 +6,18 @@ from bisect import bisect_left
 
 
 class FirstFit:
-    """Gives out parts of [``begin``, ``end``). Holes are kept in order and never touch each other."""
+    """The free parts of [``begin``, ``end``). Holes are kept in order and never touch each other."""
 
     def __init__(self, end: int, begin: int = 0) -> None:
+        """Begin with all of [``begin``, ``end``) free; nothing is free where that is empty."""
         self.holes: list[tuple[int, int]] = [(begin, end)] if begin < end else []  # (begin, end)
 
     def take(self, nbytes: int) -> int | None:
-        """Where ``nbytes`` (1 or more) begin, or None when no hole is large enough."""
+        """Take ``nbytes`` (1 or more) from the lowest hole that is large enough.
+
+        Returns:
+            Where they begin; None if no hole is large enough.
+        """
         for index, (begin, end) in enumerate(self.holes):
             if end - begin >= nbytes:
                 self.holes[index : index + 1] = [(begin + nbytes, end)] if end - begin > nbytes else []
@@ -20,7 +25,7 @@ class FirstFit:
         return None
 
     def take_at(self, at: int, nbytes: int) -> bool:
-        """Take [at, at + nbytes) and no other; false where not all of it is free."""
+        """Take [``at``, ``at + nbytes``) and no other bytes; return whether that worked: all of it must be free."""
         for index, (begin, end) in enumerate(self.holes):
             if begin <= at and at + nbytes <= end:
                 self.holes[index : index + 1] = [
@@ -30,7 +35,12 @@ class FirstFit:
         return False
 
     def give_back(self, begin: int, nbytes: int) -> None:
-        """What `take` gave; it grows together with the holes on either side."""
+        """Make a part free that was taken; it merges with the holes on either side.
+
+        Args:
+            begin: Where the part begins.
+            nbytes: Its size. Nothing checks that these bytes were taken.
+        """
         end, index = begin + nbytes, bisect_left(self.holes, (begin, 0))
         first, last = index, index
         if index and self.holes[index - 1][1] == begin:
@@ -41,8 +51,10 @@ class FirstFit:
 
     @property
     def free_bytes(self) -> int:
+        """The sum of all holes."""
         return sum(end - begin for begin, end in self.holes)
 
     @property
     def largest_bytes(self) -> int:
+        """The size of the largest hole; 0 if nothing is free."""
         return max((end - begin for begin, end in self.holes), default=0)

@@ -14,11 +14,16 @@ from cxlemu.memory.protocol import Bytes
 
 @dataclass
 class GuardedEngine:
-    """An Engine whose cards are the grant's part of the cards. Bindings say offsets on whole cards, as elsewhere.
+    """An Engine whose cards are the grant's part of the cards. Bindings give offsets on whole cards, as elsewhere.
 
-    Two things keep a plan inside, each without the other: before it runs, its regions and doorbells are held to what
-    the tenant holds at that moment; and the engine, which ``make`` makes of the grant's window, has no other bytes, and
-    is the native one by default, which holds every record to its bounds.
+    Two checks keep a plan inside, each without the other: before the plan runs, its regions and doorbells are compared
+    with what the tenant holds at that moment; and the engine, which ``make`` makes of the grant's window, has no other
+    bytes, and is the native one by default, which holds every record to its bounds.
+
+    Attributes:
+        manager: The manager that lent the grant; it needs the cards' memory at hand.
+        grant: The bytes of every card that plans may touch.
+        make: Makes an engine of the grant's bytes of each card.
     """
 
     manager: FabricManager
@@ -38,7 +43,19 @@ class GuardedEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Raises AccessError for a plan that leaves the grant, or a grant that was taken away; and as Engine says."""
+        """Run one rank's part of a call to its end, if the call stays inside the grant.
+
+        Args:
+            running: The call, the rank's part in it, and where its communicator lies on whole cards.
+            buffers: The rank's buffers in the part's order, each a 1-D uint8 array of at least the part's bytes.
+            deadline_s: How long no stream may progress, in seconds.
+            watch: Called now and then while the rank waits.
+            stops: Called when a stream comes to these records.
+
+        Raises:
+            AccessError: The plan leaves the grant, or the grant was taken away.
+            RunError: See `cxlemu.engines.Engine.run`.
+        """
         binding = running.binding
         with self.manager.using(self.grant, running.call, binding.layout, running.frame, binding.base):
             self.unchecked(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
@@ -52,7 +69,12 @@ class GuardedEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """The same without asking the manager: then the engine's own bounds say PlanError."""
+        """Run one rank's part of a call without asking the manager; the arguments are those of `run`.
+
+        Raises:
+            PlanError: The plan leaves the engine's cards, which are the grant's bytes.
+            RunError: See `cxlemu.engines.Engine.run`.
+        """
         inside = replace(running.binding, base=running.binding.base - self.grant.at)
         moved = Running(running.call, running.frame, running.part, inside)
         self._engine.run(moved, buffers, deadline_s=deadline_s, watch=watch, stops=stops)

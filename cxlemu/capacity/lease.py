@@ -1,4 +1,4 @@
-"""What a world needs to know of the capacity that was lent to its tenant, and where it asks for that."""
+"""A tenant's lease: what a world needs to know of the capacity lent to its tenant, and where it asks for that."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from cxlemu.units import format_bytes
 
 
 class Tenant(NamedTuple):
-    """``red``, or ``red:3`` for its grant 3."""
+    """A tenant, and perhaps one of its grants: ``red``, or ``red:3`` for its grant 3."""
 
     name: str
     number: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> Tenant:
+        """Read a tenant as users write it: ``red`` or ``red:3``. Raises ArgumentError for anything else."""
         name, colon, number = text.partition(":")
         if not name or (colon and not (number.isascii() and number.isdecimal())):
             raise ArgumentError(f"a tenant is a name, or a name and the number of a grant as in red:3, not {text!r}")
@@ -31,16 +32,17 @@ class Tenant(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """A grant, and the pool that it is of. Picklable: every process of a world opens the same."""
+    """A grant, and the pool that it is part of. Picklable: every process of a world opens the same."""
 
     pool: str  # its name in shared memory, or its UUID on devices
-    slot: int  # of the pool's table
+    slot: int  # its line in the pool's table
     grant: Grant
     cards: int
     interleave_bytes: int
     caches: tuple[str, ...] = ()  # files that emulated hosts share for their caches, one each
 
     def describe(self) -> str:
+        """Name the grant, its tenant, its size and its pool, for messages."""
         grant = self.grant
         size = format_bytes(grant.nbytes)
         return (
@@ -49,9 +51,18 @@ class Lease:
 
 
 def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: float) -> Lease:
-    """The oldest grant of a tenant, or the one that is named; waits until there is one.
+    """Return the lease of a tenant's oldest grant, or of the grant that is named; wait until there is one.
 
-    Raises AccessError where the tenant holds nothing until then, PoolError where the pool's capacity is not lent.
+    Args:
+        text: The tenant, such as ``red``, or ``red:3`` for its grant 3.
+        memory: The backend of the pool, with its devices.
+        pool_name: The pool's name in shared memory, or its UUID on devices; None for the pool that ``memory`` names.
+        wait_s: How long to wait for the pool, and then for the grant, in seconds each.
+
+    Raises:
+        AccessError: The tenant holds nothing by then, or not the grant that is named.
+        ArgumentError: ``text`` names no tenant, or ``pool_name`` cannot be a pool's.
+        PoolError: There is no such pool, or its capacity is not lent.
     """
     tenant = Tenant.parse(text)
     with memory.backend.attach_pool(memory, pool_name, deadline_s=wait_s) as pool:

@@ -1,13 +1,12 @@
-"""What lies on card 0 of a pool whose capacity is lent: 64-byte lines, each with one writer, sealed as sessions' are.
+"""The lines on card 0 of a pool whose capacity is lent: 64 bytes, each with one writer, sealed as sessions' are.
 
     in the superblock's page    header     how capacity is lent, and what is being changed     the manager
-    from data_offset            grants     SLOTS lines: who holds which bytes of every card    the manager
+    from data_offset            grants     SLOTS lines: each tenant's bytes of every card      the manager
                                 accounts   SLOTS lines: all that a tenant ever had             the manager
                                 uses       a line for each slot and rank: that it is in it     that rank
 
-
-Seals hold the pool's UUID, so that a pool that lay there before has left no lines. Whatever is read is untrusted: a
-line that is damaged, belongs to another pool or lies in another place counts as absent, and numbers are held to what
+Seals hold the pool's UUID, so that lines of a pool that lay there before do not verify. Whatever is read is untrusted:
+a line that is damaged, belongs to another pool or lies in another place counts as absent, and numbers are held to what
 the pool can be.
 """
 
@@ -29,7 +28,7 @@ TENANT_BYTES = 24
 
 
 class TableChange(IntEnum):
-    """What the manager is at. Should it die of it, the next one knows."""
+    """The change that the manager is making. If the manager dies in its middle, the next one knows."""
 
     NOTHING = 0
     ADD = 1
@@ -39,23 +38,29 @@ class TableChange(IntEnum):
 
 
 class GrantState(IntEnum):
+    """Whether a slot's bytes are lent, and whether ranks may enter them."""
+
     FREE = 0
     HELD = 1
-    RELEASING = 2  # for a moment: nobody may come in, a rank that is in may stay
-    FORCED = 3  # taken away; until its users have left, nobody else gets it
+    RELEASING = 2  # for a moment: no rank may enter, a rank that is in may stay
+    FORCED = 3  # taken away; it is not lent again until its users have left
 
 
 class Header(NamedTuple):
+    """How the pool's capacity is lent, and which change is being made. Offsets and sizes are in bytes of each card."""
+
     change: int
     epoch: int  # counts changes
     block_bytes: int
     first_byte: int
     end_byte: int
-    given: int  # grants ever
-    ranks: int  # of a world, that have lines to say that they are in a grant
+    given: int  # number of grants ever lent
+    ranks: int  # the most in a world: each has a line to say that it is in a grant
 
 
 class GrantLine(NamedTuple):
+    """One slot of the table: ``nbytes`` bytes from ``at`` on of every card, and the tenant that holds them."""
+
     number: int
     at: int
     nbytes: int
@@ -64,6 +69,8 @@ class GrantLine(NamedTuple):
 
 
 class AccountLine(NamedTuple):
+    """All that a tenant ever had, in bytes of each card."""
+
     tenant: bytes
     peak: int
     added: int
@@ -72,7 +79,9 @@ class AccountLine(NamedTuple):
 
 
 class UseLine(NamedTuple):
-    number: int  # of the grant
+    """A rank's word on whether it is in a grant, and the process that it is."""
+
+    number: int  # the grant's
     inside: int
     uid: int
     pid: int
@@ -82,11 +91,19 @@ class UseLine(NamedTuple):
 
     @classmethod
     def of(cls, number: int, owner: Owner, *, inside: bool) -> UseLine:
+        """Make the line of a rank.
+
+        Args:
+            number: The grant's number.
+            owner: The rank's process.
+            inside: Whether the rank is in the grant; otherwise it has left.
+        """
         place = (owner.uid, owner.pid, owner.start_ticks, owner.pid_namespace, owner.boot_id.bytes)
         return cls(number, int(inside), *place)
 
     @property
     def owner(self) -> Owner:
+        """The rank's process."""
         return Owner(self.uid, self.pid, self.start_ticks, self.pid_namespace, uuids.UUID(bytes=self.boot_id))
 
 
@@ -101,19 +118,40 @@ _LAYOUT: dict[type, tuple[bytes, struct.Struct]] = {
 
 
 class Lines:
-    """Lines on card 0 of one pool, as one host's memory shows them."""
+    """The lines on card 0 of one pool, as one host's memory shows them.
+
+    Args:
+        memory: The host's memory.
+        uuid: The pool's UUID; lines of another pool are not found.
+    """
 
     def __init__(self, memory: HostMemory, uuid: uuids.UUID) -> None:
         self.memory, self.uuid = memory, uuid
         self._key = zlib.crc32(uuid.bytes)
 
     def store(self, offset: int, line: L, index: int = 0) -> None:
-        """Push the line, whole and alone: a reader finds it, or the one before, or knows that it is torn."""
+        """Push a line, whole and alone: a reader finds it, or the one before, or knows that it is torn.
+
+        Args:
+            offset: Where the line lies on card 0, in bytes; a multiple of 64.
+            line: The line.
+            index: The line's number in the table; a line found under another number counts as absent.
+        """
         magic, layout = _LAYOUT[type(line)]
         payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
         self.memory.signal(0, offset, self._seal(magic, payload, index), payload)
 
     def load(self, offset: int, kind: type[L], index: int = 0) -> L | None:
+        """Fetch a line from the pool.
+
+        Args:
+            offset: Where the line lies on card 0, in bytes.
+            kind: The line's type.
+            index: The line's number in the table.
+
+        Returns:
+            The line; None where there is no whole one of this kind, number and pool.
+        """
         magic, layout = _LAYOUT[kind]
         word, payload = self.memory.poll(0, offset)
         return kind(*layout.unpack_from(payload)) if word == self._seal(magic, payload, index) else None
@@ -123,12 +161,15 @@ class Lines:
 
 
 def table_bytes(ranks: int) -> int:
+    """Return the size of the grants, accounts and uses of a table for worlds of up to ``ranks`` ranks, in bytes."""
     return (2 + ranks) * SLOTS * LINE_BYTES
 
 
 def tenant_bytes(tenant: str) -> bytes:
+    """Encode a tenant's name for a line, zero-padded to TENANT_BYTES."""
     return tenant.encode().ljust(TENANT_BYTES, b"\0")
 
 
 def tenant_name(line: bytes) -> str:
+    """Decode a tenant's name from the bytes of a line."""
     return line.rstrip(b"\0").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Who has which capacity of the pool: added, released and taken away while others run, counted to the byte."""
+"""The manager of a pool's capacity: it adds, releases and takes away grants while others run, and counts bytes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class Grant:
 
     @property
     def end(self) -> int:
+        """The first byte behind the grant."""
         return self.at + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A tenant's bytes of each card: what it holds, what plans under way still hold up, and all that ever was.
+    """A tenant's bytes of each card: what it holds, what plans under way still hold up, and all that it ever had.
 
     ``added_bytes`` is always ``held_bytes + released_bytes + forced_bytes``.
     """
@@ -59,12 +60,9 @@ class Totals:
 
 
 class FabricManager:
-    """Capacity of ``cards`` equal cards, lent in blocks: a grant is the same bytes of every card, as interleaving and
-    communicators need it. Threads may share it.
+    """Capacity of equal cards, lent in blocks. Threads may share the manager.
 
-    ``memory``: the cards' bytes, if they are at hand; what is given back is wiped there before anybody else gets it.
-    ``first_byte``: what lies before it on every card is never lent. Raises ArgumentError for a machine without room for
-    one block.
+    A grant is the same bytes of every card, as interleaving and communicators need it.
     """
 
     users = ("plan runs", "plans run")  # one, and several
@@ -72,6 +70,20 @@ class FabricManager:
     def __init__(
         self, *, card_bytes: int, cards: int, block_bytes: int, memory: Sequence[Bytes] = (), first_byte: int = 0
     ) -> None:
+        """Begin with nothing lent.
+
+        Args:
+            card_bytes: Size of each card; what is left behind the last whole block is never lent.
+            cards: Number of cards.
+            block_bytes: The unit of lending on each card, a multiple of 64.
+            memory: The cards' bytes, one uint8 array per card, if they are at hand; what is given back is wiped there
+                before it is lent again.
+            first_byte: Bytes before this offset of every card are never lent.
+
+        Raises:
+            ArgumentError: The cards have no room for one block, ``block_bytes`` is no multiple of 64, or ``memory``
+                does not fit.
+        """
         if block_bytes < LINE_BYTES or block_bytes % LINE_BYTES:
             raise ArgumentError(f"capacity is lent in blocks of whole lines, not of {block_bytes} bytes")
         room = round_down(card_bytes - first_byte, block_bytes)
@@ -95,7 +107,7 @@ class FabricManager:
         self._given = given
 
     def _restore(self, grant: Grant, *, leaving: bool) -> bool:
-        """Lend again what was lent before; false where that is not free."""
+        """Lend again what was lent before; return False where that is not free."""
         if not self._free.take_at(grant.at, grant.nbytes):
             return False
         (self._leaving if leaving else self._held)[grant.number] = grant
@@ -104,7 +116,16 @@ class FabricManager:
 
     @classmethod
     def of(cls, topology: Topology, space: str, *, block_bytes: int) -> FabricManager:
-        """The capacity of a topology's space. Raises ArgumentError where no space on cards has this name."""
+        """Make the manager of the capacity of a topology's space.
+
+        Args:
+            topology: The machine.
+            space: Name of a space on cards.
+            block_bytes: The unit of lending on each card, a multiple of 64.
+
+        Raises:
+            ArgumentError: No space on cards has this name, or it has no room for one block.
+        """
         named = {its.name: its for its in topology.spaces if its.on_cards}
         if space not in named:
             raise ArgumentError(f"{topology.name} has no space {space!r} on cards: it has {', '.join(named)}")
@@ -119,7 +140,16 @@ class FabricManager:
     def add(self, tenant: str, nbytes: int) -> Grant:
         """Lend ``nbytes`` of every card, rounded up to blocks, in one piece: the lowest that is free.
 
-        Raises CapacityError where there is not so much, or no piece as large; then nothing has changed.
+        Args:
+            tenant: A printable name.
+            nbytes: Bytes of each card, at least 1.
+
+        Returns:
+            The grant.
+
+        Raises:
+            ArgumentError: The name is empty or not printable, or ``nbytes`` is less than 1.
+            CapacityError: There is not so much free, or no piece as large; nothing has changed.
         """
         if not tenant or not tenant.isprintable() or nbytes < 1:
             raise ArgumentError(f"a tenant has a printable name and asks for bytes, not {tenant!r} for {nbytes}")
@@ -137,7 +167,12 @@ class FabricManager:
             return grant
 
     def release(self, grant: Grant) -> None:
-        """Give a grant back. Raises AccessError where it is not held, CapacityError while a plan runs in it."""
+        """Give a grant back; its bytes are wiped, where they are at hand, and free at once.
+
+        Raises:
+            AccessError: The grant is not held.
+            CapacityError: A plan runs in it; the grant stays held.
+        """
         with self._lock:
             self._require_held(grant)
             if users := self._in_use(grant):
@@ -150,8 +185,13 @@ class FabricManager:
             self._free_again(grant)
 
     def force(self, tenant: str) -> tuple[Grant, ...]:
-        """Take away all that a tenant holds. Its plans are refused from now on; what runs already goes on to its end,
-        and until then nobody else gets those bytes.
+        """Take away all that a tenant holds.
+
+        From now on the tenant's plans are refused; a plan that runs already goes on to its end, and until then its
+        bytes are not lent again.
+
+        Returns:
+            The grants that were taken away, oldest first.
         """
         with self._lock:
             taken = self.grants(tenant)
@@ -165,7 +205,7 @@ class FabricManager:
             return taken
 
     def _in_use(self, grant: Grant) -> int:
-        """How many ``users`` are in a grant now."""
+        """Return how many ``users`` are in a grant now."""
         return self._users[grant.number]
 
     def _free_again(self, grant: Grant) -> None:
@@ -179,10 +219,17 @@ class FabricManager:
     # --- rights ------------------------------------------------------------------------------------------------
 
     def check(self, tenant: str, plan: Plan, base: int) -> None:
-        """Whether a tenant may run a plan whose communicator begins at ``base`` of every card.
+        """Check whether a tenant may run a plan.
 
-        Raises PlanError for a plan that breaks the rules of plans, AccessError for one that could touch a byte that the
-        tenant does not hold: which, and whose it is.
+        Args:
+            tenant: The tenant, which may touch all grants that it holds.
+            plan: The plan.
+            base: Where the plan's communicator begins on every card, in bytes.
+
+        Raises:
+            PlanError: The plan breaks the rules of plans.
+            AccessError: The plan could touch a byte that the tenant does not hold; the message says which, and whose it
+                is.
         """
         rules.check(plan)
         with self._lock:
@@ -190,7 +237,18 @@ class FabricManager:
 
     @contextmanager
     def using(self, grant: Grant, call: Call, layout: Layout, frame: Frame, base: int) -> Iterator[None]:
-        """While a plan runs in a grant. Raises AccessError as `check` does, and where the grant is not held."""
+        """Keep a grant from being given to others while a plan runs in it.
+
+        Args:
+            grant: The grant; the plan must stay inside this one, even if the tenant holds more.
+            call: The call, for messages.
+            layout: The layout of the communicator.
+            frame: The regions of the plan.
+            base: Where the communicator begins on every card, in bytes.
+
+        Raises:
+            AccessError: The plan could touch a byte outside of the grant, or the grant is not held.
+        """
         with self._lock:
             self._require_held(grant)
             self._require_rights(grant.tenant, (grant,), call, layout, frame, base)
@@ -206,7 +264,12 @@ class FabricManager:
                         self._free_again(left)
 
     def window(self, grant: Grant) -> list[Bytes]:
-        """A grant's bytes of each card. Raises AccessError where it is not held, ArgumentError without memory."""
+        """Return a grant's bytes, one uint8 array per card, which shows the memory at hand.
+
+        Raises:
+            AccessError: The grant is not held.
+            ArgumentError: The manager has no memory at hand.
+        """
         if not self._memory:
             raise ArgumentError("this manager has no memory at hand, only the counting of it")
         with self._lock:
@@ -241,26 +304,27 @@ class FabricManager:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of each card that nobody holds."""
+        """Bytes of each card that are free."""
         return self._free.free_bytes
 
     @property
     def largest_bytes(self) -> int:
-        """The largest piece that can be added."""
+        """The largest piece that can be added, in bytes of each card."""
         return self._free.largest_bytes
 
     def grants(self, tenant: str) -> tuple[Grant, ...]:
-        """What a tenant holds, oldest first."""
+        """Return the grants that a tenant holds, oldest first."""
         return tuple(grant for grant in self._held.values() if grant.tenant == tenant)
 
     def account(self, tenant: str) -> Account:
+        """Return a tenant's account; all zeros for one that never had anything."""
         totals = self._totals.get(tenant, Totals())
         held = sum(grant.nbytes for grant in self.grants(tenant))
         leaving = sum(grant.nbytes for grant in self._leaving.values() if grant.tenant == tenant)
         return Account(tenant, held, leaving, totals.peak, totals.added, totals.released, totals.forced)
 
     def accounts(self) -> list[Account]:
-        """The account of every tenant that ever had anything."""
+        """Return the account of every tenant that ever had anything."""
         return [self.account(tenant) for tenant in self._totals]
 
     def _why_not(self, tenant: str, wanted: int) -> str:

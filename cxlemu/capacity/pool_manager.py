@@ -5,11 +5,11 @@
     manager.force("red")                # running ranks find out while they wait, and before their next call
 
 Every change is published line by line: a grant before its account, and before both what is being changed, so that the
-next manager can complete a change in whose middle this one died. On one machine managers take turns by locking
-card 0; a pool that several hosts share is managed on one of them, because no lock and no atomic reaches further.
+next manager can complete a change in whose middle this one died. On one machine managers take turns by locking card 0;
+a pool that several hosts share is managed on one of them, because no lock and no atomic reaches further.
 
-Nobody comes in while something is taken away: the manager publishes that first and then looks who is in, and a rank
-says that it is in first and then looks whether it still may (tenancy.py). What is given back is wiped before it is
+No rank enters while something is taken away: the manager publishes that first and then looks which ranks are in, and a
+rank says that it is in first and then looks whether it still may (tenancy.py). What is given back is wiped before it is
 free.
 """
 
@@ -53,7 +53,13 @@ _WIPE_BYTES = 4 << 20
 
 
 class PoolManager(FabricManager):
-    """As FabricManager; offsets are those on the whole cards, and users are ranks of any process."""
+    """A FabricManager whose grants lie in the pool. Offsets count on whole cards, and users are ranks of any process.
+
+    Attributes:
+        pool: The pool.
+        memory: The memory through which the manager reads and writes the table, and wipes what is given back.
+        table: The pool's capacity table.
+    """
 
     users = ("rank is", "ranks are")
 
@@ -63,10 +69,10 @@ class PoolManager(FabricManager):
         self.table = Table.of(pool, memory)
         self._lock_path = lock_path
         self._header = self.table.header()
-        self._slots: dict[int, int] = {}  # of grants, by number
+        self._slots: dict[int, int] = {}  # slot of each grant, by its number
         self._published: dict[int, GrantLine] = {}  # by slot
         self._accounts: dict[int, AccountLine] = {}
-        self._gone = False  # for one change: nobody is in anything
+        self._gone = False  # for one change: no rank is in any grant
         super().__init__(
             card_bytes=self._header.end_byte,
             cards=len(pool.cards),
@@ -77,7 +83,13 @@ class PoolManager(FabricManager):
 
     @classmethod
     def open(cls, pool: Pool) -> Self:
-        """The manager of a pool whose capacity is lent. Raises PoolError for another pool, and for a damaged table."""
+        """Open the manager of a pool whose capacity is lent; complete a change that its last manager left unfinished.
+
+        Raises:
+            PoolError: The pool's capacity is not lent, its table is damaged, or another process has been managing the
+                pool for a minute.
+            ArgumentError: The pool has no file that managers could lock.
+        """
         manager = cls(pool, pool.line_memory(), pool.lock_path)
         if manager._header.change != TableChange.NOTHING:
             manager.reclaim()  # its last manager died in the middle of that
@@ -85,10 +97,18 @@ class PoolManager(FabricManager):
 
     @classmethod
     def begin(cls, pool: Pool, block_bytes: int, *, ranks: int = RANKS) -> Self:
-        """From now on the pool's capacity is lent, in blocks; what its runs left there is nobody's. A tenant's world
-        has up to so many ``ranks``.
+        """Lend the pool's capacity from now on, in blocks. What earlier runs left in the capacity is wiped.
 
-        Raises ArgumentError for a pool without room for the table and a block.
+        Args:
+            pool: The pool.
+            block_bytes: The unit of lending on each card, in whole pages of the pool's ``align_bytes``.
+            ranks: The most ranks that a tenant's world may have.
+
+        Returns:
+            The pool's manager, which has lent nothing yet.
+
+        Raises:
+            ArgumentError: The pool has no room for the table and a block.
         """
         memory = pool.line_memory()
         first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, pool.align_bytes, ranks)
@@ -104,7 +124,20 @@ class PoolManager(FabricManager):
     # --- lending -----------------------------------------------------------------------------------------------
 
     def add(self, tenant: str, nbytes: int) -> Grant:
-        """As FabricManager; CapacityError also where the table has no line left."""
+        """Lend ``nbytes`` of every card, rounded up to blocks, in one piece, and publish the grant.
+
+        Args:
+            tenant: A printable name of up to 24 bytes without ``:``.
+            nbytes: Bytes of each card, at least 1.
+
+        Returns:
+            The grant.
+
+        Raises:
+            ArgumentError: The name or the number cannot be.
+            CapacityError: There is no such piece free, or no line left in the table; nothing has changed.
+            PoolError: The table is damaged, or another process has been managing the pool for a minute.
+        """
         if len(tenant.encode()) > TENANT_BYTES or ":" in tenant:
             raise ArgumentError(f"a tenant's name has up to {TENANT_BYTES} bytes and no ':', not {tenant!r}")
         with self._changing(TableChange.ADD):
@@ -113,18 +146,35 @@ class PoolManager(FabricManager):
             return super().add(tenant, nbytes)
 
     def release(self, grant: Grant) -> None:
-        """As FabricManager. Raises CapacityError while ranks are in it."""
+        """Give a grant back; its bytes are wiped, and free at once.
+
+        Raises:
+            AccessError: The grant is not held.
+            CapacityError: Ranks are in it; the grant stays held.
+            PoolError: The table is damaged, or another process has been managing the pool for a minute.
+        """
         with self._changing(TableChange.RELEASE):
             self._require_held(grant)
             self._publish(grant, GrantState.RELEASING)
             super().release(grant)  # where it refuses, the grant is held as before
 
     def force(self, tenant: str, *, wait_s: float = 0.0, gone: bool = False) -> tuple[Grant, ...]:
-        """As FabricManager, and what was being taken away before is told, too. Ranks that are in it get an AccessError,
-        in a call or before the next one; until the last has left, nobody else gets those bytes. ``wait_s``: wait for
-        that so long.
+        """Take away all that a tenant holds.
 
-        ``gone``: take the caller's word that nobody of them runs any more, as where a host was switched off.
+        Ranks that are in a grant get an AccessError, in a call or before the next one; until the last has left, its
+        bytes are not lent again.
+
+        Args:
+            tenant: The tenant.
+            wait_s: How long to wait for the ranks to leave, in seconds.
+            gone: Take the caller's word that none of the tenant's ranks runs any more, as where a host was switched
+                off.
+
+        Returns:
+            The grants that were being taken away before, then those that were taken now.
+
+        Raises:
+            PoolError: The table is damaged, or another process has been managing the pool for a minute.
         """
         with self._changing(TableChange.FORCE, gone=gone):
             its = [grant for grant in self._leaving.values() if grant.tenant == tenant]
@@ -144,12 +194,12 @@ class PoolManager(FabricManager):
             self._reclaim()
 
     def refresh(self) -> None:
-        """What other managers, and tenants that left, made of it."""
+        """Read the table again, which other managers and tenants that left may have changed."""
         with self._lock, _locked(self._lock_path):
             self._load()
 
     def users_of(self, grant: Grant) -> list[Owner]:
-        """The process of each rank that is in a grant, as far as is known here."""
+        """Return the process of each rank that is in a grant, unless that process is known to be dead."""
         if (slot := self._slots.get(grant.number)) is None:
             return []
         lines = (self.table.use(slot, rank) for rank in range(self.table.ranks))
@@ -160,12 +210,12 @@ class PoolManager(FabricManager):
         ]
 
     def _may_run(self, owner: Owner) -> bool:
-        """Whether an owner may still run: nothing is known of a process on another host or in another container."""
+        """Return whether an owner may still run: a process on another host or in another container may."""
         elsewhere = self.pool.spans_machines and owner.boot_id != Owner.current().boot_id
         return elsewhere or owner.state() != "dead"
 
     def entries(self) -> list[TableEntry]:
-        """All that is held or being taken away, oldest first."""
+        """Return all that is held or being taken away, oldest first."""
         with self._lock:
             states = dict.fromkeys(self._leaving, GrantState.FORCED) | dict.fromkeys(self._held, GrantState.HELD)
             grants = self._held | self._leaving
@@ -200,7 +250,7 @@ class PoolManager(FabricManager):
                 self._store()
 
     def _load(self) -> None:
-        """The table as the state of a FabricManager; what a manager began and did not end is completed."""
+        """Read the table into the state of a FabricManager, and complete what a manager began and did not end."""
         self._header = self.table.header()
         self.table.check()
         self._restart(self._header.given)
@@ -217,7 +267,10 @@ class PoolManager(FabricManager):
         self._settle()
 
     def _settle(self) -> None:
-        """Grants are right, and were published first: accounts of an unfinished change, or lost ones, follow them."""
+        """Make accounts follow the grants: those are right, because they are published first.
+
+        Accounts of an unfinished change, or lost ones, may lag behind.
+        """
         for tenant in {entry.grant.tenant for entry in self.entries()} | self._totals.keys():
             totals = self._totals.setdefault(tenant, Totals())
             held = sum(grant.nbytes for grant in self.grants(tenant))
@@ -238,7 +291,7 @@ class PoolManager(FabricManager):
             self.table.store_grant(slot, _FREE)
         for number, (grant, state) in now.items():
             if number not in self._slots:
-                taken = set(self._slots.values())  # one that was used long ago: its old users know it no more
+                taken = set(self._slots.values())  # one that was last used long ago: its old users no longer know it
                 self._slots[number] = next(n % SLOTS for n in range(number, number + SLOTS) if n % SLOTS not in taken)
             self._publish(grant, state)
         self._store_accounts()
@@ -252,7 +305,7 @@ class PoolManager(FabricManager):
             self.table.store_grant(slot, line)
 
     def _store_accounts(self) -> None:
-        """Where no line is left, that of a tenant that has nothing goes."""
+        """Store changed accounts. Where no line is left, the account of a tenant that holds nothing gives way."""
         slots = {tenant_name(line.tenant): slot for slot, line in self._accounts.items()}
         having = {entry.grant.tenant for entry in self.entries()}
         for tenant, totals in self._totals.items():
@@ -270,7 +323,21 @@ class PoolManager(FabricManager):
 def lendable(
     data_offset: int, card_bytes: int, block_bytes: int, align_bytes: int, ranks: int = RANKS
 ) -> tuple[int, int]:
-    """From where on, and how much of every card can be lent in such blocks. Raises ArgumentError where nothing can."""
+    """Compute which bytes of every card can be lent.
+
+    Args:
+        data_offset: The pool's first byte behind its session area, where the table lies.
+        card_bytes: Size of each card.
+        block_bytes: The unit of lending, a multiple of ``align_bytes``.
+        align_bytes: Parts of a card are mapped in whole multiples of this.
+        ranks: The most ranks that a tenant's world may have; the table has lines for them.
+
+    Returns:
+        The first byte that can be lent, and how many: both multiples of ``block_bytes``.
+
+    Raises:
+        ArgumentError: There is no room for a block, or ``block_bytes`` is no multiple of ``align_bytes``.
+    """
     if block_bytes < align_bytes or block_bytes % align_bytes:
         raise ArgumentError(f"capacity is lent in blocks of whole pages of {align_bytes} bytes, not of {block_bytes}")
     first = round_up(data_offset + table_bytes(ranks), block_bytes)
@@ -285,7 +352,7 @@ def lendable(
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Against other managers on this machine; the kernel lets go for one that dies."""
+    """Hold the lock against other managers on this machine; the kernel releases it for one that dies."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         until = time.monotonic() + LOCK_PATIENCE_S

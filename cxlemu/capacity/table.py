@@ -1,4 +1,4 @@
-"""The table of a pool whose capacity is lent, as everybody may read it and its manager writes it."""
+"""The table of a pool whose capacity is lent: every process may read it, and its manager writes it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ LOOKS = 100  # at a line that is torn because it is just being written
 
 
 class TableEntry(NamedTuple):
-    """A slot of the table that holds something."""
+    """A slot of the table that holds a grant."""
 
     grant: Grant
     state: GrantState
 
 
 class Table:
-    """At ``data_offset`` of card 0, with its header in the superblock's page."""
+    """The capacity table at ``data_offset`` of card 0, with its header in the superblock's page.
+
+    Attributes:
+        ranks: The most ranks that a tenant's world may have.
+    """
 
     def __init__(self, memory: HostMemory, uuid: uuids.UUID, data_offset: int, card_bytes: int, ranks: int) -> None:
         """Use `of`."""
@@ -44,7 +48,15 @@ class Table:
 
     @classmethod
     def of(cls, pool: Pool, memory: HostMemory) -> Self:
-        """Raises PoolError where nobody lends this pool's capacity."""
+        """Find the table of a pool.
+
+        Args:
+            pool: The pool.
+            memory: Shows the whole of its card 0.
+
+        Raises:
+            PoolError: The pool's capacity is not lent, or the table is damaged.
+        """
         for _ in range(LOOKS):
             if (header := header_of(pool, memory)) is not None:
                 return cls(memory, pool.uuid, pool.data_offset, pool.card_bytes, header.ranks)
@@ -54,36 +66,41 @@ class Table:
         )
 
     def shown_by(self, memory: HostMemory) -> Table:
-        """The same through another memory."""
+        """Return the same table through another memory."""
         return Table(memory, self._lines.uuid, self._at, self._card_bytes, self.ranks)
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The first byte behind the table."""
         return self._at + table_bytes(self.ranks)
 
     def header(self) -> Header:
-        """As it is now. Raises PoolError where it is damaged."""
+        """Read the header as it is now. Raises PoolError where it is damaged."""
         for _ in range(LOOKS):
             if (header := self._lines.load(HEADER_OFFSET, Header)) is not None:
                 return header
         raise PoolError("the header of the pool's capacity table is damaged")
 
     def store_header(self, header: Header) -> None:
+        """Push the header. Only the manager does."""
         self._lines.store(HEADER_OFFSET, header)
 
     def entry(self, slot: int) -> TableEntry | None:
-        """What the slot holds; None where that is nothing, or nothing that could be."""
+        """Read what a slot holds; return None where that is nothing, or nothing that could be."""
         line = self._line(slot)
         return None if line is None or line.state == GrantState.FREE else _entry(line)
 
     def entries(self) -> dict[int, TableEntry]:
-        """By slot, in order of their numbers."""
+        """Read all entries; return them by slot, in order of their grants' numbers."""
         found = ((slot, self.entry(slot)) for slot in range(SLOTS))
         return dict(sorted(((s, e) for s, e in found if e is not None), key=lambda pair: pair[1].grant.number))
 
     def check(self) -> None:
-        """For who lends what is free by this table. Raises PoolError for a line that is neither free nor held."""
+        """Check that every line is free or held, for a manager that lends what is free by this table.
+
+        Raises:
+            PoolError: A line is damaged, so that it is not known whose its bytes are.
+        """
         for slot in range(SLOTS):
             if self._line(slot) is None:
                 raise PoolError(
@@ -92,7 +109,7 @@ class Table:
                 )
 
     def _line(self, slot: int) -> GrantLine | None:
-        """None for one that is damaged, or that no manager writes."""
+        """Read a grant's line; return None for one that is damaged, or that no manager writes."""
         line = self._lines.load(self._grant_offset(slot), GrantLine, slot)
         if line is None or line.state == GrantState.FREE:
             return line
@@ -100,10 +117,11 @@ class Table:
         return line if possible and not (line.at % LINE_BYTES or line.nbytes % LINE_BYTES) else None
 
     def store_grant(self, slot: int, line: GrantLine) -> None:
+        """Push the grant's line of ``slot``. Only the manager does."""
         self._lines.store(self._grant_offset(slot), line, slot)
 
     def accounts(self) -> dict[int, AccountLine]:
-        """By slot."""
+        """Read the accounts; return those of tenants, by slot."""
         found = {}
         for slot in range(SLOTS):
             line = self._lines.load(self._account_offset(slot), AccountLine, SLOTS + slot)
@@ -112,18 +130,30 @@ class Table:
         return found
 
     def store_account(self, slot: int, line: AccountLine) -> None:
+        """Push the account's line of ``slot``. Only the manager does."""
         self._lines.store(self._account_offset(slot), line, SLOTS + slot)
 
     def use(self, slot: int, rank: int) -> UseLine | None:
+        """Read the line in which ``rank`` says whether it is in the grant of ``slot``; return None without one."""
         return self._lines.load(self._use_offset(slot, rank), UseLine, self._use_index(slot, rank))
 
     def store_use(self, slot: int, rank: int, line: UseLine) -> None:
-        """In the pool when this returns."""
+        """Push the line in which ``rank`` says whether it is in the grant of ``slot``; it is in the pool on return."""
         self._lines.store(self._use_offset(slot, rank), line, self._use_index(slot, rank))
         self._lines.memory.fence()
 
     def whose(self, card: int, offset: int, cards: int, entries: Sequence[TableEntry]) -> str:
-        """For sentences: whose bytes these are."""
+        """Say for a message to whom a byte belongs.
+
+        Args:
+            card: The card.
+            offset: The byte's offset on the whole card.
+            cards: Number of cards in the pool.
+            entries: The grants, as `entries` found them.
+
+        Returns:
+            The end of a sentence, such as "tenant red's".
+        """
         if card >= cards or not self.end <= offset < self._card_bytes:
             return "not there"
         for grant, state in entries:
@@ -149,7 +179,18 @@ class Table:
 
 
 def header_of(pool: Pool, memory: HostMemory) -> Header | None:
-    """How a pool's capacity is lent; None where it is not. Raises PoolError for a header that makes no sense."""
+    """Read how a pool's capacity is lent.
+
+    Args:
+        pool: The pool.
+        memory: Shows the beginning of its card 0.
+
+    Returns:
+        The header; None where the capacity is not lent.
+
+    Raises:
+        PoolError: The header makes no sense.
+    """
     header = Lines(memory, pool.uuid).load(HEADER_OFFSET, Header)
     if header is not None and not (
         1 <= header.ranks <= RANKS_MAX

@@ -27,9 +27,22 @@ LOOK_S = 0.05
 
 
 class Tenancy:
-    """One rank's place in a grant, from entering to leaving."""
+    """One rank's place in a grant, from entering to leaving.
+
+    Attributes:
+        lease: The grant.
+    """
 
     def __init__(self, pool: TenantPool, rank: int) -> None:
+        """Make the place; the rank enters it with `enter`.
+
+        Args:
+            pool: The grant, as this process's pool.
+            rank: The rank in the tenant's world.
+
+        Raises:
+            ArgumentError: The pool's table has no line for so high a rank.
+        """
         if rank >= pool.max_ranks:
             raise ArgumentError(f"rank {rank} has no place in a tenant's world: here they have up to {pool.max_ranks}")
         self.lease, self._pool, self._rank = pool.lease, pool, rank
@@ -39,8 +52,13 @@ class Tenancy:
         self._watch = threading.Thread(target=self._keep_watch, name=f"tenancy of rank {rank}", daemon=True)
 
     def enter(self) -> None:
-        """First say so, then look: a manager that takes the grant away does both the other way round. A rank that
-        finds it came too late has touched nothing but its line in the table.
+        """Enter the grant, and begin to watch it.
+
+        The rank says first that it is in, and then looks: a manager that takes the grant away does both the other way
+        round. A rank that finds it came too late has touched nothing but its line in the table.
+
+        Raises:
+            AccessError: The grant is not this tenant's any more, or is being given back.
         """
         self.look(coming=True)
         self._say(inside=True)
@@ -52,7 +70,11 @@ class Tenancy:
         self._watch.start()
 
     def leave(self, memory: HostMemory) -> None:
-        """``memory``: through which the rank's program wrote, and of which nothing may arrive later."""
+        """Leave the grant, after all its lines have left this host's cache.
+
+        Args:
+            memory: The memory through which the rank's program wrote; none of its writes may arrive later.
+        """
         self._ended.set()
         with suppress(RunError):  # what fails here arrives nowhere either
             memory.fence()
@@ -61,7 +83,14 @@ class Tenancy:
         self._say(inside=False)
 
     def look(self, *, coming: bool = False) -> None:
-        """Raises AccessError once the grant is not this tenant's any more. Any thread may call this."""
+        """Look whether the grant is still this tenant's. Any thread may call this.
+
+        Args:
+            coming: Whether the rank is about to enter, which it may not do while the grant is being given back.
+
+        Raises:
+            AccessError: The grant is not this tenant's any more.
+        """
         for _ in range(LOOKS):
             entry = self._pool.table.entry(self.lease.slot)
             if entry is not None and entry.grant == self.lease.grant:
@@ -73,17 +102,40 @@ class Tenancy:
         raise AccessError(f"{self.lease.describe()}, was taken away or given back")
 
     def on_loss(self, told: Callable[[], None]) -> None:
-        """Call this method of something that still lives then, in another thread, as soon as the grant is lost."""
+        """Call ``told`` in another thread as soon as the grant is lost; at once if it is lost already.
+
+        Args:
+            told: A bound method; it is called only if its object is still alive then.
+        """
         self._told.append(weakref.WeakMethod(told))
         if self._lost:
             told()
 
     def require(self, call: Call, layout: Layout, frame: Frame, base: int) -> None:
-        """Raises AccessError for a plan that could touch a byte that was not lent: which, and whose it is."""
+        """Require that a plan stays inside the grant.
+
+        Args:
+            call: The call, for messages.
+            layout: The layout of the communicator.
+            frame: The regions of the plan.
+            base: Where the communicator begins on every card, in bytes from the grant's first.
+
+        Raises:
+            AccessError: The plan could touch a byte that was not lent; the message says which, and whose it is.
+        """
         self._require_all(f"run [{call}]", touches(layout, frame, base))
 
     def require_room(self, cards: int, begin: int, end: int) -> None:
-        """As `require`, for the room of a communicator."""
+        """Require that the room of a communicator, bytes [``begin``, ``end``) of every card, lies inside the grant.
+
+        Args:
+            cards: Number of cards.
+            begin: First byte, from the grant's first.
+            end: First byte behind the room.
+
+        Raises:
+            AccessError: A byte was not lent; the message says which, and whose it is.
+        """
         rooms = (Touch("room", card, begin, end) for card in range(cards))
         self._require_all("open a communicator", rooms)
 
@@ -116,7 +168,19 @@ class Tenancy:
 
 @contextmanager
 def tenancy_in(pool: Pool, rank: int, program: HostMemory) -> Iterator[Tenancy | None]:
-    """None in a pool that is not a tenant's. ``program``: the memory of the rank's program."""
+    """Hold a rank's place in its tenant's grant.
+
+    Args:
+        pool: The world's pool.
+        rank: The rank.
+        program: The memory of the rank's program, whose lines have all left this host's cache in the end.
+
+    Yields:
+        The place; None in a pool that is not a tenant's.
+
+    Raises:
+        AccessError: The grant was taken away or given back.
+    """
     if not isinstance(pool, TenantPool):
         yield None
         return

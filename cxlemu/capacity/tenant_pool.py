@@ -18,7 +18,12 @@ from cxlemu.pool.pool import Pool
 
 
 class TenantPool(Pool):
-    """Offsets count from the grant's first byte of each card."""
+    """A grant as the pool of one tenant. Offsets count from the grant's first byte of each card.
+
+    Attributes:
+        lease: The grant, and the pool that it is part of.
+        table: The pool's capacity table.
+    """
 
     def __init__(self, whole: Pool, lease: Lease) -> None:
         """Use ``attach``."""
@@ -34,14 +39,27 @@ class TenantPool(Pool):
 
     @classmethod
     def attach(cls, lease: Lease, memory: MemorySpec, deadline_s: float) -> TenantPool:
-        """Raises PoolError where the pool is not there any more, or is another one."""
+        """Map the grant's bytes of every card, and the pool's table.
+
+        Args:
+            lease: The grant, and the pool that it is part of.
+            memory: The backend of the pool, with its devices.
+            deadline_s: How long to wait until the pool is complete, in seconds.
+
+        Raises:
+            PoolError: The pool is not there any more, or is another one.
+        """
         with memory.backend.attach_pool(memory, lease.pool, deadline_s=deadline_s) as whole:
             if len(whole.cards) != lease.cards or lease.grant.end > whole.card_bytes:
                 raise PoolError(f"pool {lease.pool} is not the one of {lease.describe()}")
             return cls(whole, lease)
 
     def with_caches(self, hosts: int) -> Lease:
-        """The lease with files for the caches of emulated hosts; they are this process's, and go with it."""
+        """Make files for the caches of ``hosts`` emulated hosts, which live until this pool is closed.
+
+        Returns:
+            The lease, with the files' paths.
+        """
         nbytes = host_segment_bytes(len(self.cards), self.card_bytes)
         for host in range(hosts):
             self._files.append(os.memfd_create(f"cxlemu-host{host}"))
@@ -49,7 +67,7 @@ class TenantPool(Pool):
         return replace(self.lease, caches=tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._files))
 
     def host_cache(self, host: int) -> HostCache:
-        """Raises PoolError where its owner is gone."""
+        """Open the cache that the processes of ``host`` share. Raises PoolError where its owner is gone."""
         lease = self.lease
         nbytes = host_segment_bytes(len(self.cards), self.card_bytes)
         try:
@@ -60,6 +78,7 @@ class TenantPool(Pool):
         return HostCache.shared(self.cards, its, path, host=host, damage=damage_in(first))
 
     def close(self) -> None:
+        """Let go of the mappings, and of the files that `with_caches` made."""
         super().close()
         while self._files:
             os.close(self._files.pop())

@@ -1,4 +1,4 @@
-"""Which bytes of which card a plan may touch, wherever its communicator lies."""
+"""The bytes of each card that a plan may touch, wherever its communicator lies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cxlemu.plan import Frame, Layout
 
 
 class Touch(NamedTuple):
-    """Bytes [begin, end) of a card; ``what`` lies there."""
+    """Bytes [begin, end) of a card, and what of the plan lies there."""
 
     what: str
     card: int
@@ -18,10 +18,14 @@ class Touch(NamedTuple):
 
 
 def touches(layout: Layout, frame: Frame, base: int) -> Iterator[Touch]:
-    """Everything that instructions can name: all doorbells, and every region in all slots or in the heap.
+    """List everything that instructions can name: all doorbells, and every region in all slots or in the heap.
 
-    ``base`` is where the communicator's extent begins on every card. That instructions stay inside of regions, the
-    rules of plans and the native engine see to.
+    The rules of plans and the native engine ensure that instructions stay inside of regions.
+
+    Args:
+        layout: The layout of the communicator.
+        frame: The regions of the plan.
+        base: Where the communicator's extent begins on every card, in bytes.
     """
     doorbells = layout.doorbells_offset + layout.slots * layout.slot_doorbell_bytes
     for card in range(layout.cards):
@@ -36,7 +40,16 @@ def touches(layout: Layout, frame: Frame, base: int) -> Iterator[Touch]:
 
 
 def outside(found: Iterable[Touch], inside: Iterable[tuple[int, int]], cards: int) -> Touch | None:
-    """The first part of a touch that is not ``inside``: ranges [begin, end) of every card, in order."""
+    """Find the first part of a touch that is not inside of given ranges.
+
+    Args:
+        found: The touches.
+        inside: Ranges [begin, end) of every card, in order.
+        cards: Number of cards; nothing of a card behind them is inside.
+
+    Returns:
+        The part, up to the next range at most; None if all touches are inside.
+    """
     ranges = list(inside)
     for touch in found:
         at = touch.begin

@@ -14,4 +14,5 @@ SESSION_OFFSET = 0
 
 
 def data_offset(max_ranks: int) -> int:
+    """Return the first byte of a grant's data arena: a session area for ``max_ranks`` ranks, in whole pages."""
     return round_up((1 + SESSION_LINES_PER_RANK * max_ranks) * LINE_BYTES, PAGE_BYTES)

@@ -18,10 +18,18 @@ class Arena:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of every card that are left."""
         return self.end - self.at
 
     def take(self, nbytes: int) -> Arena:
-        """The next ``nbytes``, rounded up to whole pages. Raises ArgumentError when there is less."""
+        """Take the next ``nbytes`` of every card, rounded up to whole pages.
+
+        Returns:
+            The bytes taken, as an arena of their own.
+
+        Raises:
+            ArgumentError: Fewer bytes are left; nothing was taken.
+        """
         nbytes = -(-nbytes // ARENA_ALIGN_BYTES) * ARENA_ALIGN_BYTES
         if nbytes > self.nbytes:
             raise ArgumentError(f"the pool has {self.nbytes} bytes left on every card, {nbytes} are needed")

@@ -1,11 +1,11 @@
 """A communicator's board: what its ranks tell each other when they can no longer use its collectives.
 
     line 2r        notice   written by rank r: why it gave the communicator up
-    line 2r + 1    vote     written by rank r: where it stands in agreeing on who goes on
+    line 2r + 1    vote     written by rank r: where it stands in agreeing on the ranks that go on
     (collectives/communicator/shrink.py)
 
-Lines are sealed as those of the session area are, and carry the session's id: what an earlier run left here is no line.
-Ranks are those of the communicator.
+Lines are sealed as those of the session area are, and carry the session's id: lines that an earlier run left here are
+ignored. Ranks are those of the communicator.
 """
 
 from __future__ import annotations
@@ -33,23 +33,37 @@ class Cause(IntEnum):
 
 
 class Stage(IntEnum):
-    JOINED = 1  # waits for the leader to say who goes on
+    """Where a rank stands in agreeing on the ranks that go on."""
+
+    JOINED = 1  # waits for the leader's roster of the ranks that go on
     CLOSING = 2  # the leader claims room
-    CLOSED = 3  # ... and has said who goes on, in the first lines of that room
+    CLOSED = 3  # ... and has written the roster into the first lines of that room
     READY = 4  # has prepared its part of the room
 
 
 class Notice(NamedTuple):
+    """Why a rank gave its communicator up."""
+
     cause: Cause
-    numbers: tuple[int, ...] = ()  # of ranks, or where the hardware failed
+    numbers: tuple[int, ...] = ()  # the ranks it is about, or where the hardware failed
 
 
 class Vote(NamedTuple):
+    """Where a rank stands in agreeing on the ranks that go on.
+
+    Attributes:
+        stage: How far it has come.
+        attempt: Number of the attempt; JOINED: of the last one that this rank took part in.
+        leader: The rank that leads the attempt; JOINED: the one that this rank votes for.
+        at: JOINED: where this rank knows of no claims; else the claimed room, in bytes.
+        digest: CRC32 of the roster, from CLOSED on.
+    """
+
     stage: Stage
     attempt: int
     leader: int
-    at: int  # JOINED: where this rank knows of no claims; else the claimed room
-    digest: int = 0  # CRC32 of the roster, from CLOSED on
+    at: int
+    digest: int = 0
 
 
 NUMBERS_MAX = 5
@@ -60,11 +74,19 @@ _NOTICE_MAGIC, _VOTE_MAGIC = b"NOT1", b"VOT1"
 
 
 def board_bytes(ranks: int) -> int:
+    """Return the size of the board of a communicator of ``ranks`` ranks, in bytes."""
     return 2 * ranks * LINE_BYTES
 
 
 class Board:
-    """At ``offset`` of card 0, as one rank's memory shows it."""
+    """The board of a communicator, as one rank's memory shows it.
+
+    Args:
+        memory: The rank's memory.
+        offset: Where the board begins on card 0, in bytes.
+        session: Id of the session; lines of other sessions are ignored.
+        ranks: Number of ranks in the communicator.
+    """
 
     def __init__(self, memory: HostMemory, offset: int, session: int, ranks: int) -> None:
         self.memory = memory
@@ -72,7 +94,12 @@ class Board:
         self._offset, self._session = offset, session
 
     def post(self, rank: int, notice: Notice) -> None:
-        """``rank`` tells why it gave up; of more numbers than there is room for, the first."""
+        """Tell why ``rank`` gave the communicator up.
+
+        Args:
+            rank: The rank that calls this.
+            notice: The cause; of its numbers the first NUMBERS_MAX are told.
+        """
         numbers = notice.numbers[:NUMBERS_MAX]
         padding = [0] * (NUMBERS_MAX - len(numbers))
         self._store(
@@ -80,7 +107,7 @@ class Board:
         )
 
     def notices(self) -> dict[int, Notice]:
-        """By rank, of those who gave up."""
+        """Read the notices of the ranks that gave up, by rank."""
         found = {}
         for rank in range(self.ranks):
             fields = self._load(2 * rank, _NOTICE_MAGIC, _NOTICE)
@@ -89,11 +116,12 @@ class Board:
         return found
 
     def vote(self, rank: int, vote: Vote) -> None:
+        """Publish the vote of ``rank``, which is the rank that calls this, in place of its last one."""
         fields = (self._session, vote.stage, vote.attempt, vote.leader, vote.digest, vote.at)
         self._store(2 * rank + 1, _VOTE_MAGIC, _VOTE.pack(*fields))
 
     def votes(self) -> dict[int, Vote]:
-        """By rank, of those who voted."""
+        """Read the votes of the ranks that voted, by rank."""
         found = {}
         for rank in range(self.ranks):
             fields = self._load(2 * rank + 1, _VOTE_MAGIC, _VOTE)
@@ -106,7 +134,7 @@ class Board:
         self.memory.signal(0, self._offset + index * LINE_BYTES, seal(magic, payload, index), payload)
 
     def _load(self, index: int, magic: bytes, layout: struct.Struct) -> tuple[int, ...]:
-        """The fields of a whole line of this session; none where there is no such line."""
+        """Return the fields of a whole line of this session; an empty tuple where there is no such line."""
         word, payload = self.memory.poll(0, self._offset + index * LINE_BYTES)
         fields = layout.unpack_from(payload)
         return fields if word == seal(magic, payload, index) and fields[0] == self._session else ()

@@ -34,17 +34,26 @@ PoolState = Literal[OwnerState, "damaged", "foreign"]
 
 
 class Found(NamedTuple):
-    """One segment as it lies there."""
+    """One segment as it was found."""
 
     segment: Segment
     nbytes: int
     mode: int
-    changed_s: float  # wall clock, since 1970
+    changed_s: float  # wall clock, seconds since 1970
 
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """One pool. ``superblocks`` are those that can be read, ``damage`` says what is wrong with the others."""
+    """One pool: its segments, the superblocks that can be read, and what is wrong with the others.
+
+    Attributes:
+        name: The pool's name.
+        uid: The user to whom the segments belong.
+        found: The segments.
+        superblocks: Those of this user's cards that can be read; another user's are not opened.
+        complete: Whether every superblock that can be read is finished.
+        damage: A sentence for each superblock that cannot be read.
+    """
 
     name: str
     uid: int
@@ -55,7 +64,7 @@ class CatalogEntry:
 
     @property
     def state(self) -> PoolState:
-        """The owner's; ``damaged`` when no superblock names one, ``foreign`` when it is another user's."""
+        """The owner's state; ``damaged`` when no superblock names one, ``foreign`` when the pool is another user's."""
         if self.uid != os.geteuid():
             return "foreign"
         states = {block.owner.state() for block in self.superblocks}
@@ -64,15 +73,24 @@ class CatalogEntry:
 
     @property
     def created_s(self) -> float:
+        """When the pool was created, in seconds since 1970; without a superblock, when it last changed."""
         return min((block.created_ns / 1e9 for block in self.superblocks), default=self.changed_s)
 
     @property
     def changed_s(self) -> float:
+        """When any of the segments last changed, in seconds since 1970."""
         return max(found.changed_s for found in self.found)
 
 
 class Cleaned(NamedTuple):
-    """What became of one pool, and why."""
+    """The verdict on one pool, and its reason.
+
+    Attributes:
+        name: The pool's name.
+        segments: The pool's segments, in the order of removal.
+        removed: Whether the pool goes; in a dry run, whether it would.
+        reason: The end of a sentence that says why.
+    """
 
     name: str
     segments: tuple[Segment, ...]
@@ -81,7 +99,11 @@ class Cleaned(NamedTuple):
 
 
 def entries(name: str | None = None) -> list[CatalogEntry]:
-    """Every pool, or those under one name, by name. Another user's are never opened; damage never raises."""
+    """List pools, sorted by name. Another user's are never opened, and damage never raises.
+
+    Args:
+        name: The pools' name; None for every pool.
+    """
     pools: dict[tuple[str, int], list[Found]] = defaultdict(list)
     for segment in segments.find(name):
         with suppress(FileNotFoundError):  # its owner was just leaving
@@ -108,7 +130,7 @@ def _entry(name: str, uid: int, found: tuple[Found, ...]) -> CatalogEntry:
 
 
 def _read(segment: Segment) -> tuple[Superblock, bool]:
-    """A superblock, and whether its card was completed."""
+    """Read a card's superblock, and whether the card was completed."""
     with segments.opened(segment) as fd:
         data = os.pread(fd, SUPERBLOCK_BYTES, 0)
     if data.startswith(UNFINISHED):
@@ -117,7 +139,15 @@ def _read(segment: Segment) -> tuple[Superblock, bool]:
 
 
 def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
-    """Remove the names of dead pools (or of one pool, if it is dead); the verdict on every pool looked at."""
+    """Remove the names of dead pools.
+
+    Args:
+        name: The only pool to look at; None for every pool.
+        dry_run: Whether to remove nothing, and return the same verdicts.
+
+    Returns:
+        The verdict on every pool looked at.
+    """
     verdicts = [_verdict(entry) for entry in entries(name)]
     for verdict in verdicts:
         if verdict.removed and not dry_run:
@@ -128,7 +158,7 @@ def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
 
 def _verdict(entry: CatalogEntry) -> Cleaned:
     may_go, reason = _judge(entry)
-    # Card 0 last: an interrupted clean-up leaves a superblock that tells whose it was.
+    # Card 0 last: an interrupted clean-up leaves a superblock that names the owner.
     order = tuple(sorted((found.segment for found in entry.found), reverse=True))
     return Cleaned(entry.name, order, may_go, reason)
 
@@ -161,7 +191,7 @@ def _owner_pids(entry: CatalogEntry) -> str:
 
 
 def _users(paths: set[Path]) -> list[int]:
-    """Processes of this user that have one of these files open or mapped; no other user but root could."""
+    """Find processes of this user that have one of these files open or mapped; of other users only root could."""
     names = {str(path) for path in paths}
     pids = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
     return [pid for pid in pids if not names.isdisjoint(_files_of(pid))]

@@ -1,7 +1,7 @@
-"""A pool of real cards: /dev/daxX.Y devices, one a card, or files that stand in for them.
+"""A pool of real cards: one /dev/daxX.Y device per card, or files that stand in for them.
 
-Nothing but the cards is needed to attach: no shared memory, no process that owns them. Paths come in any order; which
-card each one is, its superblock says.
+Nothing but the cards is needed to attach: no shared memory, no process that owns them. Paths come in any order; each
+card's superblock says which card it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from cxlemu.units import format_bytes
 
 
 class DaxPool(Pool):
-    """``mapped`` are its devices, in card order."""
+    """A pool on devices, which processes of several machines can attach.
+
+    Attributes:
+        mapped: The devices, in card order.
+    """
 
     spans_machines = True
 
@@ -37,11 +41,16 @@ class DaxPool(Pool):
 
     @classmethod
     def attach(cls, paths: Sequence[str], uuid: uuids.UUID | None = None) -> DaxPool:
-        """The pool on the devices at ``paths``, which may come in any order; writes nothing.
+        """Map the pool on devices. Writes nothing.
 
-        With ``uuid`` the cards of that pool are chosen among them. Raises PoolError for a device that cannot be mapped,
-        is given twice, not formatted, damaged, of another pool than the others or smaller than its superblock says,
-        and for cards that are missing.
+        Args:
+            paths: Paths of the devices, in any order.
+            uuid: Chooses the cards of this pool among the devices; None: all devices are cards of one pool.
+
+        Raises:
+            ArgumentError: There are no paths.
+            PoolError: A device cannot be mapped, is given twice, not formatted, damaged, of another pool than the
+                others or smaller than its superblock says; or cards are missing.
         """
         mapped = map_all(paths)
         if uuid is None:
@@ -63,29 +72,44 @@ class DaxPool(Pool):
         return cls(signed[0][0], [card for _, card in signed])
 
     def describe(self) -> str:
-        """The cards in order, and how each is mapped."""
+        """Describe the number and size of the cards, then each card and how it is mapped, in card order."""
         cards = (f"{card.device.path} ({card.device.kind}, {card.how})" for card in self.mapped)
         size, granule = format_bytes(self.card_bytes), format_bytes(self.interleave_bytes)
         return f"{len(self.cards)} of {size}, interleaved by {granule}: {', '.join(cards)}"
 
     def line_memory(self, cards: Sequence[Bytes] | None = None) -> HostMemory:
+        """Return a memory that reaches the cards, or ``cards``, with this machine's cache-line instructions."""
         return DaxMemory(self.cards if cards is None else cards)
 
     def part(self, card: int, at: int, nbytes: int) -> Bytes:
+        """Map bytes of a device alone; ``at`` is a multiple of ``align_bytes``. Raises PoolError as `map_part`."""
         device = self.mapped[card].device
         return map_part(device, at, round_up(nbytes, device.align_bytes))[:nbytes]
 
     @property
     def lock_path(self) -> Path:
+        """The device or file of card 0."""
         return Path(self.mapped[0].device.path)
 
     def close(self) -> None:
+        """Let go of the mappings of all devices; twice is fine."""
         super().close()
         self.mapped = ()
 
 
 def map_all(paths: Sequence[str]) -> list[Mapped]:
-    """Every device once. Raises PoolError as map_device does, and for one that is given twice."""
+    """Map every device.
+
+    Args:
+        paths: Paths of the devices, in any order.
+
+    Returns:
+        The mapped devices, in the order of ``paths``.
+
+    Raises:
+        ArgumentError: There are no paths.
+        PoolError: A device is given twice, or cannot be mapped: see `map_device`.
+    """
     if not paths:
         raise ArgumentError("a pool of real cards needs its devices: give --device once for every card")
     mapped: dict[tuple[int, ...], Mapped] = {}
@@ -98,7 +122,7 @@ def map_all(paths: Sequence[str]) -> list[Mapped]:
 
 
 def read_superblock(card: Mapped) -> Superblock:
-    """Raises PoolError where there is none, or not one that `cxlemu pool format` wrote."""
+    """Read a card's superblock. Raises PoolError where there is none, or not one that `cxlemu pool format` wrote."""
     path, data = card.device.path, superblock_bytes(card)
     if not any(data):
         raise PoolError(f"{path} is not formatted: `cxlemu pool format` makes a pool of cards")
@@ -109,7 +133,10 @@ def read_superblock(card: Mapped) -> Superblock:
 
 
 def superblock_bytes(card: Mapped) -> bytes:
-    """As they are on the card: this host may have cached what another one has overwritten since."""
+    """Fetch a superblock's bytes as they are on the card.
+
+    This host may have cached what another one has overwritten since.
+    """
     data = np.empty(SUPERBLOCK_BYTES, np.uint8)
     memory = DaxMemory([card.pages])
     memory.invalidate(0, 0, SUPERBLOCK_BYTES)

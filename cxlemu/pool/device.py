@@ -1,4 +1,4 @@
-"""A device-DAX device, or a file that stands in for one: how large it is, how aligned, and its mapping.
+"""A device-DAX device, or a file that stands in for one: its size, its alignment, and its mapping.
 
 A device knows no read(), its st_size is 0, and a mapping past its end succeeds and faults later: so size and alignment
 are asked of sysfs and checked here, and everything goes through the mapping.
@@ -33,19 +33,22 @@ _MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # linux/mman.h; Python's mmap h
 
 @dataclass(frozen=True)
 class Device:
+    """A device or file, with its size and alignment."""
+
     path: str  # as it was given
     kind: Literal["device-DAX", "file"]
     nbytes: int
-    align_bytes: int  # of every mapping
+    align_bytes: int  # every mapping begins and ends at a multiple of this
     identity: tuple[int, ...]  # the same for two paths to one device
 
     @property
     def usable_bytes(self) -> int:
+        """The device's size, rounded down to its alignment."""
         return round_down(self.nbytes, self.align_bytes)
 
 
 class Mapped(NamedTuple):
-    """A device with all its usable bytes."""
+    """A device with the mapping of all its usable bytes."""
 
     device: Device
     pages: Bytes
@@ -53,7 +56,14 @@ class Mapped(NamedTuple):
 
 
 def map_device(path: str) -> Mapped:
-    """Raises PoolError: not there, no device or file, not permitted, empty, or smaller than its own alignment."""
+    """Map a device whole.
+
+    Args:
+        path: A device such as /dev/dax0.0, or a file.
+
+    Raises:
+        PoolError: It is not there, no device or file, not permitted, empty, or smaller than its own alignment.
+    """
     with _opened(path) as fd:
         device = _examine(path, os.fstat(fd))
         try:
@@ -63,7 +73,17 @@ def map_device(path: str) -> Mapped:
 
 
 def map_part(device: Device, at: int, nbytes: int) -> Bytes:
-    """Some bytes of a device alone, whole ``align_bytes`` of it. Raises PoolError as `map_device`, and for others."""
+    """Map some bytes of a device alone.
+
+    Args:
+        device: The device, as `map_device` found it.
+        at: First byte, a multiple of ``align_bytes``.
+        nbytes: Number of bytes, a multiple of ``align_bytes``.
+
+    Raises:
+        PoolError: The device has no such bytes, another device has its path by now, or it cannot be mapped: see
+            `map_device`.
+    """
     if at % device.align_bytes or nbytes % device.align_bytes or not 0 <= at <= at + nbytes <= device.usable_bytes:
         raise PoolError(f"{device.path} has no {nbytes} bytes at {at} in whole pages of {device.align_bytes}")
     with _opened(device.path) as fd:
@@ -115,7 +135,7 @@ def _examine(path: str, status: os.stat_result) -> Device:
 
 
 def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
-    """Size and alignment, by the device's number: its path may be a link, or another name."""
+    """Read size and alignment by the device's number: its path may be a link, or another name."""
     node = SYSFS / "dev/char" / f"{major}:{minor}"
     name = node.resolve().name
     directory = SYSFS / "bus/dax/devices" / name
@@ -137,8 +157,11 @@ def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
 
 
 def _map(fd: int, device: Device, at: int, nbytes: int) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
-    """A file is mapped with MAP_SYNC where its file system knows that (fsdax): then its metadata are as durable as
-    its bytes. A device has no metadata."""
+    """Map bytes of a device or file; return how it was mapped as well.
+
+    A file is mapped with MAP_SYNC where its file system knows that (fsdax): then its metadata are as durable as its
+    bytes. A device has no metadata.
+    """
     if device.kind == "file":
         try:
             return _pages(fd, _MAP_SHARED_VALIDATE | _MAP_SYNC, at, nbytes), "MAP_SYNC"
@@ -149,5 +172,5 @@ def _map(fd: int, device: Device, at: int, nbytes: int) -> tuple[Bytes, Literal[
 
 
 def _pages(fd: int, flags: int, at: int, nbytes: int) -> Bytes:
-    """Unmapped when the last array that shows them is gone."""
+    """Map pages, which are unmapped when the last array that shows them is gone."""
     return np.frombuffer(_native.map_pages(fd, flags, at, nbytes, True, True), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Making a pool of real cards: what lies on them now, and the superblocks that make them one pool."""
+"""Formatting cards: what lies on them now, and the superblocks that make them one pool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ _SHOWN_BYTES = 16
 
 
 class Content(NamedTuple):
-    """What lies on a card, for a person who has to decide whether it may go."""
+    """What lies on a card, for a person who has to decide whether it may go.
+
+    Attributes:
+        kind: All zeros, a card of a pool, or anything else.
+        text: The same in words.
+        superblock: The card's, if it has one that can be read.
+    """
 
     kind: Literal["empty", "card", "foreign"]
     text: str
@@ -30,7 +36,7 @@ class Content(NamedTuple):
 
 
 def content_of(card: Mapped) -> Content:
-    """Every byte is looked at, until one is not zero."""
+    """Find out what lies on a card. Every byte is read, until one is not zero."""
     data = superblock_bytes(card)
     if data.startswith((MAGIC, UNFINISHED)) and any(data):
         with suppress(PoolError):
@@ -41,7 +47,7 @@ def content_of(card: Mapped) -> Content:
     for at in range(0, card.pages.nbytes, _CHUNK_BYTES):
         chunk = card.pages[at : at + _CHUNK_BYTES]
         memory.invalidate(0, at, chunk.nbytes)
-        if chunk.view(np.uint64).max():  # whole pages, so whole words
+        if chunk.view(np.uint64).max():  # whole pages, therefore whole words
             first = int(np.flatnonzero(chunk)[0])
             shown = chunk[first : first + _SHOWN_BYTES].tobytes()
             return Content("foreign", f"foreign data: {shown.hex(' ')} ({_readable(shown)}) at byte {at + first}")
@@ -53,7 +59,16 @@ def _readable(data: bytes) -> str:
 
 
 def geometry_for(sizes: Sequence[int], *, interleave_bytes: int, max_ranks: int) -> Geometry:
-    """A pool of cards of ``sizes`` usable bytes: the smallest counts. Raises ArgumentError for what no pool can be."""
+    """Choose the geometry of a pool of cards.
+
+    Args:
+        sizes: Usable bytes of each card; the smallest counts.
+        interleave_bytes: The granule by which regions go round the cards.
+        max_ranks: Number of ranks for which the session area has lines.
+
+    Raises:
+        ArgumentError: No pool can be like that; the message says why.
+    """
     geometry = Geometry(len(sizes), 0, max_ranks, min(sizes), interleave_bytes)
     if flaw := geometry.flaw():
         raise ArgumentError(f"these cards cannot become a pool: {flaw}")
@@ -61,10 +76,17 @@ def geometry_for(sizes: Sequence[int], *, interleave_bytes: int, max_ranks: int)
 
 
 def format_cards(mapped: Sequence[Mapped], geometry: Geometry) -> Superblock:
-    """Sign the cards, in the order given, as a new pool; returns the superblock of card 0.
+    """Sign cards as a new pool.
 
-    First no card is complete, then all bodies are written, then the magics, card 0 last: whoever attaches meanwhile,
-    or after an interruption, finds an incomplete card and never a mixture.
+    First no card is complete, then all bodies are written, then the magics, card 0 last: a process that attaches
+    meanwhile, or after an interruption, finds an incomplete card and never a mixture.
+
+    Args:
+        mapped: The cards, in the order that they get in the pool.
+        geometry: The pool's geometry, as `geometry_for` chose it.
+
+    Returns:
+        The superblock of card 0.
     """
     superblock = Superblock.new(geometry, NOBODY)
     memory = DaxMemory([card.pages[: geometry.card_bytes] for card in mapped])
@@ -86,7 +108,15 @@ def _put(memory: DaxMemory, card: int, offset: int, data: bytes) -> None:
 
 
 def make_file(path: str, nbytes: int) -> None:
-    """A new file of zeros. Raises PoolError where it exists or has no room."""
+    """Make a file of zeros that can stand in for a card.
+
+    Args:
+        path: Where; nothing may be there yet.
+        nbytes: Size of the file; the file system reserves all of it.
+
+    Raises:
+        PoolError: There is something already, the file cannot be made, or the file system has no room.
+    """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
@@ -99,7 +129,15 @@ def make_file(path: str, nbytes: int) -> None:
 
 
 def reserve(path: str, nbytes: int) -> None:
-    """All bytes of a file, and what they hold stays: a full file system is an error here, no SIGBUS later."""
+    """Reserve all bytes of a file; what they hold stays. A full file system is an error here, no SIGBUS later.
+
+    Args:
+        path: The file.
+        nbytes: Bytes to reserve, from its beginning; a shorter file grows.
+
+    Raises:
+        PoolError: There is no room.
+    """
     with Path(path).open("r+b") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, nbytes)

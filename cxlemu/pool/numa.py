@@ -1,4 +1,4 @@
-"""Where pages lie: mbind(2) and get_mempolicy(2) by number, because neither libc nor Python wraps them."""
+"""The NUMA nodes of pages: mbind(2) and get_mempolicy(2) by number, because neither libc nor Python wraps them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 
 def nodes_with_memory() -> list[int]:
-    """NUMA nodes that have memory, CPU-less ones (CXL expanders) included; empty on a kernel without NUMA."""
+    """List NUMA nodes that have memory, CPU-less ones (CXL expanders) included; empty on a kernel without NUMA."""
     try:
         text = (_SYSFS / "has_memory").read_text().strip()
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def nodes_with_memory() -> list[int]:
 
 
 def check_node(node: int) -> None:
-    """Raise PoolError naming the nodes that exist, unless ``node`` has memory."""
+    """Check that ``node`` has memory. Raises PoolError that names the nodes that have."""
     nodes = nodes_with_memory()
     if node not in nodes:
         exist = ", ".join(map(str, nodes)) or "none: this kernel has no NUMA"
@@ -36,10 +36,17 @@ def check_node(node: int) -> None:
 
 
 def bind(pages: Bytes, node: int) -> None:
-    """Every page of this shared mapping comes from ``node`` from now on, whoever touches it first.
+    """Take every page of a shared mapping from one node from now on, whichever process touches it first.
 
-    On a shared-memory segment the policy belongs to the segment, so it holds for posix_fallocate and for
-    other processes too. Raises PoolError when the kernel refuses.
+    On a shared-memory segment the policy belongs to the segment, so it holds for posix_fallocate and for other
+    processes as well.
+
+    Args:
+        pages: The mapping.
+        node: The NUMA node.
+
+    Raises:
+        PoolError: The kernel refuses.
     """
     mask = (ctypes.c_ulong * (node // _WORD_BITS + 1))()
     mask[node // _WORD_BITS] = 1 << node % _WORD_BITS
@@ -48,7 +55,7 @@ def bind(pages: Bytes, node: int) -> None:
 
 
 def node_of(pages: Bytes) -> int:
-    """The node that really holds the first page. Raises PoolError when the kernel does not tell."""
+    """Return the node that really holds the first page. Raises PoolError when the kernel does not tell."""
     node = ctypes.c_int(-1)
     _call(1, "get_mempolicy", ctypes.addressof(node), 0, 0, pages.ctypes.data, _MPOL_F_NODE_AT_ADDR)
     return node.value

@@ -1,4 +1,4 @@
-"""Who made a pool, and whether that process still lives: across reused pids, reboots and containers."""
+"""The process that made a pool, and whether it still lives: across reused pids, reboots and containers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
+        """Return this process."""
         pid = os.getpid()
         start_ticks = _start_ticks(pid)
         assert start_ticks is not None, "this process runs, so /proc describes it"
         return cls(os.geteuid(), pid, start_ticks, _pid_namespace(), _boot_id())
 
     def state(self) -> OwnerState:
-        """``unknown`` when the owner lives in a pid namespace that this process cannot see into."""
+        """Look whether the owner still runs; ``unknown`` in a pid namespace that this process cannot see into."""
         if self.boot_id != _boot_id():
             return "dead"
         if self.pid_namespace != _pid_namespace():
@@ -52,7 +53,7 @@ def _pid_namespace() -> int:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Start time of a running process; None when it is gone or only a zombie that nobody reaped yet."""
+    """Read the start time of a running process; None when it is gone or only a zombie, not reaped yet."""
     try:
         stat = (PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What ranks and managers use of a pool, wherever its bytes live."""
+"""The pool as ranks and managers use it, wherever its bytes live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from cxlemu.pool.superblock import PAGE_BYTES, SESSION_OFFSET, Superblock
 
 
 class NewClocks(NamedTuple):
-    """A segment of ``nbytes`` for a pace (see cxlemu/engines/pace.py), and what makes its zeros ready for the ranks."""
+    """A segment for a pace (see cxlemu/engines/pace.py).
+
+    Attributes:
+        nbytes: Size of the segment.
+        make: Called with the segment's zeros, which it makes ready for the ranks.
+    """
 
     nbytes: int
     make: Callable[[Bytes], None]
@@ -26,14 +31,14 @@ class NewPool(NamedTuple):
     """The pool that a world wants.
 
     Attributes:
-        name: under which other processes find it; None for one that nobody else has.
-        cards: how many.
-        card_bytes: of each.
-        interleave_bytes: the granule by which regions go round the cards.
-        hosts: how many hosts the world's ranks are on.
-        max_ranks: for how many ranks the session area has lines.
-        numa_node: where the pages of its cards lie; None for anywhere.
-        clocks: what a pace's ranks share; None without a pace.
+        name: Name under which other processes find the pool; None for one that no other pool has.
+        cards: Number of cards.
+        card_bytes: Size of each card.
+        interleave_bytes: The granule by which regions go round the cards.
+        hosts: Number of hosts that the world's ranks are on.
+        max_ranks: Number of ranks for which the session area has lines.
+        numa_node: Where the pages of the cards lie; None for anywhere.
+        clocks: What a pace's ranks share; None without a pace.
     """
 
     name: str | None
@@ -49,8 +54,8 @@ class NewPool(NamedTuple):
 class Pool:
     """Cards as writable byte arrays that every attached process shares.
 
-    ``cards[i]`` is a uint8 array of ``card_bytes``; its first ``data_offset`` bytes are the superblock and,
-    on card 0 from ``session_offset``, the session area. A backend's pool says what differs there.
+    ``cards[i]`` is a uint8 array of ``card_bytes``; its first ``data_offset`` bytes are the superblock and, on card 0
+    from ``session_offset``, the session area. A backend's pool overrides what differs there.
     """
 
     session_offset = SESSION_OFFSET
@@ -58,6 +63,13 @@ class Pool:
     spans_machines = False  # processes of other machines can attach it
 
     def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
+        """Show cards as a pool.
+
+        Args:
+            name: The pool's name, for messages.
+            superblock: The superblock of card 0, which says how the pool is laid out.
+            cards: One writable uint8 array of ``card_bytes`` per card; `close` empties the list.
+        """
         self.name = name
         self.uuid: uuid.UUID = superblock.uuid
         self.cards = cards
@@ -70,9 +82,9 @@ class Pool:
     # --- what a backend's pool may know better -------------------------------------------------------------------
 
     def line_memory(self, cards: Sequence[Bytes] | None = None) -> HostMemory:
-        """A memory for lines that travel one by one, and that no emulated cache keeps.
+        """Return a memory for lines that travel one by one, and that no emulated cache keeps.
 
-        Stateless, so that threads may share it.
+        It is stateless, so that threads may share it.
 
         Args:
             cards: uint8 arrays that show bytes of this pool; by default its cards.
@@ -80,24 +92,38 @@ class Pool:
         return DirectMemory(self.cards if cards is None else cards)
 
     def part(self, card: int, at: int, nbytes: int) -> Bytes:
-        """The ``nbytes`` bytes from ``at`` on of a card; mapped alone, where the pool can do that."""
+        """Return some bytes of a card; they are mapped alone, where the pool can do that.
+
+        Args:
+            card: The card.
+            at: First byte, a multiple of ``align_bytes``.
+            nbytes: Number of bytes.
+        """
         return self.cards[card][at : at + nbytes]
 
     @property
     def lock_path(self) -> Path:
-        """The file by whose lock managers of the pool on this machine take turns."""
+        """The file by whose lock managers of the pool on this machine take turns.
+
+        Raises:
+            ArgumentError: There is no such file.
+        """
         raise ArgumentError(f"pool {self.name} has no file that managers could lock: its capacity cannot be lent")
 
     def host_cache(self, host: int) -> HostCache:
-        """The cache that the processes of an emulated host share. Raises PoolError where it is gone, or never was."""
+        """Open the cache that the processes of an emulated host share.
+
+        Raises:
+            PoolError: The cache is gone, or never was.
+        """
         raise PoolError(f"pool {self.name} has no caches of emulated hosts")
 
     def clocks(self) -> Bytes:
-        """The bytes that a pace's ranks share. Raises PoolError for a pool that was made without."""
+        """Map the bytes that a pace's ranks share. Raises PoolError for a pool that was made without."""
         raise PoolError(f"pool {self.name} was made without clocks for a pace")
 
     def unlink(self) -> None:
-        """Remove the pool's names, where it has some and this process owns them; who is attached stays attached."""
+        """Remove the pool's names, if it has some and this process owns them; attached processes stay attached."""
 
     def remove_if_owner_died(self) -> None:
         """Remove what a dead owner left, and nothing that another pool has made under its name since."""
@@ -105,7 +131,7 @@ class Pool:
     # --- leaving -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the mappings; twice is fine. What another array still shows goes with that array."""
+        """Let go of the mappings; twice is fine. Bytes that another array still shows go with that array."""
         self.cards.clear()
 
     def __enter__(self) -> Self:

@@ -31,16 +31,20 @@ Kind = Literal["card", "clock", "host"]
 
 @dataclass(frozen=True, order=True)
 class Segment:
+    """The name of a segment: the pool's, what it holds, and its index among those of its kind."""
+
     pool: str
     kind: Kind
     index: int
 
     @property
     def shm_name(self) -> str:
+        """The name that shm_open(3) takes."""
         return f"/cxlemu-{self.pool}-{self.kind}{self.index}"
 
     @property
     def path(self) -> Path:
+        """The file as which Linux shows the segment."""
         return SHM_DIR / self.shm_name[1:]
 
     def __str__(self) -> str:
@@ -48,16 +52,21 @@ class Segment:
 
 
 class MissingSegmentError(PoolError):
-    pass
+    """There is no segment of this name."""
 
 
 def check_pool_name(name: str) -> None:
+    """Check that a pool can have this name. Raises ArgumentError."""
     if not re.fullmatch(_POOL_NAME, name):
         raise ArgumentError(f"pool name {name!r} is not 1 to 64 letters, digits, '.', '_' or '-'")
 
 
 def find(pool: str | None = None) -> list[Segment]:
-    """Segments in /dev/shm, of one pool or of all, in order of pool, kind (cards first) and index."""
+    """List segments in /dev/shm, in order of pool, kind (cards first) and index.
+
+    Args:
+        pool: The pool's name; None for those of all pools.
+    """
     matches = (_FILE_NAME.fullmatch(entry.name) for entry in os.scandir(SHM_DIR))
     found = [Segment(m[1], cast(Kind, m[2]), int(m[3])) for m in matches if m]
     return sorted(segment for segment in found if pool in (None, segment.pool))
@@ -71,12 +80,24 @@ def is_ours(segment: Segment) -> bool:
 
 
 def pool_names() -> list[str]:
+    """List the names of all pools in /dev/shm, of any user, sorted."""
     return sorted({segment.pool for segment in find()})
 
 
 @contextmanager
 def create(segment: Segment, nbytes: int) -> Iterator[int]:
-    """A new sparse segment that is nobody's yet, as an open file. Raises PoolError when the name is taken."""
+    """Create a sparse segment of zeros, which no owner has signed yet, and open it as a file.
+
+    Args:
+        segment: Its name.
+        nbytes: Its size.
+
+    Yields:
+        The file descriptor, which is closed in the end; the segment stays.
+
+    Raises:
+        PoolError: The name is taken.
+    """
     try:
         shm = posix_ipc.SharedMemory(segment.shm_name, posix_ipc.O_CREX, mode=MODE, size=nbytes)
     except posix_ipc.ExistentialError:
@@ -88,15 +109,23 @@ def create(segment: Segment, nbytes: int) -> Iterator[int]:
 
 
 def taken(pool: str) -> str:
+    """Return advice for a message: what to do where a pool has this name already."""
     return f"choose another name than {pool}, or remove a dead pool with `cxlemu pool clean {pool}`"
 
 
 @contextmanager
 def opened(segment: Segment) -> Iterator[int]:
-    """An existing segment as an open file, once it proved to be this user's, and private to this user.
+    """Open an existing segment as a file, once it proved to be this user's, and private to this user.
 
-    Raises MissingSegmentError, or PoolError for another user's segment, a mode wider than 0600, or no
-    regular file.
+    Args:
+        segment: Its name.
+
+    Yields:
+        The file descriptor, which is closed in the end.
+
+    Raises:
+        MissingSegmentError: There is no such segment.
+        PoolError: It is another user's, its mode is wider than 0600, or it is no regular file.
     """
     try:
         status = segment.path.lstat()  # before opening: opening a foreign FIFO could block
@@ -124,15 +153,23 @@ def _check_status(segment: Segment, status: os.stat_result) -> None:
 
 
 def map_shared(fd: int, nbytes: int, at: int = 0) -> Bytes:
-    """Writable bytes of the segment, from the page ``at`` on; unmapped when the last array that shows them is gone."""
+    """Map bytes of a segment, writable; they are unmapped when the last array that shows them is gone.
+
+    Args:
+        fd: The segment as an open file.
+        nbytes: Number of bytes.
+        at: First byte, the beginning of a page.
+    """
     return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, at, nbytes, True, False), dtype=np.uint8)
 
 
 def free_bytes() -> int:
+    """Return how many bytes /dev/shm has free for this user."""
     status = os.statvfs(SHM_DIR)
     return status.f_bavail * status.f_frsize
 
 
 def remove(segment: Segment) -> None:
-    with suppress(posix_ipc.ExistentialError):  # somebody was faster: it is gone all the same
+    """Remove a segment's name, if it is still there; processes that mapped it keep the bytes."""
+    with suppress(posix_ipc.ExistentialError):  # another process was faster: it is gone all the same
         posix_ipc.unlink_shared_memory(segment.shm_name)

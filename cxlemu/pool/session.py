@@ -1,14 +1,14 @@
 """A session: ranks that share nothing but the pool find each other, know that they found the living, and wait.
 
-Rank 0 publishes a record with a fresh random session id. Every other rank answers it with a fresh random
-nonce in its own line, and rank 0 echoes all nonces once all ranks are there. A rank believes nothing before
-it sees its own nonce echoed under the session id it answered: the record of a crashed run is answered too,
-but nobody is left to echo it, and its old echoes carry old nonces. When the record changes, it answers again.
+Rank 0 publishes a record with a fresh random session id. Every other rank answers it with a fresh random nonce in its
+own line, and rank 0 echoes all nonces once all ranks are there. A rank believes nothing before it sees its own nonce
+echoed under the session id it answered: the record of a crashed run is answered as well, but no process is left to echo
+it, and its old echoes carry old nonces. When the record changes, it answers again.
 
-No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by
-its CRC. This cannot prevent two processes from claiming the same rank, but it detects them. It also detects a new run
-in the pool of a run that was thought dead: a rank of the old run that still beats sees the new record and gives up;
-nothing stops what it writes before its next beat.
+No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by its CRC.
+This cannot prevent two processes from claiming the same rank, but it detects them. It also detects a new run in the
+pool of a run that was thought dead: a rank of the old run that still beats sees the new record and gives up; nothing
+stops what it writes before its next beat.
 """
 
 from __future__ import annotations
@@ -50,6 +50,17 @@ class Session(Presence):
         wait: Wait,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """Make a rank's part before it meets the others; use `open`, whose arguments these are.
+
+        Args:
+            area: The session area, through a memory that only this session uses.
+            rank: This rank.
+            ranks: Number of ranks.
+            host: The rank's host, which its peers are told.
+            fingerprint: Digests what all ranks must agree on; exactly 16 bytes.
+            wait: Called between two looks at the pool.
+            clock: Measures deadlines and heartbeats.
+        """
         super().__init__(area, rank, wait, clock)
         self.ranks = ranks
         self._host = host
@@ -77,21 +88,21 @@ class Session(Presence):
         """Meet all ranks in the session area of a pool.
 
         Args:
-            memory: this rank's view of the pool, which nobody else uses.
-            rank: this rank.
-            ranks: how many ranks there are, from 1 to ``max_ranks``.
-            session_offset: where the session area begins on card 0, in bytes.
-            max_ranks: for how many ranks the session area has lines.
-            fingerprint: digests what all ranks must agree on, at most 16 bytes.
-            deadline_s: how long to wait for the others, in seconds.
-            host: the rank's host, which its peers are told.
-            wait: called between two looks at the pool.
-            clock: by which deadlines and heartbeats are measured.
+            memory: This rank's view of the pool, which only this session uses.
+            rank: This rank.
+            ranks: Number of ranks, from 1 to ``max_ranks``.
+            session_offset: Where the session area begins on card 0, in bytes.
+            max_ranks: Number of ranks for which the session area has lines.
+            fingerprint: Digests what all ranks must agree on, at most 16 bytes.
+            deadline_s: How long to wait for the others, in seconds.
+            host: The rank's host, which its peers are told.
+            wait: Called between two looks at the pool.
+            clock: Measures deadlines and heartbeats.
 
         Raises:
-            ArgumentError: the rank or the fingerprint does not fit.
-            PeerLostError: some ranks did not come; it names them.
-            MismatchError: ranks or fingerprints differ, which both sides are told, or two processes claim one rank.
+            ArgumentError: The rank or the fingerprint does not fit.
+            PeerLostError: Some ranks did not come; it names them.
+            MismatchError: Ranks or fingerprints differ, which both sides are told, or two processes claim one rank.
         """
         if not 1 <= ranks <= max_ranks:
             raise ArgumentError(f"{ranks} ranks do not fit: this pool has room for 1 to {max_ranks}")
@@ -117,7 +128,12 @@ class Session(Presence):
     # --- finding each other --------------------------------------------------------------------------------------
 
     def gather(self, deadline_s: float) -> None:
-        """Rank 0's part. Raises PeerLostError naming the ranks that did not come, MismatchError for another start."""
+        """Publish a new session as rank 0, and wait until all ranks answered it.
+
+        Raises:
+            PeerLostError: Some ranks did not come; it names them.
+            MismatchError: A rank was started differently, or two processes claim one rank.
+        """
         self.id = secrets.randbits(64)
         self.beat()  # first, so that a rank that accepts the session finds a status
         self._area.store(Record(self.id, self.ranks, os.getpid(), self._host, self._fingerprint), 0)
@@ -139,7 +155,12 @@ class Session(Presence):
         raise lost(absent, f"not there after {deadline_s:g} s")
 
     def join(self, deadline_s: float) -> None:
-        """The others' part. Raises PeerLostError and MismatchError as rank 0 does."""
+        """Answer the session of rank 0, and wait until it echoes this rank's nonce.
+
+        Raises:
+            PeerLostError: Rank 0 or another rank did not come.
+            MismatchError: Ranks were started differently, or two processes claim one rank.
+        """
         answered: Record | None = None
         for _ in self.looks(deadline_s):
             record = self._area.load(Record, 0)
@@ -159,7 +180,7 @@ class Session(Presence):
         raise self._unanswered(answered, deadline_s)
 
     def _believe(self, answer: Answer, record: Record) -> None:
-        """The session is real: our nonce came back. What did rank 0 decide?"""
+        """Act on what rank 0 decided: the session is real, as our nonce came back."""
         if answer.admission == Admission.MISMATCH:
             if answer.culprit == self.rank:
                 raise MismatchError(self._difference(0, record))
@@ -169,7 +190,7 @@ class Session(Presence):
         self._accepted = True
 
     def _unanswered(self, record: Record, deadline_s: float) -> PeerLostError | MismatchError:
-        """No echo came: is the record residue, or does its rank 0 live (a heartbeat tells) and wait?"""
+        """Explain why no echo came: either the record is residue, or its rank 0 lives (a heartbeat tells) and waits."""
         doubt = ""
         if not self._agrees(record):
             doubt = f"; unless the record is residue of a dead run: {self._difference(0, record)}"
@@ -191,13 +212,13 @@ class Session(Presence):
         )
 
     def beat(self) -> None:
-        """Say that this rank is alive. Raises MismatchError once another run has begun in this pool."""
+        """Publish that this rank is alive. Raises MismatchError once another run has begun in this pool."""
         if self._accepted and (record := self._area.load(Record, 0)) is not None and record.session != self.id:
             raise MismatchError(f"another run has begun in this pool: its rank 0 is process {record.pid}")
         super().beat()
 
     def refuse_double(self) -> None:
-        """Raises MismatchError when another process overwrote the line that says who we are."""
+        """Raise MismatchError if another process overwrote the line that says which process this rank is."""
         if self.rank == 0:
             record = self._area.load(Record, 0)
             other_pid = record.pid if record is not None and record.session != self.id else None
@@ -218,33 +239,51 @@ class Session(Presence):
         return [peer for peer in self.peers if self.checkin(peer) is None]
 
     def checkin(self, peer: int) -> Checkin | None:
+        """Read a peer's check-in; return None if it has not answered this session."""
         checkin = self._area.load(Checkin, peer)
         return checkin if checkin is not None and checkin.session == self.id else None
 
     def check_in(self) -> None:
+        """Push this rank's check-in: its nonce, and the barriers that it has entered."""
         mine = (self.id, self._nonce, self._counter, self.ranks, os.getpid(), self._host, self._fingerprint)
         self._area.store(Checkin(*mine), self.rank)
 
     def my_answer(self) -> Answer | None:
+        """Read rank 0's answer to this rank; return None if it does not echo the nonce."""
         answer = self._area.load(Answer, self.rank)
         ours = answer is not None and (answer.session, answer.nonce) == (self.id, self._nonce)
         return answer if ours else None
 
     def answer_all(self, admission: Admission, culprit: int = 0) -> None:
+        """Answer, as rank 0, every peer that has checked in.
+
+        Args:
+            admission: How the gathering ended.
+            culprit: The rank that a refusal is about.
+        """
         for peer, nonce in self._nonces.items():
             self._area.store(Answer(self.id, nonce, self._counter, admission, culprit), peer)
 
     # --- afterwards ----------------------------------------------------------------------------------------------
 
     def board(self, offset: int, ranks: int) -> Board:
-        """The board of a communicator of ``ranks`` ranks, at ``offset`` bytes of card 0."""
+        """Return the board of a communicator of this session.
+
+        Args:
+            offset: Where the board begins on card 0, in bytes.
+            ranks: Number of ranks in the communicator.
+        """
         return Board(self._area.memory, offset, self.id, ranks)
 
     def barrier(self, deadline_s: float) -> None:
         """Return when all ranks entered; for bootstrap, as rank 0 looks at every rank.
 
-        Raises PeerLostError naming those that left, failed or did not come, MismatchError when two processes
-        turn out to run as one rank.
+        Args:
+            deadline_s: How long to wait, in seconds.
+
+        Raises:
+            PeerLostError: Some ranks left, failed or did not come; it names them.
+            MismatchError: Two processes turn out to run as one rank.
         """
         self._counter += 1
         self.refuse_double()
@@ -287,5 +326,11 @@ class Session(Presence):
 
 
 def lost(ranks: Iterable[int], how: str) -> PeerLostError:
+    """Make the error for ranks that are gone.
+
+    Args:
+        ranks: The ranks, in any order.
+        how: The end of the sentence about them.
+    """
     names = tuple(sorted(ranks))
     return PeerLostError(f"{name_ranks(names)} {how}", names)

@@ -5,9 +5,9 @@
     line 2 + 3r            answer   written by rank 0, for rank r
     line 3 + 3r            status   written by rank r
 
-Every line: CRC32 of the rest (seeded with the line's index, so a line that landed in another line's place
-does not verify), a four-letter kind, then 56 bytes of fields, all little-endian. The first 8 bytes are the
-doorbell word of the line, so a line that arrived in two halves fails its CRC and is read again.
+Every line: CRC32 of the rest (seeded with the line's index, so a line that landed in another line's place does not
+verify), a four-letter kind, then 56 bytes of fields, all little-endian. The first 8 bytes are the doorbell word of the
+line, so a line that arrived in two halves fails its CRC and is read again.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ _ADMISSIONS, _STATES = frozenset(Admission), frozenset(RankState)
 
 
 class Record(NamedTuple):
+    """What rank 0 says of the session that it opens."""
+
     session: int
     ranks: int
     pid: int
@@ -61,6 +63,8 @@ class Record(NamedTuple):
 
 
 class Checkin(NamedTuple):
+    """A rank's answer to the record, with the number of barriers that it has entered."""
+
     session: int
     nonce: int
     counter: int  # barriers this rank has entered
@@ -71,6 +75,8 @@ class Checkin(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """Rank 0's answer to a rank's check-in, with the number of barriers that are complete."""
+
     session: int
     nonce: int  # the rank's own nonce, echoed
     counter: int  # barriers that are complete
@@ -79,6 +85,8 @@ class Answer(NamedTuple):
 
 
 class Status(NamedTuple):
+    """A rank's heartbeat, the call that it is in, and whether it has left."""
+
     session: int
     heartbeat: int
     call: int
@@ -89,6 +97,7 @@ class Status(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The rank's own words on what it is doing."""
         return self.text_utf8.rstrip(b"\0").decode("utf-8", errors="replace")
 
 
@@ -104,38 +113,71 @@ _LAYOUT: dict[type[Line], tuple[bytes, struct.Struct]] = {
 
 
 class SessionArea:
-    """The lines at ``offset`` of card 0, as one rank's memory shows them."""
+    """The session area's lines, as one rank's memory shows them.
+
+    Args:
+        memory: The rank's memory.
+        offset: Where the area begins on card 0, in bytes.
+    """
 
     def __init__(self, memory: HostMemory, offset: int) -> None:
         self.memory = memory
         self._offset = offset
 
     def store(self, line: Line, rank: int) -> None:
-        """Push the line of ``rank``, whole and alone: a heartbeat never stands in for a program's fence."""
+        """Push a line, whole and alone: a heartbeat never stands in for a program's fence.
+
+        Args:
+            line: The line.
+            rank: The rank whose line it is; ignored for a Record.
+        """
         index = line_index(type(line), rank)
         self.memory.signal(0, self._offset + index * LINE_BYTES, *encode(line, index))
 
     def load(self, kind: type[L], rank: int) -> L | None:
-        """The line of ``rank`` as it is in the pool now; None where there is none, or not whole."""
+        """Fetch a line as it is in the pool now.
+
+        Args:
+            kind: The line's type.
+            rank: The rank whose line it is; ignored for a Record.
+
+        Returns:
+            The line; None where there is none, or not a whole one.
+        """
         index = line_index(kind, rank)
         return decode(kind, index, *self.memory.poll(0, self._offset + index * LINE_BYTES))
 
 
 def line_index(kind: type[Line], rank: int) -> int:
+    """Return the index of a line in the area: 0 for the record, then three lines per rank."""
     if kind is Record:
         return 0
     return 1 + 3 * rank + (Checkin, Answer, Status).index(kind)
 
 
 def encode(line: Line, index: int) -> tuple[int, bytes]:
-    """(word, payload) of the line, as ``HostMemory.signal`` takes them."""
+    """Encode a line at ``index`` of the area.
+
+    Returns:
+        Word and payload, as ``HostMemory.signal`` takes them.
+    """
     magic, layout = _LAYOUT[type(line)]
     payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
     return seal(magic, payload, index), payload
 
 
 def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
-    """The line, or None if these bytes are not a whole and meaningful line of this kind at this index."""
+    """Decode and check a line.
+
+    Args:
+        kind: The line's type.
+        index: Its index in the area.
+        word: The line's first 8 bytes.
+        payload: The rest of the line, 56 bytes.
+
+    Returns:
+        The line; None if these bytes are not a whole and meaningful line of this kind at this index.
+    """
     magic, layout = _LAYOUT[kind]
     if word != seal(magic, payload, index):
         return None
@@ -148,19 +190,43 @@ def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
 
 
 def seal(magic: bytes, payload: bytes, index: int) -> int:
-    """The word of a line: its kind, and a checksum of what it says and where."""
+    """Compute the word of a line: its kind, and a checksum of its contents and place.
+
+    Args:
+        magic: The kind, 4 bytes.
+        payload: The rest of the line, 56 bytes.
+        index: Seeds the checksum: the line's index, to which a caller may add a key of its pool.
+    """
     return zlib.crc32(magic + payload, index) | int.from_bytes(magic, "little") << 32
 
 
 def backoff(attempt: int) -> None:
-    """Give the core away at once, then sleep longer and longer, up to 1 ms."""
+    """Yield the core in the first looks, then sleep longer and longer, up to 1 ms.
+
+    Args:
+        attempt: Number of looks so far.
+    """
     time.sleep(0 if attempt < 20 else min(50e-6 * 2 ** min(attempt - 20, 5), 1e-3))
 
 
 class Presence:
-    """Status lines under one session ``id`` (0: none yet). Belongs to one thread."""
+    """One rank's status line, and what it sees of others', under one session. Belongs to one thread.
+
+    Attributes:
+        rank: This rank.
+        clock: Measures deadlines and heartbeats.
+        id: The session's id; 0 while there is none yet.
+    """
 
     def __init__(self, area: SessionArea, rank: int, wait: Wait, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Begin without a session; nothing is pushed yet.
+
+        Args:
+            area: The session area, as the rank's memory shows it.
+            rank: This rank.
+            wait: Called between two looks at the pool.
+            clock: Measures deadlines and heartbeats.
+        """
         self.rank = rank
         self.clock = clock
         self.id = 0
@@ -172,44 +238,59 @@ class Presence:
         self._seen: dict[int, tuple[int | None, float]] = {}  # peer: its heartbeat, when we saw it change
 
     def report(self, comm: int, call: int, tag: int, text: str) -> None:
-        """Say what this rank is doing; ``text`` is cut to 24 bytes of UTF-8. One line is pushed."""
+        """Publish what this rank is doing. One line is pushed.
+
+        Args:
+            comm: The communicator's number.
+            call: Number of the call that the rank is in.
+            tag: The call's tag.
+            text: The same in words, cut to 24 bytes of UTF-8.
+        """
         short = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
         self._push(self._status._replace(comm=comm, call=call, tag=tag, text_utf8=short))
 
     def beat(self) -> None:
-        """Say that this rank is alive. One line is pushed."""
+        """Publish that this rank is alive. One line is pushed. Raises CancelledError in a rank that plays dead."""
         if self._silent:
             raise CancelledError("this rank plays dead")
         self._push(self._status)
 
     def play_dead(self) -> None:
-        """Never say anything again: what the peers see of a process that was killed, where ranks are threads of one."""
+        """Publish nothing any more, as a process that was killed: for ranks that are threads of one process."""
         self._silent = True
 
     def leave(self, *, failed: bool = False) -> None:
-        """Say that this rank is going and will not answer any more."""
+        """Publish that this rank leaves and will not answer any more.
+
+        Args:
+            failed: Whether it leaves because of an error.
+        """
         if not self._silent:
             self._push(self._status._replace(state=RankState.FAILED if failed else RankState.DONE))
 
     def peek(self, rank: int) -> Status | None:
-        """What ``rank`` said last; None if it said nothing in this session or its line is damaged."""
+        """Read the last status of ``rank``; None if it published none in this session or its line is damaged."""
         status = self._area.load(Status, rank)
         return status if status is not None and status.session == self.id else None
 
     def departed(self, ranks: Iterable[int]) -> dict[int, RankState]:
-        """Those of ``ranks`` that left, and how: DONE or FAILED."""
+        """Find those of ``ranks`` that left, and how: DONE or FAILED."""
         statuses = ((rank, self.peek(rank)) for rank in ranks)
         return {rank: RankState(s.state) for rank, s in statuses if s is not None and s.state != RankState.RUNNING}
 
     def silent(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
-        """Those of ``ranks`` that did not leave and whose heartbeat has not advanced for ``older_than_s`` seconds.
+        """Find ranks that did not leave and whose heartbeat stands still.
 
-        Judged by this rank's clock alone, from the moment it first looked at the peer.
+        This rank's clock alone counts, from the moment it first looked at the peer.
+
+        Args:
+            ranks: The ranks to look at.
+            older_than_s: For how long the heartbeat has not advanced, in seconds.
         """
         return tuple(rank for rank in ranks if self.quiet_s(rank) >= older_than_s)
 
     def quiet_s(self, rank: int) -> float:
-        """For how long this rank has not seen the heartbeat of ``rank`` advance; 0 when that rank left."""
+        """Return for how many seconds this rank has not seen the heartbeat of ``rank`` advance; 0 if that rank left."""
         status, now = self.peek(rank), self.clock.now()
         beat = None if status is None else status.heartbeat
         seen_beat, seen_at = self._seen.setdefault(rank, (beat, now))
@@ -219,7 +300,15 @@ class Presence:
         return now - seen_at
 
     def await_departure(self, ranks: Iterable[int], deadline_s: float) -> bool:
-        """Whether all ``ranks`` left before the deadline. A rank that speaks in another session has left this one."""
+        """Wait until all ``ranks`` left. A rank that speaks in another session has left this one.
+
+        Args:
+            ranks: The ranks to wait for.
+            deadline_s: How long to wait, in seconds.
+
+        Returns:
+            Whether all left before the deadline.
+        """
         awaited = set(ranks)
         return any(not (awaited := {rank for rank in awaited if not self._left(rank)}) for _ in self.looks(deadline_s))
 
@@ -228,7 +317,14 @@ class Presence:
         return status is not None and (status.session != self.id or status.state != RankState.RUNNING)
 
     def looks(self, deadline_s: float) -> Iterator[int]:
-        """One item per look at the pool, at least one; waits in between and keeps the heartbeat going."""
+        """Yield one item per look at the pool, at least one; wait in between and keep the heartbeat going.
+
+        Args:
+            deadline_s: How long to go on, in seconds.
+
+        Yields:
+            The number of looks before this one.
+        """
         end = self.clock.now() + deadline_s
         for attempt in itertools.count():
             yield attempt

@@ -1,7 +1,7 @@
-"""A pool of emulated cards in POSIX shared memory: one segment a card, one more for each emulated host.
+"""A pool of emulated cards in POSIX shared memory: one segment per card, and one more for each emulated host.
 
-The process that creates a pool owns it: the names go when that process leaves the ``with`` block, drops the
-pool or exits. Only SIGKILL leaves names behind; ``cxlemu pool clean`` finds and removes those.
+The process that creates a pool owns it: the names go when that process leaves the ``with`` block, drops the pool or
+exits. Only SIGKILL leaves names behind; ``cxlemu pool clean`` finds and removes those.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ShmPool(Pool):
     """Cards in shared memory, and a segment for the cache of each emulated host."""
 
     def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
-        """Use ``create`` or ``attach``."""
+        """Use `create` or `attach`."""
         super().__init__(name, superblock, cards)
         self._host_segments: dict[int, Bytes] = {}
         self._owner_pid: int | None = None
@@ -60,11 +60,23 @@ class ShmPool(Pool):
         max_ranks: int = 1024,
         clocks: NewClocks | None = None,
     ) -> ShmPool:
-        """Make a pool that this process owns; without a name it gets a unique one.
+        """Make a pool that this process owns.
 
-        Every byte of the cards is taken now, on ``numa_node`` if given; other segments stay sparse. Raises
-        ArgumentError for impossible values and PoolError when the name is taken, /dev/shm has no room or the
-        NUMA node is absent; then nothing is left behind.
+        Every byte of the cards is taken now; other segments stay sparse.
+
+        Args:
+            name: The pool's name; None for a unique one.
+            cards: Number of cards.
+            card_bytes: Size of each card, in whole pages of 4096 bytes.
+            interleave_bytes: The granule by which regions go round the cards, a power of two.
+            hosts: Number of emulated hosts, each with a segment for its cache; 0 for none.
+            numa_node: Where the pages of the cards lie; None for anywhere.
+            max_ranks: Number of ranks for which the session area has lines.
+            clocks: What a pace's ranks share; None without a pace.
+
+        Raises:
+            ArgumentError: A value is impossible.
+            PoolError: The name is taken, /dev/shm has no room or the NUMA node is absent; nothing is left behind.
         """
         name = f"{os.getpid()}-{secrets.token_hex(3)}" if name is None else name
         segments.check_pool_name(name)
@@ -91,10 +103,16 @@ class ShmPool(Pool):
 
     @classmethod
     def attach(cls, name: str, *, deadline_s: float = 5.0) -> ShmPool:
-        """Map a pool that another process owns, waiting up to ``deadline_s`` until it is complete.
+        """Map a pool that another process owns. Writes nothing.
 
-        Writes nothing. Raises PoolError when the pool is missing, incomplete at the deadline, damaged, of
-        another layout version, another user's, open to other users, or left behind by a dead owner.
+        Args:
+            name: The pool's name.
+            deadline_s: How long to wait until the pool is complete, in seconds.
+
+        Raises:
+            ArgumentError: No pool can have this name.
+            PoolError: The pool is missing, incomplete at the deadline, damaged, of another layout version, another
+                user's, open to other users, or left behind by a dead owner.
         """
         segments.check_pool_name(name)
         _await_complete(name, deadline_s)
@@ -112,10 +130,17 @@ class ShmPool(Pool):
         return self._owner_pid == os.getpid()
 
     def host_segment(self, host: int) -> Bytes:
-        """The bytes that all processes of one emulated host share, for its cache; mapped on first use.
+        """Map the bytes that all processes of one emulated host share, for its cache; they are mapped on first use.
 
-        ``host_segment_bytes(cards, card_bytes)`` of them, zero at first. Raises ArgumentError for a host that
-        the pool does not have, PoolError when the segment is missing or not as the owner made it.
+        Args:
+            host: The host.
+
+        Returns:
+            A uint8 array of ``host_segment_bytes(cards, card_bytes)`` bytes, zero at first.
+
+        Raises:
+            ArgumentError: The pool has no such host.
+            PoolError: The pool is closed, or the segment is missing or not as the owner made it.
         """
         if not 0 <= host < self.hosts:
             raise ArgumentError(f"host {host} is not one of the {self.hosts} hosts of pool {self.name}")
@@ -126,7 +151,12 @@ class ShmPool(Pool):
         return self._host_segments[host]
 
     def host_cache(self, host: int) -> HostCache:
-        """Its segment is the lock file of the host's processes. Raises PoolError once the pool was removed."""
+        """Open the cache of ``host``; its segment is the lock file of the host's processes.
+
+        Raises:
+            ArgumentError: The pool has no such host.
+            PoolError: The pool was removed, or is closed.
+        """
         segment = Segment(self.name, "host", host)
         try:
             damage = damage_in(self.host_segment(0))
@@ -135,14 +165,17 @@ class ShmPool(Pool):
             raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank came") from None
 
     def part(self, card: int, at: int, nbytes: int) -> Bytes:
+        """Map bytes of a card's segment alone; ``at`` begins a page. Raises PoolError as `segments.opened`."""
         with segments.opened(Segment(self.name, "card", card)) as fd:
             return segments.map_shared(fd, nbytes, at)
 
     @property
     def lock_path(self) -> Path:
+        """The file of card 0's segment."""
         return Segment(self.name, "card", 0).path
 
     def clocks(self) -> Bytes:
+        """Map the bytes that a pace's ranks share. Raises MissingSegmentError for a pool that was made without."""
         with segments.opened(Segment(self.name, "clock", 0)) as fd:
             return segments.map_shared(fd, os.fstat(fd).st_size)
 
@@ -155,21 +188,24 @@ class ShmPool(Pool):
             return segments.map_shared(fd, nbytes)
 
     def close(self) -> None:
+        """Let go of the mappings of cards and hosts; the pool's names stay."""
         super().close()
         self._host_segments.clear()
 
     def unlink(self) -> None:
+        """Remove the names of all segments, if this process created the pool; attached processes stay attached."""
         if self.owner and self._remove_names is not None:
             self._remove_names()
 
     def remove_if_owner_died(self) -> None:
+        """Remove the pool's names if its owner is dead and no other pool has them by now. One of the survivors does."""
         if self.owner:
             return
-        # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor is at it.
+        # PoolError: something else has the name by now, as the job's next pool. BlockingIOError: a survivor removes it.
         with suppress(PoolError, BlockingIOError), segments.opened(Segment(self.name, "card", 0)) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), f"pool {self.name}")
-            named = os.fstat(fd).st_nlink > 0  # as long as it is, nobody can make another pool of its name
+            named = os.fstat(fd).st_nlink > 0  # as long as it is, no process can make another pool of its name
             if named and superblock.uuid == self.uuid and superblock.owner.state() == "dead":
                 for segment in reversed(segments.find(self.name)):  # card 0 last, as its owner would
                     segments.remove(segment)
@@ -182,16 +218,32 @@ class ShmPool(Pool):
 
 
 def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
-    """As `ShmPool.attach`. Raises ArgumentError where no name says which pool."""
+    """Attach a pool as `ShmPool.attach` does.
+
+    Args:
+        name: The pool's name.
+        deadline_s: How long to wait until the pool is complete, in seconds.
+
+    Raises:
+        ArgumentError: ``name`` is None, so that nothing says which pool.
+        PoolError: See `ShmPool.attach`.
+    """
     if name is None:
         raise ArgumentError("a pool in shared memory is there already under a name: give the pool's name")
     return ShmPool.attach(name, deadline_s=deadline_s)
 
 
 def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
-    """The superblock of card 0 and every card of a complete pool, whoever owns it. Writes nothing.
+    """Map every card of a complete pool, even one with a dead owner. Writes nothing.
 
-    Raises PoolError when a card is missing, too many, damaged, or not like the others.
+    Args:
+        name: The pool's name.
+
+    Returns:
+        The superblock of card 0, and one uint8 array per card.
+
+    Raises:
+        PoolError: A card is missing, one too many, damaged, or not like the others.
     """
     if not segments.find(name):
         raise PoolError(no_such_pool(name))
@@ -210,7 +262,11 @@ def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
 
 
 def open_card(segment: Segment) -> tuple[Superblock, Bytes]:
-    """One card, its superblock checked against its size. Raises PoolError."""
+    """Map one card, and check its superblock against its size.
+
+    Raises:
+        PoolError: The card is missing or damaged, or may not be opened.
+    """
     with segments.opened(segment) as fd:
         superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), str(segment))
         nbytes = os.fstat(fd).st_size
@@ -245,7 +301,7 @@ def _make_segments(
             cards.append(segments.map_shared(fd, geometry.card_bytes))
             if numa_node is not None:
                 numa.bind(cards[-1], numa_node)
-            # The body tells `pool clean` whose work this is, should we die before the magic completes it.
+            # The body tells `pool clean` which process made this, should we die before the magic completes it.
             os.pwrite(fd, superblock.for_card(index).pack()[len(MAGIC) :], len(MAGIC))
             os.posix_fallocate(fd, 0, geometry.card_bytes)  # a full /dev/shm: an error here, no SIGBUS later
     for host in range(geometry.hosts):
@@ -264,14 +320,14 @@ def _make_segments(
 
 
 def _remove(made: list[Segment], owner_pid: int) -> None:
-    """Backwards, card 0 last: as long as anything is left, a superblock tells whose it is."""
+    """Remove segments backwards, card 0 last: as long as anything is left, a superblock names the owner."""
     if os.getpid() == owner_pid:  # a forked child inherits this finalizer, not the pool
         for segment in reversed(made):
             segments.remove(segment)
 
 
 def _await_complete(name: str, deadline_s: float) -> None:
-    """Until card 0 has its magic. Anything else that is wrong with it is for ``open_cards`` to say."""
+    """Wait until card 0 has its magic. ``open_cards`` reports anything else that is wrong with it."""
     end = time.monotonic() + deadline_s
     while True:
         try:
@@ -287,4 +343,5 @@ def _await_complete(name: str, deadline_s: float) -> None:
 
 
 def no_such_pool(name: str) -> str:
+    """Return a message that names the pools that exist."""
     return f"there is no pool {name}, pools that exist: {', '.join(segments.pool_names()) or 'none'}"

@@ -1,11 +1,11 @@
-"""The first 4096 bytes of every card: which pool it belongs to, how the pool is laid out, who made it.
+"""The first 4096 bytes of every card: which pool it belongs to, how the pool is laid out, and which process made it.
 
     0       superblock     SUPERBLOCK_BYTES
-    4096    session area   a line for rank 0's record, then three lines a rank
+    4096    session area   a line for rank 0's record, then three lines per rank
     ...     data arena     from data_offset(max_ranks) to the end of the card, the same on every card
 
-All integers are little-endian. The body is written first and the magic last, so a card under construction is
-never taken for a finished one; the CRC covers magic and body.
+All integers are little-endian. The body is written first and the magic last, so a card under construction is never
+taken for a finished one; the CRC covers magic and body.
 """
 
 from __future__ import annotations
@@ -45,27 +45,28 @@ PACKED_BYTES = _CRC_OFFSET + _CRC.size
 
 
 def data_offset(max_ranks: int) -> int:
-    """First byte of the data arena: the session area rounded up to whole pages."""
+    """Return the first byte of the data arena: the session area for ``max_ranks`` ranks, rounded up to whole pages."""
     end = SESSION_OFFSET + LINE_BYTES * (1 + SESSION_LINES_PER_RANK * max_ranks)
     return round_up(end, PAGE_BYTES)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What is the same on every card of a pool."""
+    """The sizes that are the same on every card of a pool."""
 
     cards: int
-    hosts: int  # that are emulated
+    hosts: int  # emulated ones
     max_ranks: int
     card_bytes: int
     interleave_bytes: int
 
     @property
     def data_offset(self) -> int:
+        """The first byte of the data arena on every card."""
         return data_offset(self.max_ranks)
 
     def flaw(self) -> str | None:
-        """What no pool can be like, as the end of a sentence; None when all values are possible."""
+        """Explain why no pool can be like this, as the end of a sentence; return None when all values are possible."""
         for name, least, most in (("cards", 1, CARDS_MAX), ("hosts", 0, HOSTS_MAX), ("max_ranks", 1, RANKS_MAX)):
             if not least <= getattr(self, name) <= most:
                 return f"{name} is {getattr(self, name)}, possible are {least} to {most}"
@@ -85,21 +86,30 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Superblock:
+    """What the first page of a card says."""
+
     uuid: uuid.UUID
     card: int
     geometry: Geometry
     owner: Owner
-    created_ns: int  # wall clock, since 1970
+    created_ns: int  # wall clock, nanoseconds since 1970
 
     @classmethod
     def new(cls, geometry: Geometry, owner: Owner) -> Superblock:
-        """Card 0 of a new pool."""
+        """Make the superblock of card 0 of a new pool, with a fresh UUID.
+
+        Args:
+            geometry: The pool's sizes.
+            owner: The process that makes the pool, or NOBODY for one on devices.
+        """
         return cls(uuid.uuid4(), 0, geometry, owner, time.time_ns())
 
     def for_card(self, card: int) -> Superblock:
+        """Return the superblock of another card of the same pool."""
         return replace(self, card=card)
 
     def pack(self) -> bytes:
+        """Return the superblock's PACKED_BYTES bytes, magic and CRC included."""
         geometry, owner = self.geometry, self.owner
         body = _BODY.pack(
             self.uuid.bytes,
@@ -113,9 +123,15 @@ class Superblock:
 
 
 def parse(data: bytes, where: str) -> Superblock:
-    """Read a superblock out of untrusted bytes; ``where`` names the card in the sentence.
+    """Read a superblock from untrusted bytes.
 
-    Raises PoolError: too short, incomplete, foreign magic, other version, wrong CRC, impossible values.
+    Args:
+        data: The card's first bytes, at least PACKED_BYTES of them.
+        where: The card, as messages name it.
+
+    Raises:
+        PoolError: The bytes are too short, incomplete, of a foreign magic or another version, their CRC is wrong, or
+            values are impossible.
     """
     if len(data) < PACKED_BYTES:
         raise PoolError(f"{where} is cut short: {len(data)} bytes, a superblock needs {PACKED_BYTES}")
@@ -142,7 +158,15 @@ def parse(data: bytes, where: str) -> Superblock:
 
 
 def check_pool(superblocks: list[Superblock], where: list[str]) -> None:
-    """Raise PoolError unless these are card 0, 1, ... of one pool; ``where`` names each card."""
+    """Check that superblocks are those of card 0, 1, ... of one pool.
+
+    Args:
+        superblocks: The superblocks, in card order.
+        where: Each card, as messages name it.
+
+    Raises:
+        PoolError: They are not; the message says why.
+    """
     first = superblocks[0]
     for index, (block, name) in enumerate(zip(superblocks, where, strict=True)):
         if block.uuid != first.uuid:

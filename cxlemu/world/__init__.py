@@ -1,4 +1,4 @@
-"""A world: ranks, each on an emulated host, around one pool. Threads, processes, or started by a launcher."""
+"""A world: ranks, each on an emulated host, around one pool. Ranks are threads, processes, or started by a launcher."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ def launch(
     SIGQUIT stop all ranks; an emulated pool is removed in every case.
 
     Args:
-        main: what every rank runs, given its `RankContext`. For processes, ``main``, its result and its messages must
+        main: What every rank runs, given its `RankContext`. For processes, ``main``, its result and its messages must
             be picklable.
-        ranks: how many ranks, at least 1.
-        topology: a topology, or the name or path of a config; by default "six-cards", or what the devices are.
-        memory: the backend and its options; by default a pool without coherence in its worst case, in which nothing
+        ranks: Number of ranks, at least 1.
+        topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
+        memory: The backend and its options; by default a pool without coherence in its worst case, in which nothing
             leaves a cache by itself. ``cxlemu.memory.BACKENDS`` names the backends.
-        how: whether ranks are threads of this process or processes.
-        deadline_s: bounds every single wait of a rank, in seconds; it does not bound the whole run.
-        on_message: gets what ranks ``emit``, in the calling thread.
-        pool_name: the pool's name in shared memory; by default one that nobody else has.
-        pace: ranks take the time that the topology's cost model gives them (see cxlemu/engines/pace.py). Only for
+        how: Whether ranks are threads of this process or processes.
+        deadline_s: Bound on every single wait of a rank, in seconds; it does not bound the whole run.
+        on_message: Called in the calling thread with each message that a rank emits.
+        pool_name: The pool's name in shared memory; by default one that no other pool has.
+        pace: Makes ranks take the time that the topology's cost model gives them (see cxlemu/engines/pace.py). Only for
             emulated pools.
-        tenant: the tenant that runs, in a pool whose capacity is lent: the pool called ``pool_name``, or the one on
+        tenant: The tenant that runs, in a pool whose capacity is lent: the pool called ``pool_name``, or the one on
             ``memory.devices``. The ranks' pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing
             else. The launch waits for a grant up to one deadline.
-        hosts: the host of each rank, whatever hosts the topology has; by default as the topology places the ranks.
+        hosts: The host of each rank, whatever hosts the topology has; by default as the topology places the ranks.
 
     Returns:
-        What ``main`` returned, in rank order.
+        The values that ``main`` returned, in rank order.
 
     Raises:
-        InputError: the first one of any rank, as it is.
-        RankFailures: anything else that made ranks fail, with the root cause first.
+        InputError: The first one of any rank, as it is; or an argument does not fit.
+        RankFailures: Anything else that made ranks fail, with the root cause first.
     """
     return _run(
         main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, hosts, survivors=False
@@ -84,8 +84,16 @@ def launch_survivors(
     pace: Pace | None = None,
     tenant: str | None = None,
 ) -> Outcome[T]:
-    """As `launch`, for ranks that go on when another one dies: the ``results`` of those that came through, by rank, and
-    the ``failures`` of the others. When some failed and the first of the others is through, the rest have one deadline.
+    """Run ``main`` on every rank as `launch` does, for ranks that go on when another one dies.
+
+    When some ranks failed and the first of the others is through, the rest have one deadline. The arguments are those
+    of `launch`; the topology places the ranks on hosts.
+
+    Returns:
+        The ``results`` of the ranks that came through, by rank, and the ``failures`` of the others.
+
+    Raises:
+        InputError: An argument does not fit. What a rank raises is among the ``failures``.
     """
     return _run(
         main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, None, survivors=True

@@ -1,4 +1,4 @@
-"""What a rank program gets, and how one rank enters and leaves its world, whoever started it."""
+"""What a rank program gets, and how one rank enters and leaves its world, no matter how the world was started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OnMessage = Callable[[object], None]
 
 
 def ignore_message(message: object) -> None:
-    pass
+    """Do nothing with ``message``: the handler of a world that was launched without one."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +41,44 @@ class RankContext:
 
     ``check()`` raises CancelledError once the world was told to stop, and AccessError once its capacity was taken away:
     every wait loop calls it.
-    ``emit(message)`` hands a picklable message to ``on_message`` where the world was launched; under mpirun,
-    torchrun or srun there is no such place, and only rank 0's messages arrive, in its own process.
+
+    ``emit(message)`` hands a picklable message to ``on_message`` where the world was launched; under mpirun, torchrun
+    or srun there is no such place, and only rank 0's messages arrive, in its own process.
     """
 
     rank: int
     ranks: int
     host: int
-    hosts: tuple[int, ...]  # of each rank; only the emulated backend gives them a meaning
+    hosts: tuple[int, ...]  # the host of each rank; only the emulated backend gives them a meaning
     topology: Topology
     pool: Pool
     backend: Backend
     memory: HostMemory
     session: Session
     pacer: Pacer | None  # in a world with a pace
-    arena: Arena  # of the pool's bytes, what nobody has taken yet
-    deadline_s: float  # for any one wait
+    arena: Arena  # the pool's bytes that are not taken yet
+    deadline_s: float  # bound on any one wait, in seconds
     launch: str  # "threads", "processes" or the name of the launcher
     emit: OnMessage
     check: Callable[[], None]
-    tenancy: Tenancy | None = None  # in a world of a tenant: its place in what was lent
+    tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
     world: World | None = field(default=None, repr=False)
 
     @contextmanager
     def in_grant(self, number: int) -> Iterator[RankContext]:
-        """The same ranks in another grant of their tenant, one that was added meanwhile; this one stays as it is.
+        """Open the same ranks' context in another grant of their tenant, one that was added meanwhile.
 
-        Collective. Raises AccessError where the tenant does not hold it within a deadline, and ArgumentError in a world
-        that is no tenant's, or whose hosts are emulated, with caches of one grant each.
+        All ranks call this. The present context stays as it is.
+
+        Args:
+            number: The grant's number.
+
+        Yields:
+            This rank's context whose pool is that grant.
+
+        Raises:
+            AccessError: The tenant does not hold the grant within a deadline.
+            ArgumentError: The world is no tenant's, or its hosts are emulated, with caches of one grant each.
         """
         world = self.world
         if world is None or world.lease is None or world.memory.backend.emulates_caches:
@@ -85,7 +95,20 @@ class RankContext:
 
 @dataclass(frozen=True)
 class World:
-    """What all ranks agree on, before there is a pool."""
+    """What all ranks agree on, before there is a pool.
+
+    Attributes:
+        ranks: Number of ranks, at least 1.
+        topology: The machine that the world runs on.
+        memory: The backend and its options.
+        deadline_s: Bound on every single wait, in seconds.
+        launch: "threads", "processes" or the name of the launcher.
+        pace: Makes ranks take modelled time; None: they take this machine's.
+        lease: The grant of a tenant's world; its pool is a part of one that is there already.
+        placement: The host of each rank; None: as the topology places them.
+
+    Raises ArgumentError for values that do not fit each other.
+    """
 
     ranks: int
     topology: Topology
@@ -93,8 +116,8 @@ class World:
     deadline_s: float
     launch: str
     pace: Pace | None = None
-    lease: Lease | None = None  # its pool is a part of one that is there already
-    placement: tuple[int, ...] | None = None  # the host of each rank; None: as the topology places them
+    lease: Lease | None = None
+    placement: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -110,14 +133,26 @@ class World:
 
     @cached_property
     def hosts(self) -> tuple[int, ...]:
+        """The host of each rank."""
         return self.placement or self.topology.place(self.ranks)
 
     @cached_property
     def clocks(self) -> Clocks:
+        """What the ranks of a world with a pace share: when engines, links and cards are free."""
         return Clocks.of(self.topology, self.ranks)
 
     def create_pool(self, name: str | None) -> Pool:
-        """A fresh pool that this process owns; on real cards, the pool that is there."""
+        """Create a fresh pool that this process owns; on devices or for a tenant, attach the pool that is there.
+
+        Args:
+            name: The new pool's name in shared memory; None for one that no other pool has. A tenant's pool is its
+                lease's.
+
+        Raises:
+            AccessError: The pool's capacity is lent, and the world is no tenant's.
+            ArgumentError: A value is impossible, or a pool on devices was given a name.
+            PoolError: There is no room for the pool, its name is taken, or there is no pool.
+        """
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
         new = NewPool(
@@ -137,26 +172,51 @@ class World:
         return NewClocks(self.clocks.nbytes, partial(self.clocks.make, time_scale=scale))
 
     def pacer(self, pool: Pool, rank: int) -> Pacer | None:
-        """That of a world with a pace. Raises PoolError where the pool was made without."""
+        """Return what makes one rank's instructions take their time; None in a world without a pace.
+
+        Args:
+            pool: The world's pool.
+            rank: The rank.
+
+        Raises:
+            PoolError: The world has a pace, and its pool was made without clocks.
+        """
         return None if self.pace is None else self.clocks.pacer(pool.clocks(), rank)
 
     def attach_pool(self, name: str) -> Pool:
-        """The pool that another process of this world made, or found."""
+        """Attach the pool that another process of this world made, or found.
+
+        Args:
+            name: Its name in shared memory, or its UUID on devices; a tenant's lease names its pool instead.
+
+        Raises:
+            PoolError: The pool is not there within the deadline.
+        """
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
         return self.memory.backend.attach_pool(self.memory, name, deadline_s=self.deadline_s)
 
     def sharing(self, pool: Pool) -> World:
-        """This world as its other processes get it: they find the caches of a tenant's emulated hosts."""
+        """Return this world as its other processes get it: they find the caches of a tenant's emulated hosts."""
         if not isinstance(pool, TenantPool) or not self.memory.backend.emulates_caches or self.launch != "processes":
             return self
         return replace(self, lease=pool.with_caches(max(self.hosts) + 1))
 
     def shared_host_cache(self, pool: Pool, rank: int) -> AbstractContextManager[HostCache | None]:
-        """The cache that the processes of the rank's host share, where caches are emulated."""
+        """Open the cache that the processes of the rank's host share; None where caches are not emulated.
+
+        Args:
+            pool: The world's pool.
+            rank: A rank of the host.
+        """
         return self.memory.backend.shared_cache(pool, self.hosts[rank])
 
     def fingerprint(self, pool: Pool) -> bytes:
+        """Digest what all ranks of a world must agree on, for `Session.open`.
+
+        That is the version, the topology and the placement of ranks, the memory, whether there is a pace, the pool and
+        the number of the grant.
+        """
         topology = self.topology.model_dump(mode="json")
         agreed = json.dumps(
             [
@@ -185,7 +245,26 @@ def entered(
     pause: Wait = backoff,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[RankContext]:
-    """Meet the other ranks in ``pool``; tell them at the end that this rank left, or that it failed."""
+    """Meet the other ranks in ``pool``; tell them at the end that this rank left, or that it failed.
+
+    Args:
+        world: What all ranks agree on.
+        rank: This rank.
+        pool: The world's pool, which this process has attached.
+        cache: The cache of the rank's host, where the backend emulates caches; else None.
+        emit: Hands the rank's messages to where the world was launched.
+        check: Raises CancelledError once the world was told to stop; every wait calls it.
+        pause: Called between two looks at the pool.
+        clock: Measures deadlines and heartbeats.
+
+    Yields:
+        The rank's context.
+
+    Raises:
+        AccessError: The tenant's grant was taken away.
+        PeerLostError: Some ranks did not come.
+        MismatchError: Ranks were started differently, or two processes claim one rank.
+    """
 
     host = world.hosts[rank]
     memory = world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank)
@@ -239,7 +318,10 @@ def entered(
 
 
 def _not_lent(pool: Pool) -> Pool:
-    """Raises AccessError for a pool whose capacity is lent to tenants: a run of nobody's would overwrite theirs."""
+    """Return ``pool``, unless its capacity is lent to tenants: that is an AccessError.
+
+    A run without a tenant would overwrite what the tenants hold.
+    """
     if header_of(pool, pool.line_memory()) is not None:
         pool.close()
         raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: say which one this is")

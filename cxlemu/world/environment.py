@@ -1,8 +1,8 @@
-"""Ranks that somebody else started: rank and size come from the environment of torchrun, mpirun or srun.
+"""Ranks that a launcher started: rank and size come from the environment of torchrun, mpirun or srun.
 
-Looked for in this order, because an inner launcher's variables stand beside those of the allocation around
-it: torchrun, Open MPI, MPICH, srun. A pool in shared memory is in one machine, so all ranks must be; on real cards
-ranks of any machine meet, and rank and size alone are enough.
+Launchers are looked for in this order, because an inner launcher's variables stand beside those of the allocation
+around it: torchrun, Open MPI, MPICH, srun. A pool in shared memory is in one machine, so all ranks must be; on real
+cards ranks of any machine meet, and rank and size alone are enough.
 """
 
 from __future__ import annotations
@@ -29,12 +29,21 @@ from cxlemu.world.topology_of import machine
 
 @dataclass(frozen=True)
 class Launcher:
-    """The names of a launcher's variables."""
+    """The names of a launcher's environment variables.
+
+    Attributes:
+        name: The launcher, as messages name it.
+        rank: Variable of the process's rank; the launcher is recognised by it.
+        size: Variable of the number of ranks.
+        job: Alternatives; the first one whose variables are all set tells jobs apart.
+        local_size: Variable of the number of ranks on this machine, if there is one.
+        machines: Variable of the number of machines, if there is one.
+    """
 
     name: str
     rank: str
     size: str
-    job: tuple[tuple[str, ...], ...]  # alternatives; the first that is set whole tells jobs apart
+    job: tuple[tuple[str, ...], ...]
     local_size: str | None = None
     machines: str | None = None
 
@@ -73,10 +82,12 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Place:
+    """A process's place in the world that a launcher started."""
+
     launcher: str
     rank: int
     ranks: int
-    pool_name: str | None  # None where a pool is there that needs no name
+    pool_name: str | None  # None if the pool is there already and needs no name
 
 
 @contextmanager
@@ -91,13 +102,31 @@ def from_environment(
     pool_name: str | None = None,
     hosts: tuple[int, ...] | None = None,
 ) -> Iterator[RankContext]:
-    """This process's place in the world that a launcher started; the other arguments as for ``launch``, and so is
-    ``pool_name``, which only a tenant has.
+    """Enter the world that a launcher started, at this process's place.
 
     Rank 0 makes a pool in shared memory and removes it again when all others left, or after one deadline, or on an
     error; the others wait for both, and remove the pool themselves should rank 0 have died. A pool on devices is there
-    before and after. Only rank 0's messages reach ``on_message``, in rank 0. Raises ArgumentError when there is no
-    launcher or its variables make no sense, PoolError when the pool does not appear.
+    before and after.
+
+    Args:
+        topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
+        memory: The backend and its options, as for `launch`; the same on every rank.
+        deadline_s: Bound on every single wait of a rank, in seconds.
+        on_message: Called with the messages of rank 0, in rank 0; those of other ranks are dropped.
+        pace: Makes ranks take modelled time, as for `launch`.
+        tenant: The tenant that runs, as for `launch`; only on shm or dax.
+        pool_name: The pool that the tenant has its grant of. Without a tenant it is ignored: the launcher's variables
+            name the pool.
+        hosts: The host of each rank; by default as the topology places the ranks.
+
+    Yields:
+        This rank's context.
+
+    Raises:
+        ArgumentError: There is no launcher, its variables make no sense, or an argument does not fit.
+        PoolError: The pool does not appear.
+        PeerLostError: Some ranks did not come.
+        MismatchError: Ranks were started differently, or two processes claim one rank.
     """
     place = find_place(os.environ, one_machine=not memory.backend.on_devices)
     if tenant is not None and memory.backend.emulates_caches:
@@ -138,11 +167,23 @@ def _removed_for_a_dead_owner(pool: Pool) -> Iterator[None]:
 
 
 def _go_on() -> None:
-    """Nobody but the launcher tells these ranks to stop, and it does so by SIGTERM."""
+    """Let the rank go on: nothing but the launcher tells these ranks to stop, and it does so by SIGTERM."""
 
 
 def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> Place:
-    """Raises ArgumentError naming the variable that is missing or wrong, or is of ranks on other machines."""
+    """Find this process's rank, the number of ranks and the job's pool in a launcher's variables.
+
+    Args:
+        environment: The variables, such as ``os.environ``.
+        one_machine: Whether all ranks must be on one machine, because their pool is in its shared memory.
+
+    Returns:
+        The place, with a name for the job's pool if ``one_machine``.
+
+    Raises:
+        ArgumentError: There is no launcher, or a variable is missing, is wrong, or is of ranks on other machines; the
+            message names it.
+    """
     for launcher in LAUNCHERS:
         if launcher.rank in environment:
             return _read_place(launcher, environment, one_machine=one_machine)

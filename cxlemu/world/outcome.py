@@ -13,14 +13,26 @@ T = TypeVar("T")
 
 
 class Outcome(Generic[T]):
-    """Results and failures as they arrive.
+    """Results and failures of a world's ranks, as they arrive.
 
-    The first failure starts a clock: the others have one deadline and a little grace to notice by themselves,
-    as they would have to on several machines. Where ``survivors`` may go on after a failure, the clock starts when the
-    first of them is through.
+    The first failure starts a clock: the others have one deadline and a little grace to notice by themselves, as they
+    would have to on several machines. Where ``survivors`` may go on after a failure, the clock starts when the first of
+    them is through.
+
+    Attributes:
+        ranks: Number of ranks in the world.
+        results: What ``main`` returned, by rank.
+        failures: What ranks raised, by rank and in order of arrival.
     """
 
     def __init__(self, ranks: int, deadline_s: float, *, survivors: bool = False) -> None:
+        """Begin with every rank pending.
+
+        Args:
+            ranks: Number of ranks in the world.
+            deadline_s: How long the other ranks may go on after the first failure, in seconds, beside the grace.
+            survivors: Whether ranks may go on after a failure.
+        """
         self.ranks = ranks
         self._survivors = survivors
         self.results: dict[int, T] = {}
@@ -29,10 +41,12 @@ class Outcome(Generic[T]):
         self._ends: float | None = None
 
     def succeeded(self, rank: int, result: T) -> None:
+        """Record that ``rank`` ended with ``result``."""
         self.results[rank] = result
         self._start_clock()
 
     def failed(self, rank: int, error: BaseException) -> None:
+        """Record that ``rank`` failed with ``error``; its first failure counts."""
         self.failures.setdefault(rank, error)
         self._start_clock()
 
@@ -41,13 +55,20 @@ class Outcome(Generic[T]):
             self._ends = time.monotonic() + self._patience_s
 
     def pending(self) -> set[int]:
+        """Return the ranks that have neither ended nor failed."""
         return set(range(self.ranks)) - self.results.keys() - self.failures.keys()
 
     def overdue(self) -> bool:
+        """Return whether the pending ranks have had their time since the first failure."""
         return self._ends is not None and time.monotonic() >= self._ends
 
     def in_rank_order(self) -> list[T]:
-        """All results, or the root cause: an InputError as it is, anything else as RankFailures."""
+        """Return all results in rank order, or raise the root cause.
+
+        Raises:
+            InputError: The first one that a rank raised, as it is.
+            RankFailures: Ranks failed with anything else.
+        """
         if not self.failures:
             return [self.results[rank] for rank in range(self.ranks)]
         for error in self.failures.values():

@@ -1,7 +1,7 @@
-"""Ranks as spawned processes. The parent owns the pool and outlives its children, however it ends.
+"""Ranks as spawned processes. The parent owns the pool and outlives its children, no matter how it ends.
 
-Ranks of one host share their cache through the pool's host segment. What comes back through the pipes was
-pickled by our own children.
+Ranks of one host share their cache through the pool's host segment. What comes back through the pipes was pickled by
+our own children.
 """
 
 from __future__ import annotations
@@ -39,7 +39,21 @@ MESSAGE, RESULT, FAILURE = "message", "result", "failure"
 def run_processes(
     main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
 ) -> Outcome[T]:
-    """What became of every rank. Raises ArgumentError when ``main`` cannot be imported by another process."""
+    """Run ``main`` on every rank, each in a spawned process; afterwards no child is left.
+
+    Args:
+        main: What every rank runs; a function of a module, because it is pickled.
+        world: What all ranks agree on.
+        pool: The world's pool, which this process owns or attached.
+        on_message: Called in the calling thread with each message that a rank emits.
+        survivors: Whether ranks may go on after a failure.
+
+    Returns:
+        What became of every rank.
+
+    Raises:
+        ArgumentError: Another process cannot import ``main``.
+    """
     try:
         pickle.dumps((main, world))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -88,7 +102,7 @@ def _start(
 
 
 def _take_news(pipe: Connection, rank: int, outcome: Outcome[Any], on_message: OnMessage) -> bool:
-    """Whether more may come."""
+    """Take one thing that a child sent; return whether more may come."""
     try:
         kind, value = pipe.recv()
     except (EOFError, OSError):
@@ -171,7 +185,7 @@ def _child_main(
             result = main(context)
         pipe.send((RESULT, result))
     except BaseException as error:
-        with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping everybody
+        with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping all ranks
             pipe.send((FAILURE, _portable(error)))
 
 

@@ -1,4 +1,4 @@
-"""Being told to stop: by Ctrl-C, the terminal's end, a launcher or an administrator."""
+"""Signals that tell a world to stop: Ctrl-C, the terminal's end, a launcher's or an administrator's."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from types import FrameType
 
 STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
-_CLEAN_UP_S = 10.0  # a stop after this is no impatient repetition: somebody swallowed the first one
+_CLEAN_UP_S = 10.0  # a stop after this is no impatient repetition: the first one was swallowed
 _AGAIN_S = 0.05  # until a destructor that swallowed a stop is over
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextmanager
 def stops_exit() -> Iterator[None]:
-    """The first stop leaves by an exception, so that children and pool go with it, which no second one disturbs.
+    """Leave by an exception at the first stop, so that children and pool go with it, which no second stop disturbs.
 
-    Ctrl-C raises KeyboardInterrupt, the others SystemExit with 128 and the signal's number. A handler of the
-    user's stays, and so does a signal that is ignored, as under nohup. Only the main thread can do this.
+    Ctrl-C raises KeyboardInterrupt, the others SystemExit with 128 and the signal's number. A handler of the user's
+    stays, and so does a signal that is ignored, as under nohup. Only the main thread can do this.
 
-    Python swallows what is raised in a destructor or a callback of a weak reference, such as those of every import,
-    and tells `sys.unraisablehook` alone: a stop that ends there comes again.
+    Python swallows what is raised in a destructor or a callback of a weak reference, such as those of every import, and
+    tells `sys.unraisablehook` alone: a stop that ends there comes again.
     """
     stopped_at: float | None = None
     stop: BaseException | None = None

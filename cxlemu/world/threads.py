@@ -21,7 +21,18 @@ _TICK_S = 0.1
 def run_threads(
     main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
 ) -> Outcome[T]:
-    """What became of every rank. ``on_message`` is called in the calling thread, as in the other launches."""
+    """Run ``main`` on every rank, each in a thread of this process.
+
+    Args:
+        main: What every rank runs.
+        world: What all ranks agree on.
+        pool: The world's pool.
+        on_message: Called in the calling thread with each message that a rank emits, as in the other launches.
+        survivors: Whether ranks may go on after a failure.
+
+    Returns:
+        What became of every rank. A thread that does not stop within the grace counts as failed and is left running.
+    """
     caches = world.memory.backend.private_caches(pool, set(world.hosts))
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

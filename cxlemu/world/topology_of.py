@@ -1,4 +1,4 @@
-"""Which machine a world runs on: a topology, whose cards are the devices where these are real."""
+"""The machine that a world runs on: a topology, whose cards are the devices where these are real."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from cxlemu.topology import Topology
 
 
 def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | None = None) -> Topology:
-    """The topology itself, loaded if need be; None is six-cards.
+    """Return the topology that a world runs on, loaded if need be.
 
-    On real cards their number, size and interleaving are the pool's, for a tenant those of its grant, and None has as
-    many cards as the pool. Raises ArgumentError for a topology with another number of cards, and what the backend
-    raises where there is no pool.
+    On real cards their number, size and interleaving are the pool's, and for a tenant those of its grant.
+
+    Args:
+        topology: A topology, or the name or path of a config; None is six-cards, and on real cards or for a tenant it
+            has as many cards as the pool.
+        memory: The backend and its options.
+        lease: The tenant's grant, if the world is a tenant's.
+
+    Raises:
+        ArgumentError: The topology has another number of cards than the pool.
+        PoolError: The backend finds no pool.
     """
     loaded = topology if isinstance(topology, Topology) else Topology.load(topology or DEFAULT_TOPOLOGY)
     chosen = topology is not None
