@@ -1,8 +1,8 @@
 """Nature as an adversary: which lines it evicts, prefetches and lands, and when. What is right stays right.
 
-The adversary only chooses moves; the shadow memory carries them out. Its choices depend on the seed and on the operations
-of its own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated. This is the
-definition; native/adversary.c draws the same numbers in the same order and so makes the same moves.
+The adversary only chooses moves; the shadow memory carries them out. Its choices depend on the seed and on the
+operations of its own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated.
+This is the definition; native/adversary.c draws the same numbers in the same order and so makes the same moves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A host's cache of the pool with real bytes: lines, their states, and write-backs that are on their way.
 
 Nothing leaves a line by itself, nothing arrives early: that is the worst case for staleness. What nature may do besides
-(evict, prefetch, land) are methods here, which the memory calls for its adversary. This is the definition; native/cache.c
-does the same on the same storage, and both may be used on one host's cache at the same time.
+(evict, prefetch, land) are methods here, which the memory calls for its adversary. This is the definition;
+native/cache.c does the same on the same storage, and both may be used on one host's cache at the same time.
 
 All steps on a window of lines are NumPy operations with a mask, and one memcpy where the mask is full. Bytes
 are moved before the state that vouches for them, so a process killed in between leaves a cache that other
@@ -26,7 +26,7 @@ from cxlemu.memory.ranges import WORD, check_cards
 from cxlemu.rounding import round_up
 
 # Bits of a line's state. FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT (C makes it from a
-# store and its flush in one): all that is left of the line is its pending write-back; once fetched, it is FLUSHED again.
+# store and its flush in one): all that is left of the line is its pending write-back; a fetch makes it FLUSHED again.
 PRESENT, DIRTY, FLUSHED = 1, 2, 4
 
 Mask = NDArray[np.bool_]
