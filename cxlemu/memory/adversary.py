@@ -25,7 +25,7 @@ _LAPS = 32  # ranges remembered: a ring's slots come round again
 
 @dataclass(frozen=True, slots=True)
 class AdversaryRates:
-    """How often nature makes each kind of move: the probability, drawn before and after every memory operation.
+    """How often nature makes each kind of move: its probability before, and again after, a memory operation but a poll.
 
     Attributes:
         evict: Probability of an eviction, from 0 (never) to 1.
@@ -175,7 +175,7 @@ class Adversary:
         return [self._aim(action) for action in actions]
 
     def _aim(self, action: Action) -> CacheMove:
-        """Aim at the newest range (half of the time) or at any remembered one, or else at a neighbour of that range."""
+        """Aim at the newest range (half of the time) or at any remembered one, or at a neighbour of that range."""
         newest, age, side, where, whole = (self._rng.random() for _ in range(5))
         card, first, last = self._touched[-1 if newest < 0.5 else -1 - int(age * len(self._touched))]
         range_lines = last - first

@@ -51,7 +51,7 @@ class Damage:
 
     @property
     def armed(self) -> bool:
-        """Whether anything may be broken, or may ever have been."""
+        """Whether anything may be broken, or ever was."""
         return bool(self._words[0])
 
     def arm(self) -> None:

@@ -36,7 +36,7 @@ class NativeShadowMemory:
         Args:
             cache: The cache of the rank's host.
             adversary: What disturbs it around this rank's operations; without one nothing moves that need not move.
-                Its moves go on from its state now; the object itself is not used further.
+                Its moves go on from its present state; the object itself is not used further.
         """
         self._cards = cache.memory
         nature = None if adversary is None else (adversary.state, *astuple(adversary.rates))
