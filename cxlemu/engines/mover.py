@@ -116,7 +116,7 @@ class Mover(Protocol):
 
 
 class HostMover:
-    """Moves bytes of NumPy arrays, 1-D uint8, by the host's own loads and stores. Stateless: one serves all ranks."""
+    """The `Mover` of NumPy arrays, 1-D uint8, by the host's own loads and stores. Stateless: one serves all ranks."""
 
     def nbytes(self, buffer: Bytes) -> int:
         return buffer.nbytes

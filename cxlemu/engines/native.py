@@ -174,7 +174,7 @@ class NativeEngine:
             status, found = program.advance(LOOK_NS, self.spins)
 
     def program(self, running: Running) -> _native.Program:
-        """Bind the part to the pool, in C: made once, and kept as long as the part is in use.
+        """Bind the part to the pool, in C. The engine keeps the PROGRAMS_KEPT programs that were used last.
 
         Raises:
             PlanError: A record would touch memory outside of buffers and slots.
