@@ -12,19 +12,19 @@ NVLink and UALink are links like others. The copy engine is held until the trans
 own time, as queues before links and cards take in what comes. Bytes that are spread over several cards move at once:
 what their ways share carries their sum.
 
-Memory that a host or a rank owns is a card, too. Its owner takes no link to it; others take their own links and then
+Memory that a host or a rank owns is also a card. Its owner takes no link to it; others take their own links and then
 the owner's, against the direction in which the owner takes them. Each space has costs and engines of its own where its
-file says so. On a coherent one flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
+file says so. On a coherent space, flushes, fences and invalidates take no time, and no doorbell overtakes what its rank
 wrote before, as on one RDMA connection or XLink; each access but the owner's pays for coherence what the space says.
 
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
-block. Who waits for a doorbell sees it a look (a load, and the cost of observing) after it came, or after he turned
-to it if that is later. A stream's costs of its own (Costs) pass one after another; streams of one rank do not slow
-each other but through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of polling,
-doorbells' bytes.
+block. A waiting rank observes a doorbell one poll (a load, and the cost of observing) after it arrives or after the
+rank starts polling, whichever is later. A stream's costs of its own (Costs) pass one after another; streams of one rank
+slow each other only through its engines. Not modelled: headers (but for flits), refresh, caches of hosts, a phase of
+polling, doorbells' bytes.
 
-What COMPUTE costs says cxlemu/cost/compute.py.
+cxlemu/cost/compute.py says what COMPUTE costs.
 
 Here a topology becomes the tables with which cxlemu/native/cost computes, in C.
 """

@@ -1,9 +1,10 @@
 """What COMPUTE costs in virtual time: the table of a plan's kernels as tiles on an accelerator's multiprocessors.
 
-Every rank has an accelerator of its own. A COMPUTE is so many tiles, each on the first multiprocessor that is free, and
-its stream goes on as soon as the last of them has begun: COMPUTEs that follow each other share waves, as the tiles of
-one kernel do. RECORD, and whatever else reads what was computed, waits until they are over; so a COMPUTE that needs the
-result of another waits for an event between them. What launching kernels takes is in `costs.call_ns`.
+Every rank has an accelerator of its own. A COMPUTE is a number of equal tiles, each on the first multiprocessor that is
+free, and its stream goes on as soon as the last of them has begun: COMPUTEs that follow each other share waves, as the
+tiles of one kernel do. RECORD, and whatever else reads what was computed, waits until they are over; so a COMPUTE that
+needs the result of another waits for an event between them. `costs.call_ns` includes the time that launching kernels
+takes.
 
 All tiles of a rank share its memory: together they take no less than what their waves load.
 """
@@ -23,13 +24,24 @@ from cxlemu.topology import Accelerator
 COST_DTYPE = np.dtype([("tiles", "<i8"), ("tile_ns", "<i8")])  # kernel_cost in virtual/virtual.h
 TILES_MAX = 1 << 20  # of one COMPUTE
 TILE_NS_MAX = 1 << 40
-GEMM = "gemm_"  # and a dtype: the names of kernels that are products, of m, n and k
+GEMM = "gemm_"  # followed by a dtype: the names of kernels that are products, with parameters m, n and k
 
 
 def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) -> Records:
-    """A row of COST_DTYPE for each kernel of the frame, where one rank computes what ``part`` says.
+    """Compute what the kernels of a plan cost.
 
-    Raises PlanError for kernels that have no cost, ArgumentError where the topology has no accelerator for them.
+    Args:
+        accelerator: What the rank computes with; None where the topology has no accelerator.
+        frame: The plan's tables, with its kernels.
+        part: The part of one rank, whose COMPUTEs share the accelerator.
+
+    Returns:
+        One row of COST_DTYPE per kernel: the tiles of one COMPUTE, and the nanoseconds of each.
+
+    Raises:
+        PlanError: A kernel has no cost.
+        ArgumentError: The topology has no accelerator for the kernels, or a COMPUTE has more than TILES_MAX tiles or
+            tiles longer than TILE_NS_MAX.
     """
     if not frame.kernels:
         return np.zeros(0, COST_DTYPE)
@@ -40,7 +52,7 @@ def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) 
             f"{frame.kernels[0].name} needs an accelerator: give the topology one, such as accelerator: a100-sxm"
         )
     records = np.concatenate([stream.records for stream in part.streams])
-    known = (records["arg"] >= 0) & (records["arg"] < len(products))  # of others the engine tells
+    known = (records["arg"] >= 0) & (records["arg"] < len(products))  # the engine reports others
     records = records[(records["op"] == Op.COMPUTE) & known]
     times = np.bincount(records["arg"], minlength=len(products)).tolist()
     tilings = [
@@ -69,7 +81,10 @@ def _product(kernel: Kernel) -> Product:
 def _moved_bytes(
     accelerator: Accelerator, products: Sequence[Product], tilings: Sequence[GemmTiling], records: Records
 ) -> int:
-    """Through memory, by all COMPUTEs in this order: what a wave of tiles loads it loads once, the next one anew."""
+    """Count the bytes that all COMPUTEs, in this order, move through memory.
+
+    What a wave of tiles loads, it loads once; the next wave loads anew.
+    """
     multiprocessors, kernels = accelerator.multiprocessors, records["arg"]
     tiles = np.array([tiling.tiles for tiling in tilings])[kernels]
     whole = [moved_bytes(its, tiling, multiprocessors) for its, tiling in zip(products, tilings, strict=True)]

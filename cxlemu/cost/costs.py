@@ -24,7 +24,17 @@ COSTS_DTYPE = np.dtype(
 def costs_of(
     topology: Topology, cards: Sequence[int], ranks: int, resources: list[Resource]
 ) -> tuple[Records, NDArray[np.int32]]:
-    """Rows of costs, with the engines that they bring, and which of them is each card's."""
+    """Build the table of costs: one row of general costs, then one for each space that differs.
+
+    Args:
+        topology: The machine and its spaces.
+        cards: The model's cards, as the topology numbers them.
+        ranks: The number of ranks, each of which has engines of its own.
+        resources: The model's resources, to which the engines are appended.
+
+    Returns:
+        The rows, of COSTS_DTYPE, and for each card the index of its row, int32.
+    """
     kinds: list[tuple[Costs, bool, int, str]] = [(topology.costs, False, 0, "the pool")]
     of_card = np.zeros(len(cards), np.int32)
     for space in topology.spaces:
@@ -35,7 +45,7 @@ def costs_of(
         kinds.append((space.costs or topology.costs, space.coherent, space.coherence_ns or 0, space.name))
     rows, engines = [], {}
     for cost, coherent, coherence_ns, name in kinds:
-        if id(cost) not in engines:  # who shares costs shares engines
+        if id(cost) not in engines:  # spaces that share costs share engines
             engines[id(cost)] = _engines(cost, ranks, name, resources)
         values = cost.model_dump()
         row = [bytes_per_ms(values[n]) if n.endswith("_per_s") else values[n] or 0 for n in COST_FIELDS]
@@ -44,7 +54,7 @@ def costs_of(
 
 
 def _engines(cost: Costs, ranks: int, name: str, resources: list[Resource]) -> tuple[int, ...]:
-    """Every rank's copy engines, and where each kind of them begins."""
+    """Append every rank's copy engines to ``resources``; return the index at which each kind begins."""
     firsts = []
     for words, rate in (
         (f"to {name}", cost.to_pool_gbytes_per_s),

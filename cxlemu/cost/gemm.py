@@ -5,9 +5,9 @@ C (m x n) = A (m x k) B (k x n) is cut into tiles of rows x columns, each comput
     tile_ns = 2 rows columns k / (peak / multiprocessors * efficiency(rows, columns)) + what a tile costs beside that
 
 As many tiles run at once as there are multiprocessors, a wave; 109 tiles on 108 of them take two. Small tiles fill the
-last wave better and compute more slowly, as they load more for each product: a tile reaches I / (I + H) of an endless
+last wave better and compute more slowly, as they load more per product: a tile reaches I / (I + H) of an endless
 one's rate, where I = rows columns / (rows + columns) and H is that of the accelerator's half-rate tile. The library is
-taken to have the tiles of TILES and to choose the best, as one tunes it. While so computed a GEMM also moves its
+taken to have the tiles of TILES and to choose the best, as a tuned one does. Meanwhile a GEMM also moves its
 operands and its result through memory. Tiles of one wave share what they load; the next wave loads anew. Where that
 takes longer than the products (few rows), it is what a GEMM takes.
 
@@ -24,12 +24,19 @@ from cxlemu.plan import DTYPES
 from cxlemu.topology import Accelerator
 
 TILES = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64))  # rows, columns
-FULL_TILE = (128, 256)  # of which `gemm_efficiency` is said
+FULL_TILE = (128, 256)  # the tile to which `gemm_efficiency` refers
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """C = A B of m x n, over k."""
+    """A matrix product C = A B.
+
+    Attributes:
+        m: Rows of A and C.
+        n: Columns of B and C.
+        k: Columns of A, rows of B.
+        dtype: The elements' type, a name in `DTYPES`.
+    """
 
     m: int
     n: int
@@ -38,16 +45,25 @@ class Product:
 
     @property
     def flops(self) -> int:
+        """Floating-point operations: a multiplication and an addition per element and step of ``k``."""
         return 2 * self.m * self.n * self.k
 
     @property
     def itemsize(self) -> int:
+        """Bytes per element."""
         return DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class GemmTiling:
-    """A GEMM as so many equal tiles, each ``tile_ns`` on one multiprocessor."""
+    """A GEMM as equal tiles.
+
+    Attributes:
+        rows: Rows of a tile.
+        columns: Columns of a tile.
+        tiles: The number of tiles.
+        tile_ns: How long one multiprocessor computes a tile, in nanoseconds.
+    """
 
     rows: int
     columns: int
@@ -55,12 +71,27 @@ class GemmTiling:
     tile_ns: int
 
     def ns(self, multiprocessors: int) -> int:
-        """From the first tile's begin to the last one's end, where nothing else runs."""
+        """Compute the time from the first tile's begin to the last one's end, where nothing else runs.
+
+        Args:
+            multiprocessors: The number of multiprocessors of the accelerator.
+        """
         return -(-self.tiles // multiprocessors) * self.tile_ns
 
 
 def fastest(accelerator: Accelerator, product: Product) -> GemmTiling:
-    """The tiling that takes least, alone on the accelerator. Raises ArgumentError for a dtype without a rate."""
+    """Choose the tiling that takes least time where the product is alone on the accelerator.
+
+    Args:
+        accelerator: What computes it.
+        product: The product.
+
+    Returns:
+        The tiling, slowed to what memory can feed; among equally fast ones that of the largest tile.
+
+    Raises:
+        ArgumentError: The accelerator has no rate for the dtype.
+    """
     found = []
     for rows, columns in TILES:
         tiling = _tiling(accelerator, product, rows, columns)
@@ -70,7 +101,19 @@ def fastest(accelerator: Accelerator, product: Product) -> GemmTiling:
 
 
 def in_company(accelerator: Accelerator, product: Product, times: int) -> GemmTiling:
-    """The tiling that computes ``times`` of them soonest, whatever they load."""
+    """Choose the tiling with which several equal products end soonest, whatever they load.
+
+    Args:
+        accelerator: What computes them.
+        product: One of the products.
+        times: The number of products, which share waves.
+
+    Returns:
+        The tiling; among equally fast ones that of the largest tile.
+
+    Raises:
+        ArgumentError: The accelerator has no rate for the dtype.
+    """
     found = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
 
     def wanted(tiling: GemmTiling) -> tuple[int, int]:
@@ -81,14 +124,32 @@ def in_company(accelerator: Accelerator, product: Product, times: int) -> GemmTi
 
 
 def slowed(tiling: GemmTiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> GemmTiling:
-    """The same where so many tiles, which are computed together, take no less than ``floor_ns`` to load."""
+    """Lengthen a tiling's tiles so that memory can feed them.
+
+    Args:
+        tiling: The tiling.
+        floor_ns: How long memory takes to move the bytes of all tiles, in nanoseconds.
+        all_tiles: The number of tiles that are computed together.
+        multiprocessors: How many of them run at once.
+
+    Returns:
+        The tiling with a ``tile_ns`` that is as before or longer.
+    """
     return replace(
         tiling, tile_ns=max(tiling.tile_ns, math.ceil(floor_ns * min(all_tiles, multiprocessors) / all_tiles))
     )
 
 
 def moved_bytes(product: Product, tiling: GemmTiling, multiprocessors: int) -> int:
-    """Through memory, for one product: what each wave loads, blocks of tiles as square as can be, and the result."""
+    """Count the bytes that one product moves through memory: what each wave loads, and the result.
+
+    A wave computes a block of tiles that is as square as possible.
+
+    Args:
+        product: The product.
+        tiling: How it is cut into tiles.
+        multiprocessors: How many tiles run at once.
+    """
     down, across = -(-product.m // tiling.rows), -(-product.n // tiling.columns)
     side = math.sqrt(multiprocessors * tiling.rows * tiling.columns)  # of a wave's block, in elements
     high = min(max(round(side / tiling.rows), -(-multiprocessors // across), 1), down)
@@ -104,13 +165,30 @@ def _tiling(accelerator: Accelerator, product: Product, rows: int, columns: int)
 
 
 def tile_ns(accelerator: Accelerator, rows: int, columns: int, k: int, dtype: str) -> float:
-    """One tile on one multiprocessor, fed at once."""
+    """Compute how long one tile takes on one multiprocessor where memory does not delay it, in nanoseconds.
+
+    Args:
+        accelerator: The accelerator.
+        rows: Rows of the tile.
+        columns: Columns of the tile.
+        k: Products per element.
+        dtype: The elements' type, a name in `DTYPES`.
+
+    Raises:
+        ArgumentError: The accelerator has no rate for the dtype.
+    """
     rate = accelerator.peak_flop_per_s(dtype) / accelerator.multiprocessors * efficiency(accelerator, rows, columns)
     return 2 * rows * columns * k / rate * 1e9 + accelerator.tile_ns
 
 
 def efficiency(accelerator: Accelerator, rows: int, columns: int) -> float:
-    """The share of the peak that tiles of this shape reach."""
+    """Compute the share of the peak that tiles of a shape reach, above 0 and at most 1.
+
+    Args:
+        accelerator: The accelerator.
+        rows: Rows of the tile.
+        columns: Columns of the tile.
+    """
     half = accelerator.half_rate_tile / 2
 
     def share(rows: int, columns: int) -> float:

@@ -24,13 +24,22 @@ ROUTE_DTYPE = np.dtype(
 class LinkTable:
     """A topology's links as resources, one for each direction, and its routes as hops from one to the next.
 
-    A link to several hosts, ranks or cards stands for one link to each of them. A switch that every host has of its own
-    has its own link to whatever it joins.
+    A link to several hosts, ranks or cards stands for one link to each of them. A switch of which every host has its
+    own has, on each host, its own link to whatever it joins.
     """
 
     def __init__(
         self, topology: Topology, cards: Sequence[int], ranks: int, card_rows: Records, resources: list[Resource]
     ) -> None:
+        """Append the topology's links to the resources.
+
+        Args:
+            topology: The machine and its links.
+            cards: The model's cards, as the topology numbers them.
+            ranks: The number of ranks.
+            card_rows: One row of CARD_DTYPE per card, with its owner.
+            resources: The model's resources, to which the links are appended.
+        """
         self._resources = resources
         pooled = sum(topology.owner_host(card) is None for card in cards)
         self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
@@ -40,8 +49,11 @@ class LinkTable:
         self._hops = {link.name: self._add(link) for link in topology.expanded.links}
 
     def _add(self, link: Link) -> tuple[int, int, int, int]:
-        """The link's first resource, as if its hosts, ranks and cards began at 0, and how many lie between those of two
-        hosts, two ranks and two cards.
+        """Append a link's resources.
+
+        Returns:
+            The index of the first one, as if the link's hosts, ranks and cards began at 0, and the distance between
+            those of two hosts, two ranks and two cards.
         """
         hosts, ranks, cards = (self._numbers(link, kind) for kind in ("host", "rank", "card"))
         if hosts is None and ranks is None and not self._own.isdisjoint(link.ends):
@@ -57,7 +69,7 @@ class LinkTable:
         return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
 
     def _numbers(self, link: Link, kind: str) -> range | None:
-        """Which hosts, ranks or cards the link has an end at; None if it has none, or one that its name implies."""
+        """List the hosts, ranks or cards at which the link ends; None if it has none, or one that its name implies."""
         for end in link.ends:
             some = members(end)
             if some is not None and some.kind == kind and (some.all_of_them or len(some.numbers) > 1):
@@ -65,13 +77,16 @@ class LinkTable:
         return None
 
     def table(self, routes: Sequence[Route]) -> Records:
-        """The routes as C takes them.
+        """Turn routes into the table that C takes.
+
+        Args:
+            routes: Routes between hosts and cards.
 
         Returns:
             One row of ROUTE_DTYPE per route.
 
         Raises:
-            ArgumentError: a route has more than HOPS_MAX links.
+            ArgumentError: A route has more than HOPS_MAX links.
         """
         longest = max((len(route.links) for route in routes), default=0)
         if longest > HOPS_MAX:
@@ -98,7 +113,7 @@ class LinkTable:
         return table
 
     def _hop(self, link: Link, came_from: str, owners: bool) -> list[tuple[int, ...]]:
-        """A link on the way to a memory, and on the way back. ``owners``: it is that of the memory's owner."""
+        """Make the hops of a link on the way to a memory and back. ``owners``: it is the link of the memory's owner."""
         first, by_host, by_rank, by_card = self._hops[link.name]
         if owners:
             where = (0, 0, by_rank, by_host)
@@ -109,8 +124,9 @@ class LinkTable:
         return [(first + (not towards), *where), (first + towards, *where)]
 
     def _is_towards(self, link: Link, came_from: str) -> bool:
-        """Whether a link is taken in the direction that is called "to the pool": away from hosts and ranks, to cards,
-        and from lower switches to higher ones.
+        """Whether a link is taken in the direction "to the pool".
+
+        That is away from hosts and ranks, to cards, and from lower switches to higher ones.
         """
         start, end = link.ends
         if not came_from:

@@ -26,30 +26,43 @@ CARD_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class CostModel:
-    """A topology as resources and ways between them, for ranks on its hosts."""
+    """A topology as resources and ways between them, for ranks on its hosts.
+
+    Attributes:
+        topology: The topology.
+        hosts: The host of each rank.
+        cards: The number of each card in the topology; the memories of ranks that do not exist are left out.
+        resources: Engines, cards and links.
+        first: For "read", "write" and "total", the index of the first card's resource; the other cards follow.
+        costs: Rows of COSTS_DTYPE: the general costs, then those of spaces that differ.
+        card_rows: One row of CARD_DTYPE per card.
+        routes: One row of ROUTE_DTYPE per route.
+        route_of: The index of the route, int32 of shape (changes + 1, hosts, cards); -1 where there is no way.
+        changes: What failures change; each one begins the next table of ``route_of``.
+    """
 
     topology: Topology
-    hosts: tuple[int, ...]  # of each rank
-    cards: tuple[int, ...]  # as the topology numbers them; memories of ranks that there are not are left out
+    hosts: tuple[int, ...]
+    cards: tuple[int, ...]
     resources: tuple[Resource, ...]
-    first: dict[str, int]  # "read", "write", "total": of the first card
-    costs: Records  # a row of COSTS_DTYPE: the general ones, then those of spaces that differ
-    card_rows: Records  # of CARD_DTYPE
+    first: dict[str, int]
+    costs: Records
+    card_rows: Records
     routes: Records
-    route_of: NDArray[np.int32]  # [change][host][card]; -1: no way
-    changes: tuple[FabricChange, ...] = ()  # each begins the next table
+    route_of: NDArray[np.int32]
+    changes: tuple[FabricChange, ...] = ()
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
-        """The model of a topology.
+        """Build the model of a topology.
 
         Args:
-            topology: hosts, cards and the links between them.
-            ranks: how many ranks there are; the topology places them on its hosts.
-            failures: links and switches that fail. Requests from then on take the routes that are left.
+            topology: Hosts, cards and the links between them.
+            ranks: How many ranks there are; the topology places them on its hosts.
+            failures: Links and switches that fail. Requests from then on take the routes that are left.
 
         Raises:
-            ArgumentError: a route has too many links, or there is no such number of ranks.
+            ArgumentError: A route has too many links, or there is no such number of ranks.
         """
         hosts = topology.place(ranks)
         placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
@@ -82,9 +95,17 @@ class CostModel:
         return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
 
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
-        """The model's cards, by index, of a space: all of a pool, of owned memory that of each member's own, in order.
+        """Find the cards of a space.
 
-        Raises ArgumentError where a member has none.
+        Args:
+            space: The pool, or a space of memories that hosts or ranks own.
+            members: For owned memory, the ranks whose memories are wanted, in order; None for all ranks.
+
+        Returns:
+            Indices into ``cards``: all of a pool; of owned memory, one per member.
+
+        Raises:
+            ArgumentError: A member has no memory in the space.
         """
         numbers = self.topology.cards_of(space)
         if not space.owned:
@@ -106,12 +127,12 @@ class CostModel:
 
     @cached_property
     def accelerator(self) -> Accelerator | None:
-        """What every rank computes with: see cxlemu/cost/compute.py."""
+        """What every rank computes with (see cxlemu/cost/compute.py); None where the topology names no accelerator."""
         name = self.topology.accelerator
         return None if name is None else Accelerator.load(name)
 
     def tables(self) -> dict[str, Any]:
-        """The arguments of C's `cost_model_take` (native/cost/tables.h), by name."""
+        """Build the arguments of C's `cost_model_take` (native/cost/tables.h), by name."""
         return {
             "service_rates": self.service_rates(),
             "routes": self.routes,
@@ -125,6 +146,6 @@ class CostModel:
         }
 
     def service_rates(self) -> Records:
-        """How fast each resource is: one row of SERVICE_RATE_DTYPE per resource."""
+        """Tell how fast each resource is: one row of SERVICE_RATE_DTYPE per resource."""
         rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
         return np.array(rows, SERVICE_RATE_DTYPE)

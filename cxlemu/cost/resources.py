@@ -1,4 +1,4 @@
-"""What is kept while bytes pass: engines, links and cards, in the order of requests."""
+"""Resources that a transfer keeps while its bytes pass: engines, links and cards, in the order of requests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ SERVICE_RATE_DTYPE = np.dtype([(name, "<i8") for name in SERVICE_RATE_FIELDS])
 
 
 class Resource(NamedTuple):
-    """What one transfer at a time uses: an "engine", a "link" or a "card" (``kind``).
+    """What one transfer at a time uses.
 
-    Without ``gbytes_per_s`` it never delays anything. Each transfer keeps it ``message_ns`` longer than its bytes take,
-    and travels in whole flits of ``flit_bytes``, of which ``payload_bytes`` carry data.
+    Attributes:
+        name: Its name, for people.
+        kind: "engine", "link" or "card".
+        gbytes_per_s: Its rate in 10^9 bytes per second; without one it never delays anything.
+        message_ns: How much longer than its bytes take each transfer keeps it, in nanoseconds.
+        flit_bytes: The size of the flits in which transfers travel, whole ones only.
+        payload_bytes: How many bytes of a flit carry data.
     """
 
     name: str
@@ -25,7 +30,7 @@ class Resource(NamedTuple):
     payload_bytes: int = 1
 
     def kept_ns(self, nbytes: int) -> int:
-        """How long a transfer of ``nbytes`` keeps it, in nanoseconds."""
+        """Compute how long a transfer of ``nbytes`` keeps the resource, in nanoseconds."""
         if self.gbytes_per_s is None:
             return 0
         flits = -(-nbytes // self.payload_bytes)
@@ -33,11 +38,19 @@ class Resource(NamedTuple):
 
 
 def bytes_per_ms(gbytes_per_s: float | None) -> int:
-    """A rate as the model computes with it, in bytes per millisecond; 0 where nothing takes time."""
+    """Convert a rate to that with which the model computes, in bytes per millisecond; None, no delay, becomes 0."""
     return 0 if gbytes_per_s is None else max(round(gbytes_per_s * 10**6), 1)
 
 
 def duration_ns(nbytes: int, gbytes_per_s: float | None) -> int:
-    """How long a resource is kept: rounded up to whole nanoseconds."""
+    """Compute how long bytes keep a resource.
+
+    Args:
+        nbytes: The bytes.
+        gbytes_per_s: The resource's rate in 10^9 bytes per second; None takes no time.
+
+    Returns:
+        Nanoseconds, rounded up to whole ones.
+    """
     rate = bytes_per_ms(gbytes_per_s)
     return -(-nbytes * 10**6 // rate) if rate else 0

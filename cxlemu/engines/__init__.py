@@ -1,4 +1,4 @@
-"""What executes plans. The reference engine says what an instruction means; every other is held to it."""
+"""The engines, which execute plans. The reference engine says what an instruction means; every other is held to it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from cxlemu.memory.protocol import Bytes, HostMemory
 
 
 class Engine(Protocol):
+    """Executes the plans of one rank, in real time."""
+
     def run(
         self,
         running: Running,
@@ -28,16 +30,16 @@ class Engine(Protocol):
         """Run one rank's part of a call to its end.
 
         Args:
-            running: the call, the rank's part in it, and where its communicator lies.
-            buffers: the rank's buffers in the part's order, each a 1-D uint8 array of at least the part's bytes.
-            deadline_s: how long no stream may progress, in seconds.
-            watch: called now and then while the rank waits.
-            stops: called when a stream comes to these records.
+            running: The call, the rank's part in it, and where its communicator lies.
+            buffers: The rank's buffers in the part's order, each a 1-D uint8 array of at least the part's bytes.
+            deadline_s: How long no stream may progress, in seconds.
+            watch: Called now and then while the rank waits.
+            stops: Called when a stream comes to these records.
 
         Raises:
-            DeadlineError: no stream progressed for ``deadline_s``.
-            MismatchError: a peer called something else.
-            FaultError: the pool's hardware fails.
+            DeadlineError: No stream progressed for ``deadline_s``.
+            MismatchError: A peer called something else.
+            FaultError: The pool's hardware fails.
             Whatever ``watch`` and ``stops`` raise.
         """
 
@@ -45,17 +47,17 @@ class Engine(Protocol):
 def engine_for(
     name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: Pacer | None = None
 ) -> Engine:
-    """The engine of one rank.
+    """Make the engine of one rank.
 
     Args:
-        name: one of `ENGINES`.
-        backend: what the cards are made of.
-        memory: this rank's view of them, through its host's cache where that is emulated.
-        cards: each card's bytes, 1-D uint8.
-        pacer: what makes instructions take their modelled time, or None for this machine's.
+        name: One of `ENGINES`.
+        backend: The place where the cards' bytes live.
+        memory: This rank's view of them, through its host's cache where that is emulated.
+        cards: Each card's bytes, 1-D uint8.
+        pacer: Makes instructions take their modelled time; None for this machine's.
 
     Raises:
-        ArgumentError: there is no such engine, or it does not run on this machine or with a pace.
+        ArgumentError: There is no such engine, or it does not run on this machine or with a pace.
     """
     check_engine(name)
     if name == "reference":
@@ -66,6 +68,10 @@ def engine_for(
 
 
 def check_engine(name: str) -> None:
-    """Raises ArgumentError for an engine that does not exist."""
+    """Check the name of an engine.
+
+    Raises:
+        ArgumentError: There is no such engine.
+    """
     if name not in ENGINES:
         raise ArgumentError(f"there is no engine {name!r}: it is one of {', '.join(ENGINES)}")

@@ -1,10 +1,10 @@
-"""What C asks of Python while a communicator's calls run: the hooks of a Sequencer (native/sequencer.c has the way)."""
+"""What C asks of Python while a communicator's calls run: the hooks of a Sequencer (see native/sequencer.c)."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeAlias
 
-# (stream, at, doorbell, wanted, shows) of each stream that waits: struct obstacle in native/core.h.
+# For each stream that waits (stream, at, doorbell, wanted, shows): struct obstacle in native/core.h.
 Obstacles: TypeAlias = "list[tuple[int, int, int, int, int]]"
 
 
@@ -14,14 +14,14 @@ class CallHooks(Protocol):
     def slow_path(self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, async_op: bool, /) -> Any:
         """Make a call that is like none before it, or whose turn may not have come.
 
-        Args: as every verb of a communicator fills them in (`collectives.communicator.verbs`).
+        The arguments are those that every verb of a communicator fills in (`collectives.communicator.verbs`).
 
         Returns:
             What the verb returns: ``out``, or a handle with ``async_op``.
 
         Raises:
-            ArgumentError: the arguments do not fit; nothing was sent.
-            RevokedError: the communicator was given up.
+            ArgumentError: The arguments do not fit; nothing was sent.
+            RevokedError: The communicator was given up.
             Whatever the call raises.
         """
 
@@ -29,12 +29,12 @@ class CallHooks(Protocol):
         """Bring a call to its end that began in C and did not end at once.
 
         Args:
-            cookie: what the operation was made with.
-            epoch: the call's first epoch.
-            tag: the call's tag, 16 bits.
-            program: the `_native.Program` that stopped.
-            status: how it stopped, one of ``enum status`` in native/core.h but ``DONE``.
-            obstacles: what each waiting stream waits for.
+            cookie: What the operation was made with.
+            epoch: The call's first epoch.
+            tag: The call's tag, 16 bits.
+            program: The `_native.Program` that stopped.
+            status: How it stopped, one of ``enum status`` in native/core.h but ``DONE``.
+            obstacles: What each waiting stream waits for.
 
         Raises:
             Whatever the call raises; the communicator is revoked then.
@@ -47,6 +47,6 @@ class CallHooks(Protocol):
             The operation's result.
 
         Raises:
-            RevokedError: the communicator was given up.
+            RevokedError: The communicator was given up.
             Whatever the call raises.
         """

@@ -1,7 +1,7 @@
 """Whether a plan deadlocks in itself: its signals and waits alone, without any memory.
 
 Plans do not branch on data, and each doorbell has one writer and rising values. So if one order comes to an end all do,
-and ranks that wait in one wait in all: a deadline that passed in such a call was no rank that was slow.
+and ranks that wait in one wait in all: if a deadline passes in a call that deadlocks, no slow rank was the cause.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cxlemu.errors import DeadlockError
 from cxlemu.plan import Instruction, Op, Plan
 
 WAITS_TOLD = 8
-INSTRUCTIONS_MAX = 1_000_000  # of larger plans nothing is said: that would take longer than the deadline
+INSTRUCTIONS_MAX = 1_000_000  # larger plans are not examined: that would take longer than the deadline
 
 
 @dataclass
@@ -40,8 +40,15 @@ class _Bells(Streams):
 
 
 def deadlock_of(plan: Plan) -> DeadlockError | None:
-    """The waits in which every execution of a call ends; None where it comes to its end, or is too large to tell soon.
-    The plan obeys the rules."""
+    """Find the waits in which every execution of a call ends.
+
+    Args:
+        plan: A plan that obeys the rules.
+
+    Returns:
+        The error that names the first WAITS_TOLD waits; None where the call comes to its end, or where the plan has
+        more than INSTRUCTIONS_MAX instructions.
+    """
     if sum(part.instruction_count for part in plan.parts) > INSTRUCTIONS_MAX:
         return None
     layout = plan.layout

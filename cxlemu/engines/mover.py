@@ -1,6 +1,6 @@
-"""What moves bytes between a rank's buffers and the pool: one Mover for each kind of buffer.
+"""Movers, which move bytes between a rank's buffers and the pool: one Mover for each kind of buffer.
 
-The reference engine decides what moves where; how, and by whose stores, its mover decides. A rank's buffers are all of
+The reference engine decides what moves where; its mover decides how, and by whose stores. A rank's buffers are all of
 one kind: NumPy arrays on the host, or memory of a device that nothing but the device's mover touches. A new kind is one
 class with the methods of `Mover`, given to the engine: ``ReferenceEngine(memory, mover=MyMover())``. The native engine
 moves the host's buffers alone.
@@ -18,11 +18,11 @@ from cxlemu.plan.address import StridedRun
 from cxlemu.plan.instructions import RedOp
 from cxlemu.plan.reduction import fold
 
-Buffer = Any  # of the mover's kind; nobody else looks inside
+Buffer = Any  # of the mover's kind; only the mover looks inside
 
 
 class BufferPart(NamedTuple):
-    """Bytes [offset, offset + nbytes) of a buffer."""
+    """Bytes [offset, offset + nbytes) of a buffer of a mover's kind."""
 
     buffer: Buffer
     offset: int
@@ -40,49 +40,83 @@ class Mover(Protocol):
     """
 
     def nbytes(self, buffer: Buffer) -> int:
-        """How many bytes a buffer has."""
+        """Return how many bytes a buffer has."""
 
     def temporary(self, nbytes: int) -> BufferPart:
-        """A part of a new buffer of this kind, whose bytes may be anything."""
+        """Make a new buffer of this kind with ``nbytes`` bytes of any value, and return all of it."""
 
     def get(self, part: BufferPart) -> Bytes:
-        """The part's bytes for the host, a 1-D uint8 array: a view or a copy, which the caller does not write."""
+        """Give the host the part's bytes, as a 1-D uint8 array: a view or a copy, which the caller does not write."""
 
     def put(self, part: BufferPart, data: Bytes) -> None:
-        """Store the host's ``data``, ``part.nbytes`` bytes, into the part."""
+        """Store bytes of the host into a part.
+
+        Args:
+            part: The destination.
+            data: 1-D uint8 of ``part.nbytes`` bytes.
+        """
 
     def store(self, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool) -> None:
         """Store the run's bytes of ``source`` to the pool, at once or until the next flush and fence.
 
         Args:
-            memory: the rank's view of the pool.
-            run: which bytes of ``source`` lie where on which card: contiguous there, strided here.
-            source: the whole transfer, of which the run is a part.
-            non_temporal: past this host's cache, so that a fence alone lands it.
+            memory: The rank's view of the pool.
+            run: Which bytes of ``source`` lie where on which card: contiguous there, strided here.
+            source: The whole transfer, of which the run is a part.
+            non_temporal: Store past this host's cache, so that a fence alone lands the bytes.
         """
 
     def load(self, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
-        """Load the run's bytes from the pool into ``target``; arguments as for ``store``. They are there on return."""
+        """Load the run's bytes from the pool. They are there on return.
+
+        Args:
+            memory: The rank's view of the pool.
+            run: Which bytes of ``target`` lie where on which card: contiguous there, strided here.
+            target: The whole transfer, of which the run is a part.
+        """
 
     def copy(self, target: BufferPart, source: BufferPart) -> None:
-        """Copy a part to another one of the same size; where both overlap, as if through a third."""
+        """Copy a part to another one of the same size; where both overlap, as if through a third.
+
+        Args:
+            target: The destination.
+            source: The bytes to copy.
+        """
 
     def fold(self, target: BufferPart, dtype: int, redop: RedOp, sources: Sequence[BufferPart], divisor: int) -> None:
         """Fold the sources element by element, from left to right, and divide by ``divisor``.
 
-        ``dtype`` is an index of ``DTYPE_NAMES``; ``target`` may be one of the sources. The result is that of
-        `cxlemu.plan.reduction.fold`, bit by bit.
+        The result is that of `cxlemu.plan.reduction.fold`, bit by bit.
+
+        Args:
+            target: Gets the result; it may be one of the sources.
+            dtype: An index of ``DTYPE_NAMES``.
+            redop: The operation.
+            sources: Parts of the size of ``target``.
+            divisor: What the result is divided by; 1 for nothing.
         """
 
     def flush(self, memory: HostMemory, card: int, offset: int, nbytes: int, *, drop: bool) -> None:
-        """Write the range's lines back to the pool; with ``drop`` so that later loads fetch them (INVALIDATE)."""
+        """Write a range's lines back to the pool.
+
+        Args:
+            memory: The rank's view of the pool.
+            card: The card's number.
+            offset: Where the range begins on the card, in bytes.
+            nbytes: The range's length.
+            drop: Also make later loads fetch the lines (INVALIDATE).
+        """
 
     def fence(self, memory: HostMemory) -> None:
-        """Return when everything that this rank stored and flushed is in the pool."""
+        """Return when everything that this rank stored and flushed is in the pool.
+
+        Args:
+            memory: The rank's view of the pool.
+        """
 
 
 class HostMover:
-    """For NumPy arrays of 1-D uint8: the host's own loads and stores. Stateless, so one serves all ranks."""
+    """The `Mover` of NumPy arrays, 1-D uint8, by the host's own loads and stores. Stateless: one serves all ranks."""
 
     def nbytes(self, buffer: Bytes) -> int:
         return buffer.nbytes
@@ -91,7 +125,7 @@ class HostMover:
         return BufferPart(np.empty(nbytes, np.uint8), 0, nbytes)
 
     def get(self, part: BufferPart) -> Bytes:
-        """A view, so that what is stored to it is in the buffer."""
+        """Return a view of the part's bytes, so that what is stored to it is in the buffer."""
         data: Bytes = part.buffer[part.offset : part.offset + part.nbytes]
         return data
 

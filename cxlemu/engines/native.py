@@ -49,17 +49,21 @@ DONE, IDLE, MISMATCH, KERNEL, LOCK_TIMEOUT, OUT_OF_MEMORY, STOPPED, DAMAGED, CLO
         *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "MODELLED_TIME"),
     )
 )
-LOOK_NS = 50_000_000  # how long C waits before Python looks after the peers
-SPINS = 2000  # looks at doorbells before a rank gives its core away, where every rank has one
+LOOK_NS = 50_000_000  # how long C waits before Python checks on the peers
+SPINS = 2000  # polls before a rank gives its core away, where every rank has a core
 PROGRAMS_KEPT = 256
 
 
 @dataclass
 class NativeEngine:
-    """Runs the parts of one rank. ``spins``: looks at a doorbell before the rank gives its core away (see cores.py).
+    """Runs the parts of one rank, either in place on the cards or through an emulated host's cache of them.
 
-    Records are executed in place on ``cards``, and ``elides`` says what need not be executed there (see backends.py);
-    or ``through`` an emulated host's cache of them. With a ``pacer`` they take their modelled time.
+    Attributes:
+        cards: Each card's bytes, 1-D uint8.
+        elides: The steps that need not be executed on the cards (see cxlemu/memory/backend.py).
+        through: The rank's memory on an emulated host's cache; None to execute on the cards.
+        spins: How often the rank polls a doorbell before it gives its core away (see cores.py).
+        pacer: Makes records take their modelled time; None for this machine's.
     """
 
     cards: Sequence[Bytes]
@@ -81,8 +85,9 @@ class NativeEngine:
         """Run one rank's part of a call to its end. Arguments are those of `Engine.run`.
 
         Raises:
-            PlanError: a record would touch memory outside of buffers and slots.
-            ArgumentError: a buffer is too small, or read-only though the part writes to it.
+            PlanError: A record would touch memory outside of buffers and slots.
+            ArgumentError: A buffer is too small, or read-only though the part writes to it.
+            MemoryError: There is no memory for the non-temporal stores of an emulated host.
             Whatever `Engine.run` raises.
         """
         program = self.program(running)
@@ -107,7 +112,22 @@ class NativeEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Go on with a call whose program stopped with ``status``, to its end. Raises as run does."""
+        """Go on with a call whose program stopped, to its end.
+
+        Args:
+            running: As for ``run``.
+            program: The program that stopped.
+            status: How it stopped, one of ``enum status`` in native/core.h.
+            found: What each waiting stream waits for, or where the program stopped.
+            buffers: As for ``run``.
+            deadline_s: As for ``run``.
+            watch: As for ``run``.
+            stops: As for ``run``.
+
+        Raises:
+            MemoryError: There is no memory for the non-temporal stores of an emulated host.
+            Whatever ``Engine.run`` raises.
+        """
         before: Obstacles = []
         since = 0.0
         ordered: dict[int, list[int]] = {}
@@ -154,7 +174,11 @@ class NativeEngine:
             status, found = program.advance(LOOK_NS, self.spins)
 
     def program(self, running: Running) -> _native.Program:
-        """The part, bound to the pool: made once, and kept as long as the part is in use."""
+        """Bind the part to the pool, in C. The engine keeps the PROGRAMS_KEPT programs that were used last.
+
+        Raises:
+            PlanError: A record would touch memory outside of buffers and slots.
+        """
         key = (id(running.part), running.binding.base)
         if key in self._programs:
             self._programs.move_to_end(key)
@@ -186,7 +210,7 @@ class NativeEngine:
 def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:
     named = running.part.streams[stream]
     owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
-    at = min(at, len(named.records) - 1)  # at its end, a stream waits for its last instruction's
+    at = min(at, len(named.records) - 1)  # at its end, a stream waits for its last instruction's time
     return Blocked(named.name, at, named.instructions[at], doorbell, owner, wanted, shows)
 
 
@@ -195,7 +219,17 @@ def _length(running: Running, stream: int) -> int:
 
 
 def compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int) -> None:
-    """Run the kernel of a COMPUTE, at which a program stopped with KERNEL; the program skips it afterwards."""
+    """Run the kernel of a COMPUTE, at which a program stopped with KERNEL; the program skips it afterwards.
+
+    Args:
+        running: The call and the rank's part in it.
+        buffers: The rank's buffers in the part's order, 1-D uint8.
+        stream: The stream's index.
+        at: The COMPUTE's index in the stream.
+
+    Raises:
+        IntegrityError: The kernel verifies a checksum, and it does not fit.
+    """
     i = running.part.streams[stream].instructions[at]
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)

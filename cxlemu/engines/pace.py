@@ -4,10 +4,11 @@
     launch(main, ranks=4, topology="six-cards", pace=Pace(time_scale=100))  # 100 ns here are one of the model
 
 The native engine moves bytes for real and then holds every instruction until its modelled end (native/pace.h), so that
-copies of several streams overlap as they would, and what a rank computes meanwhile is hidden as it would be. What one
-rank does not share with others is in its Pacer; when engines, links and cards are free lies in the pool's clocks, a
-segment that all ranks map. Both ask the C that the virtual engine asks (cost/), so modelled times are the same. COMPUTE
-takes what the topology's accelerator would; where it has none, what it takes here.
+copies of several streams overlap as they would, and what a rank computes meanwhile is hidden as it would be. A rank's
+Pacer holds what the rank does not share with others; the pool's clocks, a segment that all ranks map, hold when
+engines, links and cards are free. Both use the C that the virtual engine uses (cxlemu/native/cost), so modelled times
+are the same. COMPUTE takes the time that the topology's accelerator would take; without one, the time that it takes
+here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from cxlemu.plan.kernels import KERNELS
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.clusters import cluster_memory, memories_behind_pool
 
-# How late a rank comes that slept: on a core that nobody else wants, and on one that others compute on.
+# How late a rank wakes that slept: on a core that is otherwise idle, and on one that others compute on.
 WAKING_NS, WAITING_NS = 100_000, 1_000_000
 STEP_NS = 5_000  # of the order of what a collective's instructions take on modelled hardware
 _MEASURED_BYTES = 1 << 25
@@ -41,7 +42,15 @@ _MEASURED_BYTES = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``time_scale``: nanoseconds of this machine for one of the model; None: one with which it keeps up."""
+    """Asks for a world whose ranks take modelled time.
+
+    Attributes:
+        time_scale: Nanoseconds of this machine for one of the model, from TIME_SCALE_MIN to TIME_SCALE_MAX; None for
+            one with which this machine keeps up (`suitable_time_scale`).
+
+    Raises:
+        ArgumentError: The scale is outside of its range.
+    """
 
     time_scale: float | None = None
 
@@ -54,38 +63,70 @@ class Pace:
 
 @dataclass(frozen=True)
 class Pacer:
-    """What makes the instructions of one rank take their time."""
+    """Makes the instructions of one rank take their modelled time.
+
+    Attributes:
+        native: The pacer in C.
+        accelerator: What the rank computes with; None where the topology has no accelerator.
+    """
 
     native: _native.Pacer
     accelerator: Accelerator | None
 
     @property
     def time_scale(self) -> float:
+        """Nanoseconds of this machine for one of the model."""
         return self.native.time_scale
 
     def kernels(self, frame: Frame, part: RankPart) -> Records | None:
-        """What the kernels of a plan cost. None: the time that they take here, as nobody models them."""
+        """Compute what the kernels of a plan cost.
+
+        Args:
+            frame: The plan's tables.
+            part: The rank's part.
+
+        Returns:
+            One row of ``COST_DTYPE`` per kernel; None where no model covers them, so that they take the time that they
+            take here.
+
+        Raises:
+            ArgumentError: A kernel is too large for one COMPUTE.
+            PlanError: A kernel has no cost.
+        """
         modelled = all(KERNELS[kernel.name].product for kernel in frame.kernels)
         return kernel_costs(self.accelerator, frame, part) if self.accelerator is not None and modelled else None
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """What all ranks of a world share: how it lies in a segment of the pool."""
+    """What all ranks of a world share to keep a pace, and how it lies in a segment of the pool.
+
+    Attributes:
+        model: The cost model.
+        card_bytes: The bytes of each card.
+    """
 
     model: CostModel
     card_bytes: int
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> Clocks:
-        """Raises ArgumentError as CostModel.of does, and for a topology without a pool of cards."""
+        """Describe the clocks of a topology.
+
+        Args:
+            topology: The modelled machine.
+            ranks: The number of ranks in the world.
+
+        Raises:
+            ArgumentError: The topology has no pool of cards, or `CostModel.of` refuses it.
+        """
         if topology.pool_space.owned:
             raise ArgumentError(f"a pace needs a pool of cards, but {topology.name} has only memory that ranks own")
         return cls(CostModel.of(topology, ranks), topology.card_bytes)
 
     @cached_property
     def cards(self) -> NDArray[np.int32]:
-        """Of the cards of this machine, which of the model's each is: the pool's, and memories of ranks behind them."""
+        """For each card of this machine, the index of the model's: the pool's, then memories of ranks behind them."""
         topology, ranks = self.model.topology, len(self.model.hosts)
         cards = self.model.cards_of(topology.pool_space)
         if memories_behind_pool(topology, ranks):
@@ -96,31 +137,63 @@ class Clocks:
 
     @cached_property
     def nbytes(self) -> int:
-        """Of the segment, which stays sparse."""
+        """The size of the segment, which stays sparse, in bytes."""
         return _native.clocks_bytes(len(self.model.resources), len(self.cards), self.card_bytes)
 
     def make(self, memory: Bytes, time_scale: float) -> None:
-        """In a new segment, before any rank has it."""
+        """Set up the clocks in a new segment, before any rank has it.
+
+        Args:
+            memory: The segment: ``nbytes`` uint8, zeros at first.
+            time_scale: Nanoseconds of this machine for one of the model, above 0.
+
+        Raises:
+            ValueError: The scale or the segment's size is impossible, or the system's locks do not outlive holders.
+        """
         _native.clocks_make(memory, len(self.model.resources), time_scale)
 
     def pacer(self, memory: Bytes, rank: int, test_ns: NDArray[np.int64] | None = None) -> Pacer:
-        """``test_ns``: a clock of one number, instead of this machine's."""
+        """Make the pacer of one rank.
+
+        Args:
+            memory: The segment, after ``make``.
+            rank: The rank.
+            test_ns: A clock of one number in nanoseconds, int64 of shape (1,), instead of this machine's.
+
+        Raises:
+            ValueError: The segment holds no clocks or those of another model, another process keeps them locked, or
+                there is no such rank.
+        """
         native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
         return Pacer(native, self.model.accelerator)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
-    """One that was chosen. ``reason``: for people."""
+    """A time scale that was chosen.
+
+    Attributes:
+        value: Nanoseconds of this machine for one of the model.
+        reason: Why this one, for people.
+    """
 
     value: float
     reason: str
 
 
 def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeScale:
-    """The power of two with which this machine's copies and delays are half as long as what they stand for.
+    """Choose a time scale with which this machine keeps up.
 
-    ``ranks``: of this machine. Measures how fast one core copies, for some milliseconds.
+    It is the power of two with which this machine's copies and delays are at most half as long as what they stand for.
+    The function measures for some milliseconds how fast one core copies.
+
+    Args:
+        topology: The modelled machine.
+        ranks: The number of ranks on this machine.
+        backend: The name of the pool's backend.
+
+    Returns:
+        The scale, at least 1, and the reason for it.
     """
     cores = min(ranks, len(os.sched_getaffinity(0)))
     copied = _copied_gbytes_per_s()
@@ -139,7 +212,7 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
 
 
 def _modelled_gbytes_per_s(topology: Topology, ranks: int) -> float:
-    """The most that all ranks together read and write."""
+    """Compute the most that all ranks together read and write."""
     cost = topology.costs
     cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
     reads, writes = (sum(getattr(card, f"{which}_gbytes_per_s") for card in cards) for which in ("read", "write"))
@@ -151,7 +224,7 @@ def _modelled_gbytes_per_s(topology: Topology, ranks: int) -> float:
 
 
 def _copied_gbytes_per_s() -> float:
-    """One core's memcpy of what no cache holds."""
+    """Measure one core's memcpy of bytes that no cache holds."""
     source, target = (np.ones(_MEASURED_BYTES, np.uint8) for _ in range(2))
     best_ns = min(_timed_copy_ns(source, target) for _ in range(4))
     return _MEASURED_BYTES / best_ns

@@ -1,6 +1,6 @@
 """The living definition: what each instruction means, one step at a time, over any memory.
 
-A Runner executes one rank's part on real bytes, an instruction a step; `run` drives it in real time, with a deadline
+A Runner executes one rank's part on real bytes, one instruction per step; `run` drives it in real time, with a deadline
 on every wait. `streams.run_together` drives the Runners of all ranks in one thread instead, for tests.
 """
 
@@ -24,8 +24,15 @@ from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
 
 @dataclass
 class Runner(Streams):
-    """One rank in the middle of one call. ``buffers`` are the rank's local buffers, by index, of the ``mover``'s kind:
-    on the host 1-D uint8 arrays.
+    """One rank in the middle of one call, on real bytes.
+
+    Attributes:
+        memory: The rank's view of the pool.
+        buffers: The rank's local buffers, by index, of the mover's kind: on the host 1-D uint8 arrays.
+        mover: Moves bytes between the buffers and the pool.
+
+    Raises:
+        ArgumentError: A buffer is smaller than the plan needs.
     """
 
     memory: HostMemory = field(kw_only=True)
@@ -41,11 +48,24 @@ class Runner(Streams):
         self._maps = [region.map for region in self.frame.regions]
 
     def execute(self, instruction: Instruction) -> Blocked | None:
+        """Do what the instruction says on the rank's buffers and the pool, or say why it cannot be done yet.
+
+        Raises:
+            MismatchError: A peer rang the doorbell in another call.
+            IntegrityError: A doorbell shows a word that no rank rings.
+            FaultError: The pool's hardware fails.
+        """
         return _EXECUTE[instruction.op](self, instruction)
 
     # --- where bytes are -------------------------------------------------------------------------------------
 
     def local(self, operand: Operand, nbytes: int) -> BufferPart:
+        """Give the part of the rank's buffer that an operand names.
+
+        Args:
+            operand: An operand of kind BUFFER.
+            nbytes: The part's length.
+        """
         return BufferPart(self.buffers[operand.id], operand.offset, nbytes)
 
     def _card_base(self, operand: Operand) -> int:
@@ -53,21 +73,39 @@ class Runner(Streams):
         return binding.base + accesses.region_base(self.frame, binding.layout, binding.epoch, operand)
 
     def _runs(self, operand: Operand, nbytes: int) -> Iterator[StridedRun]:
-        """Where the operand's bytes lie on the cards."""
+        """Give the runs of a region operand's bytes on the cards."""
         base = self._card_base(operand)
         for run in self._maps[operand.id].runs(operand.offset, nbytes):
             yield run._replace(card_offset=base + run.card_offset)
 
     def store(self, operand: Operand, source: BufferPart, *, non_temporal: bool = False) -> None:
+        """Store a part of a buffer to the pool.
+
+        Args:
+            operand: The destination, of kind REGION.
+            source: The bytes.
+            non_temporal: Store past this host's cache.
+        """
         for run in self._runs(operand, source.nbytes):
             self.mover.store(self.memory, run, source, non_temporal=non_temporal)
 
     def load(self, operand: Operand, target: BufferPart) -> None:
+        """Load bytes of the pool into a part of a buffer.
+
+        Args:
+            operand: Where the bytes lie, of kind REGION.
+            target: Gets them.
+        """
         for run in self._runs(operand, target.nbytes):
             self.mover.load(self.memory, run, target)
 
     def fetch(self, operand: Operand, nbytes: int) -> BufferPart:
-        """An operand's bytes, wherever it lives."""
+        """Get an operand's bytes, wherever it lives: from the pool, they are loaded into a temporary buffer.
+
+        Args:
+            operand: An operand of kind BUFFER or REGION.
+            nbytes: How many bytes.
+        """
         if operand.kind == Kind.BUFFER:
             return self.local(operand, nbytes)
         out = self.mover.temporary(nbytes)
@@ -75,9 +113,19 @@ class Runner(Streams):
         return out
 
     def sources(self, i: Instruction) -> list[BufferPart]:
+        """Fetch the operands that an instruction combines, in order."""
         return [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
 
     def doorbell_at(self, doorbell: int, epoch: int) -> tuple[int, int]:
+        """Compute where a doorbell lies.
+
+        Args:
+            doorbell: The doorbell's number in the layout.
+            epoch: The round's epoch, which chooses the slot.
+
+        Returns:
+            The card, and the byte on it.
+        """
         card, offset = self.binding.layout.doorbell_address(doorbell, epoch)
         return card, self.binding.base + offset
 
@@ -139,7 +187,7 @@ class Runner(Streams):
         self._store_again(i)
 
     def _store_again(self, i: Instruction) -> None:
-        """A second destination, in the pool, gets what the first one got."""
+        """Store what the first destination got to a second one in the pool, if there is one."""
         if i.dst2.kind:
             self.store(i.dst2, self.local(i.dst, i.nbytes))
 
@@ -186,7 +234,13 @@ _EXECUTE: dict[Op, Callable[[Runner, Instruction], Blocked | None]] = {
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """Runs plans in Python, over any memory."""
+    """Runs plans in Python, over any memory.
+
+    Attributes:
+        memory: The rank's view of the pool.
+        clock: Measures and spends the time of waits.
+        mover: Moves bytes between the rank's buffers and the pool.
+    """
 
     memory: HostMemory
     clock: Clock = SYSTEM_CLOCK
@@ -201,7 +255,15 @@ class ReferenceEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Run one rank's part. Raises as Engine says; DeadlineError when no stream progresses for ``deadline_s``."""
+        """Run one rank's part of a call to its end.
+
+        Arguments are those of `Engine.run`; buffers are of the mover's kind.
+
+        Raises:
+            DeadlineError: No stream progressed for ``deadline_s``.
+            ArgumentError: A buffer is smaller than the plan needs.
+            Whatever `Engine.run` raises.
+        """
         r = running
         runner = Runner(
             r.call, r.frame, r.part, r.binding, memory=self.memory, buffers=buffers, stops=stops, mover=self.mover
@@ -210,7 +272,18 @@ class ReferenceEngine:
 
 
 def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Run one rank's part to its end. Raises DeadlineError when no stream progresses for ``deadline_s`` seconds."""
+    """Run one rank's part to its end, in real time.
+
+    Args:
+        runner: The rank's part and its buffers.
+        deadline_s: How long no stream may progress, in seconds.
+        watch: Called whenever no stream could go on.
+        clock: Measures and spends the time of waits.
+
+    Raises:
+        DeadlineError: No stream progressed for ``deadline_s``.
+        Whatever ``watch`` and the runner's steps raise.
+    """
     progress = clock.now()
     idle_rounds = 0
     while True:

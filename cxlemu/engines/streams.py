@@ -1,4 +1,4 @@
-"""Streams of instructions and who may go on: what all engines that step through plans have in common.
+"""Streams of instructions and which of them may go on: what all engines that step through plans have in common.
 
 A rank has a few ordered streams. An instruction that has to wait yields to the rank's other streams. `run_together`
 and `run_in_turn` step all ranks of a world in one thread, so that a test decides the interleaving and a deadlock is
@@ -19,21 +19,38 @@ from cxlemu.plan.kernels import ChecksumError
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What makes a position-independent part concrete: where the communicator lies, and the call's first epoch."""
+    """What makes a position-independent part concrete: where the communicator lies, and the call's first epoch.
+
+    Attributes:
+        layout: The communicator's slots and doorbells.
+        base: Offset of the communicator's extent on every card, in bytes.
+        epoch: The epoch of the call's first round.
+        tag: A mark of this call and those before it: see Call.tag.
+    """
 
     layout: Layout
-    base: int  # offset of the communicator's extent on every card
+    base: int
     epoch: int
-    tag: int  # of the call and those before it: see Call.tag
+    tag: int
 
 
 class Blocked(NamedTuple):
-    """A stream that cannot go on, and why."""
+    """A stream that cannot go on, and why.
+
+    Attributes:
+        stream: The stream's name.
+        at: The index of the instruction that waits.
+        instruction: That instruction.
+        doorbell: The doorbell waited for; -1 for an event of the rank's own, -2 for a modelled time.
+        owner: The rank that rings the doorbell; -1 without one.
+        wanted: The epoch that the doorbell must show; for a modelled time, that time in nanoseconds.
+        shows: The epoch that it shows.
+    """
 
     stream: str
     at: int
     instruction: Instruction
-    doorbell: int = -1  # the doorbell waited for, -1 for a local event, -2 for a modelled time (wanted, in ns)
+    doorbell: int = -1
     owner: int = -1
     wanted: int = 0
     shows: int = 0
@@ -41,7 +58,14 @@ class Blocked(NamedTuple):
 
 @dataclass
 class Running:
-    """One rank in the middle of one call."""
+    """One rank in the middle of one call.
+
+    Attributes:
+        call: The call.
+        frame: The plan's tables, shared by all ranks.
+        part: The rank's part of the plan.
+        binding: Where the part runs.
+    """
 
     call: Call
     frame: Frame
@@ -49,7 +73,7 @@ class Running:
     binding: Binding
 
     def describe(self, blocked: Blocked) -> str:
-        """What a rank waits for, as a sentence's end."""
+        """Say what the rank waits for, as the end of a sentence."""
         where = f"{blocked.stream}:{blocked.at} {blocked.instruction.op.name}"
         if blocked.doorbell == -2:
             return f"the time that the model gives it ({where})"
@@ -59,16 +83,22 @@ class Running:
         return f"rank {blocked.owner} to ring {name} with epoch {blocked.wanted} (it shows {blocked.shows}; {where})"
 
     def deadline(self, blocked: list[Blocked], waited_s: float) -> DeadlineError:
+        """Make the error of a rank that waited too long.
+
+        Args:
+            blocked: What blocks each of its streams.
+            waited_s: How long it has made no progress, in seconds.
+        """
         waits_for = ", and for ".join(map(self.describe, blocked))
         return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
 
     def damaged_doorbell(self, doorbell: int) -> IntegrityError:
-        """The doorbell shows what nobody rings."""
+        """Make the error of a doorbell that shows a word that no rank rings."""
         layout = self.binding.layout
         return IntegrityError(layout.owner(doorbell), layout.doorbell_address(doorbell, self.binding.epoch)[0])
 
     def mismatch(self, doorbell: int) -> MismatchError:
-        """The doorbell's owner rang it for this epoch, but not in this call."""
+        """Make the error of a doorbell that its owner rang for this epoch, but not in this call."""
         layout = self.binding.layout
         return MismatchError(
             f"rank {self.part.rank} is in [{self.call}] but rank {layout.owner(doorbell)} rang "
@@ -77,8 +107,14 @@ class Running:
         )
 
     def damaged(self, stream: int, at: int) -> IntegrityError:
-        """A checksum does not fit. Whose it was and what it covers, the WAIT_DATA and the READ before it say; -1 in a
-        plan that lacks them.
+        """Make the error of a checksum that does not fit.
+
+        The WAIT_DATA and the READ before it say which rank sent it and on which card the bytes begin; in a plan that
+        lacks them, each is -1.
+
+        Args:
+            stream: The stream's index.
+            at: The index of the instruction that verified the checksum.
         """
         before = self.part.streams[stream].instructions[:at]
         rung, read = (next((i for i in reversed(before) if i.op == op), None) for op in (Op.WAIT_DATA, Op.READ))
@@ -87,12 +123,12 @@ class Running:
         return IntegrityError(owner, card)
 
 
-# Called while a rank waits, with everything that blocks it: keeps the heartbeat going, looks after the peers, and
+# Called while a rank waits, with everything that blocks it: keeps the heartbeat going, checks on the peers, and
 # may raise. The last argument is how long the rank has made no progress, in seconds.
 Watch = Callable[[Running, list[Blocked], float], None]
 
 
-# What is done before some instructions of one call, given by (stream, at); true where the instruction is then left out.
+# Functions called before some instructions of one call, by (stream, at); true where the instruction is then left out.
 # A stop happens once, when its stream comes to it, whether or not the instruction can then go on.
 Breakpoints = Mapping[tuple[int, int], Callable[[], bool]]
 NO_BREAKPOINTS: Breakpoints = {}
@@ -100,7 +136,13 @@ NO_BREAKPOINTS: Breakpoints = {}
 
 @dataclass
 class Streams(Running, ABC):
-    """A rank whose streams are stepped one instruction at a time."""
+    """A rank whose streams are stepped one instruction at a time.
+
+    Attributes:
+        stops: Functions called before some instructions.
+        position: For each stream, the index of its next instruction.
+        events: The events that have been recorded.
+    """
 
     stops: Breakpoints = field(default_factory=dict, kw_only=True)
     position: list[int] = field(init=False)
@@ -112,10 +154,25 @@ class Streams(Running, ABC):
 
     @abstractmethod
     def execute(self, instruction: Instruction) -> Blocked | None:
-        """Do what the instruction says, or say why it cannot be done yet."""
+        """Do what the instruction says, or say why it cannot be done yet.
+
+        Returns:
+            None where it was done; else what blocks it, whose ``stream`` and ``at`` the caller fills in.
+        """
 
     def step(self, stream: int) -> Blocked | None:
-        """Execute the stream's next instruction, or say why it cannot be executed yet."""
+        """Execute the stream's next instruction, or say why it cannot be executed yet.
+
+        Args:
+            stream: The index of a stream that has not ended.
+
+        Returns:
+            None where the stream went on; else what blocks it.
+
+        Raises:
+            IntegrityError: A checksum does not fit.
+            Whatever ``execute`` and ``stops`` raise.
+        """
         at = self.position[stream]
         if self.stops and self._stop(stream, at):
             self.position[stream] += 1
@@ -130,7 +187,7 @@ class Streams(Running, ABC):
         return None
 
     def _stop(self, stream: int, at: int) -> bool:
-        """Whether the instruction is left out."""
+        """Call the stop at this instruction, if there is one; true where the instruction is left out."""
         stop = self.stops.get((stream, at))
         if stop is None or (stream, at) in self._stopped:
             return False
@@ -138,14 +195,19 @@ class Streams(Running, ABC):
         return stop()
 
     def ended(self, stream: int) -> bool:
+        """Whether the stream of this index has executed all its instructions."""
         return self.position[stream] == len(self.part.streams[stream].records)
 
     def pending(self) -> list[int]:
-        """The streams that have not ended."""
+        """List the indices of the streams that have not ended."""
         return [stream for stream in range(len(self.position)) if not self.ended(stream)]
 
     def advance(self) -> tuple[list[Blocked], bool]:
-        """Each stream in turn, as far as it goes: what blocks those that did not end, and whether any made a step."""
+        """Step each stream in turn as far as it goes.
+
+        Returns:
+            What blocks each stream that did not end, and whether any stream made a step.
+        """
         blocked: list[Blocked] = []
         stepped = False
         for stream in self.pending():
@@ -168,7 +230,12 @@ Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
     """Run all ranks in this thread, one instruction at a time, in the order the schedule chooses.
 
-    Raises DeadlockError at once when no rank can go on: nothing but their own steps could ring a doorbell.
+    Args:
+        ranks: All ranks of a world.
+        schedule: Chooses among the (index in ``ranks``, stream) pairs that may be tried next.
+
+    Raises:
+        DeadlockError: No rank can go on. It comes at once, as nothing but their own steps could ring a doorbell.
     """
     candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
     stuck: dict[tuple[int, int], Blocked] = {}
@@ -189,7 +256,11 @@ def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
 def run_in_turn(ranks: Sequence[Streams]) -> None:
     """Run all ranks in this thread, every stream as far as it goes: one interleaving, the fastest to execute.
 
-    Raises DeadlockError when no rank can go on.
+    Args:
+        ranks: All ranks of a world.
+
+    Raises:
+        DeadlockError: No rank can go on.
     """
     candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
     while candidates:
@@ -210,6 +281,11 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
 def deadlock(
     ranks: Sequence[Streams] | Mapping[int, Streams], stuck: Mapping[tuple[int, int], Blocked]
 ) -> DeadlockError:
-    """For a world in which no rank can go on: what each waits for, by (rank's index, stream)."""
+    """Make the error of a world in which no rank can go on.
+
+    Args:
+        ranks: The ranks, by index.
+        stuck: What blocks each stream, by (index in ``ranks``, stream).
+    """
     waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in sorted(stuck.items()))
     return DeadlockError("deadlock: " + "; ".join(waits))

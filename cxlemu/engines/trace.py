@@ -1,8 +1,8 @@
 """What a virtual run did, as events on tracks, and as a file that Perfetto (ui.perfetto.dev) and Chrome open.
 
 A track is a rank's stream, a copy engine, a card or a link. Slices of one track never overlap: a stream executes one
-instruction at a time, and a resource carries one transfer. COMPUTEs of a stream do overlap: they are on as many tracks
-of the rank's as there are at a time.
+instruction at a time, and a resource carries one transfer. COMPUTEs of a stream do overlap: they take as many tracks
+of their rank as run at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ GROUPS = ("ranks", "engines", "cards", "links")  # Perfetto's processes, from to
 
 
 class TraceEvent(NamedTuple):
-    """One slice. ``group`` is one of GROUPS; ``arguments`` are what a viewer shows beside it."""
+    """One slice of a track.
+
+    Attributes:
+        group: One of GROUPS.
+        track: The track's name.
+        name: The slice's name.
+        begin_ns: When it begins, in nanoseconds.
+        end_ns: When it ends.
+        arguments: What a viewer shows beside it.
+    """
 
     group: str
     track: str
@@ -30,7 +39,12 @@ class TraceEvent(NamedTuple):
 
 
 def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[TraceEvent]:
-    """All that a logged run did, ``start_ns`` later, so that runs can follow each other in one trace."""
+    """Give all that a logged run did, instructions first, then transfers on resources.
+
+    Args:
+        run: A run that was simulated with ``log``.
+        start_ns: Added to every time, so that runs can follow each other in one trace.
+    """
     ranks = range(len(run.model.hosts))
     lanes: dict[int, list[int]] = {}
     members = [{rank: at for at, rank in enumerate(call.members or ranks)} for call in run.calls]
@@ -60,7 +74,7 @@ def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[TraceEvent]:
 
 
 def _lane(ends_ns: list[int], begin_ns: int, end_ns: int) -> int:
-    """The first track that is free, or one more."""
+    """Take the first track that is free, or one more."""
     lane = next((lane for lane, its_ns in enumerate(ends_ns) if its_ns <= begin_ns), len(ends_ns))
     ends_ns[lane : lane + 1] = [end_ns]
     return lane
@@ -75,7 +89,14 @@ def _arguments(instruction: Instruction) -> dict[str, int | str]:
 
 
 def perfetto(found: Iterable[TraceEvent]) -> bytes:
-    """Chrome's trace event format, as JSON: a process for each group, a thread for each track, in order of name."""
+    """Write events in Chrome's trace event format: a process for each group, a thread for each track, in order of name.
+
+    Args:
+        found: Events in any order, of one run or of several.
+
+    Returns:
+        JSON, in UTF-8.
+    """
     slices = sorted(found, key=lambda e: (GROUPS.index(e.group), _natural(e.track), e.begin_ns, e.end_ns))
     tracks: dict[tuple[str, str], int] = {}
     for event in slices:
@@ -111,6 +132,6 @@ def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """rank2 before rank10."""
+    """Make a sort key that puts rank2 before rank10."""
     words = "".join(c if c.isdigit() else f"\0{c}\0" for c in text).replace("\0\0", "").split("\0")
     return [(int(word), "") if word.isdigit() else (-1, word) for word in words if word]

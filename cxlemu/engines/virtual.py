@@ -1,11 +1,11 @@
 """The virtual engine: plans as discrete events on a modelled fabric, for thousands of ranks, in virtual time.
 
-What everything costs says cxlemu/cost; events are in C (cxlemu/native/virtual). Time is in integer nanoseconds and
-events are in a total order: of time, then rank and stream. So the same calls give the same run, to the bit.
+cxlemu/cost says what everything costs; events are in C (cxlemu/native/virtual). Time is in integer nanoseconds and
+events are in a total order: by time, then by rank and stream. So the same calls give the same run, to the bit.
 
     run = simulate(CostModel.of(topology, ranks), [VirtualCall(plan)])
 
-Ranks go from call to call without meeting, as they do in life. With a log, the instructions are kept in the order in
+Ranks go from call to call without meeting, as real ones do. With a log, the instructions are kept in the order in
 which they were executed; `replay` executes them once more on real bytes, in that order.
 """
 
@@ -54,10 +54,15 @@ RESERVED_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class VirtualCall:
-    """One call. ``members``: the world's ranks that make it, in the order of the plan's (default: all).
+    """One call of a virtual run.
 
-    ``cards``: of the layout's cards, which of the model's each is (default: its first ones); `CostModel.cards_of` has
-    those of a space. Calls of the same members with the same layout and cards share a ring, as those of a communicator.
+    Calls of the same members with the same layout and cards share a ring, as those of a communicator do.
+
+    Attributes:
+        plan: The call's plan.
+        members: The world's ranks that make the call, in the order of the plan's ranks; None for all.
+        cards: For each card of the layout, the index of the model's card (`CostModel.cards_of` has those of a space);
+            None for the model's first ones.
     """
 
     plan: Plan
@@ -67,7 +72,15 @@ class VirtualCall:
 
 @dataclass(frozen=True)
 class Use:
-    """What one resource did. ``queue_ns``: how long transfers stood before it, all together."""
+    """What one resource did in a run.
+
+    Attributes:
+        resource: The resource.
+        uses: The number of transfers.
+        bytes: Their bytes.
+        busy_ns: How long it was in use, in nanoseconds.
+        queue_ns: How long transfers waited for it, all together.
+    """
 
     resource: Resource
     uses: int
@@ -78,7 +91,13 @@ class Use:
 
 @dataclass(frozen=True)
 class OpTotal:
-    """All instructions of a kind. ``queue_ns``: how much longer than alone their transfers took."""
+    """All instructions of one kind in a run.
+
+    Attributes:
+        count: How many there were.
+        ns: How long they took, all together, in nanoseconds.
+        queue_ns: How much longer their transfers took than they would have alone.
+    """
 
     count: int
     ns: int
@@ -87,37 +106,58 @@ class OpTotal:
 
 @dataclass(frozen=True)
 class VirtualRun:
-    """What happened. ``begin_ns`` and ``end_ns``: of each call, of each of its members."""
+    """What happened in a simulation, in integer nanoseconds.
+
+    Attributes:
+        model: The cost model.
+        calls: The calls, as given.
+        begin_ns: For each call, when each member began it.
+        end_ns: For each call, when each member ended it.
+        exposed_wait_ns: For each rank, how long none of its streams did anything but wait for peers.
+        tiles_ns: For each rank, the time of all tiles that its multiprocessors computed, all together.
+        ops: The totals of each kind of instruction that was executed.
+        instructions: How many instructions were executed.
+        executed: One row of EXECUTED_DTYPE per instruction, in the order of execution; empty without a log.
+        reserved: One row of RESERVED_DTYPE per use of a resource; empty without a log.
+    """
 
     model: CostModel
     calls: tuple[VirtualCall, ...]
     begin_ns: tuple[NDArray[np.int64], ...]
     end_ns: tuple[NDArray[np.int64], ...]
-    exposed_wait_ns: NDArray[np.int64]  # of each rank: when none of its streams did anything but wait for peers
-    tiles_ns: NDArray[np.int64]  # of each rank: what its multiprocessors computed, all together
+    exposed_wait_ns: NDArray[np.int64]
+    tiles_ns: NDArray[np.int64]
     ops: dict[Op, OpTotal]
     instructions: int
-    executed: Records  # rows of EXECUTED_DTYPE, in the order of execution; none without a log
-    reserved: Records  # rows of RESERVED_DTYPE
+    executed: Records
+    reserved: Records
     _resources: Records
 
     @property
     def time_ns(self) -> int:
-        """From the first rank's begin to the last one's end."""
+        """The run's length: from the start, at 0, to the last rank's end; 0 without calls."""
         return max((int(ends.max()) for ends in self.end_ns), default=0)
 
     def call_ns(self, call: int) -> int:
+        """Compute how long one call took, by index: from its first member's begin to its last one's end."""
         return int(self.end_ns[call].max() - self.begin_ns[call].min())
 
     @cached_property
     def uses(self) -> list[Use]:
-        """Of every resource that was used."""
+        """What every resource did that was used, in the model's order."""
         columns = ("uses", "bytes", "busy_ns", "queue_ns")
         rows = zip(self.model.resources, self._resources[list(columns)].tolist(), strict=True)
         return [Use(resource, *row) for resource, row in rows if row[0]]
 
     def busiest(self, kind: str) -> Use | None:
-        """Of this kind, the resource that was busy longest; the first of equals."""
+        """Find the resource that was busy longest, the first of equals.
+
+        Args:
+            kind: "engine", "link" or "card".
+
+        Returns:
+            What it did; None where no resource of this kind was used.
+        """
         return max((use for use in self.uses if use.resource.kind == kind), key=lambda use: use.busy_ns, default=None)
 
 
@@ -125,19 +165,19 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     """Run calls one after another in virtual time.
 
     Args:
-        model: the fabric and what everything costs on it.
-        calls: in the order in which every member makes them.
-        log: whether to keep every instruction and reservation.
-        warm: whether all slots have been used before, so that looking whether they are free takes its usual time.
+        model: The fabric and what everything costs on it.
+        calls: The calls, in the order in which every member makes them.
+        log: Whether to keep every instruction and reservation.
+        warm: Whether all slots have been used before, so that looking whether they are free takes its usual time.
 
     Returns:
         What happened, in integer nanoseconds; the same for the same arguments, to the bit.
 
     Raises:
-        PlanError: a record names what is not there, or has no cost.
-        DeadlockError: the calls deadlock.
-        CutOffError: a failure left no route that a rank needs.
-        ArgumentError: the calls do not fit the model, or take longer than 2^60 ns.
+        PlanError: A record names what is not there, or has no cost.
+        DeadlockError: The calls deadlock.
+        CutOffError: A failure left no route that a rank needs.
+        ArgumentError: The calls do not fit the model, or take longer than 2^60 ns.
     """
     ranks = len(model.hosts)
     core = _virtual.Simulation(model.tables())
@@ -224,7 +264,7 @@ def _cards(model: CostModel, call: VirtualCall) -> tuple[int, ...]:
 
 
 def _no_way(model: CostModel, rank: int, card: int, where: str) -> PlanError | CutOffError:
-    """Never there, or gone by now."""
+    """Make the error of a route that was never there, or that a failure ended."""
     host, number = model.hosts[rank], model.cards[card]
     name = model.topology.card_name(number)
     whose = "" if name == f"card{number}" else f" ({name})"
@@ -247,9 +287,14 @@ def _deadlock(core: _virtual.Simulation) -> DeadlockError:
 
 
 def replay(run: VirtualRun, runners: Sequence[Sequence[Streams]]) -> None:
-    """Execute what was logged on real bytes: ``runners[call][member]``, each step in the order of the run.
+    """Execute a logged run on real bytes, each step in the order of the run.
 
-    Raises DeadlineError where an instruction could not be executed when the run says that it was.
+    Args:
+        run: A run that was simulated with ``log``.
+        runners: For each call, one runner per member, none of which has made a step.
+
+    Raises:
+        DeadlineError: An instruction could not be executed when the run says that it was.
     """
     its = [call.members or range(len(run.model.hosts)) for call in run.calls]
     member = [{rank: number for number, rank in enumerate(ranks)} for ranks in its]

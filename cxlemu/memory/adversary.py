@@ -1,8 +1,8 @@
 """Nature as an adversary: which lines it evicts, prefetches and lands, and when. What is right stays right.
 
-It only chooses; the shadow memory carries out. Its choices depend on the seed and on the operations of its
-own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated. This is the
-definition; native/adversary.c draws the same numbers in the same order and so makes the same moves.
+The adversary only chooses moves; the shadow memory carries them out. Its choices depend on the seed and on the
+operations of its own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated.
+This is the definition; native/adversary.c draws the same numbers in the same order and so makes the same moves.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
 
-_WINDOW_LINES = 256  # at most this many lines a move: disturbing 16 KiB says as much as disturbing 16 MiB
+_WINDOW_LINES = 256  # at most this many lines per move: disturbing 16 KiB says as much as disturbing 16 MiB
 _WORD = (1 << 64) - 1
 _LAPS = 32  # ranges remembered: a ring's slots come round again
 
 
 @dataclass(frozen=True, slots=True)
 class AdversaryRates:
-    """Probability, twice per memory operation (before and after it), of each kind of move; 0 is never."""
+    """How often nature makes each kind of move: its probability before, and again after, a memory operation but a poll.
+
+    Attributes:
+        evict: Probability of an eviction, from 0 (never) to 1.
+        prefetch: Probability of a prefetch, from 0 to 1.
+        land: Probability that posted writes arrive, from 0 to 1.
+
+    Raises:
+        ArgumentError: A rate is not a number from 0 to 1.
+    """
 
     evict: float = 0.05
     prefetch: float = 0.1
@@ -46,7 +55,7 @@ DEFAULT_RATES = AdversaryRates()
 
 @dataclass(slots=True)
 class AdversaryStats:
-    """What an adversary has done so far, in lines."""
+    """Counts the lines that an adversary has evicted, prefetched and landed so far."""
 
     evictions: int = 0
     prefetches: int = 0
@@ -54,7 +63,7 @@ class AdversaryStats:
 
 
 class Action(Enum):
-    """In the order of the fields of AdversaryRates."""
+    """The kinds of moves, in the order of the fields of AdversaryRates."""
 
     EVICT = "evict"
     PREFETCH = "prefetch"
@@ -65,7 +74,14 @@ _ACTIONS = tuple(Action)
 
 
 class CacheMove(NamedTuple):
-    """Do ``action`` to the lines of ``card`` from ``first`` on that ``among`` marks."""
+    """One move of nature: do ``action`` to the marked lines of a card.
+
+    Attributes:
+        action: What happens to the lines.
+        card: The card's number.
+        first: The first line of the window.
+        among: The lines of the window to which it happens, one flag per line from ``first`` on.
+    """
 
     action: Action
     card: int
@@ -74,10 +90,14 @@ class CacheMove(NamedTuple):
 
 
 class SplitMix64:
-    """Random numbers (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014)."""
+    """Generates random numbers (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014)."""
 
     def __init__(self, *key: int) -> None:
-        """From numbers of any size that are not negative."""
+        """Seed the generator.
+
+        Args:
+            *key: Numbers of any size that are not negative; the same ones in the same order give the same sequence.
+        """
         self.state = 0
         for number in key:
             for shift in range(0, max(number.bit_length(), 1), 64):
@@ -85,7 +105,7 @@ class SplitMix64:
                 self.state = self.bits()
 
     def bits(self) -> int:
-        """64 of them."""
+        """Draw 64 random bits, as a number from 0 to below 2^64."""
         self.state = self.state + 0x9E3779B97F4A7C15 & _WORD
         z = self.state
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _WORD
@@ -93,7 +113,7 @@ class SplitMix64:
         return z ^ z >> 31
 
     def random(self) -> float:
-        """From 0 to below 1."""
+        """Draw a number from 0 to below 1."""
         return (self.bits() >> 11) * 2.0**-53
 
 
@@ -101,6 +121,18 @@ class Adversary:
     """One rank's adversary: tell it what the rank touches, ask it for moves around each operation."""
 
     def __init__(self, seed: int, rates: AdversaryRates, *, host: int, rank: int, card_lines: int) -> None:
+        """Begin the moves that a seed gives one rank.
+
+        Args:
+            seed: A number that is not negative, shared by all ranks.
+            rates: How often the adversary makes each kind of move.
+            host: The rank's host; with ``rank``, it makes the moves of each rank differ.
+            rank: The rank.
+            card_lines: Lines of each card, which no move exceeds.
+
+        Raises:
+            ArgumentError: ``seed`` is negative.
+        """
         if seed < 0:
             raise ArgumentError(f"an adversary's seed must not be negative, got {seed}")
         self._rng = SplitMix64(seed, host, rank)
@@ -111,14 +143,28 @@ class Adversary:
 
     @property
     def state(self) -> int:
-        """The state of the random numbers, with which another adversary makes the same moves from here on."""
+        """The state of the random numbers: an adversary that begins with it makes the same moves from here on."""
         return self._rng.state
 
     def touched(self, card: int, first: int, last: int) -> None:
+        """Note a range of lines that the rank touches, at which later moves aim; an empty range is ignored.
+
+        The adversary remembers the newest 32 ranges.
+
+        Args:
+            card: The card's number.
+            first: The first line.
+            last: The line after the last one.
+        """
         if first < last:
             self._touched.append((card, first, last))
 
     def moves(self) -> list[CacheMove]:
+        """Draw the moves that nature makes now.
+
+        Returns:
+            At most one move of each kind, in random order; none before the rank has touched anything.
+        """
         draws = [self._rng.random() for _ in _ACTIONS]
         actions = [a for a, draw, rate in zip(_ACTIONS, draws, self._rates, strict=True) if draw < rate]
         if not actions or not self._touched:
@@ -129,7 +175,7 @@ class Adversary:
         return [self._aim(action) for action in actions]
 
     def _aim(self, action: Action) -> CacheMove:
-        """Lines of the newest range (half of the time), of an older one, or of a neighbour of either."""
+        """Aim at the newest range (half of the time) or at any remembered one, or at a neighbour of that range."""
         newest, age, side, where, whole = (self._rng.random() for _ in range(5))
         card, first, last = self._touched[-1 if newest < 0.5 else -1 - int(age * len(self._touched))]
         range_lines = last - first

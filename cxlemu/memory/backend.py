@@ -6,8 +6,8 @@ package brings its own by an entry point, whose name is the backend's:
     [project.entry-points."cxlemu.backends"]
     toy = "my_package.toy:BACKEND"
 
-The plan never changes: which steps need not be executed, because the backend guarantees their effect anyway, its
-``elides`` says, and they are left out when the plan runs.
+A plan is the same on every backend. A backend's ``elides`` names the steps whose effect it guarantees anyway; they are
+left out when the plan runs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from cxlemu.memory.protocol import Bytes, HostMemory
 if TYPE_CHECKING:
     from cxlemu.pool.pool import NewPool, Pool
 
-GROUP = "cxlemu.backends"  # of entry points, and the package whose modules are the shipped backends
+GROUP = "cxlemu.backends"  # the group of entry points, and the package whose modules are the shipped backends
 
 
 class CoherenceStep(Flag):
-    """What keeps caches right. The bits are those of native/core.h."""
+    """The steps of a plan that keep caches right. The bits are those of native/core.h."""
 
     FLUSH = auto()
     FENCE = auto()
@@ -52,7 +52,14 @@ NOTHING, EVERYTHING = CoherenceStep(0), ~CoherenceStep(0)
 
 
 class FoundCards(NamedTuple):
-    """The cards of a pool that is there before a run. ``name`` begins a sentence about them."""
+    """The cards of a pool that is there before a run.
+
+    Attributes:
+        cards: The number of cards.
+        card_bytes: The bytes of each card.
+        interleave_bytes: The granule by which regions go round the cards.
+        name: The pool's name, which begins a sentence about its cards.
+    """
 
     cards: int
     card_bytes: int
@@ -61,20 +68,20 @@ class FoundCards(NamedTuple):
 
 
 class Backend(ABC):
-    """What a world asks of the place where its pool's bytes live. Stateless: one object serves all worlds.
+    """The place where a pool's bytes live, as a world uses it. A backend is stateless: one object serves all worlds.
 
     Attributes:
-        summary: what ``--help`` says of it, without a full stop.
-        where: where the bytes live.
-        guarantees: what a rank may rely on there without any instruction.
-        elides: the steps that this makes needless.
-        instead: what orders memory in place of the steps elided.
-        emulates_caches: every host is emulated, and has a cache of its own in front of the pool. Faults that break
+        summary: What ``--help`` says about the backend, without a full stop.
+        where: Where the bytes live.
+        guarantees: What a rank may rely on there without any instruction.
+        elides: The steps that this makes needless.
+        instead: What orders memory in place of the steps elided.
+        emulates_caches: Every host is emulated, and has a cache of its own in front of the pool. Faults that break
             caches and adversaries that disturb them are for such backends.
-        on_devices: the pool is hardware: ``MemorySpec.devices`` name its cards, it is there before a run and stays
+        on_devices: The pool is hardware: ``MemorySpec.devices`` name its cards, it is there before a run and stays
             after it, ranks on other machines can join it, and it takes the time that it takes.
-        maps_cards: what a rank stores to ``pool.cards`` with NumPy is a store of its host.
-        passes: how often this machine moves a byte that a rank writes and another one reads.
+        maps_cards: What a rank stores to ``pool.cards`` with NumPy is a store of its host.
+        passes: How often this machine moves a byte that a rank writes and another one reads.
     """
 
     summary: str
@@ -91,21 +98,30 @@ class Backend(ABC):
 
     @abstractmethod
     def describe(self, spec: MemorySpec) -> str:
-        """What the ranks' memory is like, in a few words for a report's header."""
+        """Describe the ranks' memory in a few words, for a report's header."""
 
     def describe_cards(self, spec: MemorySpec) -> str:
-        """The cards that a run will use, where they are hardware; otherwise nothing."""
+        """Describe the cards that a run will use, where they are hardware; otherwise the text is empty."""
         return ""
 
     def elisions(self) -> str:
-        """What the backend guarantees, what is elided for that, and what orders memory then: the end of a sentence."""
+        """Say what the backend guarantees, which steps that elides, and what orders memory instead.
+
+        Returns:
+            The end of a sentence.
+        """
         if not self.elides:
             return f"{self.guarantees}; nothing is elided"
         names = ", ".join(str(step.name) for step in CoherenceStep if step in self.elides)
         return f"{self.guarantees}; elided: {names}; in their place: {self.instead}"
 
     def check(self, spec: MemorySpec) -> None:
-        """Raises ArgumentError for a specification that does not fit this backend. Looks at nothing but ``spec``."""
+        """Check that a specification fits this backend. The check looks at nothing but ``spec``.
+
+        Raises:
+            ArgumentError: The seed is negative or for a backend that emulates no caches; or devices or their pool are
+                given to a backend that is not on devices.
+        """
         if spec.seed is not None and (not self.emulates_caches or spec.seed < 0):
             raise ArgumentError(
                 f"an adversary's seed must be a non-negative number for an emulated memory, "
@@ -121,20 +137,34 @@ class Backend(ABC):
     def open(
         self, spec: MemorySpec, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int
     ) -> HostMemory:
-        """One rank's view of the pool.
+        """Open one rank's view of the pool.
 
         Args:
-            spec: the specification that the rank's world agreed on.
-            cards: one writable uint8 array per card.
-            host_cache: the cache of the rank's host, where the backend emulates caches; else None.
-            host: the rank's host.
-            rank: the rank.
+            spec: The specification that the rank's world agreed on.
+            cards: One writable uint8 array per card, each of whole 64-byte lines and all of one size.
+            host_cache: The cache of the rank's host, where the backend emulates caches; else None.
+            host: The rank's host.
+            rank: The rank.
+
+        Returns:
+            The rank's memory; no other rank may use it.
+
+        Raises:
+            ArgumentError: The cards or the host's cache do not fit, or this machine cannot run the backend.
         """
 
     def native_memory(self, memory: HostMemory) -> NativeShadowMemory | None:
-        """What the native engine needs of ``memory``, which ``open`` made; None: it executes on the cards themselves.
+        """Give the memory in C through which the native engine executes plans.
 
-        Raises ArgumentError where it cannot: by default on a machine whose cache-line instructions are not known.
+        Args:
+            memory: A rank's memory that ``open`` made.
+
+        Returns:
+            That memory in C; None where the engine executes on the cards themselves.
+
+        Raises:
+            ArgumentError: The native engine cannot use ``memory``; by default, where it would have to execute steps on
+                a machine whose cache-line instructions are not known.
         """
         if not self.elides and not _native.lines_instructions():
             raise ArgumentError(f"the native engine does not know the cache-line instructions of {platform.machine()}")
@@ -144,45 +174,82 @@ class Backend(ABC):
 
     @abstractmethod
     def create_pool(self, spec: MemorySpec, new: NewPool) -> Pool:
-        """A fresh pool that this process owns; on devices, the pool that is there.
+        """Create a fresh pool that this process owns; on devices, open the pool that is there.
 
-        Its cards are writable, contiguous uint8 arrays of whole 64-byte lines, of which each begins at one;
-        a new card is all zeros.
+        Args:
+            spec: The specification of the world's memory.
+            new: Name, cards and sizes that the world wants.
 
-        Raises ArgumentError for impossible values, PoolError where there is no room, or no pool.
+        Returns:
+            The pool. Its cards are writable, contiguous uint8 arrays of whole 64-byte lines, and each array begins at
+            a line. A new card is all zeros.
+
+        Raises:
+            ArgumentError: A value is impossible.
+            PoolError: There is no room; on devices, there is no pool.
         """
 
     @abstractmethod
     def attach_pool(self, spec: MemorySpec, name: str | None, *, deadline_s: float) -> Pool:
-        """The pool that another process made, by the ``name`` that it has there.
+        """Open the pool that another process made.
 
-        Waits up to ``deadline_s`` seconds until the pool is complete. ``None`` is the pool that ``spec`` itself names.
-        Raises PoolError where it is not there, ArgumentError for a name that cannot be one.
+        Args:
+            spec: The specification of the world's memory.
+            name: The name that the pool has in that process; None for the pool that ``spec`` itself names.
+            deadline_s: How long to wait until the pool is complete, in seconds.
+
+        Raises:
+            PoolError: The pool is not there.
+            ArgumentError: No pool of this backend can have that name.
         """
 
     def found_cards(self, spec: MemorySpec) -> FoundCards | None:
-        """The cards that are there before a run, which no topology chooses; None where a run makes them."""
+        """Find the cards that are there before a run, which no topology chooses; None where a run makes them."""
         return None
 
     def bootstrap(self, spec: MemorySpec, cards: Sequence[Bytes], **place: Any) -> HostMemory:
-        """The memory through which ranks meet and say that they live; arguments as for ``open``.
+        """Open the memory through which ranks meet and say that they live.
 
         How often a session looks and beats depends on time, so its memory must neither consume the adversary's random
         numbers nor fence what the rank's program wrote.
+
+        Args:
+            spec: The specification of the world's memory.
+            cards: As for ``open``.
+            **place: ``host_cache``, ``host`` and ``rank``, as for ``open``.
         """
         return replace(spec, seed=None).open(cards, **place)
 
     def private_caches(self, pool: Pool, hosts: set[int]) -> dict[int, HostCache | None]:
-        """The cache of each host, for ranks that are threads of this process."""
+        """Make the cache of each host, for ranks that are threads of this process.
+
+        Args:
+            pool: The pool that the hosts map.
+            hosts: The hosts of the ranks.
+
+        Returns:
+            One cache per host; None for each where the backend emulates no caches.
+        """
         return dict.fromkeys(hosts)
 
     def shared_cache(self, pool: Pool, host: int) -> AbstractContextManager[HostCache | None]:
-        """The cache that the processes of one host share. Raises PoolError where the pool's owner removed it."""
+        """Open the cache that the processes of one host share, as a context that closes it.
+
+        Args:
+            pool: The pool that the host maps.
+            host: The host.
+
+        Returns:
+            A context manager that gives the cache, or None where the backend emulates no caches.
+
+        Raises:
+            PoolError: The pool's owner removed the cache.
+        """
         return nullcontext()
 
 
 class _Backends(Mapping[str, Backend]):
-    """All backends by name: the shipped ones, then those of other packages. Each is imported when it is asked for."""
+    """All backends by name: the shipped ones, then those of other packages. Each is imported on first use."""
 
     @cached_property
     def _shipped(self) -> tuple[str, ...]:
@@ -211,7 +278,11 @@ class _Backends(Mapping[str, Backend]):
         return name in self._shipped or name in self._brought
 
     def __getitem__(self, name: str) -> Backend:
-        """Raises ArgumentError for a name that no backend has, and a package's backend that cannot be loaded."""
+        """Import the backend of this name.
+
+        Raises:
+            ArgumentError: No backend has this name, or the backend of another package cannot be loaded.
+        """
         if name in self._shipped:
             backend = importlib.import_module(f"{GROUP}.{name}").BACKEND
         elif name in self._brought:
@@ -224,14 +295,14 @@ class _Backends(Mapping[str, Backend]):
     def _load(self, entry: EntryPoint) -> Backend:
         try:
             backend = entry.load()
-        except Exception as error:  # a package of somebody else's
+        except Exception as error:  # another package's code may raise anything
             raise ArgumentError(f"the backend {entry.name!r} of {entry.value} cannot be loaded: {error!r}") from error
         if not isinstance(backend, Backend):
             raise ArgumentError(f"{entry.value} is to be a cxlemu.memory.backend.Backend, but is {backend!r}")
         return backend
 
     def help(self) -> str:
-        """Every backend with its summary, for an option's help."""
+        """List every backend with its summary, for an option's help."""
         told = []
         for name in self:
             try:
@@ -249,14 +320,16 @@ class MemorySpec:
     """Which memory a world's ranks get. Picklable: every process opens its own from the same specification.
 
     Attributes:
-        kind: the backend's name, one of ``BACKENDS``.
-        seed: of the adversary that disturbs an emulated cache; None is no adversary, the never-evict worst case.
-        rates: how often the adversary does what.
-        devices: the paths of the cards of a pool on devices, in any order. Every machine has its own names for them, so
-            they are not what ranks agree on, and not in the repr.
-        pool: of the cards at ``devices``, those of this pool.
+        kind: The backend's name, one of ``BACKENDS``.
+        seed: The seed of the adversary that disturbs an emulated cache, not negative; None for no adversary, the
+            never-evict worst case.
+        rates: How often the adversary makes each kind of move.
+        devices: The paths of the cards of a pool on devices, in any order. Every machine has its own names for them, so
+            ranks do not agree on them, and they are not in the repr.
+        pool: The UUID of the pool whose cards, among those at ``devices``, are used.
 
-    Raises ArgumentError for a backend that does not exist, or whose ``check`` refuses the rest.
+    Raises:
+        ArgumentError: There is no such backend, or its ``check`` refuses the rest.
     """
 
     kind: str = "emulated"
@@ -273,16 +346,27 @@ class MemorySpec:
 
     @property
     def backend(self) -> Backend:
+        """The backend that ``kind`` names."""
         return BACKENDS[self.kind]
 
     def open(self, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int) -> HostMemory:
-        """One rank's memory: see `Backend.open`.
+        """Open one rank's memory: see `Backend.open`.
 
         Where caches are emulated, ranks that are threads share the one object that HostCache.private made. Ranks that
-        are processes make each its own with HostCache.shared, on their host's segment, whose file can be the lock file.
+        are processes each make their own with HostCache.shared, on their host's segment, whose file can be the lock
+        file.
+
+        Args:
+            cards: One writable uint8 array per card, each of whole 64-byte lines and all of one size.
+            host_cache: The cache of the rank's host, where the backend emulates caches; else None.
+            host: The rank's host.
+            rank: The rank.
+
+        Raises:
+            ArgumentError: The cards or the host's cache do not fit, or this machine cannot run the backend.
         """
         return self.backend.open(self, cards, host_cache=host_cache, host=host, rank=rank)
 
     def describe(self) -> str:
-        """What the ranks' memory is like, in a few words."""
+        """Describe the ranks' memory in a few words."""
         return self.backend.describe(self)

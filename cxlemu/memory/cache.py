@@ -1,8 +1,8 @@
 """A host's cache of the pool with real bytes: lines, their states, and write-backs that are on their way.
 
-Nothing leaves a line by itself, nothing arrives early: that is the worst case for staleness. What nature may
-do besides (evict, prefetch, land) are methods here, called by the adversary. This is the definition; native/cache.c
-does the same on the same storage, and both may be used on one host's cache at the same time.
+Nothing leaves a line by itself, nothing arrives early: that is the worst case for staleness. What nature may do besides
+(evict, prefetch, land) are methods here, which the memory calls for its adversary. This is the definition;
+native/cache.c does the same on the same storage, and both may be used on one host's cache at the same time.
 
 All steps on a window of lines are NumPy operations with a mask, and one memcpy where the mask is full. Bytes
 are moved before the state that vouches for them, so a process killed in between leaves a cache that other
@@ -25,8 +25,8 @@ from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.memory.ranges import WORD, check_cards
 from cxlemu.rounding import round_up
 
-# Bits of a line's state. FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT (C makes it of a
-# store and its flush in one): all that is left of the line is its pending write-back; fetched it is FLUSHED again.
+# Bits of a line's state. FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT (C makes it from a
+# store and its flush in one): all that is left of the line is its pending write-back; a fetch makes it FLUSHED again.
 PRESENT, DIRTY, FLUSHED = 1, 2, 4
 
 Mask = NDArray[np.bool_]
@@ -36,7 +36,13 @@ _PAGE_BYTES = 4096
 
 
 class LineView(NamedTuple):
-    """What a host has of a line, None where it has not: in its cache, and on the way to the pool."""
+    """What a host holds of one line.
+
+    Attributes:
+        cached: Its 64 bytes in the cache; None where the line is absent.
+        dirty: Whether the cached line is dirty.
+        posted: The 64 bytes on their way to the pool; None where no write-back is pending.
+    """
 
     cached: bytes | None
     dirty: bool
@@ -46,8 +52,8 @@ class LineView(NamedTuple):
 class CardCache:
     """One host's cached lines of one card. Windows are line numbers, ``first`` to below ``last``.
 
-    Where hardware is broken, loads of programs raise FaultErrors before they move anything, and what goes to the pool
-    may be lost.
+    The caller holds the host's lock. Where hardware is broken, loads of programs raise FaultErrors before they move
+    anything, and what goes to the pool may be lost.
     """
 
     def __init__(
@@ -62,6 +68,18 @@ class CardCache:
         host: int,
         card: int,
     ) -> None:
+        """Take a card and the host's storage for it.
+
+        Args:
+            pool: The card itself, 1-D uint8 of whole lines.
+            data: The cached bytes, as large as the card.
+            posted: The bytes of write-backs on their way, as large as the card.
+            state: Per line, the bits PRESENT, DIRTY and FLUSHED.
+            pending: Per line, whether its posted write-back has not reached the pool.
+            damage: What is broken in the pool.
+            host: The host's number.
+            card: The card's number.
+        """
         self._damage, self._host, self._card = damage, host, card
         self._pool, self._data = pool, data
         self._pool_words, self._data_words = pool.view(WORD), data.view(WORD)
@@ -72,7 +90,7 @@ class CardCache:
         self._pending = pending  # lines whose posted write-back has not reached the pool
 
     def look(self, line: int) -> LineView:
-        """Moves nothing: for pictures and tests."""
+        """Show what the host holds of a line, and move nothing: for pictures and tests."""
         state = self._state[line]
         return LineView(
             cached=self._data_lines[line].tobytes() if state & PRESENT else None,
@@ -83,7 +101,17 @@ class CardCache:
     # -- steps of programs
 
     def store(self, offset: int, data: Bytes) -> None:
-        """Lines that are overwritten whole need no fetch; a line at either end may be overwritten in part."""
+        """Store bytes to the cache, whose lines are dirty then.
+
+        Lines that are overwritten whole need no fetch; a line at either end may be overwritten in part.
+
+        Args:
+            offset: Where the bytes begin on the card.
+            data: uint8 of any shape.
+
+        Raises:
+            FaultError: A line at either end has to be fetched, and hardware is broken there.
+        """
         first, last = lines_of(offset, data.size)
         ends = [(first, min(first + 1, last))] if offset % LINE_BYTES else []
         ends += [(max(first, last - 1), last)] if (offset + data.size) % LINE_BYTES else []
@@ -95,28 +123,52 @@ class CardCache:
         self._state[first:last] = PRESENT | DIRTY
 
     def load(self, offset: int, out: Bytes) -> None:
+        """Load bytes from the cache, after fetching absent lines.
+
+        Args:
+            offset: Where the bytes begin on the card.
+            out: Gets them; uint8 of any shape.
+
+        Raises:
+            FaultError: A line has to be fetched, and hardware is broken there.
+        """
         self.check_load(*lines_of(offset, out.size))
         self.fetch(*lines_of(offset, out.size))
         out[...] = self._data[offset : offset + out.size].reshape(out.shape)
 
     def flush(self, first: int, last: int, *, keep: bool) -> None:
-        """Post the dirty lines; without ``keep``, mark the window for the fence that follows."""
+        """Post the dirty lines of a window.
+
+        Args:
+            first: The window's first line.
+            last: The line after its last one.
+            keep: Whether lines stay, clean; otherwise present ones are marked to go with the fence that follows.
+        """
         self._post(first, last)
         if not keep:
             state = self._state[first:last]
             state |= (state & PRESENT) * FLUSHED
 
     def complete(self, first: int, last: int) -> None:
-        """What a fence makes of a window that was flushed: its write-backs land, its flushed lines are gone.
+        """Do what a fence does to a window that was flushed: its write-backs land, its flushed lines are gone.
 
         A line that left since and came back (prefetch) is not the line that was flushed, and stays.
+
+        Args:
+            first: The window's first line.
+            last: The line after its last one.
         """
         self.land(first, last)
         state = self._state[first:last]
         state *= state < FLUSHED
 
     def invalidate(self, first: int, last: int) -> None:
-        """A dirty line is written back: x86 has no instruction that would only drop it."""
+        """Drop a window's lines, after writing back dirty ones: x86 has no instruction that would only drop them.
+
+        Args:
+            first: The window's first line.
+            last: The line after its last one.
+        """
         self._post(first, last)
         self.land(first, last)
         self._state[first:last] = 0
@@ -131,7 +183,11 @@ class CardCache:
         self._state[line] = PRESENT | FLUSHED
 
     def fetch_doorbell(self, line: int) -> None:
-        """Invalidate and fetch: word first, payload after it (the mirror image of ``push_doorbell``)."""
+        """Invalidate a line and fetch it: word first, payload after it (the mirror image of ``push_doorbell``).
+
+        Raises:
+            FaultError: Hardware is broken there.
+        """
         self.invalidate(line, line + 1)
         self.check_load(line, line + 1)
         payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
@@ -140,7 +196,12 @@ class CardCache:
         self._state[line] = PRESENT
 
     def land_nt(self, offset: int, data: Bytes) -> None:
-        """A non-temporal store reaches the pool; what this host wrote to its lines before goes first."""
+        """Bring a non-temporal store to the pool, after what this host wrote to its lines before.
+
+        Args:
+            offset: Where the bytes begin on the card.
+            data: 1-D uint8.
+        """
         first, last = lines_of(offset, data.size)
         self.invalidate(first, last)
         whole = np.ones(last - first, np.bool_)
@@ -154,7 +215,17 @@ class CardCache:
     # -- steps of nature (fetch and land are also parts of the above); each returns how many lines it moved
 
     def fetch(self, first: int, last: int, among: Mask | None = None) -> int:
-        """Bring absent lines in, clean. A pending write-back of this host is newer than the pool."""
+        """Bring absent lines in, clean. A pending write-back of this host is newer than the pool.
+
+        Args:
+            first: The window's first line.
+            last: The line after its last one.
+            among: The lines that nature fetches, one flag per line, of which those that would read as an error are
+                left out; None for all lines, where a program fetches.
+
+        Returns:
+            How many lines were absent and are now present.
+        """
         state = self._state[first:last]
         absent = (state & PRESENT) == 0
         if among is not None:
@@ -166,6 +237,16 @@ class CardCache:
         return count
 
     def land(self, first: int, last: int, among: Mask | None = None) -> int:
+        """Let pending write-backs arrive in the pool.
+
+        Args:
+            first: The window's first line.
+            last: The line after its last one.
+            among: The lines whose write-backs arrive, one flag per line; None for all.
+
+        Returns:
+            How many write-backs left, wherever they end.
+        """
         pending = self._pending[first:last]
         held = pending.copy() if among is None else pending & among
         count = self._put(self._posted_lines, first, last, held)
@@ -174,7 +255,16 @@ class CardCache:
         return count
 
     def evict(self, first: int, last: int, among: Mask) -> int:
-        """Dirty lines go to the pool at once, unless an older write-back of the line is still pending."""
+        """Drop marked lines. A dirty one goes to the pool at once, or stays while an older write-back of it is pending.
+
+        Args:
+            first: The window's first line.
+            last: The line after its last one.
+            among: The lines to drop, one flag per line.
+
+        Returns:
+            How many lines left the cache.
+        """
         state = self._state[first:last]
         dirty = (state & DIRTY) != 0
         leaving = among & (state != 0) & ~(dirty & self._pending[first:last])
@@ -183,6 +273,7 @@ class CardCache:
         return int(np.count_nonzero(leaving))
 
     def vanish(self, rng: np.random.Generator) -> None:
+        """Empty the cache as a crash does: each posted write-back lands or is lost, with equal odds from ``rng``."""
         held = self._pending
         self.land(0, held.size, held & (rng.random(held.size) < 0.5))
         held[:] = False
@@ -191,17 +282,21 @@ class CardCache:
     # -- broken hardware
 
     def check_load(self, first: int, last: int) -> None:
-        """Raises the FaultError of a load of these lines, if they cannot all be had."""
+        """Check that a load of the lines ``first`` to below ``last`` succeeds.
+
+        Raises:
+            FaultError: A line that the load would fetch from the pool cannot be had.
+        """
         if self._damage.armed:
             self._damage.check_load(self._host, self._card, first, self._from_pool(first, last))
 
     def _from_pool(self, first: int, last: int) -> Mask:
-        """The lines that a fetch would take from there."""
+        """Mark the lines that a fetch would take from the pool."""
         absent: Mask = (self._state[first:last] & PRESENT) == 0
         return absent & ~self._pending[first:last]
 
     def _fetchable(self, first: int, last: int) -> Mask | np.bool_:
-        """Nature fetches no line that reads as an error."""
+        """Mark the lines that nature may fetch: none that reads as an error."""
         if not self._damage.armed:
             return np.True_
         broken = self._from_pool(first, last)
@@ -213,7 +308,7 @@ class CardCache:
         return not self._damage.armed or self._damage.cut_off(self._host, self._card) is None
 
     def _arriving(self, first: int, lines: Mask) -> Mask:
-        """Those of the lines, on their way to the pool whole, that get there."""
+        """Mark those of the lines, on their way to the pool whole, that get there."""
         if not self._reaches_pool():
             return np.zeros_like(lines)
         if self._damage.armed:
@@ -239,8 +334,6 @@ class CardCache:
 class HostCache:
     """The cache of one emulated host, shared by its ranks; hold ``lock`` around every use of ``cards``.
 
-    ``damage`` is what is broken in the pool, one page for all of its hosts; by default nothing is.
-
     Each process of a host has its own HostCache on the same ``storage`` (see ``host_segment_bytes``): cached
     data of all cards, then posted data, then states, then pending flags, then, at a whole line, the lock.
     """
@@ -254,6 +347,20 @@ class HostCache:
         host: int = 0,
         damage: Damage | None = None,
     ) -> None:
+        """Lay a host's cache over its storage; `private` and `shared` find that storage.
+
+        Args:
+            cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
+            storage: Where the cache lives: at least `host_segment_bytes`, zeros at first.
+            lock_path: A file that the host's processes lock while one of them makes the cache's lock; None where the
+                cache is one process's alone.
+            host: The host's number.
+            damage: What is broken in the pool, one page for all of its hosts (default: nothing).
+
+        Raises:
+            ArgumentError: The cards are not as above, or ``storage`` is too small.
+            DeadlineError: ``lock_path`` stays locked.
+        """
         count, card_bytes = len(cards), check_cards(cards)
         needed = host_segment_bytes(count, card_bytes)
         if storage.nbytes < needed:
@@ -276,7 +383,16 @@ class HostCache:
 
     @classmethod
     def private(cls, cards: Sequence[Bytes], *, host: int = 0, damage: Damage | None = None) -> HostCache:
-        """In this process only; the kernel backs it with memory as lines are touched."""
+        """Make a cache in this process only; the kernel backs it with memory as lines are touched.
+
+        Args:
+            cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
+            host: The host's number.
+            damage: What is broken in the pool, one page for all of its hosts (default: nothing).
+
+        Raises:
+            ArgumentError: The cards are not as above.
+        """
         needed = host_segment_bytes(len(cards), check_cards(cards))
         zeros = np.zeros(needed + LINE_BYTES, np.uint8)
         begin = -zeros.ctypes.data % LINE_BYTES
@@ -286,11 +402,27 @@ class HostCache:
     def shared(
         cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path, *, host: int = 0, damage: Damage | None = None
     ) -> HostCache:
-        """In ``segment``, zeros at first, shared by the processes of one host, which begin by locking ``lock_path``."""
+        """Make or join the cache that the processes of one host share.
+
+        Args:
+            cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
+            segment: Shared memory of at least `host_segment_bytes`, zeros at first.
+            lock_path: A file that each process locks to begin with.
+            host: The host's number.
+            damage: What is broken in the pool, one page for all of its hosts (default: nothing).
+
+        Raises:
+            ArgumentError: The cards are not as above, or ``segment`` is too small.
+            DeadlineError: ``lock_path`` stays locked.
+        """
         return cls(cards, segment, lock_path, host=host, damage=damage)
 
     def crash(self, rng: np.random.Generator) -> None:
-        """The host dies: its cache vanishes, each posted write-back lands or not. Discard its memories."""
+        """Let the host die: its cache vanishes, each posted write-back lands or not. Discard its memories.
+
+        Args:
+            rng: Decides which write-backs land.
+        """
         with self.lock:
             for card in self.cards:
                 card.vanish(rng)
@@ -301,12 +433,20 @@ class HostCache:
 
 
 def host_segment_bytes(cards: int, card_bytes: int) -> int:
-    """Bytes of a segment that holds one host's cache of ``cards`` cards, in whole pages; and room for the damage."""
+    """Compute the size of a segment for one host's cache: of ``cards`` cards, and with room for the pool's damage.
+
+    Args:
+        cards: The number of cards.
+        card_bytes: The bytes of each card.
+
+    Returns:
+        The size in bytes, in whole pages.
+    """
     return round_up(_lock_offset(cards, card_bytes) + LOCK_BYTES + DAMAGE_BYTES, _PAGE_BYTES)
 
 
 def damage_in(segment: Bytes) -> Damage:
-    """The pool's damage: at the end of the segment of host 0."""
+    """Give the pool's damage, which lies at the end of the segment of host 0."""
     return Damage(segment[-DAMAGE_BYTES:])
 
 
@@ -315,7 +455,15 @@ def _lock_offset(cards: int, card_bytes: int) -> int:
 
 
 def lines_of(offset: int, nbytes: int) -> tuple[int, int]:
-    """The window of lines that a range of bytes touches; empty for an empty range."""
+    """Compute the window of lines that a range of bytes touches.
+
+    Args:
+        offset: Where the range begins on its card, in bytes.
+        nbytes: Its length.
+
+    Returns:
+        The first line and the line after the last one; equal for an empty range.
+    """
     first = offset // LINE_BYTES
     return first, -(-(offset + nbytes) // LINE_BYTES) if nbytes else first
 

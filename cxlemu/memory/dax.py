@@ -14,13 +14,20 @@ from cxlemu.memory.ranges import check_bytes, check_range
 
 
 class DaxMemory(DirectMemory):
-    """``cards``: one writable uint8 array per card. Addresses outside them raise ArgumentError, and so does a machine
-    whose instructions are not known here.
+    """One rank's view of a mapped device, a `HostMemory`. Addresses outside the cards raise ArgumentError.
 
-    Whole lines are stored non-temporally; lines that are overwritten in part are fetched afresh, and flushed.
+    ``write_nt`` stores whole lines non-temporally; lines that are overwritten in part are fetched afresh, and flushed.
     """
 
     def __init__(self, cards: Sequence[Bytes]) -> None:
+        """Use the cards as this host maps them.
+
+        Args:
+            cards: One writable, contiguous uint8 array per card, all of one size and of whole 64-byte lines.
+
+        Raises:
+            ArgumentError: The cards are not as above, or the machine's cache-line instructions are not known.
+        """
         super().__init__(cards)
         if not _native.lines_instructions():
             raise ArgumentError(

@@ -1,6 +1,6 @@
 """Coherent memory: every store is in the pool at once, every load comes from there.
 
-The baseline that shows what non-coherence costs, and the memory on which a plan that merely forgets a flush
+It is the baseline that shows what non-coherence costs, and the memory on which a plan that merely forgets a flush
 still works. Words and payload are ordered as x86 orders them; on arm64 the C core supplies the barriers.
 """
 
@@ -13,9 +13,20 @@ from cxlemu.memory.ranges import WORD, check_bytes, check_cards, check_doorbell,
 
 
 class DirectMemory:
-    """``cards``: one writable uint8 array per card. Addresses outside them raise ArgumentError."""
+    """One rank's view of a coherent pool, a `HostMemory`. Addresses outside the cards raise ArgumentError.
+
+    Flushes, fences and invalidates do nothing; a non-temporal store is a store.
+    """
 
     def __init__(self, cards: Sequence[Bytes]) -> None:
+        """Use the cards directly.
+
+        Args:
+            cards: One writable, contiguous uint8 array per card, all of one size and of whole 64-byte lines.
+
+        Raises:
+            ArgumentError: The cards are not as above.
+        """
         check_cards(cards)
         self._cards = tuple(cards)
         self._words = tuple(card.view(WORD) for card in cards)

@@ -19,16 +19,25 @@ _RETRY_S = 0.05  # so that Ctrl-C is noticed
 
 
 class HostLock:
-    """Held around every operation on a host's cache. Raises DeadlineError when it cannot be had.
+    """A lock that a thread holds around every operation on a host's cache.
 
-    It lies in ``word``, zeros at first, which all processes of the host share; the kernel passes it on when its holder
-    dies. ``path`` names a file that they lock while one of them makes it.
+    Entering raises DeadlineError where another thread or process holds the lock for more than DEADLINE_S seconds. The
+    kernel passes the lock on when its holder dies.
 
     Ctrl-C may come between the acquisition and the ``with`` block, or within the release. The thread it leaves as
     a holder can enter again, and any exit lets go completely; so sections do not nest.
     """
 
     def __init__(self, word: Bytes, path: Path | None = None) -> None:
+        """Make or join the lock.
+
+        Args:
+            word: Where the lock lies: LOCK_BYTES that all processes of the host share, zeros at first.
+            path: A file that the processes lock while one of them makes the lock; None where it is one process's alone.
+
+        Raises:
+            DeadlineError: ``path`` stays locked for DEADLINE_S seconds.
+        """
         with ExitStack() as stack:
             if path is not None:
                 _lock_file(stack.enter_context(path.open("rb")), path)
@@ -47,6 +56,7 @@ class HostLock:
 
 
 def held() -> DeadlineError:
+    """Make the error of a rank that could not have its host's lock."""
     return DeadlineError(f"another rank of this host has held its cache for more than {DEADLINE_S:g} s")
 
 

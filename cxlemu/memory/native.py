@@ -1,6 +1,7 @@
 """What one rank sees of a pool that its host caches without coherence, in C: step for step ShadowMemory.
 
-On the same cache, with the same moves of the adversary for the same seed and operations, and some fifty times as fast.
+It works on the same cache, its adversary makes the same moves for the same seed and operations, and it is some fifty
+times as fast.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ LINK_DOWN, CARD_LOST, POISONED = (_native.CONSTANTS[name] for name in ("LINK_DOW
 
 
 class NativeShadowMemory:
-    """One rank of a host whose ranks share ``cache``. Without an adversary nothing moves that need not move.
+    """One rank of a host whose ranks share a cache, in C: a `HostMemory`.
 
     Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError; loads where
     hardware is broken, its FaultError.
     """
 
     def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
+        """Join a host's cache.
+
+        Args:
+            cache: The cache of the rank's host.
+            adversary: What disturbs it around this rank's operations; without one nothing moves that need not move.
+                Its moves go on from its present state; the object itself is not used further.
+        """
         self._cards = cache.memory
         nature = None if adversary is None else (adversary.state, *astuple(adversary.rates))
         self._host = cache.host
@@ -39,6 +47,7 @@ class NativeShadowMemory:
 
     @property
     def stats(self) -> AdversaryStats:
+        """What this rank's adversary has done so far."""
         return AdversaryStats(*self.shadow.moved())
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
@@ -101,7 +110,11 @@ class NativeShadowMemory:
             raise self.failure(*error.args) from None
 
     def failure(self, status: int) -> FaultError:
-        """The error of a load that failed so, just now."""
+        """Make the error of the load that failed last.
+
+        Args:
+            status: How it failed: LINK_DOWN, CARD_LOST or POISONED.
+        """
         card, offset = self.shadow.broken()
         if status == LINK_DOWN:
             return LinkDownError(self._host)

@@ -1,4 +1,4 @@
-"""The one narrow seam: what a rank can do to the pool. Every memory, real or emulated, is behind it.
+"""The one narrow seam: what a rank can do to the pool. Every memory, real or emulated, is behind this interface.
 
 Addresses are (card, offset): ``offset`` counts bytes from the start of the card's mapping, and a range
 never crosses the end of its card. Ranks on one host share a cache; a HostMemory belongs to one rank, because
@@ -19,35 +19,94 @@ Bytes = NDArray[np.uint8]
 
 
 class DoorbellLine(NamedTuple):
-    """A doorbell's 64-byte line as it arrived: its 8-byte word (little-endian, unsigned) and its payload."""
+    """A doorbell's 64-byte line as it arrived.
+
+    Attributes:
+        word: Its first 8 bytes, little-endian and unsigned.
+        payload: The other 56 bytes.
+    """
 
     word: int
     payload: bytes  # always PAYLOAD_BYTES long
 
 
 class HostMemory(Protocol):
-    """One rank's view of the pool. Semantics: the memory model in docs/memory-model.md."""
+    """One rank's view of the pool. The memory model in docs/memory-model.md says what each step promises.
+
+    Every method raises ArgumentError for an address outside the cards. On broken hardware, those that load raise its
+    FaultError; a host's lock that is not released raises DeadlineError.
+    """
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
-        """Store ``data`` through this host's cache (write-allocate, dirty until written back)."""
+        """Store through this host's cache (write-allocate, dirty until written back).
+
+        Args:
+            card: The card's number.
+            offset: Where the bytes begin on the card.
+            data: The bytes, uint8.
+        """
 
     def write_nt(self, card: int, offset: int, data: Bytes) -> None:
-        """Non-temporal store: bypasses the cache, private to this rank until it lands, at ``fence``."""
+        """Store non-temporally: the bytes bypass the cache and are private to this rank until they land.
+
+        They land at ``fence`` at the latest.
+
+        Args:
+            card: The card's number.
+            offset: Where the bytes begin on the card.
+            data: The bytes, uint8.
+        """
 
     def read(self, card: int, offset: int, out: Bytes) -> None:
-        """Load ``out.nbytes`` bytes: from the cache where a line is present, however old; else fetched."""
+        """Load bytes: from the cache where a line is present, however old; else the line is fetched.
+
+        Args:
+            card: The card's number.
+            offset: Where the bytes begin on the card.
+            out: Gets ``out.nbytes`` bytes, uint8.
+        """
 
     def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
-        """Post write-backs of the range's dirty lines and drop its lines (``keep`` keeps them)."""
+        """Post write-backs of the range's dirty lines, and drop its lines; a later ``fence`` completes that.
+
+        Args:
+            card: The card's number.
+            offset: Where the range begins on the card.
+            nbytes: The range's length; all lines that it touches are flushed.
+            keep: Keep the lines, clean.
+        """
 
     def fence(self) -> None:
         """Return when everything this rank flushed or wrote non-temporally is in the pool."""
 
     def invalidate(self, card: int, offset: int, nbytes: int) -> None:
-        """Flush, land and drop just these lines: later reads fetch. Not a ``fence`` for others."""
+        """Flush, land and drop just these lines, so that later reads fetch. It is not a ``fence`` for other lines.
+
+        Args:
+            card: The card's number.
+            offset: Where the range begins on the card.
+            nbytes: The range's length; all lines that it touches are dropped.
+        """
 
     def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
-        """Store payload (at most PAYLOAD_BYTES) then word into the line at ``offset`` and push that line."""
+        """Ring a doorbell: store the payload, then the word, into its line and push that line to the pool.
+
+        It fences nothing that was written before.
+
+        Args:
+            card: The card's number.
+            offset: Where the line begins on the card, a multiple of 64.
+            word: The new word, from 0 to below 2^64.
+            payload: At most PAYLOAD_BYTES bytes.
+        """
 
     def poll(self, card: int, offset: int) -> DoorbellLine:
-        """Invalidate the line at ``offset`` and load it whole."""
+        """Look at a doorbell once: invalidate its line and load it whole.
+
+        Args:
+            card: The card's number.
+            offset: Where the line begins on the card, a multiple of 64.
+
+        Returns:
+            The line's word and payload.
+        """

@@ -33,13 +33,19 @@ class _Posted(NamedTuple):
 
 
 class ShadowMemory:
-    """One rank of a host whose ranks share ``cache``. Without an adversary nothing moves that need not move.
+    """One rank of a host whose ranks share a cache, a `HostMemory`.
 
     Addresses outside the cards raise ArgumentError; a host lock that is not released, DeadlineError; loads where
     hardware is broken, its FaultError.
     """
 
     def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
+        """Join a host's cache.
+
+        Args:
+            cache: The cache of the rank's host.
+            adversary: What disturbs it around this rank's operations; without one nothing moves that need not move.
+        """
         self.cache = cache
         self._adversary = adversary
         self._flushed: dict[tuple[int, int, int], None] = {}  # (card, first, last) since the last fence
@@ -50,7 +56,8 @@ class ShadowMemory:
     def native(self) -> NativeShadowMemory:
         """This rank's memory in C, for the native engine; its adversary begins where this one's stands now.
 
-        Fences and non-temporal stores are a memory's own: when one is in use, what went through the other was fenced.
+        Fences and non-temporal stores belong to one of the two memories: before a rank uses one of them, it has fenced
+        what went through the other.
         """
         return NativeShadowMemory(self.cache, self._adversary)
 
@@ -91,7 +98,16 @@ class ShadowMemory:
             cached.invalidate(*lines_of(offset, nbytes))
 
     def signal(self, card: int, offset: int, word: int, payload: bytes = b"") -> None:
-        """The doorbell's line arrives at once. The model may hold it back, but nothing here would ever let it go."""
+        """Ring a doorbell, as `HostMemory.signal` says. Its line arrives at once.
+
+        The model may hold the line back, but nothing here would ever let it go.
+
+        Args:
+            card: The card's number.
+            offset: Where the doorbell's line begins, a multiple of 64.
+            word: The doorbell's new word, from 0 to below 2^64.
+            payload: At most PAYLOAD_BYTES that travel with it.
+        """
         check_doorbell(self.cache.memory, card, offset, word, payload)
         with self._operation(card, offset, LINE_BYTES) as cached:
             if payload:
@@ -102,7 +118,14 @@ class ShadowMemory:
             self._flushed[card, line, line + 1] = None
 
     def poll(self, card: int, offset: int) -> DoorbellLine:
-        """Undisturbed: how often a rank polls depends on time, and the adversary must not."""
+        """Look at a doorbell, as `HostMemory.poll` says.
+
+        The adversary does not act here: how often a rank polls depends on time, and the adversary must not.
+
+        Args:
+            card: The card's number.
+            offset: Where the doorbell's line begins, a multiple of 64.
+        """
         check_doorbell(self.cache.memory, card, offset, 0, b"")
         line = np.empty(LINE_BYTES, np.uint8)
         with self.cache.lock:
@@ -164,7 +187,14 @@ class ShadowMemory:
             self._suffer(move)
 
     def disturb(self, move: CacheMove) -> int:
-        """One move of nature, between two operations: how many lines it moved."""
+        """Make one move of nature, between two operations.
+
+        Args:
+            move: What happens to which lines.
+
+        Returns:
+            How many lines moved.
+        """
         with self.cache.lock:
             return self._suffer(move)
 
