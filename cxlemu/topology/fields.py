@@ -59,7 +59,7 @@ class Model(BaseModel):
         return data
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the model as pydantic does, without the cached properties: they are worked out anew from the copy's fields.
+        """Copy the model as pydantic does, but not its cached properties, which the copy works out anew.
 
         Args:
             update: New values of some fields; they are not validated.

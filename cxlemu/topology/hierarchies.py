@@ -7,7 +7,7 @@
     xlink        domains of hosts around one switch each, as NVLink's and UALink's
 
 Hosts and cards are dealt to the leaves (in a torus and a dragonfly: to all switches) in consecutive blocks, as even as
-possible. No other module knows of kinds: a fabric means the same as its switches and links in a file.
+possible. Routes and costs know nothing of kinds: a fabric means the same as if the file listed its switches and links.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Dragonfly(Hierarchy):
 
 
 class XLink(Hierarchy):
-    """Single-hop domains: a host's ports lead to its domain's switch, which stands for all switches that work side by side."""
+    """Single-hop domains: a host's ports lead to its domain's switch, which stands for all that work side by side."""
 
     kind: Literal["xlink"]
     domain_hosts: Count = Field(description="hosts of one domain, for example 72; the last one may have fewer")
