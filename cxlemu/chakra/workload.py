@@ -36,8 +36,8 @@ class Computing(NamedTuple):
 
     Attributes:
         duration_us: How long it took when it was recorded, in microseconds.
-        operations: Floating-point operations, from which a model of an accelerator makes a time.
-        moved_bytes: Bytes of its tensors, for the same.
+        operations: How many operations it has; with ``moved_bytes`` they give its time on an accelerator.
+        moved_bytes: How many bytes it moves there.
         on_cpu: Whether it ran on the CPU, not on an accelerator.
     """
 
@@ -56,7 +56,7 @@ class ChakraCollective(NamedTuple):
 
 
 class ChakraStep(NamedTuple):
-    """One node of a rank. ``what`` is None where it takes no time; ``after`` are steps of the same rank, by their indices."""
+    """One node of a rank. ``what`` is None where it takes no time; ``after`` are indices of steps of the same rank."""
 
     id: int
     name: str

@@ -215,7 +215,7 @@ Builder = Callable[[int], tuple[Frame, RankPart]]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """For each rank the instructions of one call, built when they are first asked for. Plans with equal digests are equal.
+    """For each rank the instructions of one call, built when they are first asked for. Equal digests, equal plans.
 
     Args:
         call: What the plan computes.

@@ -32,5 +32,10 @@ def price_usd(bill: tuple[Item, ...], what: str = "all") -> float:
 
 
 def power_watts(bill: tuple[Item, ...], what: str = "all") -> float:
-    """Add up what the items draw, in watts; arguments as for `price_usd`."""
+    """Add up what the items draw, in watts.
+
+    Args:
+        bill: The items, from `bill_of`.
+        what: A key of ``SUMS``: which kinds of items count.
+    """
     return sum(item.count * item.power_watts for item in bill if item.kind in SUMS[what])

@@ -156,7 +156,12 @@ class Fabric:
         return self._table(hosts, cards, self._spread)
 
     def cut_off(self, hosts: range, cards: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield all pairs of a host and a card without a route between them; arguments as for `table`."""
+        """Yield all pairs of a host and a card without a route between them.
+
+        Args:
+            hosts: Consecutive numbers of hosts.
+            cards: Numbers of cards.
+        """
         for host, card in np.argwhere(self._table(hosts, cards, False)[1] < 0).tolist():
             yield hosts[host], cards[card]
 

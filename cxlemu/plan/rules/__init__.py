@@ -105,10 +105,15 @@ def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFin
 
 
 def check(plan: Plan, ranks: Iterable[int] | None = None) -> None:
-    """Accept a plan that obeys all rules; arguments as for `findings`.
+    """Accept a plan that obeys all rules.
+
+    Args:
+        plan: The plan to check.
+        ranks: Look only at these ranks, and build only their parts (default: all).
 
     Raises:
-        PlanRuleError: The first broken rule, with rank, stream and instruction; or the ranks' shared tables differ.
+        PlanRuleError: A rule is broken; for the first one, rank, stream, instruction and rule. Or the ranks' shared
+            tables differ.
     """
     for finding in findings(plan, ranks):
         raise PlanRuleError(str(finding))
