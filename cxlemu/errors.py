@@ -14,7 +14,7 @@
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   ├── PeerLostError      ... because a peer went silent
-        │   └── DeadlockError      ... that its plan has nobody ring, whatever the order
+        │   └── DeadlockError      ... because no rank rings the doorbell, in any order of the plan
         ├── FaultError             the hardware failed
         │   ├── PoisonError          ... a line that reads as an error
         │   ├── CardLostError        ... a card that is gone
@@ -116,7 +116,7 @@ class PeerLostError(DeadlineError):
 
 
 class DeadlockError(DeadlineError):
-    """A rank waits for a doorbell that, by the plan, no rank rings, whatever the order."""
+    """A rank waits for a doorbell that no rank rings, in any order of the plan."""
 
 
 class RevokedError(RunError):

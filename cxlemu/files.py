@@ -90,7 +90,7 @@ def _create_beside(target: Path) -> tuple[int, Path]:
 
 
 def _append(path: Path, data: bytes) -> None:
-    # To open a pipe that nobody reads would wait for ever; without blocking it is an error.
+    # To open a pipe without a reader would wait for ever; without blocking it is an error.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "wb", buffering=0) as file:

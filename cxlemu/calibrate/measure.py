@@ -24,7 +24,7 @@ from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.pool import numa
 
 SMALL_BYTES = 1 << 18  # stays in a core's own cache
-ROUND_BYTES = 1 << 22  # what a core moves in one go: sooner done than others get its core
+ROUND_BYTES = 1 << 22  # a core moves this much in one go: it is done before other work gets the core
 LEAST_BYTES = 1 << 25
 ROUNDS = 5
 _ROUND = ROUND_BYTES // 4  # in f32

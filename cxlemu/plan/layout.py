@@ -94,7 +94,10 @@ class Layout:
 
     @property
     def doorbell_count(self) -> int:
-        """The number of doorbells. published[rank][index] is ``rank * doorbells_per_rank + index``, then come done[rank]."""
+        """The number of doorbells.
+
+        Their ids: published[rank][index] is ``rank * doorbells_per_rank + index``; then come done[rank].
+        """
         return self.published_count + self.ranks
 
     def published(self, rank: int, index: int) -> int:

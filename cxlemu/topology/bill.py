@@ -6,7 +6,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.topology.fields import Item
 from cxlemu.topology.model import Topology
 
-# What is added up, from the least to all.
+# The kinds of items that each sum adds up, from the least to all.
 SUMS: dict[str, frozenset[str]] = {
     "switches": frozenset({"switch"}),
     "without cards": frozenset({"switch", "adapter", "cable"}),

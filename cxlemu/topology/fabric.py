@@ -6,7 +6,7 @@ A route has as few links as possible and, among those, the least latency. Of sev
     spread   as switches with equal-cost multi-path do: host h and card c take way number k mod m of the m equal ways on
              at the host, with k = h + c; at the switch behind it the same with k // m; and so on
 
-Both are deterministic. What failed is no part of the graph: routes lead around it, or there is none.
+Both are deterministic. Failed links and switches are no part of the graph: routes lead around them, or there is none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Route(NamedTuple):
 
     links: tuple[Link, ...]
     switches: tuple[Switch, ...]
-    owner: str = ""  # of the memory that it leads to: "hosts", "ranks" or nobody
+    owner: str = ""  # of the memory that it leads to: "hosts", "ranks", or "" where it has no owner
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -73,12 +73,12 @@ class FabricChange(NamedTuple):
 
     at_ns: int
     failures: tuple[Failure, ...]
-    ways: int  # of all hosts to all memories, as many as there were
+    ways: int  # routes of all hosts to all memories, before it
     rerouted: int
     ended: tuple[tuple[int, int], ...]  # host and card: no way leads there any more
-    before: Route | None  # of one that is rerouted
+    before: Route | None  # the route of one pair that is rerouted, if any
     after: Route | None
-    example: tuple[int, int]  # its host and card
+    example: tuple[int, int]  # host and card of that pair; (-1, -1) without one
 
     def describe(self) -> list[str]:
         """Describe the change for people, in a few lines."""

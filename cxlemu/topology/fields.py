@@ -219,7 +219,7 @@ class Link(LinkFigures):
 
 
 class Costs(Model):
-    """What moving bytes costs beside the fabric; what is absent costs nothing.
+    """What it costs to move bytes, beside the fabric; an absent figure costs nothing.
 
     Every rank brings copy engines of its own, one for each direction, and its software.
     """
@@ -267,7 +267,7 @@ def _as_numbers(cards: Any) -> Any:
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
 
-    A ``cxl_pool`` and ``tier2`` lie on cards that nobody owns, ``peer_memory`` (reached over NICs) and ``xlink`` (over
+    A ``cxl_pool`` and ``tier2`` lie on cards without owners, ``peer_memory`` (reached over NICs) and ``xlink`` (over
     NVLink or UALink) on memories of hosts or ranks. Where it is coherent, flushes, fences and invalidates take no time.
     """
 

@@ -139,7 +139,7 @@ class Tree(Hierarchy):
     cards_at: Literal["leaf", "top"] = Field(default="leaf", description="which level of switches has the cards")
 
     def _levels(self) -> Sequence[tuple[SwitchLevel, Key]]:
-        """From the leaves up, and the trunks' keys in the file."""
+        """The levels from the leaves up, and the trunks' keys in the file."""
         raise NotImplementedError
 
     def _switches(self, hosts: range) -> Iterator[Switch]:

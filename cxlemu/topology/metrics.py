@@ -12,7 +12,7 @@ from cxlemu.topology.fields import Link
 from cxlemu.topology.hierarchies import AnyHierarchy
 from cxlemu.topology.parts import Parts
 
-Capacities = dict[str, dict[str, int]]  # of each direction, in MB/s
+Capacities = dict[str, dict[str, int]]  # switch -> neighbour -> bandwidth of that direction, in MB/s
 
 
 class FabricMetrics(NamedTuple):

@@ -49,7 +49,7 @@ class Topology(Parts):
         for index, group in enumerate(data["cards"]):
             said = ("cards", "count") if alone else ("cards", index, "count")
             if "owner" in group and said not in self._provenance:
-                del group["count"]  # one each, as nobody says
+                del group["count"]  # one each: the file does not say it
         if alone:
             (data["cards"],) = data["cards"]  # one group, written without the list around it
         return data

@@ -34,7 +34,7 @@ def _as_groups(cards: Any) -> Any:
 
 
 class Parts(Model):
-    """What a topology file says, field by field."""
+    """The fields of a topology file."""
 
     name: Name = Field(description="the topology's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")

@@ -192,7 +192,7 @@ def _after_others(p: PlanTable, s: Accesses, edges: dict[int, list[int]]) -> Ite
         lines = np.array(sorted({line for entry in entries for line in edges.get(entry, [])}), np.int64)
         if not len(lines):
             continue
-        # Of each of these lines, the latest writer, and the latest of another rank than that one.
+        # For each of these lines the latest writer, and the latest writer of another rank than that one.
         last_seq, last_rank = np.full((2, len(lines)), -1), np.full((2, len(lines)), -1)
         for entry in entries:
             seq, rank = int(s.seq[entry]), int(p.rank_of[s.row[entry]])
