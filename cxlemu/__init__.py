@@ -1,6 +1,6 @@
 """cxlemu is a machine: a pool of CXL memory cards that several hosts map, with no coherence between them.
 
-`launch` runs a function on every rank of a world, `Topology` says of which machine.
+`launch` runs a function on every rank of a world, `Topology` describes the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What flags offer and where they begin: names, of which other modules say what they mean.
+"""The names that flags offer, and their defaults; other modules define what the names mean.
 
 Imports nothing, so that ``--help`` is there at once.
 """

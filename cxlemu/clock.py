@@ -1,4 +1,4 @@
-"""What time it is, and waiting: an argument wherever a deadline is, so that a test can run in time of its own."""
+"""The time, and waiting: an argument wherever a deadline is, so that a test can run in time of its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """A source of time for deadlines, and a way to wait. ``SYSTEM_CLOCK`` is the real one."""
+
     shortest_sleep_s: float  # shorter ones take as long
 
     def now(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return the seconds since some moment; the time never goes back."""
 
     def sleep(self, seconds: float) -> None:
-        """Let others run for at least so long."""
+        """Let others run for at least this many seconds."""
 
 
 class _SystemClock:

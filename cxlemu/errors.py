@@ -14,7 +14,7 @@
     └── RunError                 the input was fine, the run failed                      exit 1
         ├── DeadlineError          a wait ended without what it waited for
         │   ├── PeerLostError      ... because a peer went silent
-        │   └── DeadlockError      ... that its plan has nobody ring, whatever the order
+        │   └── DeadlockError      ... because no rank rings the doorbell, in any order of the plan
         ├── FaultError             the hardware failed
         │   ├── PoisonError          ... a line that reads as an error
         │   ├── CardLostError        ... a card that is gone
@@ -39,25 +39,27 @@ from functools import partial
 
 
 class CxlemuError(Exception):
-    """Base of all. The message is one sentence a user can act on."""
+    """The base of all errors. The message is one sentence a user can act on; ``exit_code`` is that of a command."""
 
     exit_code = 1
 
 
 class InputError(CxlemuError):
+    """The input is wrong; nothing was created."""
+
     exit_code = 2
 
 
 class ConfigError(InputError):
-    pass
+    """A topology file, or another file that describes a machine or a run, is wrong; the message says where."""
 
 
 class ArgumentError(InputError, ValueError):
-    pass
+    """An argument of a call or a flag does not fit: wrong shape, dtype, rank or size."""
 
 
 class PlanError(InputError):
-    pass
+    """A plan cannot be executed, proved or simulated."""
 
 
 class PlanRuleError(PlanError):
@@ -67,38 +69,46 @@ class PlanRuleError(PlanError):
 
 
 class PlanFileError(InputError):
-    pass
+    """A plan or trace file is foreign, truncated or damaged."""
 
 
 class PoolError(InputError):
-    pass
+    """A pool, card or superblock is absent, foreign or damaged."""
 
 
 class TokenError(InputError):
-    pass
+    """A replay token is damaged, foreign or too large."""
 
 
 class CapacityError(InputError):
-    pass
+    """A tenant asks for more of the pool than is free, or than is free in one piece."""
 
 
 class AccessError(InputError):
-    pass
+    """A plan would touch memory that its tenant does not hold."""
 
 
 class RunError(CxlemuError):
-    """``reported_by`` is the rank that found it, None where that is the one that raises this."""
+    """The input was fine, and the run failed.
+
+    ``reported_by`` is the rank that found it, None where that is the one that raises this.
+    """
 
     exit_code = 1
     reported_by: int | None = None
 
 
 class DeadlineError(RunError, TimeoutError):
-    pass
+    """A wait ended without what it waited for."""
 
 
 class PeerLostError(DeadlineError):
-    """``ranks`` are the silent ones."""
+    """A wait ended because peers went silent.
+
+    Args:
+        message: One sentence.
+        ranks: The silent ranks.
+    """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -106,19 +116,25 @@ class PeerLostError(DeadlineError):
 
 
 class DeadlockError(DeadlineError):
-    pass
+    """A rank waits for a doorbell that no rank rings, in any order of the plan."""
 
 
 class RevokedError(RunError):
-    pass
+    """This rank or another one gave up the communicator."""
 
 
 class ExcludedError(RunError):
-    pass
+    """The other ranks took this one for dead and went on without it."""
 
 
 class FaultError(RunError):
-    """Hardware failed."""
+    """Hardware failed.
+
+    Args:
+        what: One sentence.
+        where: The arguments of the subclass that say where: numbers of cards, hosts, ranks, or bytes.
+        reported_by: The rank that found it, None where that is the one that raises this.
+    """
 
     def __init__(self, what: str, *where: int, reported_by: int | None = None) -> None:
         super().__init__(what if reported_by is None else f"{what}, as rank {reported_by} reports")
@@ -154,7 +170,7 @@ class LinkDownError(FaultError):
 
 
 class IntegrityError(FaultError):
-    """What ``rank`` published is not what arrived: a checksum does not fit. ``card`` is where the bytes begin."""
+    """Bytes that ``rank`` published did not arrive as sent: a checksum does not fit. They begin on ``card``."""
 
     def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
         what = f"what rank {rank} published from card {card} on did not arrive as it was sent"
@@ -163,7 +179,7 @@ class IntegrityError(FaultError):
 
 
 class CutOffError(FaultError):
-    """On a modelled fabric: after links or switches failed, ``host`` has no way to ``card``. ``why`` says what did."""
+    """On a modelled fabric, ``host`` has no way to ``card`` after links or switches failed; ``why`` names them."""
 
     def __init__(self, host: int, card: int, why: str = "", *, reported_by: int | None = None) -> None:
         super().__init__(f"host {host} has no way to card {card}{why}", host, card, reported_by=reported_by)
@@ -171,23 +187,28 @@ class CutOffError(FaultError):
 
 
 class MismatchError(RunError):
-    pass
+    """Ranks called different collectives, or one with different arguments."""
 
 
 class ContractError(RunError):
-    pass
+    """A plan does not compute what its collective promises."""
 
 
 class CancelledError(RunError):
-    pass
+    """The run was stopped from outside: by Ctrl-C, or because another rank failed long ago."""
 
 
 class RankDiedError(RunError):
-    pass
+    """A rank's process ended without a result."""
 
 
 class RankFailures(RunError):
-    """``failures``: what each failed rank raised; causes before consequences, each in order of arrival."""
+    """Ranks of a world failed.
+
+    Args:
+        failures: For each failed rank the exception that it raised, in order of arrival. The attribute ``failures`` has
+            causes before consequences, each in that order.
+    """
 
     def __init__(self, failures: Mapping[int, BaseException]) -> None:
         self.failures = dict(sorted(failures.items(), key=lambda item: _consequence(item[1])))
@@ -198,7 +219,10 @@ class RankFailures(RunError):
 
 
 def _consequence(error: BaseException) -> int:
-    """Ranks that stop because another one failed raise these; one that died had nobody to wait for."""
+    """0 for a cause, more for an error that a rank raises because another one failed.
+
+    A rank that died or is in a deadlock is a cause: it did not stop because of another one.
+    """
     if isinstance(error, DeadlockError):
         return 0
     if isinstance(error, CancelledError):
@@ -215,12 +239,17 @@ def _told(error: BaseException) -> str:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """For messages: "rank 3", "ranks 0, 2", "ranks 1 to 299"."""
+    """Name ranks for messages: "rank 3", "ranks 0, 2", "ranks 1 to 299"."""
     return name_numbers("rank", ranks)
 
 
 def name_numbers(noun: str, numbers: Iterable[int]) -> str:
-    """For messages: "card 3", "cards 0, 2", "cards 1 to 299"."""
+    """Name numbered things for messages: "card 3", "cards 0, 2", "cards 1 to 299".
+
+    Args:
+        noun: What they are, in the singular.
+        numbers: One or more numbers, in any order.
+    """
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

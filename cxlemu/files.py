@@ -1,7 +1,7 @@
 """Files that commands write: whole or not at all, and nothing but a regular file is ever replaced.
 
 Links are followed. Devices and pipes are written to as they are, and so is the file that stdout or stderr goes to
-(``--json /dev/stdout > log``): a file renamed over it would take its place, and what was printed would be lost.
+(``--json /dev/stdout > log``): a file renamed over it would take its place, and all that was printed would be lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from pathlib import Path
 
 
 def check_writable(path: Path) -> None:
-    """Raises OSError for what `write_atomically` could not write now; leaves nothing behind, and opens no pipe."""
+    """Accept a path that `write_atomically` could write now; leave nothing behind, and open no pipe.
+
+    Raises:
+        OSError: It could not be written.
+    """
     status = _status(path)
     if status is None or not _takes_a_stream(status):
         descriptor, unfinished = _create_beside(_target(path))
@@ -24,7 +28,15 @@ def check_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """A new or regular file appears whole and keeps its mode; anything else is appended to. Raises OSError."""
+    """Write a file: a new or regular one appears whole and keeps its mode; anything else is appended to.
+
+    Args:
+        path: The file; links are followed.
+        data: Its whole content.
+
+    Raises:
+        OSError: It cannot be written; a file that would be replaced is then as it was.
+    """
     status = _status(path)
     if status is not None and _takes_a_stream(status):
         _append(path, data)
@@ -43,7 +55,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """What is there behind all links, or None. Raises OSError where that is not ours to write."""
+    """The status of the file behind all links, or None. Raises OSError where that is not ours to write."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -78,7 +90,7 @@ def _create_beside(target: Path) -> tuple[int, Path]:
 
 
 def _append(path: Path, data: bytes) -> None:
-    # To open a pipe that nobody reads would wait for ever; without blocking it is an error.
+    # To open a pipe without a reader would wait for ever; without blocking it is an error.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "wb", buffering=0) as file:

@@ -18,9 +18,10 @@ _SIZE = re.compile(rf"(\d{{1,20}}(?:\.\d{{1,20}})?)\s*(?:([{_SUFFIXES}])i?)?B?",
 
 
 def parse_bytes(text: str | int) -> int:
-    """``"64K"``, ``"1.5 MiB"``, ``"128GB"``, ``"4096"`` or a whole number, as bytes.
+    """Read a size in bytes: ``"64K"``, ``"1.5 MiB"``, ``"128GB"``, ``"4096"`` or a whole number.
 
-    Raises ArgumentError for anything else, and for a size that is not a whole number of bytes.
+    Raises:
+        ArgumentError: ``text`` is anything else, or not a whole number of bytes.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
@@ -36,7 +37,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(nbytes: int) -> str:
-    """For people to read: ``512 B``, ``64 KiB``, ``1.5 MiB``; rounded to one decimal where it must be."""
+    """Write a size for people to read: ``512 B``, ``64 KiB``, ``1.5 MiB``; rounded to one decimal where it must be."""
     if nbytes < 1024:
         return f"{nbytes} B"
     power = min((nbytes.bit_length() - 1) // 10, len(_SUFFIXES))
@@ -44,7 +45,7 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """For people to read: ``2-5, 7, 8``. ``numbers`` ascend."""
+    """Write ascending numbers for people to read: ``2-5, 7, 8``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -60,6 +61,7 @@ class BytesParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
     name = "size"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a size as click asks: a wrong one is a usage error."""
         try:
             return parse_bytes(value)
         except ArgumentError as error:

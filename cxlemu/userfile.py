@@ -10,9 +10,17 @@ from cxlemu.errors import ArgumentError
 
 
 def load(spec: str, option: str) -> tuple[Any, str, str]:
-    """What the file has under that name (None: nothing), the file and the name. ``option`` begins the messages.
+    """Execute a user's Python file and look up a name in it.
 
-    Raises ArgumentError when there is no such file, or it fails.
+    Args:
+        spec: ``FILE.py:name``.
+        option: The flag or command that takes it, with which messages begin.
+
+    Returns:
+        The object that the file has under that name (None: nothing), the file and the name.
+
+    Raises:
+        ArgumentError: There is no such file, or it fails.
     """
     file, _, name = spec.rpartition(":")
     path = Path(file)

@@ -1,7 +1,7 @@
-"""What this machine's memory does, measured: latencies, bandwidths, and what its cache-line instructions take.
+"""Measure this machine's memory: latencies, bandwidths, and how long its cache-line instructions take.
 
 The memory that stands for cards is shared memory, on the farthest NUMA node where there are several. Each figure is the
-best of some short rounds, as what else runs on the machine only adds to it; bandwidths of all cores are measured in
+best of some short rounds, because other work on the machine only adds to it; bandwidths of all cores are measured in
 threads that begin together.
 """
 
@@ -24,7 +24,7 @@ from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.pool import numa
 
 SMALL_BYTES = 1 << 18  # stays in a core's own cache
-ROUND_BYTES = 1 << 22  # what a core moves in one go: sooner done than others get its core
+ROUND_BYTES = 1 << 22  # a core moves this much in one go: it is done before other work gets the core
 LEAST_BYTES = 1 << 25
 ROUNDS = 5
 _ROUND = ROUND_BYTES // 4  # in f32
@@ -36,7 +36,7 @@ _PING_PONG_S = 20.0
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """In GB/s. ``copy`` counts what is copied once, though it is read and written."""
+    """Bandwidths in GB/s. ``copy`` counts each copied byte once, though it is read and written."""
 
     read: float
     write: float
@@ -45,7 +45,10 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Latencies in ns, bandwidths in GB/s. ``far``: of the memory that stands for cards, on NUMA node ``node``."""
+    """All that was measured: latencies in ns, bandwidths in GB/s.
+
+    ``far`` figures are those of the memory that stands for cards, on NUMA node ``node``.
+    """
 
     cores: int
     node: int | None  # None: this kernel has one node, or no NUMA
@@ -66,7 +69,11 @@ Step = Callable[[], object]
 
 
 def steps(nbytes: int) -> dict[str, Step]:
-    """What is measured, by name, in this order; ``nbytes``: of each array that no cache should hold."""
+    """Return the functions that measure, by the name of their figure, in the order in which they should run.
+
+    Args:
+        nbytes: Size of each array that no cache should hold, as for `measure`.
+    """
     node = far_node()
     cores = len(os.sched_getaffinity(0))
     known = bool(_native.lines_instructions())
@@ -87,8 +94,14 @@ def _unknown() -> None:
 
 
 def measure(nbytes: int, on_step: Callable[[str], None]) -> Calibration:
-    """All of it, in some seconds; ``on_step`` is told what comes next. ``nbytes``: a power of two, at least LEAST_BYTES
-    for each core. Raises PoolError where memory cannot be bound.
+    """Measure everything, in some seconds.
+
+    Args:
+        nbytes: Size of each array that no cache should hold: a power of two, at least LEAST_BYTES for each core.
+        on_step: Called with the name of each figure before it is measured.
+
+    Raises:
+        PoolError: Memory cannot be bound to its NUMA node.
     """
     found = {}
     for name, step in steps(nbytes).items():
@@ -98,7 +111,7 @@ def measure(nbytes: int, on_step: Callable[[str], None]) -> Calibration:
 
 
 def far_node() -> int | None:
-    """The NUMA node for cards: the last one without this process's cores, where there are several."""
+    """Return the NUMA node for cards: the last one that is not this thread's; None where there are not several."""
     nodes = numa.nodes_with_memory()
     if len(nodes) < 2:
         return None
@@ -107,7 +120,15 @@ def far_node() -> int | None:
 
 
 def memory(nbytes: int, node: int | None) -> Bytes:
-    """Pages that are there, shared as a card's are, on a node or where this thread runs."""
+    """Map new pages, touch them, and return their bytes, shared as a card's are.
+
+    Args:
+        nbytes: How many bytes.
+        node: The NUMA node to bind them to; None: where this thread runs.
+
+    Raises:
+        PoolError: They cannot be bound.
+    """
     pages = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
     if node is not None:
         numa.bind(pages, node)
@@ -116,7 +137,11 @@ def memory(nbytes: int, node: int | None) -> Bytes:
 
 
 def load_latency_ns(pages: Bytes) -> float:
-    """Of a load that needs the one before, anywhere in these pages: what TLBs miss is part of it."""
+    """Return how long a load takes that needs the one before, anywhere in these pages; TLB misses are part of it.
+
+    Args:
+        pages: A whole number of lines, which are overwritten.
+    """
     lines = pages.view(np.uint64).reshape(-1, LINE_BYTES // 8)
     order = np.random.default_rng(1).permutation(len(lines)).astype(np.uint64)
     lines[order, 0] = np.roll(order, -1)  # one cycle through all
@@ -128,7 +153,13 @@ def load_latency_ns(pages: Bytes) -> float:
 
 
 def bandwidth(cores: int, nbytes: int, node: int | None) -> Bandwidth:
-    """Of so many cores at once; each reads its memory into a small array, writes it from one, and copies to it."""
+    """Measure cores that work at once; each reads its memory into a small array, writes it from one, and copies to it.
+
+    Args:
+        cores: How many cores.
+        nbytes: Bytes of the memory of all cores together.
+        node: The NUMA node of that memory; None: where each thread runs.
+    """
     pages, own = ([_floats(nbytes // cores, its) for _ in range(cores)] for its in (node, None))
     small = [_floats(SMALL_BYTES, None) for _ in range(cores)]
     rounds = range(nbytes // cores // ROUND_BYTES)
@@ -147,13 +178,22 @@ def bandwidth(cores: int, nbytes: int, node: int | None) -> Bandwidth:
 
 
 def reduce_gbytes_per_s(nbytes: int) -> float:
-    """One core sums two arrays of f32: the bytes of both, by the time."""
+    """Return how fast one core sums two arrays of f32: the bytes of both, by the time.
+
+    Args:
+        nbytes: Size of each array, a multiple of ROUND_BYTES.
+    """
     out, a, b = (np.split(_floats(nbytes, None), nbytes // ROUND_BYTES) for _ in range(3))
     return together([[((o, (x, y)),)] for o, x, y in zip(out, a, b, strict=True)], 2 * ROUND_BYTES)
 
 
 def together(rounds: list[list[tuple[_measure.Move, ...]]], nbytes: int) -> float:
-    """GB/s in the best round, in each of which every core makes its moves; ``nbytes``: of all cores in one."""
+    """Run rounds in which all cores move bytes at once, and return the GB/s of the best round.
+
+    Args:
+        rounds: For each round, the moves of every core.
+        nbytes: Bytes that all cores move in one round.
+    """
     gate = threading.Barrier(len(rounds[0]))
 
     def run(core: int) -> list[tuple[int, int]]:
@@ -195,6 +235,7 @@ def _best_ns(prepare: Step, timed: Step) -> float:
 
 
 def flush_line_ns(node: int | None) -> float:
+    """Return how long the write-back of a dirty line takes, in ns; a fence after all lines is part of it."""
     pages = _dirty(node)
 
     def flush() -> None:
@@ -205,7 +246,7 @@ def flush_line_ns(node: int | None) -> float:
 
 
 def invalidate_line_ns(node: int | None) -> float:
-    """Of lines that are there and clean."""
+    """Return how long an INVALIDATE takes per line that is in the cache and clean, in ns."""
     pages = _dirty(node)
 
     def fetch() -> None:
@@ -217,12 +258,12 @@ def invalidate_line_ns(node: int | None) -> float:
 
 
 def fence_ns(node: int | None) -> float:
-    """With nothing to wait for."""
+    """Return how long a fence takes that has nothing to wait for, in ns."""
     return _push_ns(node, stores=False)
 
 
 def ring_ns(node: int | None) -> float:
-    """From the store of a word until its line, which is in the cache, is in memory."""
+    """Return the time from the store of a word until its line, which is in the cache, is in memory, in ns."""
     return _push_ns(node, stores=True)
 
 
@@ -244,7 +285,7 @@ _LINE_STEPS: dict[str, Callable[[int | None], float]] = {
 
 
 def round_trip_ns() -> float:
-    """Of a cache line between two cores, in caches that the machine keeps coherent."""
+    """Return the round trip of a cache line between two cores, in caches that the machine keeps coherent, in ns."""
     lines = memory(mmap.PAGESIZE, None)
     lines[:] = 0
 

@@ -1,7 +1,7 @@
-"""What was measured of this machine as a topology file: its cores are hosts, and its shared memory is the pool's card.
+"""Write measurements of this machine as a topology file: its cores are hosts, and its shared memory is the pool's card.
 
-Every figure says where and when it was measured, or why it is assumed. A rank is one thread on one core, so what it
-reads from the pool and what it writes to it share that core, which is what `both_gbytes_per_s` is for.
+Every figure says where and when it was measured, or why it is assumed. A rank is one thread on one core, so its reads
+from the pool and its writes to it share that core, which is what `both_gbytes_per_s` is for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ INTERLEAVE_BYTES = 64 << 10
 
 
 def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) -> bytes:
-    """A file that `Topology.parse` accepts. ``load``: the machine's load average, which tells how busy it was."""
+    """Write a topology file of a calibration.
+
+    Args:
+        measured: The figures.
+        capacity_bytes: The capacity of the card that it describes.
+        load: The machine's load average, which tells how busy it was.
+
+    Returns:
+        The file's content, which `Topology.parse` accepts.
+    """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:40] or "this machine"
     when = f"measured on {host}, {datetime.date.today().isoformat()}"
     with_load = f"{when}, load {load:.1f}"

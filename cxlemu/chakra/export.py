@@ -36,6 +36,17 @@ class Endpoint:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, name: str, kind: NodeType, deps: tuple[int, ...], **attributes: int | str | bool) -> int:
+        """Append a node to the trace.
+
+        Args:
+            name: The node's name, for people.
+            kind: Its type.
+            deps: Ids of nodes of this endpoint that it follows; negative ones are left out.
+            attributes: Chakra attributes beside ``is_cpu_op``, which is False.
+
+        Returns:
+            The new node's id.
+        """
         number = len(self.nodes)
         needed = tuple(sorted({dep for dep in deps if dep >= 0}))
         self.nodes.append(Node(number, name, kind, needed, attributes={"is_cpu_op": False, **attributes}))
@@ -55,7 +66,19 @@ class ExportedFabric:
     def send(
         self, source: int, target: int, nbytes: int, name: str, after: tuple[int, ...], there: tuple[int, ...] = ()
     ) -> tuple[int, int]:
-        """A message: its nodes at its source, which comes ``after`` those, and at its target, after those ``there``."""
+        """Append a message: a SEND at its source and a RECV at its target.
+
+        Args:
+            source: The endpoint that sends.
+            target: The endpoint that receives.
+            nbytes: The message's size.
+            name: What the message is, for people.
+            after: Nodes of the source that the SEND follows.
+            there: Nodes of the target that the RECV follows.
+
+        Returns:
+            The ids of the SEND and of the RECV.
+        """
         tag = self._tags[source, target]
         self._tags[source, target] += 1
         about = {"comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": nbytes}
@@ -66,7 +89,7 @@ class ExportedFabric:
 
 @dataclass
 class TracedRank(Streams):
-    """Executes one rank's part on nothing, and writes down what crosses the fabric."""
+    """Executes one rank's part on no memory, and writes down what crosses the fabric."""
 
     fabric: ExportedFabric = field(kw_only=True)
     _last: dict[int, int] = field(init=False, default_factory=dict)  # stream: its newest node
@@ -75,6 +98,7 @@ class TracedRank(Streams):
     _unfenced: defaultdict[int, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))  # by card
 
     def step(self, stream: int) -> Blocked | None:
+        """Take the next step of a stream, whose nodes follow each other."""
         self._stream = stream
         return super().step(stream)
 
@@ -83,6 +107,7 @@ class TracedRank(Streams):
         return (self._last.get(self._stream, -1),)
 
     def execute(self, instruction: Instruction) -> Blocked | None:
+        """Append an instruction's nodes; a wait that is not satisfied returns what it waits for."""
         i = instruction
         match i.op:
             case Op.FLUSH:
@@ -174,9 +199,16 @@ class TracedRank(Streams):
 
 
 def traffic(plan: Plan) -> list[list[Node]]:
-    """The traces of all ranks and then all cards, in one call of the plan that nothing precedes.
+    """Return the traces of one call of a plan that no other call precedes.
 
-    Raises DeadlineError for a plan that blocks.
+    Args:
+        plan: The plan; the parts of all ranks are built.
+
+    Returns:
+        The nodes of all ranks, and then those of all cards.
+
+    Raises:
+        DeadlineError: The plan blocks.
     """
     layout = plan.layout
     fabric = ExportedFabric(plan.ranks, [Endpoint() for _ in range(plan.ranks + layout.cards)])

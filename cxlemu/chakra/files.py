@@ -20,7 +20,16 @@ FILE_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A step of one endpoint. ``deps`` are the nodes of the same endpoint that must have ended before."""
+    """One step of an endpoint.
+
+    Attributes:
+        id: A number of its own in its file.
+        name: For people.
+        type: A `NodeType`, or another number of Chakra's.
+        deps: Ids of the nodes of the same endpoint that must have ended before.
+        duration_us: How long it took when it was recorded, in microseconds.
+        attributes: Values by name; `schema.ATTRIBUTES` has the names.
+    """
 
     id: int
     name: str
@@ -31,7 +40,7 @@ class Node:
 
 
 def encode(nodes: Sequence[Node]) -> bytes:
-    """A file's content. The same nodes give the same bytes."""
+    """Return the content of a trace file. The same nodes give the same bytes. Raises ArgumentError without protobuf."""
     kinds = messages()
     parts = [_delimited(kinds.metadata(version=VERSION))]
     for node in nodes:
@@ -44,7 +53,16 @@ def encode(nodes: Sequence[Node]) -> bytes:
 
 
 def decode(raw: bytes, file: str) -> list[Node]:
-    """Raises PlanFileError for what is no trace, or damaged."""
+    """Read the content of a trace file; attributes that `schema.ATTRIBUTES` lacks are left out.
+
+    Args:
+        raw: The file's bytes.
+        file: Its name in errors.
+
+    Raises:
+        PlanFileError: The bytes are no trace, or damaged.
+        ArgumentError: protobuf is not installed.
+    """
     kinds = messages()
     at, nodes = 0, []
     while at < len(raw):
@@ -66,7 +84,19 @@ def decode(raw: bytes, file: str) -> list[Node]:
 
 
 def write(prefix: Path, endpoints: Sequence[Sequence[Node]]) -> list[Path]:
-    """One file an endpoint; OSError when one cannot be written."""
+    """Write one file per endpoint: ``PREFIX.0.et``, ``PREFIX.1.et``, ...
+
+    Args:
+        prefix: The common beginning of the files' paths.
+        endpoints: The nodes of each endpoint.
+
+    Returns:
+        The files' paths.
+
+    Raises:
+        OSError: A file cannot be written.
+        ArgumentError: protobuf is not installed.
+    """
     paths = [prefix.with_name(f"{prefix.name}.{number}.et") for number in range(len(endpoints))]
     for path, nodes in zip(paths, endpoints, strict=True):
         write_atomically(path, encode(nodes))
@@ -74,7 +104,12 @@ def write(prefix: Path, endpoints: Sequence[Sequence[Node]]) -> list[Path]:
 
 
 def read(path: Path) -> list[Node]:
-    """Raises PlanFileError for a file that is absent, too large or no trace."""
+    """Read a trace file.
+
+    Raises:
+        PlanFileError: The file is absent, too large or no trace.
+        ArgumentError: protobuf is not installed.
+    """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise PlanFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes, which no trace of ours is")
@@ -105,7 +140,7 @@ def _delimited(message: Any) -> bytes:
 
 
 def _length(raw: bytes, at: int, file: str) -> tuple[int, int]:
-    """A varint of at most 32 bits, and where what it counts begins."""
+    """Read a varint of at most 32 bits: the length of the message that follows, and where that begins."""
     size = 0
     for digit in range(5):
         if at + digit >= len(raw):

@@ -1,7 +1,7 @@
 """The part of Chakra's schema that we write and read, built at run time: no generated code, no protoc.
 
-Numbers and names are those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra. What is not here (list
-values, storage nodes) is kept by protobuf as unknown fields.
+Numbers and names are those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra. Fields that are not here
+(list values, storage nodes) are kept by protobuf as unknown fields.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from cxlemu.errors import ArgumentError
 
 
 class NodeType(IntEnum):
+    """The types of nodes that we write or read."""
+
     METADATA = 1
     COMP = 4
     COMM_SEND = 5
@@ -48,6 +50,8 @@ ATTRIBUTES = {
 
 
 class Messages(NamedTuple):
+    """The protobuf classes of the messages that a file holds."""
+
     metadata: Any
     node: Any
 
@@ -82,7 +86,7 @@ _VALUES = "value"  # AttributeProto's oneof
 
 @cache
 def messages() -> Messages:
-    """The message classes. Raises ArgumentError where protobuf is not installed."""
+    """Return the message classes. Raises ArgumentError where protobuf is not installed."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:

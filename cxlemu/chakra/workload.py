@@ -1,13 +1,13 @@
-"""A workload from traces: what each rank computes and which collectives it calls, and in what order it may.
+"""A workload from traces: what each rank computes, which collectives it calls, and the order that its steps must keep.
 
-``PREFIX.0.et``, ``PREFIX.1.et``, ... are the ranks. Read are
+``PREFIX.0.et``, ``PREFIX.1.et``, ... are the ranks. These nodes are read:
 
     COMP_NODE        ``duration_micros``; ``num_ops``, ``tensor_size``: for an accelerator; ``is_cpu_op``, if not: yes
     COMM_COLL_NODE   ``comm_type``; ``comm_size``, what each rank brings; ``pg_name``, its group, if not: all ranks
     METADATA_NODE    takes no time
 
-``data_deps`` and ``ctrl_deps`` come before. Other nodes (messages, memory, storage) are refused: what they take on a
-pool nobody says.
+``data_deps`` and ``ctrl_deps`` come before. Other nodes (messages, memory, storage) are refused: a trace does not say
+how long they take on a pool.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ _NAMES = {number: name for name, number in COLLECTIVES.items()}
 
 
 class Computing(NamedTuple):
-    """``duration_us`` is what was recorded; ``operations`` and ``moved_bytes`` what an accelerator makes a time of."""
+    """A step that computes.
+
+    Attributes:
+        duration_us: How long it took when it was recorded, in microseconds.
+        operations: How many operations it has; with ``moved_bytes`` they give its time on an accelerator.
+        moved_bytes: How many bytes it moves there.
+        on_cpu: Whether it ran on the CPU, not on an accelerator.
+    """
 
     duration_us: int
     operations: int
@@ -41,7 +48,7 @@ class Computing(NamedTuple):
 
 
 class ChakraCollective(NamedTuple):
-    """``nbytes``: what each rank brings. ``group`` names the ranks that call it."""
+    """A step that calls a collective. ``nbytes`` is what each rank brings; ``group`` names the ranks that call it."""
 
     name: str
     nbytes: int
@@ -49,7 +56,7 @@ class ChakraCollective(NamedTuple):
 
 
 class ChakraStep(NamedTuple):
-    """A node; ``what`` is None where it takes no time. ``after``: steps of the same rank, by their place."""
+    """One node of a rank. ``what`` is None where it takes no time; ``after`` are indices of steps of the same rank."""
 
     id: int
     name: str
@@ -59,20 +66,32 @@ class ChakraStep(NamedTuple):
 
 @dataclass(frozen=True)
 class ChakraWorkload:
-    """``ranks[k]`` are the steps of rank k, in the order of their ids."""
+    """The steps of all ranks: ``ranks[k]`` are those of rank k, in the order of their ids.
+
+    ``groups`` has the ranks of each group that collectives name; ``EVERYONE`` is the group of all.
+    """
 
     ranks: tuple[tuple[ChakraStep, ...], ...]
     groups: Mapping[str, tuple[int, ...]]
 
     @property
     def steps(self) -> int:
+        """The number of steps of all ranks."""
         return sum(map(len, self.ranks))
 
 
 def load(prefix: Path, groups: Any = None, groups_file: str = "") -> ChakraWorkload:
-    """``groups``: what a JSON file says, name -> ranks, as ASTRA-sim's communicator groups are written.
+    """Read the traces of all ranks.
 
-    Raises PlanFileError for files that are absent, damaged, or that say what cannot be.
+    Args:
+        prefix: The traces' common name: rank k is ``PREFIX.k.et``.
+        groups: What a JSON file says of groups, name -> ranks, as ASTRA-sim's communicator groups are written (default:
+            only the group of all ranks).
+        groups_file: The name of that file in errors.
+
+    Raises:
+        PlanFileError: A file is absent, damaged, or says what cannot be.
+        ArgumentError: protobuf is not installed.
     """
     ranks: list[tuple[ChakraStep, ...]] = []
     while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():

@@ -1,6 +1,6 @@
 """Which bytes an instruction loads, stores and names, and which doorbells it rings or looks at: said here, once.
 
-Provers, explorers, injectors and pictures ask this module; what an instruction does, the reference engine says.
+Provers, explorers, injectors and pictures ask this module; the reference engine defines what an instruction does.
 """
 
 from __future__ import annotations
@@ -37,24 +37,28 @@ WAITS = (Op.WAIT, Op.WAIT_DATA, Op.WAIT_ALL)
 
 
 def loaded(i: Instruction) -> Iterator[Operand]:
-    """The operands, in buffers and regions, whose bytes it loads."""
+    """Yield the operands, in buffers and regions, whose bytes an instruction loads."""
     return (operand for name in LOADED.get(i.op, ()) if (operand := getattr(i, name)).kind)
 
 
 def stored(i: Instruction) -> Iterator[Operand]:
-    """The operands, in buffers and regions, whose bytes it stores."""
+    """Yield the operands, in buffers and regions, whose bytes an instruction stores."""
     return (operand for name in STORED.get(i.op, ()) if (operand := getattr(i, name)).kind)
 
 
 def in_regions(operands: Iterator[Operand] | Sequence[Operand]) -> Iterator[Operand]:
-    """Those of them that lie in the pool."""
+    """Yield those of the operands that lie in the pool."""
     return (operand for operand in operands if operand.kind == Kind.REGION)
 
 
 def region_base(frame: Frame, layout: Layout, epoch: int, operand: Operand) -> int:
-    """From where on a card a region's map counts: in bytes from the start of the communicator's extent.
+    """Return from where on a card a region's map counts, in bytes from the start of the communicator's extent.
 
-    ``epoch``: the call's first.
+    Args:
+        frame: The tables that the operand's id refers to.
+        layout: The communicator's layout.
+        epoch: The first epoch of the call.
+        operand: An operand of kind REGION; its round says which slot.
     """
     if frame.regions[operand.id].heap:
         return layout.heap_offset
@@ -62,14 +66,27 @@ def region_base(frame: Frame, layout: Layout, epoch: int, operand: Operand) -> i
 
 
 def pool_extents(frame: Frame, layout: Layout, epoch: int, operand: Operand, nbytes: int) -> Iterator[Extent]:
-    """Where ``nbytes`` of a region operand lie: cards, and bytes from the start of the communicator's extent."""
+    """Yield where bytes of a region operand lie: cards, and bytes from the start of the communicator's extent.
+
+    Args:
+        frame: The tables that the operand's id refers to.
+        layout: The communicator's layout.
+        epoch: The first epoch of the call.
+        operand: An operand of kind REGION.
+        nbytes: How many bytes from the operand's offset on.
+    """
     base = region_base(frame, layout, epoch, operand)
     for extent in frame.regions[operand.id].map.extents(operand.offset, nbytes):
         yield extent._replace(offset=base + extent.offset)
 
 
 def doorbells(frame: Frame, i: Instruction) -> Sequence[int]:
-    """The doorbells that it rings or looks at."""
+    """Return the doorbells that an instruction rings or looks at, by their ids.
+
+    Args:
+        frame: The tables, which hold the doorbell groups.
+        i: Any instruction; for one without doorbells the result is empty.
+    """
     if i.op == Op.WAIT_ALL:
         return frame.groups[i.arg].doorbells
     return [i.arg] if i.op in RINGS or i.op in WAITS else ()

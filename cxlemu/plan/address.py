@@ -16,6 +16,8 @@ from cxlemu.memory.protocol import LINE_BYTES, Bytes
 
 
 class Address(NamedTuple):
+    """A byte of the pool."""
+
     card: int
     offset: int  # from the start of the card's mapping
 
@@ -29,7 +31,7 @@ class Extent(NamedTuple):
 
 
 class StridedRun(NamedTuple):
-    """Contiguous on the card, strided locally: block k is at ``local_offset + k * stride_bytes``."""
+    """Bytes that are contiguous on a card and strided locally: block k is at ``local_offset + k * stride_bytes``."""
 
     card: int
     card_offset: int
@@ -40,12 +42,20 @@ class StridedRun(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """How many bytes all blocks have together."""
         return self.block_bytes * self.blocks
 
     def local(self, buffer: Bytes) -> Bytes:
-        """The run's bytes in ``buffer``, the transfer's 1-D bytes: a (blocks, block_bytes) view, no copy.
+        """Return a view of the run's bytes in a local buffer, no copy.
 
-        Raises ArgumentError where ``buffer`` is not 1-D uint8 or ends before the run does.
+        Args:
+            buffer: The bytes of the whole transfer, a 1-D uint8 array.
+
+        Returns:
+            A uint8 array of shape ``(blocks, block_bytes)``.
+
+        Raises:
+            ArgumentError: ``buffer`` is not 1-D uint8 or ends before the run does.
         """
         end = self.local_offset + (self.blocks - 1) * self.stride_bytes + self.block_bytes
         if buffer.ndim != 1 or buffer.dtype != np.uint8 or buffer.size < end:
@@ -66,8 +76,15 @@ class AddressMap:
     Logical offset o lies in granule i = (start + o) // granularity_bytes, which is on card
     ``first_card + i % cards`` at ``base + i // cards * granularity_bytes``.
 
-    ``base`` is where the region's granules begin on every card, ``start`` where this map begins in them.
-    Raises ArgumentError for a map that cannot be: no cards, negative offsets, granules of broken lines.
+    Args:
+        first_card: The first of the cards.
+        cards: How many cards, at least 1.
+        granularity_bytes: Size of a granule, a positive multiple of 64 bytes.
+        base: Where the region's granules begin on every card, in bytes.
+        start: Where this map begins in the granules, in bytes.
+
+    Raises:
+        ArgumentError: There can be no such map: no cards, negative offsets, granules of broken lines.
     """
 
     first_card: int
@@ -87,14 +104,22 @@ class AddressMap:
             raise ArgumentError(f"first_card, base and start are 0 or more in {self}")
 
     def locate(self, offset: int) -> Address:
-        """Card and card offset of logical byte ``offset``. Raises ArgumentError where it is negative."""
+        """Return card and card offset of the logical byte at ``offset``. Raises ArgumentError where it is negative."""
         if offset < 0:
             raise ArgumentError(f"logical offset {offset} is before the region")
         granule, within = divmod(self.start + offset, self.granularity_bytes)
         return self._address(granule, within)
 
     def logical(self, card: int, card_offset: int) -> int:
-        """The inverse of ``locate``. Raises ArgumentError for a card or an offset outside the region."""
+        """Return the logical offset of a byte of a card: the inverse of `locate`.
+
+        Args:
+            card: The card's number.
+            card_offset: Bytes from the start of the card's mapping.
+
+        Raises:
+            ArgumentError: The card or the offset is outside the region.
+        """
         granule, within = divmod(card_offset - self.base, self.granularity_bytes)
         slot = card - self.first_card
         offset = (granule * self.cards + slot) * self.granularity_bytes + within - self.start
@@ -103,7 +128,15 @@ class AddressMap:
         return offset
 
     def extents(self, offset: int, nbytes: int) -> list[Extent]:
-        """Where a logical range lies: at most one extent per card, in the order of their first bytes."""
+        """Return where a logical range lies: at most one extent per card, in the order of their first bytes.
+
+        Args:
+            offset: Logical offset of the range's first byte, 0 or more.
+            nbytes: Length of the range; 0 gives no extents.
+
+        Raises:
+            ArgumentError: ``offset`` or ``nbytes`` is negative.
+        """
         if nbytes == 0:
             return []
         first, last = self._granules(offset, nbytes)
@@ -116,9 +149,17 @@ class AddressMap:
         return found
 
     def runs(self, offset: int, nbytes: int) -> list[StridedRun]:
-        """How to move a logical range: a broken first granule, one run per card, a broken last granule.
+        """Split a logical range into transfers: a broken first granule, one run per card, a broken last granule.
 
-        At most cards + 2 runs, every byte in exactly one. ``local_offset`` counts from ``offset``.
+        Args:
+            offset: Logical offset of the range's first byte, 0 or more.
+            nbytes: Length of the range; 0 gives no runs.
+
+        Returns:
+            At most cards + 2 runs, every byte in exactly one. ``local_offset`` counts from ``offset``.
+
+        Raises:
+            ArgumentError: ``offset`` or ``nbytes`` is negative.
         """
         if nbytes == 0:
             return []
@@ -142,7 +183,7 @@ class AddressMap:
         return runs
 
     def end_on_cards(self, nbytes: int) -> int:
-        """The first byte of a card behind all that it holds of the map's first ``nbytes``: the largest of all cards."""
+        """Return where the map's first ``nbytes`` end on a card, in bytes: the largest end of all cards."""
         if nbytes == 0:
             return 0
         first, last = self._granules(0, nbytes)
@@ -152,7 +193,7 @@ class AddressMap:
         return end
 
     def bytes_per_card(self, nbytes: int) -> int:
-        """What the map's first ``nbytes`` need at most of each card, from ``base``, in whole granules."""
+        """Return how much the map's first ``nbytes`` need at most of a card, from ``base``: bytes in whole granules."""
         granules = -(-(self.start + nbytes) // self.granularity_bytes)
         return -(-granules // self.cards) * self.granularity_bytes
 
@@ -181,9 +222,17 @@ class RankCards(NamedTuple):
 
 
 def rank_cards(rank: int, ranks: int, cards: int) -> RankCards:
-    """N-to-N placement (CCCL, arXiv 2602.22457): every rank writes to its own range of cards.
+    """Return the cards that a rank writes to (N-to-N placement: CCCL, arXiv 2602.22457).
 
-    Up to as many ranks as cards: blocks of cards, as even as possible. More ranks: one card each, shared.
+    Up to as many ranks as cards have blocks of cards, as even as possible. More ranks have one card each, shared.
+
+    Args:
+        rank: The rank, 0 to ``ranks`` - 1.
+        ranks: How many ranks there are.
+        cards: How many cards there are, at least 1.
+
+    Raises:
+        ArgumentError: There is no such rank, or there are no cards.
     """
     if cards < 1 or not 0 <= rank < ranks:
         raise ArgumentError(f"no cards for rank {rank} of {ranks} ranks on {cards} cards")

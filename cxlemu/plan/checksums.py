@@ -15,7 +15,11 @@ CHECKSUM_BYTES = 8  # as it travels: a little-endian 64-bit word
 
 
 def check_integrity(name: str | None) -> None:
-    """Raises ArgumentError for a checksum that does not exist, or whose library is not installed."""
+    """Accept the name of a checksum that can be computed, or None.
+
+    Raises:
+        ArgumentError: There is no such checksum, or its library is not installed.
+    """
     if name is None:
         return
     if name not in INTEGRITIES:
@@ -36,5 +40,5 @@ def _library() -> Callable[[Bytes], int]:
 
 
 def checksum(data: Bytes) -> Bytes:
-    """The CRC32C of ``data`` as it travels. Raises ArgumentError where the library is missing."""
+    """Return the CRC32C of ``data`` as it travels, 8 bytes. Raises ArgumentError where the library is missing."""
     return np.array([_library()(data)], "<u8").view(np.uint8)

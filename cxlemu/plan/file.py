@@ -133,7 +133,16 @@ class _Header(_Model):
 
 
 def save(plan: Plan, path: str | Path) -> None:
-    """Write all ranks' parts; the file is complete or not there. Raises PlanFileError where that fails."""
+    """Write a plan with all ranks' parts to a file, which is complete or not there.
+
+    Args:
+        plan: The plan; the parts of all ranks are built.
+        path: The file; a regular file of that name is replaced.
+
+    Raises:
+        PlanFileError: A value of the plan has no place in a file, the file would exceed 1 GiB, or it cannot be written.
+        PlanRuleError: The ranks' shared tables differ.
+    """
     path = Path(path)
     frame, parts = plan.frame, plan.parts
     try:
@@ -169,7 +178,11 @@ def _described(part: RankPart) -> dict[str, object]:
 
 
 def load(path: str | Path) -> Plan:
-    """The plan that was saved. Raises PlanFileError for a file that is anything else, in any way."""
+    """Read a plan that `save` wrote, and check all rules.
+
+    Raises:
+        PlanFileError: The file is anything else, in any way: absent, foreign, damaged, or its plan breaks a rule.
+    """
     content = _read(Path(path))
     try:
         header, records = _opened(content)

@@ -19,6 +19,8 @@ from cxlemu.choices import DTYPE_NAMES
 
 
 class Op(IntEnum):
+    """The opcode of an instruction."""
+
     WRITE = 1  # dst region <- a buffer, through this host's cache
     WRITE_NT = 2  # dst region <- a buffer, non-temporal: posted, in the pool only after FENCE
     FLUSH = 3  # a region: start writing its lines back; complete only after FENCE
@@ -47,10 +49,14 @@ class Kind(IntEnum):
 
 
 class Flag(IntEnum):
+    """A bit of an instruction's flags."""
+
     DIVIDE = 1  # REDUCE, REDUCE_LOCAL: divide the result by arg (the last step of avg)
 
 
 class RedOp(IntEnum):
+    """The operation that combines the operands of a reduction."""
+
     NONE = 0
     SUM = 1
     PROD = 2
@@ -86,13 +92,22 @@ Records = NDArray[np.void]
 
 
 class Operand(NamedTuple):
+    """Bytes that an instruction names.
+
+    Attributes:
+        kind: A `Kind`.
+        id: Index of the buffer in the rank's buffers, or of the region in the plan's regions.
+        seq: The round of a region in a slot, relative to the call's first epoch; else 0.
+        offset: Bytes from the start of the buffer or region.
+    """
+
     kind: int = Kind.NONE
     id: int = 0
     seq: int = 0
     offset: int = 0
 
     def at(self, offset: int) -> Operand:
-        """The same place, ``offset`` bytes further on."""
+        """Return the place ``offset`` bytes further on."""
         return self._replace(offset=self.offset + offset)
 
 
@@ -100,7 +115,24 @@ NOTHING = Operand()
 
 
 class Instruction(NamedTuple):
-    """A record as Python sees it; field for field the row of RECORD_DTYPE."""
+    """A record as Python sees it; field for field the row of RECORD_DTYPE.
+
+    `Op` says what each instruction does, ``SIGNATURES`` which fields it uses; the others are zero.
+
+    Attributes:
+        op: The opcode.
+        dtype: Index into ``DTYPE_NAMES``.
+        redop: The operation of a reduction.
+        flags: Bits of `Flag`.
+        arg: The doorbell, group, event or kernel; with ``Flag.DIVIDE`` the divisor.
+        value: The epoch that a doorbell is to show or is waited for, relative to the call's first.
+        nbytes: How many bytes of each operand; for a COMPUTE, of its output.
+        dst: The target.
+        dst2: A second target, in the pool.
+        a: The first source; for FLUSH and INVALIDATE the range.
+        b: The second source.
+        c: The third source.
+    """
 
     op: Op
     dtype: int = 0
@@ -117,17 +149,19 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
+        """All operands that name something, targets first."""
         return tuple(o for o in self[7:] if o.kind)
 
 
 def encode(instructions: list[Instruction]) -> Records:
+    """Make records of instructions: a read-only array of RECORD_DTYPE."""
     records = np.array([tuple(i) for i in instructions], dtype=RECORD_DTYPE)
     records.flags.writeable = False
     return records
 
 
 def decode(records: Records) -> list[Instruction]:
-    """Raises ValueError for an opcode or reduction that does not exist."""
+    """Make instructions of records. Raises ValueError for an opcode or reduction that does not exist."""
     return [
         Instruction(Op(r[0]), r[1], RedOp(r[2]), *r[3:7], *(Operand(*operand) for operand in r[7:]))
         for r in records.tolist()

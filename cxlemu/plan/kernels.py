@@ -21,11 +21,11 @@ CHECKED_BYTES_MAX = 1 << 40
 
 
 class ChecksumError(Exception):
-    """Bytes are not those whose checksum came with them. Engines know whose they are: `Running.damaged`."""
+    """Bytes are not those whose checksum came with them. Engines know which rank published them: `Running.damaged`."""
 
 
 class Touched(NamedTuple):
-    """The bytes of one operand: so many rows, each that far from the one before."""
+    """The bytes of one operand that a kernel touches: rows, each ``stride_bytes`` after the one before."""
 
     rows: int
     row_bytes: int
@@ -33,7 +33,7 @@ class Touched(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """From the first byte to the last."""
+        """The bytes from the first that is touched to the last."""
         return (self.rows - 1) * self.stride_bytes + self.row_bytes
 
 
@@ -43,10 +43,14 @@ def _row(nbytes: int) -> Touched:
 
 @dataclass(frozen=True, slots=True)
 class KernelKind:
-    """``run`` (parameters, output, inputs) writes the output in place; ``touches`` says which bytes, output first.
+    """What a kernel of one name computes, and which bytes it touches.
 
-    ``touches`` raises ArgumentError for parameters that make no sense. What a kernel that only ``checks`` writes is no
-    part of any result. ``product``: of matrices of this dtype.
+    Attributes:
+        run: Called with (parameters, output, inputs); writes the output in place.
+        touches: For the parameters, the bytes of each operand, output first. Raises ArgumentError for parameters that
+            make no sense.
+        checks: The kernel only checks: its output is no part of any result.
+        product: The dtype of the matrices that it multiplies; "" for another kernel.
     """
 
     run: Callable[[tuple[int, ...], Bytes, Sequence[Bytes]], None]
@@ -55,7 +59,7 @@ class KernelKind:
     product: str = ""
 
     def sizes(self, parameters: tuple[int, ...]) -> tuple[int, ...]:
-        """Bytes of each operand from the first to the last that is touched. Raises as ``touches`` does."""
+        """Return the bytes of each operand from the first to the last that is touched. Raises as ``touches`` does."""
         return tuple(touched.nbytes for touched in self.touches(parameters))
 
 
@@ -79,7 +83,8 @@ def _gemm_touches(dtype: str, parameters: tuple[int, ...]) -> tuple[Touched, ...
 def _gemm(dtype: str, parameters: tuple[int, ...], out: Bytes, inputs: Sequence[Bytes]) -> None:
     """One tile C = A @ B, row-major: A is m x k, B is k x n; lda, ldb and ldc are how many elements rows are apart.
 
-    By the BLAS that NumPy comes with. f16 and bf16 are multiplied and summed in f32, as accelerators do, then rounded.
+    The BLAS that NumPy comes with computes it. f16 and bf16 are multiplied and summed in f32, as accelerators do, then
+    rounded.
     """
     c, a, b = (
         _matrix(dtype, touched, operand)
@@ -105,12 +110,12 @@ def _checked_bytes(name: str, parameters: tuple[int, ...]) -> int:
 
 
 def _crc32c(parameters: tuple[int, ...], out: Bytes, inputs: Sequence[Bytes]) -> None:
-    """The checksum of so many bytes."""
+    """Write the checksum of the input."""
     out[:] = checksum(inputs[0])
 
 
 def _crc32c_check(parameters: tuple[int, ...], out: Bytes, inputs: Sequence[Bytes]) -> None:
-    """The same, compared with the one that came with the bytes. Raises ChecksumError where they differ."""
+    """Write the same and compare it with the one that came with the bytes. Raises ChecksumError where they differ."""
     data, came = inputs
     out[:] = checksum(data)
     if not np.array_equal(out, came):

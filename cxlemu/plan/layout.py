@@ -43,12 +43,18 @@ LAYOUT_DTYPE = np.dtype(
 
 
 def doorbell_word(epoch: int, tag: int) -> int:
+    """Return the word that a doorbell shows.
+
+    Args:
+        epoch: The epoch of the round, below 2^48.
+        tag: 16 bits of the call (`Call.tag`), of which the lowest gives way to the parity.
+    """
     word = epoch << TAG_BITS | tag & ~1
     return word | word.bit_count() & 1
 
 
 def is_damaged(word: int) -> bool:
-    """Whether nobody rings a doorbell with this word."""
+    """Whether no rank rings a doorbell with this word: its number of ones is odd."""
     return word.bit_count() & 1 == 1
 
 
@@ -62,47 +68,59 @@ class Layout:
     slot_card_bytes: int  # data bytes of one slot on one card, a multiple of 64
     doorbells_per_rank: int  # published lines of one rank in one slot
     interleave_bytes: int
-    heap_card_bytes: int = 0  # of the heap on one card, after the slots
+    heap_card_bytes: int = 0  # the heap's bytes on one card, after the slots
     owned: bool = False  # the last cards are memories of the ranks, one each
-    own_doorbells: int = 0  # so many of a rank's published lines in one slot, the last ones, lie in its own memory
+    own_doorbells: int = 0  # how many of a rank's published lines of a slot, the last ones, lie in its own memory
 
     @property
     def pool_cards(self) -> int:
-        """Those that are nobody's: everything lies there but what is put into ranks' memories."""
+        """The number of cards without an owner: everything lies there but what is put into ranks' memories."""
         return self.cards - self.ranks * self.owned
 
     @property
     def cards_text(self) -> str:
-        """For people: ``6 cards and 8 memories of ranks``."""
+        """The cards, for people: ``6 cards and 8 memories of ranks``."""
         return f"{self.pool_cards} cards" + f" and {self.ranks} memories of ranks" * self.owned
 
     @property
     def slot_bytes(self) -> int:
-        """In the pool."""
+        """Data bytes of one slot on all cards of the pool."""
         return self.pool_cards * self.slot_card_bytes
 
     @property
     def published_count(self) -> int:
+        """The number of published lines of one slot, and the id of the first done line."""
         return self.ranks * self.doorbells_per_rank
 
     @property
     def doorbell_count(self) -> int:
-        """Ids: published[rank][index] is ``rank * doorbells_per_rank + index``, then done[rank]."""
+        """The number of doorbells.
+
+        Their ids: published[rank][index] is ``rank * doorbells_per_rank + index``; then come done[rank].
+        """
         return self.published_count + self.ranks
 
     def published(self, rank: int, index: int) -> int:
+        """Return the id of a published line.
+
+        Args:
+            rank: The rank that rings it.
+            index: The chunk that it announces, 0 to ``doorbells_per_rank`` - 1.
+        """
         return rank * self.doorbells_per_rank + index
 
     def done(self, rank: int) -> int:
+        """Return the id of a rank's done line."""
         return self.published_count + rank
 
     def owner(self, doorbell: int) -> int:
-        """The only rank that may signal this doorbell."""
+        """Return the only rank that may signal this doorbell."""
         if doorbell >= self.published_count:
             return doorbell - self.published_count
         return doorbell // self.doorbells_per_rank
 
     def doorbell_name(self, doorbell: int) -> str:
+        """Name a doorbell for people: ``published[2][0]`` or ``done[2]``."""
         if doorbell >= self.published_count:
             return f"done[{self.owner(doorbell)}]"
         return f"published[{self.owner(doorbell)}][{doorbell % self.doorbells_per_rank}]"
@@ -114,7 +132,7 @@ class Layout:
 
     @property
     def slot_doorbell_bytes(self) -> int:
-        """What one slot's published lines take of every card."""
+        """Bytes that one slot's published lines take of every card."""
         return max(-(-self.published_count // self.pool_cards), self.own_doorbells) * LINE_BYTES
 
     @property
@@ -129,25 +147,33 @@ class Layout:
 
     @property
     def heap_rank_bytes(self) -> int:
-        """Every rank's strip of the heap."""
+        """Bytes of every rank's strip of the heap."""
         return round_down(self.heap_card_bytes // -(-self.ranks // self.pool_cards), LINE_BYTES)
 
     @property
     def extent_bytes(self) -> int:
-        """What the communicator takes of every card."""
+        """Bytes that the communicator takes of every card."""
         return round_up(self.heap_offset + self.heap_card_bytes, DATA_ALIGN_BYTES)
 
     def slot_offset(self, epoch: int) -> int:
-        """Where the data of this epoch's slot begins on every card, from the start of the extent."""
+        """Return where the data of this epoch's slot begins on every card, from the start of the extent."""
         return self.data_offset + epoch % self.slots * self.slot_card_bytes
 
     def heap_strip(self, rank: int) -> Extent:
-        """Where this rank alone writes in the heap, from ``heap_offset``: on one card, as an array needs it."""
+        """Return where this rank alone writes in the heap, from ``heap_offset``: on one card, as an array needs it."""
         place = rank_cards(rank, self.ranks, self.pool_cards)
         return Extent(place.first_card, place.sharers_before * self.heap_rank_bytes, self.heap_rank_bytes)
 
     def doorbell_address(self, doorbell: int, epoch: int) -> tuple[int, int]:
-        """(card, offset from the start of the extent) of a doorbell's line; those in the pool go round its cards."""
+        """Return where a doorbell's line lies; those in the pool go round its cards.
+
+        Args:
+            doorbell: Its id.
+            epoch: The epoch of the round, which says the slot; a done line is the same in all epochs.
+
+        Returns:
+            The card, and the offset from the start of the extent.
+        """
         if doorbell >= self.published_count:
             line, card = divmod(doorbell - self.published_count, self.pool_cards)
             return card, line * LINE_BYTES
@@ -160,7 +186,7 @@ class Layout:
         return card, slot + line * LINE_BYTES
 
     def doorbells_of(self, rank: int) -> list[Extent]:
-        """Every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
+        """Return every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
         found = [Extent(*self.doorbell_address(self.done(rank), 0), LINE_BYTES)]
         pooled = self.doorbells_per_rank - self.own_doorbells
         for slot in range(self.slots):
@@ -174,8 +200,9 @@ class Layout:
 
 
 def layout_record(layout: Layout) -> Records:
-    """What C is told of a layout, by every module: one row of LAYOUT_DTYPE.
+    """Return a layout as every C module reads it: one row of LAYOUT_DTYPE.
 
-    Raises OverflowError for a layout whose sizes have no such numbers.
+    Raises:
+        OverflowError: A size of the layout does not fit in its field.
     """
     return np.array([tuple(getattr(layout, name) for name in LAYOUT_DTYPE.names or ())], LAYOUT_DTYPE)

@@ -1,6 +1,6 @@
 """A plan: for every rank a few ordered streams of small instructions. Immutable, and built a rank at a time.
 
-Who writes where and who waits for which doorbell is fixed by the call, so an algorithm is a pure function from
+The call fixes which rank writes where and which rank waits for which doorbell, so an algorithm is a pure function from
 (call, layout, rank) to that rank's part, and everything else (engines, proofs, faults, printing) consumes plans.
 """
 
@@ -30,7 +30,7 @@ from cxlemu.plan.layout import Layout
 class InHeap:
     """Where a call's arrays lie in every rank's strip of the heap: the input of rank k from ``input + k * step`` on.
 
-    ``output``: the result lies in the heap, too, and may be published from there; in place it is the input.
+    ``output``: the result also lies in the heap, and may be published from there; in place it is the input.
     """
 
     input: int
@@ -46,8 +46,8 @@ class InHeap:
 class Gemm:
     """A matrix product that is fused with a collective: A is m x k, B is k x n, as they are before ranks share them.
 
-    Ranks exchange ``comm_tile_rows`` rows at once, 0: as many as a chunk of a collective takes, and multiply tiles of
-    ``tile_rows`` x ``tile_cols``; ``order`` and ``transport`` are those of collectives/fused.
+    Ranks exchange ``comm_tile_rows`` rows at once, where 0 stands for as many as a chunk of a collective takes, and
+    multiply tiles of ``tile_rows`` x ``tile_cols``; ``order`` and ``transport`` are those of collectives/fused.
     """
 
     m: int
@@ -72,7 +72,7 @@ RANK_ORDER, UNIFORM_ORDER = FOLD_ORDERS = ("rank", "uniform")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is computed. The machine does not interpret it; contracts do, and ranks compare it."""
+    """What a plan computes. The machine does not interpret it; contracts do, and ranks compare it."""
 
     collective: str
     algorithm: str  # which algorithm and variant, such as "all" or "two_shot"
@@ -83,14 +83,16 @@ class Call:
     root: int = 0
     in_place: bool = False
     heap: InHeap | None = None  # zero copy: the input is published where it lies
-    cluster: int = 1  # on two levels: so many consecutive ranks each exchange among themselves first, and fold apart
+    cluster: int = 1  # on two levels: how many consecutive ranks exchange among themselves first, and fold apart
     gemm: Gemm | None = None  # fused with a matrix product
     fold_order: str = RANK_ORDER  # as the algorithm declares it: one of FOLD_ORDERS
 
     def tag(self) -> int:
-        """16 bits of this call. A communicator mixes them with those of all calls before it; they travel in every
-        doorbell word, so that ranks which did not call the same notice, but for 1 in 32,768, at the latest when one
-        next waits for the other. ``in_place`` is not in it: one rank may call in place and its peer not.
+        """Return 16 bits of this call, a checksum of its fields.
+
+        A communicator mixes them with those of all calls before it; they travel in every doorbell word, so that ranks
+        which did not call the same notice, but for 1 in 32,768, at the latest when one next waits for the other.
+        ``in_place`` is not in it: one rank may call in place and its peer not.
         """
         text = "|".join(str(getattr(self, f.name)) for f in fields(self) if f.name != "in_place")
         return binascii.crc_hqx(text.encode(), 0)
@@ -120,7 +122,7 @@ class Buffer:
 class Region:
     """Where some bytes lie; the same row for every rank. Logical offset 0 is ``start`` in its map.
 
-    In the round's slot or, with ``heap``, at a fixed place in the heap, where a round (``seq``) means nothing.
+    They lie in the round's slot or, with ``heap``, at a fixed place in the heap, where a round (``seq``) means nothing.
     """
 
     first_card: int
@@ -133,12 +135,13 @@ class Region:
 
     @property
     def map(self) -> AddressMap:
+        """The interleaving of the region's bytes over cards."""
         return AddressMap(self.first_card, self.cards, self.granularity_bytes, self.base, self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class DoorbellGroup:
-    """Doorbells first, first + stride, ... : ``count`` of them, waited for together."""
+    """``count`` doorbells that are waited for together: first, first + stride, ..."""
 
     first: int
     count: int
@@ -146,6 +149,7 @@ class DoorbellGroup:
 
     @property
     def doorbells(self) -> range:
+        """The doorbells' ids."""
         return range(self.first, self.first + self.count * self.stride, self.stride)
 
 
@@ -179,6 +183,7 @@ class Stream:
 
     @cached_property
     def instructions(self) -> list[Instruction]:
+        """The records as Python objects. Raises ValueError as `decode` does."""
         return decode(self.records)
 
     def __eq__(self, other: object) -> bool:
@@ -192,7 +197,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one rank does."""
+    """What one rank does: its buffers, its streams, and how many events these have."""
 
     rank: int
     buffers: tuple[Buffer, ...]
@@ -201,6 +206,7 @@ class RankPart:
 
     @property
     def instruction_count(self) -> int:
+        """The number of instructions of all streams."""
         return sum(len(stream.records) for stream in self.streams)
 
 
@@ -209,7 +215,14 @@ Builder = Callable[[int], tuple[Frame, RankPart]]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """``build`` must be pure: given a rank, always the same frame and part, and the same frame for every rank."""
+    """For each rank the instructions of one call, built when they are first asked for. Equal digests, equal plans.
+
+    Args:
+        call: What the plan computes.
+        layout: How the communicator uses its part of the pool.
+        build: From a rank to the shared tables and the rank's part. It must be pure: given a rank, always the same
+            frame and part, and the same frame for every rank.
+    """
 
     call: Call
     layout: Layout
@@ -218,7 +231,11 @@ class Plan:
     _frames: list[Frame] = field(default_factory=list, repr=False)
 
     def part(self, rank: int) -> RankPart:
-        """One rank's part, built when first asked for. Raises PlanRuleError when ranks disagree on the frame."""
+        """Return one rank's part, built when it is first asked for.
+
+        Raises:
+            PlanRuleError: The ranks built so far disagree on the frame.
+        """
         if rank not in self._parts:
             frame, part = self.build(rank)
             if self._frames and frame != self._frames[0]:
@@ -239,19 +256,22 @@ class Plan:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.call.ranks
 
     @property
     def parts(self) -> list[RankPart]:
+        """The parts of all ranks, by rank; builds those that were not built yet."""
         return [self.part(rank) for rank in range(self.ranks)]
 
     @property
     def rounds(self) -> int:
+        """How many epochs the call takes."""
         return self.frame.rounds
 
     @property
     def digest(self) -> str:
-        """Of the whole plan, all ranks: equal digests, equal plans."""
+        """The SHA-256 of the whole plan, all ranks, in hexadecimal digits: equal digests, equal plans."""
         state = hashlib.sha256(repr((self.call, self.layout, self.frame)).encode())
         for part in self.parts:
             state.update(repr((part.rank, part.buffers, part.events)).encode())
@@ -270,13 +290,15 @@ class Plan:
         return hash((self.call, self.layout))
 
     def with_part(self, part: RankPart) -> Plan:
-        """A copy in which one rank does something else: how faults and tests mutate plans."""
+        """Return a copy in which the rank of ``part`` does something else: how faults and tests mutate plans."""
         return Plan(self.call, self.layout, lambda rank: (self.frame, part if rank == part.rank else self.part(rank)))
 
 
 def region_table(regions: tuple[Region, ...]) -> Records:
+    """Return regions as C reads them: an array of REGION_DTYPE."""
     return np.array([tuple(getattr(r, f.name) for f in fields(r)) for r in regions], dtype=REGION_DTYPE)
 
 
 def group_table(groups: tuple[DoorbellGroup, ...]) -> Records:
+    """Return doorbell groups as C reads them: an array of GROUP_DTYPE."""
     return np.array([(g.first, g.count, g.stride) for g in groups], dtype=GROUP_DTYPE)

@@ -38,12 +38,29 @@ _WIDE = {"f16": np.dtype(np.float32), "bf16": np.dtype(np.float32)}
 
 
 def commutes(dtype: str, redop: str) -> bool:
-    """Whether a op b has the bits of b op a, but for the payloads of NaNs: not with the later one of two zeros."""
+    """Return whether a op b has the bits of b op a, but for the payloads of NaNs.
+
+    Only min and max of floats do not: they return the later one of two zeros.
+
+    Args:
+        dtype: One of ``DTYPE_NAMES``.
+        redop: "sum", "prod", "min", "max" or "avg".
+    """
     return redop not in ("min", "max") or dtype[0] not in "fb"
 
 
 def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> Bytes:
-    """``operands`` combined from the left, then divided; bytes in, bytes out."""
+    """Combine operands from the left, element by element, then divide.
+
+    Args:
+        dtype: Index into ``DTYPE_NAMES``.
+        redop: The operation; AVG adds, and divides only by ``divisor``.
+        operands: One or more arrays of equally many bytes, uint8.
+        divisor: What the result is divided by, as `divide` does; 1 divides nothing.
+
+    Returns:
+        The result's bytes, uint8.
+    """
     name = DTYPE_NAMES[dtype]
     wide = _WIDE.get(name, DTYPES[name])
     arrays = [np.ascontiguousarray(o).view(DTYPES[name]) for o in operands]
@@ -58,7 +75,15 @@ def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> B
 
 
 def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
-    """Floats divide; integers truncate toward zero, as C does."""
+    """Divide an array: floats divide; integers truncate toward zero, as C does.
+
+    Args:
+        array: Elements of any dtype of plans.
+        divisor: A positive number, which may be more than the dtype holds.
+
+    Returns:
+        A new array of the dtype of ``array``.
+    """
     if array.dtype.kind == "f":
         return np.asarray(array / array.dtype.type(divisor))
     wide = array.astype(np.int64)  # the divisor, a number of ranks, may be more than the dtype holds

@@ -27,7 +27,7 @@ _COLUMN_CHARS = 36  # wider instructions are folded where a terminal is too narr
 
 
 def amount(nbytes: int) -> str:
-    """Exact and short: ``64K``, ``1M``, ``1000``."""
+    """Write a number of bytes exactly and briefly: ``64K``, ``1M``, ``1000``."""
     for power, suffix in ((30, "G"), (20, "M"), (10, "K")):
         if nbytes and nbytes % (1 << power) == 0:
             return f"{nbytes >> power}{suffix}"
@@ -38,7 +38,13 @@ def amount(nbytes: int) -> str:
 
 
 def text(i: Instruction, plan: Plan, rank: int = 0) -> str:
-    """What ``rank`` does: ``REDUCE out+0 <- in+0 sum r1+0 64K``. Ids may be of things that do not exist."""
+    """Write an instruction as a line: ``REDUCE out+0 <- in+0 sum r1+0 64K``.
+
+    Args:
+        i: The instruction. Its ids may be of things that do not exist.
+        plan: The plan whose tables name regions, groups and kernels.
+        rank: The rank whose buffers it names.
+    """
     sources = [_place(o, plan, rank) for o in (i.a, i.b, i.c) if o.kind]
     targets = [_place(o, plan, rank) for o in (i.dst, i.dst2) if o.kind]
     words = [i.op.name]
@@ -117,10 +123,12 @@ class Counts(NamedTuple):
 
     @property
     def rung(self) -> int:
+        """How many doorbells the rank rings."""
         return self.instructions[Op.SIGNAL] + self.instructions[Op.SIGNAL_DATA]
 
 
 def counts(part: RankPart) -> Counts:
+    """Count a rank's instructions and the bytes that they move to and from the pool."""
     ops: Counter[Op] = Counter()
     written = read = 0
     for i in (i for stream in part.streams for i in stream.instructions):
@@ -164,7 +172,7 @@ class PlanView:
             yield from self._left_out(max(map(len, columns.values()), default=0), "instructions")
 
     def _summary(self) -> Iterator[Text]:
-        """A line for all ranks that do equally much."""
+        """One line for all ranks that do equally much."""
         alike: dict[str, list[int]] = {}
         for rank in self.ranks:
             c = counts(self.plan.part(rank))
@@ -218,7 +226,16 @@ class PlanView:
 
 
 def render(plan: Plan, ranks: Iterable[int] | None = None, *, limit: int | None = None) -> PlanView:
-    """Call, layout, sums, regions, and every stream with a column per rank. ``limit``: rows of a table."""
+    """Show a plan: call, layout, sums, regions, and every stream with a column per rank.
+
+    Args:
+        plan: The plan; the parts of the ranks that are shown are built.
+        ranks: Which ranks to show (default: all).
+        limit: How many rows of any one table to show (default: all).
+
+    Returns:
+        An object for a rich Console to print.
+    """
     return PlanView(plan, tuple(range(plan.ranks) if ranks is None else ranks), limit)
 
 

@@ -1,6 +1,6 @@
 """Accelerators: what a rank computes with, from a YAML file whose figures carry their provenance, as a topology's do.
 
-A topology names one of those shipped, in configs/accelerators. How long a GEMM takes on one says cxlemu/cost/gemm.py.
+A topology names one of those shipped, in configs/accelerators. cxlemu/cost/gemm.py says how long a GEMM takes on one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Rates(Model):
-    """Of dense matrix products whose operands have this dtype; 1 TFLOP/s is 10^12 per second."""
+    """Peak rates of dense matrix products by the dtype of their operands; 1 TFLOP/s is 10^12 operations per second."""
 
     bf16: TflopPerS = Field(description="peak of bf16 products, in TFLOP/s")
     f16: TflopPerS | None = Field(default=None, description="of f16 products; absent: as bf16")
@@ -31,7 +31,10 @@ class Rates(Model):
 
 
 class Accelerator(Model):
-    """One of them. Peaks are the vendor's; ``gemm_efficiency`` and ``memory_efficiency`` say what is reached."""
+    """One kind of accelerator, from a file.
+
+    Peaks are the vendor's; ``gemm_efficiency`` and ``memory_efficiency`` say what share of them is reached.
+    """
 
     name: Name = Field(description="the accelerator's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
@@ -50,7 +53,7 @@ class Accelerator(Model):
 
     @property
     def provenance(self) -> Provenances:
-        """How its figures came about, by their keys in the file."""
+        """How the figures came about, by their keys in the file."""
         return self._provenance
 
     @property
@@ -60,7 +63,14 @@ class Accelerator(Model):
         return self.provenance
 
     def peak_flop_per_s(self, dtype: str) -> float:
-        """Raises ArgumentError for a dtype without a rate."""
+        """Return the peak rate of matrix products, in FLOP/s.
+
+        Args:
+            dtype: "bf16", "f16", "f32" or "f64"; f16 without a rate of its own has that of bf16.
+
+        Raises:
+            ArgumentError: There is no rate for this dtype.
+        """
         rates = self.peak_tflop_per_s
         rate = getattr(rates, dtype, None) or (rates.bf16 if dtype == "f16" else None)
         if rate is None:
@@ -69,14 +79,19 @@ class Accelerator(Model):
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """As kernels reach it."""
+        """The bandwidth of its memory that kernels reach, in bytes/s."""
         return self.memory_gbytes_per_s * 1e9 * self.memory_efficiency
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Accelerator:
-        """From a file, or by the name of a shipped one.
+        """Read an accelerator from a file, or a shipped one by its name.
 
-        Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``.
+        Args:
+            path_or_name: A name of `shipped_accelerators`, else the path of a YAML file.
+
+        Raises:
+            ConfigError: There is no such accelerator, or its file is wrong; one sentence, ``FILE:LINE: KEY what is
+                wrong and what would be right``.
         """
         shipped, wanted = shipped_accelerators(), str(path_or_name)
         path = shipped.get(wanted, Path(path_or_name))

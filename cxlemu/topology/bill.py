@@ -1,4 +1,4 @@
-"""What a fabric's parts cost and draw, added up. Hosts and accelerators are no part of it."""
+"""Add up what a fabric's parts cost and draw. Hosts and accelerators are no part of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.topology.fields import Item
 from cxlemu.topology.model import Topology
 
-# What is added up, from the least to all.
+# The kinds of items that each sum adds up, from the least to all.
 SUMS: dict[str, frozenset[str]] = {
     "switches": frozenset({"switch"}),
     "without cards": frozenset({"switch", "adapter", "cable"}),
@@ -15,16 +15,27 @@ SUMS: dict[str, frozenset[str]] = {
 
 
 def bill_of(topology: Topology) -> tuple[Item, ...]:
-    """Raises ArgumentError for a topology that says no prices."""
+    """Return the items of a topology's bill. Raises ArgumentError for a topology without one."""
     if topology.bill is None:
         raise ArgumentError(f"{topology.name} has no bill: give its parts with price_usd and power_watts under bill")
     return topology.bill
 
 
 def price_usd(bill: tuple[Item, ...], what: str = "all") -> float:
-    """Of those of SUMS."""
+    """Add up what the items cost, in US dollars.
+
+    Args:
+        bill: The items, from `bill_of`.
+        what: A key of ``SUMS``: which kinds of items count.
+    """
     return sum(item.count * item.price_usd for item in bill if item.kind in SUMS[what])
 
 
 def power_watts(bill: tuple[Item, ...], what: str = "all") -> float:
+    """Add up what the items draw, in watts.
+
+    Args:
+        bill: The items, from `bill_of`.
+        what: A key of ``SUMS``: which kinds of items count.
+    """
     return sum(item.count * item.power_watts for item in bill if item.kind in SUMS[what])

@@ -1,4 +1,4 @@
-"""What a topology's parts must be to each other: names resolve, hosts reach the pool, sizes fit."""
+"""How a topology's parts must fit together: names resolve, hosts reach the pool, sizes fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWNED_MAX = 1 << 14
 
 
 def defects(topology: Parts) -> Iterator[Misplaced]:
-    """Every defect, in an order in which each check may rely on the ones before it: raise the first."""
+    """Yield every defect, in an order in which each check may rely on the ones before it: raise the first."""
     if not topology.description.isprintable():
         yield Misplaced(("description",), "should be one line of printable text")
     yield from _cards(topology)

@@ -14,14 +14,19 @@ from cxlemu.topology import Space, Topology
 
 
 def cluster_sizes(ranks: int) -> list[int]:
-    """Every number of ranks that a cluster of so many can have."""
+    """List the sizes that clusters of a world may have: they divide ``ranks`` and leave two clusters of two or more."""
     return [size for size in range(2, ranks // 2 + 1) if ranks % size == 0]
 
 
 def ranks_per_cluster(topology: Topology, ranks: int, members: Sequence[int] | None = None) -> int:
-    """How many ranks each cluster has, of these ``members`` of a world of so many (default: all); 1: there are none.
+    """Return how many ranks each cluster has; 1 where there are no clusters.
 
     Clusters are two or more, of consecutive ranks, two or more and equally many each.
+
+    Args:
+        topology: The machine; `Topology.place` says which host each rank is on.
+        ranks: How many ranks the world has.
+        members: The ranks of the world that take part, in this order (default: all).
     """
     of_host, hosts = _cluster_of_host(topology), topology.place(ranks)
     runs = [
@@ -33,13 +38,23 @@ def ranks_per_cluster(topology: Topology, ranks: int, members: Sequence[int] | N
 
 
 def cluster_memory(topology: Topology, ranks: int) -> Space | None:
-    """The space of memories in which ranks of a cluster exchange, each in its own; None: they do so in the pool."""
+    """Return the space of memories in which ranks of a cluster exchange, each in its own; None: they do so in the pool.
+
+    Args:
+        topology: The machine.
+        ranks: How many ranks the world has. More than have a place of their own exchange in the pool.
+    """
     alone = ranks > topology.place_count or ranks_per_cluster(topology, ranks) == 1
     return None if alone else _xlink(topology)
 
 
 def memories_behind_pool(topology: Topology, ranks: int) -> int:
-    """How many cards of this machine follow those of the pool: such a memory for each rank, or none."""
+    """Return how many cards follow those of the pool: a memory of `cluster_memory` for each rank, or none.
+
+    Args:
+        topology: The machine.
+        ranks: How many ranks the world has.
+    """
     return ranks if cluster_memory(topology, ranks) is not None else 0
 
 

@@ -23,9 +23,17 @@ _PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]*)?([eE][-+]?[0-9]
 
 
 class Document:
-    """``data`` holds dict, list, str, int, float, bool and None; ``lines`` the line of every key and item.
+    """A parsed YAML file. Raises ConfigError where the bytes are not YAML as the module describes it.
 
-    ``noun`` says what kind of file it should be.
+    Args:
+        raw: The file's content, at most ``BYTES_MAX`` bytes of UTF-8.
+        file: The file's name in errors.
+        noun: What kind of file it should be, for errors.
+
+    Attributes:
+        file: As given.
+        lines: The line of every key and item, from 1.
+        data: The file's mapping, of dict, list, str, int, float, bool and None.
     """
 
     def __init__(self, raw: bytes, file: str, noun: str = "topology") -> None:
@@ -54,7 +62,15 @@ class Document:
 
     @classmethod
     def read(cls, path: Path, noun: str = "topology") -> Document:
-        """Raises ConfigError where the file cannot be read or is not YAML as described above."""
+        """Read and parse a file.
+
+        Args:
+            path: A regular file.
+            noun: What kind of file it should be, for errors.
+
+        Raises:
+            ConfigError: The file cannot be read or is not YAML as the module describes it.
+        """
         try:
             if not path.is_file():  # a FIFO or a device could be read for ever
                 raise ConfigError(f"{path}: not a regular file; give a {noun} file")
@@ -64,12 +80,18 @@ class Document:
             raise ConfigError(f"{path}: {error.strerror}; give a {noun} file that can be read") from None
 
     def place(self, key: Key) -> tuple[int, str]:
-        """Line and dotted name of ``key``; the line of the nearest key above it where it is missing."""
+        """Return line and dotted name of ``key``; the line of the nearest key above it where it is missing."""
         known, named = self._near(key)
         return self.lines[known], dotted(named)
 
     def adopt(self, key: Key, other: Document, there: Key) -> None:
-        """``key`` stands at a place of another file."""
+        """Note that a value was copied from another file, so that errors name the place where it stands.
+
+        Args:
+            key: Where the value stands in this document's data.
+            other: The document that it comes from.
+            there: Its key in ``other``, which must have it.
+        """
         self.lines[key] = other.lines[there]
         self._adopted[key] = other.file
 
@@ -84,7 +106,12 @@ class Document:
         return known, known
 
     def error(self, key: Key, text: str) -> ConfigError:
-        """``text`` continues a sentence that begins with the key's name."""
+        """Make the error for a wrong value, for the caller to raise; it names file, line and key.
+
+        Args:
+            key: Where the value stands, or where a missing one should.
+            text: The rest of a sentence that begins with the key's name.
+        """
         line, name = self.place(key)
         file = self._adopted.get(self._near(key)[0], self.file)
         return ConfigError(f"{file}:{line}: {f'{name} {text}'.strip()}")
@@ -148,13 +175,16 @@ class _Loader(yaml.SafeLoader):
 
 
 def dotted(key: Key) -> str:
-    """("links", 1, "ends") as ``links[1].ends``. Words that are not names are quoted, to print safely."""
+    """Write a key for people: ("links", 1, "ends") as ``links[1].ends``.
+
+    Words that are not names are quoted, to print safely.
+    """
     words = [f"[{part}]" if isinstance(part, int) else f".{_word(part)}" for part in key]
     return "".join(words).removeprefix(".")
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: short, and safe to print."""
+    """Write a value as an error shows it: short, and safe to print."""
     text = "empty" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:56] + " ..."
 

@@ -13,27 +13,32 @@ _SOME = re.compile(r"(host|card)(0|[1-9][0-9]{0,5})(?:-(0|[1-9][0-9]{0,5}))?")
 
 
 class Members(NamedTuple):
-    """``kind`` is "host", "rank" or "card". All of them are a range without an end that anything reaches."""
+    """The hosts, ranks or cards that an end names.
+
+    ``kind`` is "host", "rank" or "card". All of them are a range without an end that anything reaches.
+    """
 
     kind: str
     numbers: range
 
     @property
     def all_of_them(self) -> bool:
+        """Whether the end is ``hosts``, ``ranks`` or ``cards``."""
         return self.numbers.stop == sys.maxsize
 
     def are_among(self, count: int) -> bool:
+        """Return whether all of these exist, and at least one, where there are ``count`` of their kind."""
         if self.all_of_them:
             return count > 0
         return 0 < len(self.numbers) <= self.numbers.stop <= count
 
     def among(self, count: int) -> range:
-        """Those that there are, where there are ``count``."""
+        """Return those that exist where there are ``count``."""
         return range(self.numbers.start, min(self.numbers.stop, count))
 
 
 def members(end: str) -> Members | None:
-    """The hosts or cards that an end means, None where it is a switch."""
+    """Return the hosts, ranks or cards that an end of a link means; None where it is a switch."""
     if end in {"hosts", "ranks", "cards"}:
         return Members(end[:-1], range(sys.maxsize))
     found = _SOME.fullmatch(end)
@@ -44,12 +49,25 @@ def members(end: str) -> Members | None:
 
 
 def named(kind: str, numbers: range) -> str:
-    """The end that means these consecutive hosts or cards."""
+    """Write the end that means consecutive hosts or cards: the inverse of `members`.
+
+    Args:
+        kind: "host" or "card".
+        numbers: Their numbers, one or more.
+    """
     return f"{kind}{numbers[0]}" if len(numbers) == 1 else f"{kind}{numbers[0]}-{numbers[-1]}"
 
 
 def dealt(numbers: range, places: int) -> Iterator[tuple[int, range]]:
-    """Consecutive blocks, as even as possible: which place gets which numbers. A place that gets none is left out."""
+    """Deal numbers to places in consecutive blocks, as even as possible.
+
+    Args:
+        numbers: What is dealt, such as the numbers of hosts.
+        places: To how many.
+
+    Returns:
+        Each place with its block; a place whose block is empty is left out.
+    """
     for place in range(places):
         block = numbers[place * len(numbers) // places : (place + 1) * len(numbers) // places]
         if block:

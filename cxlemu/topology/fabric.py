@@ -6,7 +6,7 @@ A route has as few links as possible and, among those, the least latency. Of sev
     spread   as switches with equal-cost multi-path do: host h and card c take way number k mod m of the m equal ways on
              at the host, with k = h + c; at the switch behind it the same with k // m; and so on
 
-Both are deterministic. What failed is no part of the graph: routes lead around it, or there is none.
+Both are deterministic. Failed links and switches are no part of the graph: routes lead around them, or there is none.
 """
 
 from __future__ import annotations
@@ -25,25 +25,28 @@ Numbers = NDArray[np.int64]
 
 
 class Route(NamedTuple):
-    """From a host to a card, in this order. The last link of a way to another host's memory is that host's."""
+    """A route from a host to a card: its links and switches in this order.
+
+    The last link of a way to another host's memory is that host's.
+    """
 
     links: tuple[Link, ...]
     switches: tuple[Switch, ...]
-    owner: str = ""  # of the memory that it leads to: "hosts", "ranks" or nobody
+    owner: str = ""  # of the memory that it leads to: "hosts", "ranks", or "" where it has no owner
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Equal for equal routes of a topology."""
+        """What equal routes of a topology have in common, and no others: the owner and the links' names."""
         return (self.owner, *(link.name for link in self.links))
 
     @property
     def latency_ns(self) -> int:
-        """One way."""
+        """The latency of links and switches, one way, in ns."""
         return sum(link.latency_ns for link in self.links) + sum(s.port_latency_ns for s in self.switches)
 
 
 class Side(NamedTuple):
-    """A card's: the host that owns it, if one does, itself or by its ranks, and which switches may lead to it."""
+    """The host that owns a card, itself or by its ranks, if one does, and which switches may lead to the card."""
 
     host: int | None = None
     owner: str = ""  # "hosts" or "ranks"
@@ -80,8 +83,14 @@ class _Walk(NamedTuple):
 
 
 class Fabric:
-    """``side`` says which cards have owners. ``lost`` names switches and links that failed, and with ``LINK/host3`` or
-    ``LINK/card3`` one end of a link.
+    """The switches and links of a machine as a graph that finds routes; the module says which of several is taken.
+
+    Args:
+        switches: All switches.
+        links: All links. An end that is neither hosts, ranks, cards nor one of ``switches`` counts as failed.
+        side: For the number of a card, its owner and which switches may lead to it.
+        routing: Which of several equal routes is taken: "first" or "spread".
+        lost: Names of switches and links that failed, and ``LINK/host3`` or ``LINK/card3`` for one end of a link.
     """
 
     def __init__(
@@ -115,9 +124,13 @@ class Fabric:
                 self._ways[here].append(step)
 
     def route(self, host: int, card: int) -> Route | None:
-        """The route from a host to a card, None where there is none. Only switches pass traffic on.
+        """Return the route from a host to a card, None where there is none. Only switches pass traffic on.
 
-        To memory of a rank, it is that of the other ranks: its owner takes no link.
+        To memory of a rank, it is the route of the other ranks: the owner takes no link.
+
+        Args:
+            host: The host's number.
+            card: The card's number.
         """
         side = self._side(card)
         if side.host == host and side.owner == "hosts":
@@ -127,15 +140,28 @@ class Fabric:
         return None if found is None else found.route
 
     def table(self, hosts: range, cards: Sequence[int]) -> tuple[list[Route], NDArray[np.int32]]:
-        """Every route that is taken, and which of them [host][card] takes, -1 where there is none.
+        """Find the routes of all these hosts to all these cards.
 
         Hosts that are joined to the fabric alike are looked at together, and so are cards: a thousand hosts take no
         thousand searches.
+
+        Args:
+            hosts: Consecutive numbers of hosts.
+            cards: Numbers of cards.
+
+        Returns:
+            Every route that is taken, and an int32 array of shape ``(len(hosts), len(cards))`` that says which of them
+            leads from each host to each card, -1 where there is none.
         """
         return self._table(hosts, cards, self._spread)
 
     def cut_off(self, hosts: range, cards: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """All hosts and cards without a route between them."""
+        """Yield all pairs of a host and a card without a route between them.
+
+        Args:
+            hosts: Consecutive numbers of hosts.
+            cards: Numbers of cards.
+        """
         for host, card in np.argwhere(self._table(hosts, cards, False)[1] < 0).tolist():
             yield hosts[host], cards[card]
 
@@ -179,7 +205,7 @@ class Fabric:
         return [(np.array(its), steps) for its, steps in found.values()]
 
     def _goals(self, cards: Sequence[int]) -> list[tuple[Numbers, Numbers, _Goal]]:
-        """Positions of cards, their owners' hosts (-1: nobody's), and what they have in common."""
+        """Group cards that are reached alike: their positions, their owners' hosts (-1: no owner), and their goal."""
         found: dict[tuple[object, ...], tuple[list[int], list[int], _Goal]] = {}
         for at, card in enumerate(cards):
             goal, host = self._goal(card), self._side(card).host
@@ -195,7 +221,7 @@ class Fabric:
         return _Goal(self._steps(("host", "rank") if owner == "ranks" else ("host",), host), owner, over)
 
     def _steps(self, kinds: Sequence[str], number: int) -> tuple[Hop, ...]:
-        """From a host or a card into the fabric."""
+        """The steps from a host or a card into the fabric."""
         return tuple(
             step
             for kind in kinds
@@ -206,7 +232,7 @@ class Fabric:
     # --- ways ------------------------------------------------------------------------------------------------------
 
     def _target(self, goal: _Goal, *, inside: bool) -> _Target:
-        """``inside``: for who may take switches that a host has of its own; others must come over a switch."""
+        """``inside``: the host may take switches that hosts have of their own; other hosts must come over a switch."""
         key = (goal.key, inside)
         if key not in self._targets:
             allowed = {
@@ -220,7 +246,7 @@ class Fabric:
         return self._targets[key]
 
     def _walk(self, source: Iterable[Hop], target: _Target, number: int, spread: bool) -> _Walk | None:
-        """The way that ``number`` says."""
+        """Follow the route that ``number`` chooses."""
         options = target.best(source)
         if not options:
             return None
@@ -266,7 +292,7 @@ class _Target:
                     heappush(waiting, (links + 1, behind_ns, str(there)))
 
     def best(self, source: Iterable[Hop]) -> list[Hop]:
-        """Those of a host's or a switch's steps that begin a route as good as any."""
+        """Return those of a host's or a switch's steps that begin a route as good as any."""
         found = [(self._cost(step), step) for step in source]
         least = min((cost for cost, _ in found if cost is not None), default=None)
         return [step for cost, step in found if cost is not None and cost == least]
@@ -280,7 +306,7 @@ class _Target:
         return links + 1, latency_ns + self._switches[step.switch].port_latency_ns + step.link.latency_ns
 
     def ways_on(self, switch: str) -> list[Hop]:
-        """The steps from a switch on a route as good as any."""
+        """Return the steps from a switch on a route as good as any."""
         if switch not in self._on:
             last = [Hop(link, None) for link, behind in self._steps if behind == switch]
             self._on[switch] = self.best([*last, *self._ways[switch]])

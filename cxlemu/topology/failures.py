@@ -1,4 +1,4 @@
-"""Links and switches that fail at a moment of modelled time, and what of the routes that changes."""
+"""Links and switches that fail at a moment of modelled time, and how that changes routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _WRITTEN = re.compile(r"(link|switch):([^@/]{1,63})(/(?:host|card)[0-9]{1,6})?@(
 
 
 class Failure(NamedTuple):
-    """``name`` is a switch, a link, or one end of a link that has many: ``cxl-leaf0-hosts/host3``."""
+    """A link or a switch that fails at a moment.
+
+    ``name`` is a switch, a link, or one end of a link that has many: ``cxl-leaf0-hosts/host3``.
+    """
 
     kind: str  # "link" or "switch"
     name: str
@@ -27,9 +30,16 @@ class Failure(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, topology: Parts) -> Failure:
-        """``link:NAME@TIME_us``, ``link:NAME/host3@TIME_us`` or ``switch:NAME@TIME_us``.
+        """Read a failure as the command line writes it.
 
-        Raises ArgumentError for anything else, and for what the topology does not have.
+        Args:
+            text: ``link:NAME@TIME_us``, ``link:NAME/host3@TIME_us`` or ``switch:NAME@TIME_us``, the time in
+                microseconds.
+            topology: The machine that has the link or switch.
+
+        Raises:
+            ArgumentError: ``text`` is none of these, its time is negative or above 10^15 ns, or the topology has no
+                such part.
         """
         found = _WRITTEN.fullmatch(text)
         if found is None:
@@ -59,19 +69,19 @@ class Failure(NamedTuple):
 
 
 class FabricChange(NamedTuple):
-    """What a failure does to the ways between hosts and memories, after those before it."""
+    """How failures at one moment change the routes between hosts and memories, after the failures before it."""
 
     at_ns: int
     failures: tuple[Failure, ...]
-    ways: int  # of all hosts to all memories, as many as there were
+    ways: int  # routes of all hosts to all memories, before it
     rerouted: int
     ended: tuple[tuple[int, int], ...]  # host and card: no way leads there any more
-    before: Route | None  # of one that is rerouted
+    before: Route | None  # the route of one pair that is rerouted, if any
     after: Route | None
-    example: tuple[int, int]  # its host and card
+    example: tuple[int, int]  # host and card of that pair; (-1, -1) without one
 
     def describe(self) -> list[str]:
-        """For people, a few lines."""
+        """Describe the change for people, in a few lines."""
         what = ", ".join(map(str, self.failures))
         lines = [f"{what}: of {self.ways} ways {self.rerouted} are rerouted, {len(self.ended)} end"]
         if self.before is not None and self.after is not None:
@@ -83,7 +93,13 @@ class FabricChange(NamedTuple):
 
 
 def cut_off(pairs: Sequence[tuple[int, int]]) -> str:
-    """``hosts 0 to 3 from cards 4, 5``. Hosts are named together, though each may have lost other cards."""
+    """Name pairs of hosts and cards: ``hosts 0 to 3 from cards 4, 5``.
+
+    Hosts are named together, though each may have lost other cards.
+
+    Args:
+        pairs: Host and card of each, at least one.
+    """
     hosts, cards = ({pair[side] for pair in pairs} for side in (0, 1))
     return f"{name_numbers('host', hosts)} from {name_numbers('card', cards)}"
 

@@ -27,7 +27,12 @@ NumaNode = Annotated[int, Field(ge=0, le=1023)]
 
 
 class Misplaced(ValueError):
-    """A defect that pydantic cannot see by itself. ``key`` is relative to the model that raises it."""
+    """A defect that pydantic cannot see by itself.
+
+    Args:
+        key: Where it is, relative to the model that raises it.
+        text: The rest of a sentence that begins with the key's name.
+    """
 
     def __init__(self, key: Key, text: str) -> None:
         super().__init__(f"{dotted(key)} {text}")
@@ -36,6 +41,8 @@ class Misplaced(ValueError):
 
 
 class Model(BaseModel):
+    """A mapping of a file with known keys: strict, immutable, and with errors that say what would be right."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @model_validator(mode="before")
@@ -52,7 +59,12 @@ class Model(BaseModel):
         return data
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """What was worked out from the fields, and kept, is worked out anew."""
+        """Copy the model as pydantic does, but not its cached properties, which the copy works out anew.
+
+        Args:
+            update: New values of some fields; they are not validated.
+            deep: Also copy what the fields hold.
+        """
         made = super().model_copy(update=update, deep=deep)
         for name in made.__dict__.keys() - type(self).model_fields.keys():
             del made.__dict__[name]
@@ -63,9 +75,16 @@ M = TypeVar("M", bound=Model)
 
 
 def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None = None) -> M:
-    """The document as a ``kind``, or in its place ``data`` that was made of it.
+    """Make a model of a document.
 
-    Raises ConfigError: ``FILE:LINE: KEY what is wrong and what would be right``.
+    Args:
+        kind: The model's class.
+        document: The file, which knows the lines for errors.
+        data: What was made of ``document.data`` and counts in its place (default: ``document.data``).
+
+    Raises:
+        ConfigError: The data does not fit; for the first defect in the file, ``FILE:LINE: KEY what is wrong and what
+            would be right``.
     """
     try:
         return kind.model_validate(document.data if data is None else data)
@@ -96,7 +115,7 @@ def _defect(details: ErrorDetails) -> tuple[Key, str]:
 
 
 def _written(loc: Key) -> Key:
-    """As the file has it: pydantic also names the kind of fabric whose key it is."""
+    """The key as the file has it: pydantic also names the kind of fabric whose key it is."""
     return loc[:2] + loc[3:] if loc[:1] == ("fabrics",) else loc
 
 
@@ -147,6 +166,8 @@ class Cards(Model):
 
 
 class Switch(Model):
+    """A switch between hosts and cards."""
+
     name: Name = Field(description="the switch's name, as links write it")
     level: int = Field(default=1, ge=1, le=8, description="1 beside the hosts, 2 behind that, ...")
     port_latency_ns: Nanoseconds = Field(description="from port to port, in ns")
@@ -154,7 +175,7 @@ class Switch(Model):
 
 
 class Carrier(Model):
-    """What a link does to that which it carries, but for its bandwidth."""
+    """How a link delays and packs the messages that it carries: all of its figures but its bandwidth."""
 
     latency_ns: Nanoseconds = Field(description="one way, in ns")
     message_ns: Nanoseconds | None = Field(default=None, description="each message keeps it so much longer, in ns")
@@ -178,11 +199,13 @@ class Carrier(Model):
 
 
 class LinkFigures(Carrier):
+    """All figures of a link."""
+
     gbytes_per_s: GbytesPerS = Field(description="bandwidth of each direction, in GB/s")
 
     @property
     def payload_gbytes_per_s(self) -> float:
-        """What is left of that in whole flits."""
+        """The bandwidth of payload in each direction, in GB/s, when all flits are full."""
         return self.gbytes_per_s * (self.flit_payload_bytes or 1) / (self.flit_bytes or 1)
 
 
@@ -196,7 +219,7 @@ class Link(LinkFigures):
 
 
 class Costs(Model):
-    """What moving bytes costs beside the fabric; what is absent costs nothing.
+    """What it costs to move bytes, beside the fabric; an absent figure costs nothing.
 
     Every rank brings copy engines of its own, one for each direction, and its software.
     """
@@ -244,7 +267,7 @@ def _as_numbers(cards: Any) -> Any:
 class Space(Model):
     """Memory that regions can lie in. ``cards`` absent means all, for the kinds that lie on cards.
 
-    A ``cxl_pool`` and ``tier2`` lie on cards that nobody owns, ``peer_memory`` (reached over NICs) and ``xlink`` (over
+    A ``cxl_pool`` and ``tier2`` lie on cards without owners, ``peer_memory`` (reached over NICs) and ``xlink`` (over
     NVLink or UALink) on memories of hosts or ranks. Where it is coherent, flushes, fences and invalidates take no time.
     """
 
@@ -277,6 +300,7 @@ class Space(Model):
 
     @property
     def on_cards(self) -> bool:
+        """Whether its bytes lie on cards: those of the pool, of a second tier, or of hosts or ranks."""
         return self.kind in {"cxl_pool", "tier2"} or self.owned
 
     @property
@@ -286,6 +310,7 @@ class Space(Model):
 
     @property
     def granule_bytes(self) -> int:
+        """The bytes dealt to one card before the next: ``interleave_bytes``, or 64 KiB where the file has none."""
         return self.interleave_bytes or GRANULE_BYTES
 
     @model_validator(mode="after")
@@ -336,12 +361,18 @@ class Emulation(Model):
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first names of many: enough to recognize one's own."""
+    """List the first 20 of many names: enough to recognize one's own."""
     words = list(names)
     return ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
 
 
 def closest(name: object, names: Iterable[str]) -> str:
+    """Suggest what a wrong name should be: ``did you mean leaf0?``, else the names to choose from.
+
+    Args:
+        name: The value that is not one of the names.
+        names: Those that would be right.
+    """
     words = list(names)
     near = difflib.get_close_matches(str(name), words, 1)
     return f"did you mean {near[0]}?" if near else f"write one of {listed(words)}"

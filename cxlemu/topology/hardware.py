@@ -33,7 +33,14 @@ class _Place(NamedTuple):
 
 
 def with_hardware(document: Document) -> None:
-    """Fill in what the document shares; nothing where it names no hardware. Raises ConfigError as described above."""
+    """Fill in the figures that a document takes from its hardware file; a document that names none stays as it is.
+
+    Args:
+        document: The parsed file; its data changes in place, and it remembers from where each value comes.
+
+    Raises:
+        ConfigError: There is no such hardware file or entry, entries go in a circle, or too much is copied.
+    """
     if HARDWARE in document.data:
         _Sharing(document, _library(document, document.data[HARDWARE])).fill_in()
 

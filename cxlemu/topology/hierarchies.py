@@ -7,7 +7,7 @@
     xlink        domains of hosts around one switch each, as NVLink's and UALink's
 
 Hosts and cards are dealt to the leaves (in a torus and a dragonfly: to all switches) in consecutive blocks, as even as
-possible. Nothing else knows of kinds: what they mean is the same as if a file's switches and links said it.
+possible. Routes and costs know nothing of kinds: a fabric means the same as if the file listed its switches and links.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ SomeCards = Annotated[str, Field(pattern=r"^(cards|card[0-9]{1,6}(-[0-9]{1,6})?)
 
 
 class Expanded(NamedTuple):
+    """The switches and links that a fabric means."""
+
     switches: list[Switch]
     links: list[Link]
 
 
 class Hierarchy(Model):
-    """What all kinds have."""
+    """The fields that all kinds have."""
 
     name: ShortName = Field(description="the fabric's name, with which those of its switches and links begin")
     hosts: SomeHosts = Field(default="hosts", description="which hosts it joins, for example host0-15")
@@ -48,7 +50,15 @@ class Hierarchy(Model):
     card_link: LinkFigures | None = Field(default=None, description="each card's link; absent: no cards are on it")
 
     def expand(self, host_count: int, card_count: int) -> Expanded:
-        """Its switches and links. Raises Misplaced for hosts or cards that are not there, and for too many parts."""
+        """Write the fabric out as switches and links.
+
+        Args:
+            host_count: How many hosts the machine has.
+            card_count: How many cards without owners it has; they are joined where there is a ``card_link``.
+
+        Raises:
+            Misplaced: Hosts or cards are not there, or there would be more than 4096 switches or 16384 trunks.
+        """
         hosts = self._some("hosts", self.hosts, host_count)
         switches = self._bounded("switches", SWITCHES_MAX, self._switches(hosts))
         links = list(self._ports("hosts", self._edges(hosts, switches), self.host_link, self._host_gbytes_per_s()))
@@ -96,7 +106,7 @@ class Hierarchy(Model):
         raise NotImplementedError
 
     def _edges(self, hosts: range, switches: list[Switch]) -> Iterator[tuple[str, range]]:
-        """Which switch has which hosts."""
+        """Deal hosts to the switches of level 1."""
         edges = [switch.name for switch in switches if switch.level == 1]
         for at, block in dealt(hosts, len(edges)):
             yield edges[at], block
@@ -112,7 +122,7 @@ class Trunk(Carrier):
 
 
 class SwitchLevel(Model):
-    """What is between the switches of a level and those of the next. A group is what one switch above joins."""
+    """How the switches of a level are joined to those of the next. A group is what one switch above joins."""
 
     down: Count = Field(description="groups of this level that one switch above joins; at the leaves, leaves")
     up: Count = Field(description="switches above that one switch of this level is joined to")
@@ -120,7 +130,7 @@ class SwitchLevel(Model):
 
 
 class Tree(Hierarchy):
-    """Leaf/spine and Clos."""
+    """The fields of leaf/spine and Clos."""
 
     oversubscription: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = Field(
         default=None,
@@ -129,7 +139,7 @@ class Tree(Hierarchy):
     cards_at: Literal["leaf", "top"] = Field(default="leaf", description="which level of switches has the cards")
 
     def _levels(self) -> Sequence[tuple[SwitchLevel, Key]]:
-        """From the leaves up, and the trunks' keys in the file."""
+        """The levels from the leaves up, and the trunks' keys in the file."""
         raise NotImplementedError
 
     def _switches(self, hosts: range) -> Iterator[Switch]:
@@ -167,6 +177,8 @@ class Tree(Hierarchy):
 
 
 class LeafSpine(Tree):
+    """Leaves with hosts, each joined to every spine."""
+
     kind: Literal["leaf_spine"]
     leaves: Count = Field(description="number of leaves, to which hosts are dealt")
     spines: Count = Field(description="number of spines, each joined to every leaf")
@@ -177,6 +189,8 @@ class LeafSpine(Tree):
 
 
 class Clos(Tree):
+    """An extended generalized fat tree of any number of levels (Öhring et al., IPPS 1995)."""
+
     kind: Literal["clos"]
     levels: Annotated[tuple[SwitchLevel, ...], Field(strict=False, min_length=1, max_length=7)] = Field(
         description="from the leaves up: down, up and trunk of each level but the top"
@@ -187,6 +201,8 @@ class Clos(Tree):
 
 
 class Torus(Hierarchy):
+    """Switches in one to three dimensions, each joined to its neighbours, all the way round."""
+
     kind: Literal["torus"]
     dimensions: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=3)] = Field(
         description="switches in each direction, for example [4, 4, 4]"
@@ -194,7 +210,7 @@ class Torus(Hierarchy):
     trunk: LinkFigures = Field(description="the link between neighbours")
 
     def _places(self) -> Iterator[tuple[int, ...]]:
-        """The first coordinate counts fastest."""
+        """Yield the places of all switches; the first coordinate runs fastest."""
         for backwards in product(*map(range, reversed(self.dimensions))):
             yield backwards[::-1]
 
@@ -211,7 +227,10 @@ class Torus(Hierarchy):
 
 
 class Dragonfly(Hierarchy):
-    """Links between groups are dealt to a group's routers in turn: port p of group g leads to group g + p + 1."""
+    """Groups of routers, all joined inside a group, and every group to every other (Kim et al., ISCA 2008).
+
+    Links between groups are dealt to a group's routers in turn: port p of group g leads to group g + p + 1.
+    """
 
     kind: Literal["dragonfly"]
     groups: Count = Field(description="number of groups, each joined to every other")

@@ -1,4 +1,4 @@
-"""What a generated fabric offers: its parts, how many switches lie between hosts, how much passes its middle."""
+"""What a generated fabric offers: its parts, how many switches lie between hosts, how much its middle carries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cxlemu.topology.fields import Link
 from cxlemu.topology.hierarchies import AnyHierarchy
 from cxlemu.topology.parts import Parts
 
-Capacities = dict[str, dict[str, int]]  # of each direction, in MB/s
+Capacities = dict[str, dict[str, int]]  # switch -> neighbour -> bandwidth of that direction, in MB/s
 
 
 class FabricMetrics(NamedTuple):
@@ -91,7 +91,12 @@ def fabric_metrics(topology: Parts, fabric: AnyHierarchy) -> FabricMetrics:
 
 
 def noun(fabric: AnyHierarchy, switch: str) -> str:
-    """What a switch is: its name without fabric and number."""
+    """Say what kind of part a switch is, such as ``leaf``: its name without fabric and number.
+
+    Args:
+        fabric: The generated fabric; a torus, a dragonfly and an xlink have one kind of switch each.
+        switch: The name of one of its switches.
+    """
     return {"torus": "switch", "dragonfly": "router", "xlink": "domain"}.get(
         fabric.kind, switch.removeprefix(f"{fabric.name}-").rstrip("0123456789").rstrip(".")
     )
@@ -102,7 +107,7 @@ def _mbytes(link: Link) -> int:
 
 
 def _reached(trunks: Capacities, start: str) -> dict[str, int]:
-    """Every switch from ``start`` on, and how many links away. Breadth first."""
+    """How many links away from ``start`` each switch is, breadth first."""
     found, waiting = {start: 0}, deque([start])
     while waiting:
         here = waiting.popleft()
@@ -114,7 +119,7 @@ def _reached(trunks: Capacities, start: str) -> dict[str, int]:
 
 
 def _between(trunks: Capacities, edges: Mapping[str, int]) -> Counter[int]:
-    """How many pairs of hosts have so many switches between them."""
+    """Count the ordered pairs of hosts by how many switches lie between them."""
     found: Counter[int] = Counter()
     for switch, hosts in edges.items():
         for other, links in _reached(trunks, switch).items():
@@ -124,7 +129,7 @@ def _between(trunks: Capacities, edges: Mapping[str, int]) -> Counter[int]:
 
 
 def _most(trunks: Capacities, senders: list[tuple[str, int]], receivers: list[tuple[str, int]]) -> int:
-    """The maximum flow, in MB/s (Dinic): as much as can be sent at once, in whatever parts over whatever ways."""
+    """The maximum flow, in MB/s (Dinic): as much as can be sent at once, in any parts over any ways."""
     left: Capacities = {name: dict(to) for name, to in trunks.items()}
     source, sink = "", " "
     left[source], left[sink] = {}, {}

@@ -20,13 +20,13 @@ from cxlemu.topology.shipped import shipped_configs
 
 
 class Topology(Parts):
-    """The whole machine. Immutable; equal where the files say the same."""
+    """The whole machine. Topologies are immutable, and equal where their files say the same."""
 
     _provenance: Provenances = PrivateAttr(default_factory=dict)
 
     @property
     def provenance(self) -> Provenances:
-        """How its figures came about, by their keys in the file."""
+        """How the figures came about, by their keys in the file."""
         return self._provenance
 
     @property
@@ -49,16 +49,22 @@ class Topology(Parts):
         for index, group in enumerate(data["cards"]):
             said = ("cards", "count") if alone else ("cards", index, "count")
             if "owner" in group and said not in self._provenance:
-                del group["count"]  # one each, as nobody says
+                del group["count"]  # one each: the file does not say it
         if alone:
             (data["cards"],) = data["cards"]  # one group, written without the list around it
         return data
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Topology:
-        """From a file, or by the name of a shipped config.
+        """Read a topology from a file, or a shipped one by its name.
 
-        Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``.
+        Args:
+            path_or_name: The path of a YAML file or a name of `shipped_configs`, with or without ``.yaml``. A file goes
+                before a shipped topology of that name.
+
+        Raises:
+            ConfigError: There is no such topology, or its file is wrong; one sentence, ``FILE:LINE: KEY what is wrong
+                and what would be right``.
         """
         shipped, wanted = shipped_configs(), str(path_or_name)
         try:
@@ -74,7 +80,15 @@ class Topology(Parts):
 
     @classmethod
     def parse(cls, raw: bytes, file: str) -> Topology:
-        """From the bytes of a file; ``file`` is its name in errors. Raises ConfigError as ``load`` does."""
+        """Read a topology from the bytes of a file.
+
+        Args:
+            raw: The file's content: YAML, in UTF-8.
+            file: The file's name in errors; a hardware file that it names may lie in the same folder.
+
+        Raises:
+            ConfigError: As for `load`.
+        """
         return cls._from_document(Document(raw, file))
 
     @classmethod
@@ -92,9 +106,14 @@ class Topology(Parts):
         return self
 
     def load_latency_ns(self, host: int, card: int) -> int:
-        """An idle 64-byte load: the way to the card and back, and the card itself.
+        """Return how long an idle 64-byte load takes, in ns: the way to the card and back, and the card itself.
 
-        Raises ArgumentError where the host does not reach the card.
+        Args:
+            host: The number of the host that loads.
+            card: The number of the card, those with owners included.
+
+        Raises:
+            ArgumentError: The host does not reach the card.
         """
         route = self.fabric().route(host, card)
         if route is None or not 0 <= host < self.host_count:
@@ -102,10 +121,19 @@ class Topology(Parts):
         return 2 * route.latency_ns + self.card(card).latency_ns
 
     def place(self, ranks: int) -> tuple[int, ...]:
-        """The host of each rank: blocks of consecutive ranks, ``ranks_per_host`` each while they fit.
+        """Place ranks on hosts: blocks of consecutive ranks, ``ranks_per_host`` each while they fit.
 
         More ranks than that are spread over all hosts as evenly as possible, lower hosts first, as mpirun's
-        --oversubscribe does. Raises ArgumentError without ranks.
+        --oversubscribe does.
+
+        Args:
+            ranks: How many ranks the world has.
+
+        Returns:
+            The host of each rank.
+
+        Raises:
+            ArgumentError: ``ranks`` is less than 1.
         """
         if ranks < 1:
             raise ArgumentError(f"a world has at least one rank, not {ranks}")
@@ -115,7 +143,7 @@ class Topology(Parts):
         return tuple(host for host in range(self.host_count) for _ in range(share + (host < more)))
 
     def describe_placement(self, ranks: int) -> str:
-        """For people: ``4 ranks on 3 hosts (2+1+1)``."""
+        """Describe for people how `place` places ``ranks`` ranks: ``4 ranks on 3 hosts (2+1+1)``."""
         counts = list(Counter(self.place(ranks)).values())
         each = "+".join(map(str, counts))
         if len(counts) > 8:

@@ -1,4 +1,4 @@
-"""The parts of a machine and what follows from them alone; whether they fit together, ``checks`` says."""
+"""The parts of a machine and what follows from them alone; ``checks`` says whether they fit together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _as_groups(cards: Any) -> Any:
 
 
 class Parts(Model):
-    """What a topology file says, field by field."""
+    """The fields of a topology file."""
 
     name: Name = Field(description="the topology's name")
     description: Annotated[str, Field(max_length=200)] = Field(default="", description="one line for people")
@@ -64,6 +64,7 @@ class Parts(Model):
 
     @property
     def host_count(self) -> int:
+        """The number of hosts."""
         return self.hosts.count
 
     @property
@@ -73,11 +74,14 @@ class Parts(Model):
 
     @property
     def card_count(self) -> int:
-        """Of all memories, those with owners included."""
+        """The number of all memories, those with owners included."""
         return sum(len(numbers) for numbers, _ in self.card_groups())
 
     def card_groups(self) -> Iterator[tuple[range, Cards]]:
-        """The numbers of each group's cards. Of owned memory, that of host or rank k is the group's k-th."""
+        """Yield each group of cards with the numbers of its cards, in the file's order.
+
+        In a group of owned memory, card k of the group belongs to host or rank k.
+        """
         first = 0
         for group in self.cards:
             count = {"hosts": self.hosts.count, "ranks": self.place_count}.get(group.owner or "", group.count)
@@ -85,14 +89,25 @@ class Parts(Model):
             first += count
 
     def card(self, number: int) -> Cards:
-        """The group that card ``number`` belongs to. Raises ArgumentError where there is no such card."""
+        """Return the group that a card belongs to, with its figures.
+
+        Args:
+            number: The card's number, from 0; `card_groups` deals the numbers.
+
+        Raises:
+            ArgumentError: There is no such card.
+        """
         for numbers, group in self.card_groups():
             if number in numbers:
                 return group
         raise ArgumentError(f"there is no card {number}; {self.name} has {self.card_count}")
 
     def cards_of(self, space: Space) -> tuple[int, ...]:
-        """The numbers of the cards that ``space`` lies on: consecutive, and none for memory without cards."""
+        """Return the numbers of the cards that ``space`` lies on: consecutive, and none for memory without cards.
+
+        Without ``space.cards`` these are all cards with owners for an owned space, and all cards without owners for
+        another.
+        """
         if not space.on_cards:
             return ()
         if space.cards is not None:
@@ -102,21 +117,26 @@ class Parts(Model):
         )
 
     def card_name(self, number: int) -> str:
-        """``card3``, or whose memory it is: ``rank3 memory``."""
+        """Name a card for people: ``card3``, or by its owner, ``rank3 memory``. There must be such a card."""
         numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
         return f"card{number}" if group.owner is None else f"{group.owner[:-1]}{number - numbers[0]} memory"
 
     def owner_host(self, number: int) -> int | None:
-        """The host that a memory belongs to; None for a card that nobody owns."""
+        """Return the host that a memory belongs to, itself or by its ranks; None for a card without an owner."""
         numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
         if group.owner is None:
             return None
         return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
 
     def speaking(self, space: Space, protocol: Protocol) -> Self:
-        """The same machine where everybody uses this protocol on this space, and on the links that lead to it.
+        """Return the same machine where everybody uses one protocol on one space, and on the links that lead to it.
 
-        Its fabrics are written out, as switches and links.
+        The fabrics of the copy are written out, as switches and links.
+
+        Args:
+            space: One of ``spaces``, the object itself.
+            protocol: Its costs replace those of the space, its ``call_ns`` that of the machine, and its
+                ``share_of_rate`` scales the bandwidth of each link at a switch over which the space is reached.
         """
         switches, links = self.expanded
         leading = {switch.name for switch in switches} if space.over is None else self._over(space)
@@ -137,7 +157,11 @@ class Parts(Model):
         return self.model_copy(update={**parts, "spaces": tuple(spaces), "costs": costs})
 
     def space(self, name: str) -> Space:
-        """Raises ArgumentError where there is no such space on cards."""
+        """Return the space on cards that has this name.
+
+        Raises:
+            ArgumentError: There is no such space on cards.
+        """
         named = {space.name: space for space in self.spaces if space.on_cards}
         if name not in named:
             raise ArgumentError(f"{self.name} has no space {name!r} on cards: it has {', '.join(named)}")
@@ -145,13 +169,13 @@ class Parts(Model):
 
     @property
     def pool_space(self) -> Space:
-        """Where collectives run unless they are told: the pool or, without one, the first memory of hosts or ranks."""
+        """The space where collectives run by default: the pool or, without one, the first memory of hosts or ranks."""
         pool = next((space for space in self.spaces if space.kind == "cxl_pool"), None)
         return pool or next(space for space in self.spaces if space.owned)
 
     @property
     def pool_card_count(self) -> int:
-        """Those of ``pool_space``: cards from 0 on."""
+        """The number of cards of ``pool_space``, which count from 0."""
         return len(self.cards_of(self.pool_space))
 
     @property
@@ -161,7 +185,7 @@ class Parts(Model):
 
     @property
     def card_bytes(self) -> int:
-        """Memory that really backs each card on this machine."""
+        """How many bytes of memory really back each card on this machine."""
         return self.emulation.card_bytes
 
     @property
@@ -184,12 +208,17 @@ class Parts(Model):
         return Expanded(switches, links)
 
     def fabric(self, lost: Collection[str] = ()) -> Fabric:
-        """The graph of it. ``lost``: switches and links that failed, see Fabric."""
+        """Build the graph of switches and links in which routes are found.
+
+        Args:
+            lost: Names of switches and links that failed, and ``LINK/host3`` or ``LINK/card3`` for one end of a link
+                that has many: see `Fabric`.
+        """
         return Fabric(*self.expanded, self._sides.__getitem__, routing=self.routing, lost=lost)
 
     @cached_property
     def _sides(self) -> list[Side]:
-        """Of each card."""
+        """For each card its owner and the switches that may lead to it."""
         sides = [Side()] * self.card_count
         for numbers, group in self.card_groups():
             for at, card in enumerate(numbers):

@@ -68,7 +68,11 @@ def take_provenance(document: Document) -> tuple[dict[str, Any], Provenances]:
 
 
 def with_provenance(data: dict[str, Any], provenance: Provenances) -> dict[str, Any]:
-    """Undo `take_provenance`: put each provenance beside its value in ``data``, which changes in place.
+    """Undo `take_provenance`: put each provenance beside its value.
+
+    Args:
+        data: The plain values of a file; it changes in place.
+        provenance: The provenance of some values, by their keys in ``data``.
 
     Returns:
         ``data``, as a file says it.
@@ -82,7 +86,14 @@ def with_provenance(data: dict[str, Any], provenance: Provenances) -> dict[str, 
 
 
 def figures(node: Any, key: Key = ()) -> Iterator[Key]:
-    """Yield the key of each value that claims something about the modelled machine, in the file's order."""
+    """Yield the key of each value that claims something about the modelled machine, in the file's order.
+
+    Figures are the values whose names end with a unit, and counts; those under ``emulation`` are about this machine.
+
+    Args:
+        node: A file's plain data, or a part of it.
+        key: The key of ``node`` in the file.
+    """
     if isinstance(node, dict):
         for name, item in node.items():
             if key or name != "emulation":  # that is this machine's

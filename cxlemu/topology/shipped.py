@@ -6,17 +6,17 @@ from pathlib import Path
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Topologies: name without ``.yaml`` -> file, in alphabetical order."""
+    """Map the name of each shipped topology, without ``.yaml``, to its file, in alphabetical order."""
     return _files("*.yaml")
 
 
 def shipped_accelerators() -> dict[str, Path]:
-    """The same of accelerators."""
+    """Map the name of each shipped accelerator to its file, as `shipped_configs` does."""
     return _files("accelerators/*.yaml")
 
 
 def shipped_hardware() -> dict[str, Path]:
-    """The same of figures that topologies share."""
+    """Map the name of each shipped file of figures that topologies share to its path, as `shipped_configs` does."""
     return _files("hardware/*.yaml")
 
 

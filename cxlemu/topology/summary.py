@@ -14,7 +14,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Summary(NamedTuple):
-    """The numbers of hosts and cards: memory with owners included, as `Topology.card_count`."""
+    """One line of the list. Hosts and cards are counted: memory with owners included, as `Topology.card_count`."""
 
     name: str
     description: str
@@ -23,7 +23,7 @@ class Summary(NamedTuple):
 
 
 def summaries() -> Iterator[Summary]:
-    """The shipped topologies, in alphabetical order. Raises ConfigError for a file that is wrong."""
+    """Yield a summary of each shipped topology, in alphabetical order. Raises ConfigError for a file that is wrong."""
     for name, path in shipped_configs().items():
         try:
             yield _read(name, path)
@@ -44,13 +44,13 @@ def _read(name: str, path: Path) -> Summary:
 
 
 def _whole(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """With what it is like, see hardware.py."""
+    """The entry together with the one that it is like, see hardware.py."""
     like = _whole(shared[entry["like"]], shared) if "like" in entry else {}
     return like | {key: _plain(value) for key, value in entry.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Without its provenance."""
+    """A value without its provenance."""
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 

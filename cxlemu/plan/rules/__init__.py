@@ -1,4 +1,4 @@
-"""The rules that every plan obeys, as a table. They are structural: whether a plan is right, the prover says.
+"""The rules that every plan obeys, as a table. They are structural: the prover decides whether a plan is right.
 
 A plan without its fences, flushes, waits or invalidates is wrong, and breaks no rule here: faults are made of
 such plans. Rules come in stages: a later stage indexes with what the earlier ones have vouched for, and is not
@@ -18,6 +18,15 @@ from cxlemu.plan.rules.program import Defect, PlanTable
 
 
 class Rule(NamedTuple):
+    """One rule.
+
+    Attributes:
+        stage: The rules that are checked together with it.
+        name: A word or two.
+        sentence: What every plan obeys, for messages.
+        defects: Finds where a plan does not.
+    """
+
     stage: str
     name: str
     sentence: str
@@ -75,9 +84,14 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFinding]:
-    """Every broken rule of the first stage that has any. ``ranks``: look only at these, and build only these.
+    """Yield every broken rule of the first stage that has any.
 
-    Raises PlanRuleError when the ranks' shared tables differ.
+    Args:
+        plan: The plan to check.
+        ranks: Look only at these ranks, and build only their parts (default: all).
+
+    Raises:
+        PlanRuleError: The ranks' shared tables differ.
     """
     program = PlanTable(plan, range(plan.ranks) if ranks is None else ranks)
     for _, rules in groupby(RULES, key=lambda rule: rule.stage):
@@ -91,7 +105,16 @@ def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFin
 
 
 def check(plan: Plan, ranks: Iterable[int] | None = None) -> None:
-    """Raises PlanRuleError for the first broken rule: names rank, stream, instruction and rule."""
+    """Accept a plan that obeys all rules.
+
+    Args:
+        plan: The plan to check.
+        ranks: Look only at these ranks, and build only their parts (default: all).
+
+    Raises:
+        PlanRuleError: A rule is broken; for the first one, rank, stream, instruction and rule. Or the ranks' shared
+            tables differ.
+    """
     for finding in findings(plan, ranks):
         raise PlanRuleError(str(finding))
 

@@ -40,15 +40,18 @@ _ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES])
 
 
 def typed(p: PlanTable) -> Mask:
+    """Return which rows have opcodes that use dtype and redop."""
     mask: Mask = _TYPED[p.op]
     return mask
 
 
 def opcode(p: PlanTable) -> Iterator[Defect]:
+    """Yield opcodes that do not exist."""
     yield from p.defects(~_KNOWN[p.op], lambda row: f"there is no opcode {p.op[row]}")
 
 
 def operands(p: PlanTable) -> Iterator[Defect]:
+    """Yield operands that are missing, or of a kind that the instruction does not take."""
     for at, name in enumerate(OPERAND_FIELDS):
         kind = p.records[name]["kind"]
         there = kind < len(Kind)
@@ -65,6 +68,7 @@ def _operand(name: str, kind: int) -> str:
 
 
 def unused(p: PlanTable) -> Iterator[Defect]:
+    """Yield fields that are set though the instruction does not use them."""
     known, is_typed = _KNOWN[p.op], typed(p)
     divides = is_typed & (p.records["flags"] & Flag.DIVIDE != 0)
     free = {
@@ -85,6 +89,7 @@ def unused(p: PlanTable) -> Iterator[Defect]:
 
 
 def reduction(p: PlanTable) -> Iterator[Defect]:
+    """Yield reductions without a dtype or an operation that exists, with other flags, or with a divisor below 1."""
     dtype, redop, flags = (p.records[name] for name in ("dtype", "redop", "flags"))
     yield from p.defects(typed(p) & (dtype >= len(DTYPE_NAMES)), lambda row: f"there is no dtype {dtype[row]}")
     none = (redop == RedOp.NONE) | (redop >= len(RedOp))
@@ -97,6 +102,7 @@ def reduction(p: PlanTable) -> Iterator[Defect]:
 
 
 def size(p: PlanTable) -> Iterator[Defect]:
+    """Yield negative sizes, and sizes of reductions that are not whole elements."""
     nbytes, dtype = p.records["nbytes"], p.records["dtype"]
     sized = _SIZED[p.op]
     yield from p.defects(sized & (nbytes < 0), lambda row: f"{nbytes[row]} bytes")
@@ -106,6 +112,7 @@ def size(p: PlanTable) -> Iterator[Defect]:
 
 
 def payload(p: PlanTable) -> Iterator[Defect]:
+    """Yield payloads that do not fit in a doorbell's line."""
     nbytes = p.records["nbytes"]
     carries = (p.op == Op.SIGNAL_DATA) | (p.op == Op.WAIT_DATA)
     yield from p.defects(carries & (nbytes > PAYLOAD_BYTES), lambda row: f"{nbytes[row]} bytes")

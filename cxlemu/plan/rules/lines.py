@@ -1,4 +1,4 @@
-"""Rules of who writes which 64-byte lines: exact, by sorting ranges and sweeping over them.
+"""Rules of which rank writes which 64-byte lines: exact, by sorting ranges and sweeping over them.
 
 Regions may overlap, so ranges are compared where they really lie: in (slot, card, line) of the ring. The heap counts as
 further cards, with one slot and one round.
@@ -25,7 +25,8 @@ from cxlemu.plan.rules.program import Defect, Numbers, PlanTable
 class Accesses:
     """An entry for each contiguous range of a card that an instruction touches, from the slot's or the heap's begin.
 
-    ``card`` of a range in the heap is the layout's number of cards more.
+    All fields are arrays of equal length: ``row`` of the plan's table, ``seq`` (the round), ``card``, and ``begin`` and
+    ``end`` in bytes. ``card`` of a range in the heap is the layout's number of cards more.
     """
 
     row: Numbers
@@ -36,10 +37,12 @@ class Accesses:
 
     @property
     def first_line(self) -> Numbers:
+        """The first line that each range touches."""
         return self.begin // LINE_BYTES
 
     @property
     def end_line(self) -> Numbers:
+        """The line behind the last one that each range touches."""
         return -(-self.end // LINE_BYTES)
 
 
@@ -71,7 +74,7 @@ def _accesses(p: PlanTable, ops: Collection[Op], field: str) -> Accesses:
 
 
 def _stores(p: PlanTable) -> Accesses:
-    """What instructions store to regions, as plan/accesses.py has it."""
+    """All that instructions store to regions, as plan/accesses.py has it."""
     targets = {name: [op for op, names in STORED.items() if name in names] for name in ("dst", "dst2")}
     kinds = [_accesses(p, ops, name) for name, ops in targets.items()]
     names = ("row", "seq", "card", "begin", "end")
@@ -114,7 +117,10 @@ def _pairs(s: Accesses, group: Numbers, colour: Numbers) -> Iterator[tuple[int, 
 
 
 def one_writer(p: PlanTable) -> Iterator[Defect]:
-    """Stricter than one writer between two synchronizations: a wait inside the round does not help."""
+    """Yield stores to a line that another rank writes in the same round.
+
+    This is stricter than one writer between two synchronizations: a wait inside the round does not help.
+    """
     s = _stores(p)
     for other, entry in _pairs(s, np.stack([s.seq, s.card], axis=1), p.rank_of[s.row]):
         rival = f"{p.where(int(s.row[other]))} writes {_lines(p, s, other)}"
@@ -122,7 +128,10 @@ def one_writer(p: PlanTable) -> Iterator[Defect]:
 
 
 def own_strip(p: PlanTable) -> Iterator[Defect]:
-    """What makes the heap's lines safe across calls, which rules do not see: each has one writer for good."""
+    """Yield stores to the heap outside the rank's own strip.
+
+    This rule makes the heap's lines safe across calls, which rules do not see: each line has one writer for good.
+    """
     s = _stores(p)
     for entry in np.flatnonzero(s.card >= p.layout.cards).tolist():
         rank = int(p.rank_of[s.row[entry]])
@@ -133,7 +142,10 @@ def own_strip(p: PlanTable) -> Iterator[Defect]:
 
 
 def one_kind(p: PlanTable) -> Iterator[Defect]:
-    """Counts the FENCEs of the store's own stream; stores of different streams are left to the prover."""
+    """Yield non-temporal and cached stores of one stream to one line with no FENCE between them.
+
+    The FENCEs of the store's own stream count; stores of different streams are left to the prover.
+    """
     s = _stores(p)
     fences = np.cumsum(p.op == Op.FENCE)
     group = np.stack([p.stream_of[s.row], fences[s.row], s.seq % p.layout.slots, s.card], axis=1)
@@ -144,8 +156,9 @@ def one_kind(p: PlanTable) -> Iterator[Defect]:
 
 
 def stale_line(p: PlanTable) -> Iterator[Defect]:
-    """Approximate where streams meet: an INVALIDATE in another stream of the rank counts wherever it stands.
+    """Yield stores to part of a line that another rank wrote in an earlier round, with no INVALIDATE since.
 
+    The rule is approximate where streams meet: an INVALIDATE in another stream of the rank counts wherever it stands.
     What counts is the latest earlier round of the slot in which another rank wrote the line, and an
     INVALIDATE counts from that round on. Only stores through the cache fetch the rest of a line.
     """
@@ -179,7 +192,7 @@ def _after_others(p: PlanTable, s: Accesses, edges: dict[int, list[int]]) -> Ite
         lines = np.array(sorted({line for entry in entries for line in edges.get(entry, [])}), np.int64)
         if not len(lines):
             continue
-        # Of each of these lines, the latest writer, and the latest of another rank than that one.
+        # For each of these lines the latest writer, and the latest writer of another rank than that one.
         last_seq, last_rank = np.full((2, len(lines)), -1), np.full((2, len(lines)), -1)
         for entry in entries:
             seq, rank = int(s.seq[entry]), int(p.rank_of[s.row[entry]])
@@ -204,7 +217,7 @@ class _Drops:
         self.slot = self.at.seq % p.layout.slots
 
     def between(self, p: PlanTable, row: int, seq: int, card: int, line: int, since: int) -> bool:
-        """Did the row's rank drop the line, from round ``since`` on and before the row (round ``seq``)?"""
+        """Whether the row's rank dropped the line, from round ``since`` on and before the row (round ``seq``)."""
         at = self.at
         covers = (
             (self.slot == seq % p.layout.slots) & (at.card == card) & (at.first_line <= line) & (line < at.end_line)

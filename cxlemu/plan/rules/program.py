@@ -27,8 +27,12 @@ class Defect(NamedTuple):
 class PlanTable:
     """The instructions of some ranks: row after row, stream after stream, rank after rank.
 
-    For each row: ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``, ``index_of`` is its
-    place in the stream.
+    For each row: ``rank_of`` is its rank, ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``,
+    ``index_of`` is its place in the stream.
+
+    Args:
+        plan: The plan.
+        ranks: Which ranks; only their parts are built.
     """
 
     def __init__(self, plan: Plan, ranks: Iterable[int]) -> None:
@@ -45,12 +49,17 @@ class PlanTable:
         self.arg = self.records["arg"].astype(np.int64)
 
     def defects(self, wrong: Mask, detail: str | Callable[[int], str]) -> Iterator[Defect]:
-        """One for each row where ``wrong`` is set."""
+        """Yield a defect for each row where ``wrong`` is set.
+
+        Args:
+            wrong: A boolean per row.
+            detail: What is wrong, or a function that says it for a row.
+        """
         for row in np.flatnonzero(wrong).tolist():
             yield Defect(detail if isinstance(detail, str) else detail(row), row)
 
     def text(self, row: int) -> str:
-        """A row as text, also where it is no instruction."""
+        """Write a row as text, also where it is no instruction."""
         record = self.records[row : row + 1]
         try:
             return text(decode(record)[0], self.plan, int(self.rank_of[row]))
@@ -58,10 +67,11 @@ class PlanTable:
             return f"opcode {record['op'][0]}, reduction {record['redop'][0]}"
 
     def place(self, row: int) -> tuple[int, str, int]:
-        """(rank, stream name, index in the stream) of a row."""
+        """Return rank, stream name and index in the stream of a row."""
         rank, stream = self.streams[self.stream_of[row]]
         return rank, stream.name, int(self.index_of[row])
 
     def where(self, row: int) -> str:
+        """Say for messages which instruction a row is."""
         rank, stream, index = self.place(row)
         return f"rank {rank}, stream {stream}, instruction {index}"

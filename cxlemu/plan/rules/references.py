@@ -1,4 +1,4 @@
-"""Rules of what records refer to: buffers, regions, rounds, doorbells, groups, events, kernels."""
+"""Rules of the things that records refer to: buffers, regions, rounds, doorbells, groups, events, kernels."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def _is_doorbell(p: PlanTable) -> Mask:
 
 
 def buffer(p: PlanTable) -> Iterator[Defect]:
+    """Yield operands outside the buffers of their rank."""
     tables = [[buffer.nbytes for buffer in part.buffers] for part in p.parts.values()]
     yield from _outside(p, Kind.BUFFER, tables, p.part_of)
 
 
 def region(p: PlanTable) -> Iterator[Defect]:
+    """Yield operands outside the plan's regions."""
     yield from _outside(p, Kind.REGION, [[region.nbytes for region in p.frame.regions]], np.zeros_like(p.part_of))
 
 
@@ -74,7 +76,7 @@ def _kernel_bytes(p: PlanTable) -> dict[str, Numbers]:
 
 
 def compute_size(p: PlanTable) -> Iterator[Defect]:
-    """The size a COMPUTE states is that of its kernel's output."""
+    """Yield each COMPUTE whose size is not that of its kernel's output."""
     compute = (p.op == Op.COMPUTE) & (p.arg >= 0) & (p.arg < len(p.frame.kernels))
     output = _kernel_bytes(p)["dst"][np.where(compute, p.arg, -1)]
     wrong = compute & (p.records["nbytes"] != output)
@@ -82,6 +84,10 @@ def compute_size(p: PlanTable) -> Iterator[Defect]:
 
 
 def in_round(p: PlanTable) -> Iterator[Defect]:
+    """Yield rounds and epochs that the call does not have, and operands in the heap with a round.
+
+    Waits for done lines may reach back, by as many epochs as there are slots.
+    """
     rounds = p.frame.rounds
     exists_in_heap = np.array([*(region.heap for region in p.frame.regions), False])
     for name in OPERAND_FIELDS:
@@ -102,7 +108,10 @@ def in_round(p: PlanTable) -> Iterator[Defect]:
 
 
 def ranges(p: PlanTable) -> Iterator[Defect]:
-    """What comes after this looks at every range by itself, so that their number bounds the work for a small file."""
+    """Yield the instruction on the most ranges of cards where all of them together lie on too many.
+
+    Later rules look at every range by itself, so this bound on their number bounds the work for a small file.
+    """
     regions = p.frame.regions
     if not regions:
         return
@@ -129,11 +138,13 @@ def ranges(p: PlanTable) -> Iterator[Defect]:
 
 
 def doorbell(p: PlanTable) -> Iterator[Defect]:
+    """Yield doorbells that the layout does not have."""
     wrong = _names(p, "doorbell") & ~_is_doorbell(p)
     yield from p.defects(wrong, lambda row: f"there is no doorbell {p.arg[row]}, but {p.layout.doorbell_count}")
 
 
 def owner(p: PlanTable) -> Iterator[Defect]:
+    """Yield signals of doorbells that belong to another rank."""
     layout = p.layout
     done = p.arg >= layout.published_count
     owners = np.where(done, p.arg - layout.published_count, p.arg // layout.doorbells_per_rank)
@@ -151,12 +162,14 @@ def _rings(p: PlanTable) -> Iterator[tuple[int, int]]:
 
 
 def one_stream(p: PlanTable) -> Iterator[Defect]:
+    """Yield signals of a doorbell that another stream also rings."""
     for before, row in _rings(p):
         if p.stream_of[before] != p.stream_of[row]:
             yield Defect(f"rung from {p.where(before)} as well", row)
 
 
 def epochs_rise(p: PlanTable) -> Iterator[Defect]:
+    """Yield signals that do not raise the epoch that the doorbell shows."""
     value = p.records["value"]
     for before, row in _rings(p):
         if p.stream_of[before] == p.stream_of[row] and value[row] <= value[before]:
@@ -172,18 +185,22 @@ def _numbered(p: PlanTable, what: str, counts: Numbers | int) -> Iterator[Defect
 
 
 def group(p: PlanTable) -> Iterator[Defect]:
+    """Yield doorbell groups that the plan does not have."""
     yield from _numbered(p, "group", len(p.frame.groups))
 
 
 def event(p: PlanTable) -> Iterator[Defect]:
+    """Yield events that the rank does not have."""
     yield from _numbered(p, "event", np.array([part.events for part in p.parts.values()], np.int64)[p.part_of])
 
 
 def kernel(p: PlanTable) -> Iterator[Defect]:
+    """Yield kernels that the plan does not have."""
     yield from _numbered(p, "kernel", len(p.frame.kernels))
 
 
 def recorded(p: PlanTable) -> Iterator[Defect]:
+    """Yield each AWAIT without exactly one RECORD that is earlier or in another stream."""
     records: dict[tuple[int, int], list[int]] = {}
     for row in np.flatnonzero(p.op == Op.RECORD).tolist():
         records.setdefault((int(p.rank_of[row]), int(p.arg[row])), []).append(row)

@@ -1,4 +1,4 @@
-"""Rules of a plan's tables: what everything else is looked up in."""
+"""Rules of a plan's tables, in which all else is looked up."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ EVENTS_MAX = 1 << 16  # beyond the instructions there are: engines make room for
 
 
 def layout(p: PlanTable) -> Iterator[Defect]:
+    """Yield what is wrong with the layout, or with the number of rounds."""
     lay, frame = p.layout, p.frame
     if lay.ranks != p.plan.ranks:
         yield Defect(f"the layout is for {lay.ranks} ranks, the call for {p.plan.ranks}")
@@ -38,6 +39,7 @@ def layout(p: PlanTable) -> Iterator[Defect]:
 
 
 def regions(p: PlanTable) -> Iterator[Defect]:
+    """Yield regions outside their slot, the heap or the cards, or with broken granules."""
     for index, region in enumerate(p.frame.regions):
         if wrong := _region(region, p.layout):
             yield Defect(f"region {index} {wrong}")
@@ -59,6 +61,7 @@ def _region(region: Region, layout: Layout) -> str:
 
 
 def groups(p: PlanTable) -> Iterator[Defect]:
+    """Yield groups that are empty or name doorbells that do not exist."""
     for index, group in enumerate(p.frame.groups):
         if group.count < 1 or group.stride < 1:
             yield Defect(f"group {index} is empty: count {group.count}, stride {group.stride}")
@@ -68,6 +71,7 @@ def groups(p: PlanTable) -> Iterator[Defect]:
 
 
 def kernels(p: PlanTable) -> Iterator[Defect]:
+    """Yield kernels that do not exist or do not take these parameters."""
     for index, kernel in enumerate(p.frame.kernels):
         if kernel.name not in KERNELS:
             yield Defect(f"kernel {index} is {kernel.name!r}: there are {', '.join(KERNELS)}")
@@ -79,6 +83,7 @@ def kernels(p: PlanTable) -> Iterator[Defect]:
 
 
 def buffers(p: PlanTable) -> Iterator[Defect]:
+    """Yield buffers with one name, of negative size, or that do not fit in the one that they are inside."""
     for rank, part in p.parts.items():
         outer = {buffer.name: buffer for buffer in part.buffers if not buffer.inside}
         if len({buffer.name for buffer in part.buffers}) < len(part.buffers):
@@ -99,6 +104,7 @@ def buffers(p: PlanTable) -> Iterator[Defect]:
 
 
 def streams(p: PlanTable) -> Iterator[Defect]:
+    """Yield parts of another rank, streams with one name, and too many events."""
     for rank, part in p.parts.items():
         if part.rank != rank:
             yield Defect(f"its part says rank {part.rank}", rank=rank)
