@@ -6,7 +6,7 @@ STYLES = ("fused", "medium", "unfused")
 # In which order destinations are served: (s - rank) mod N at step s; (rank + 1 + s) mod N, so that what need not travel
 # is computed last; 0 to N - 1. Sources: (rank + s) mod N in the first two, own rows first in all.
 ORDERS = ("shifted", "own_last", "natural")
-FUSED_SHARE = 0.5  # the time of communication, where its scale is chosen: half as long as the product
+FUSED_SHARE = 0.5  # communication's time where its scale is chosen: half as long as the product
 
 # `cxlemu simulate`
 SIMULATED_MIN_BYTES, SIMULATED_MAX_BYTES, SIMULATED_STEP_FACTOR = 1 << 20, 1 << 30, 4

@@ -1,4 +1,4 @@
-"""How a block travels from rank to rank. A variant declares its carrier's properties; only `carrier_of` asks for them.
+"""Carriers take blocks from rank to rank. A variant declares its carrier's properties; only `carrier_of` reads them.
 
 SlotCarrier  in a round's slot: WRITE, FLUSH, FENCE, SIGNAL, and on the other side WAIT, INVALIDATE, READ
 LineCarrier  in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, and on the other side WAIT_DATA
@@ -28,7 +28,7 @@ CHECKSUMS_BYTES = 3 * LINE_BYTES
 
 
 class LineCarrier(SlotCarrier):
-    """Every line carries its own flag and up to 56 bytes; a round is one chunk."""
+    """Carries blocks in the doorbells' lines, each with its own flag and up to 56 bytes; a round is one chunk."""
 
     grain = PAYLOAD_BYTES
     in_columns = False
@@ -61,13 +61,13 @@ class LineCarrier(SlotCarrier):
                 self.b._knows_free(chunk.seq)
 
     def _lines(self, chunk: Chunk, writer: int, block: int) -> Iterable[tuple[int, int, int]]:
-        """Each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
+        """Yield each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
         for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
             yield self.doorbell(chunk, writer, block, line), at, min(PAYLOAD_BYTES, chunk.nbytes - at)
 
 
 class HeapCarrier(SlotCarrier):
-    """Blocks that are parts of an array in the heap are read there; others lie in slots, or in the output."""
+    """Lets peers read blocks that are parts of an array in the heap there; others lie in slots, or in the output."""
 
     in_columns = False
     reads_in_place = True
@@ -111,7 +111,16 @@ class HeapCarrier(SlotCarrier):
         return super().area(chunk, writer, block - areas.placed_in_heap)
 
     def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
-        """Peers will read this block where the array lies, so it must be there."""
+        """Check that a block is published from where its array lies in the heap, as peers will read it there.
+
+        Args:
+            chunk: The chunk of the block.
+            src: The local memory that is published.
+            block: The block's number.
+
+        Raises:
+            ArgumentError: ``src`` is not that block of the input, nor of the output.
+        """
         if self.in_slot(block):
             return
         b, areas, result = self.b, self.areas, block >= self.areas.placed_in_heap
@@ -122,7 +131,10 @@ class HeapCarrier(SlotCarrier):
 
 
 class CheckedCarrier(SlotCarrier):
-    """A checksum lies in scratch memory until it travels in its doorbell's line, and there again when it came."""
+    """Carries blocks in slots, and a checksum with each chunk in its doorbell's line.
+
+    The checksum lies in scratch memory before it travels, and again when it has come.
+    """
 
     in_columns = False
     fetches = True
@@ -175,11 +187,11 @@ class CheckedCarrier(SlotCarrier):
 
 
 class CheckedHeapCarrier(CheckedCarrier, HeapCarrier):
-    """Arrays are read where they lie, and compared with a checksum."""
+    """Lets peers read arrays where they lie in the heap, and compares what they read with a checksum."""
 
 
 def carrier_of(spec: VariantSpec) -> type[SlotCarrier]:
-    """The carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
+    """Return the class of carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
     if spec.in_lines:
         return LineCarrier
     if spec.zero_copy:
