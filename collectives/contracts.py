@@ -21,11 +21,11 @@ class Collective:
     Attributes:
         name: The collective's name, which is also its verb's.
         input_blocks: Blocks that a rank brings: "one", "ranks" (one for each rank) or "none".
-        output_blocks: Blocks that a rank gets, likewise.
+        output_blocks: Blocks that a rank gets: "one", "ranks" or "none".
         reduces: The result is a fold of all ranks' blocks, so the call has an operation such as "sum".
         rooted_input: Only the root brings a buffer.
         rooted_output: Only the root gets a buffer.
-        pieces: What a rank's output must be, as `postcondition` gives it, where it does not follow from the rest.
+        pieces: Yields what a rank's output must be, as `postcondition` does, where that does not follow from the rest.
     """
 
     name: str

@@ -35,6 +35,7 @@ class LineCarrier(SlotCarrier):
     fetches = True
 
     def plan(self, loop: Loop) -> tuple[int, int, Areas]:
+        """Place blocks in lines: a round takes as much of each block as its doorbells carry. Raises as in slots."""
         blocks, bells = loop.blocks, loop.bells
         doorbells = self.doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
         piece = doorbells * PAYLOAD_BYTES
@@ -42,19 +43,23 @@ class LineCarrier(SlotCarrier):
         return piece, piece, Areas({}, 0, doorbells, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
 
     def in_slot(self, block: int) -> bool:
+        """Return False: nothing lies in the data of slots."""
         return False
 
     def folds_into(self, block: int) -> bool:
+        """Return False: a fold's result lies in local memory until it is published."""
         return False
 
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
+        """Send each line of each block with its doorbell. ``written`` and ``bell`` do not matter here."""
         for number, src in enumerate(sources, block):
             for doorbell, at, size in self._lines(chunk, self.b.rank, number):
                 self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(at), nbytes=size)
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        """Wait for each line of each block, and copy its payload. ``bell`` does not matter here."""
         for number, dst in enumerate(targets, block):
             for doorbell, at, size in self._lines(chunk, peer, number):
                 self.b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
@@ -98,11 +103,13 @@ class HeapCarrier(SlotCarrier):
         return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, heap=True)
 
     def in_slot(self, block: int) -> bool:
+        """Whether this block lies in the round's slot: neither a part of the input nor the result in the heap."""
         return block >= self.areas.placed_in_heap and not self.areas.output_of
 
     takes_slot = folds_into = in_slot
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        """Return where a chunk of a writer's block lies: in its input, in its output, or in the slot."""
         areas = self.areas
         if block < areas.placed_in_heap:
             return Operand(Kind.REGION, areas.input_of[writer], 0, block * areas.nbytes + chunk.offset)
@@ -144,22 +151,27 @@ class CheckedCarrier(SlotCarrier):
         b.scratch(CHECKSUMS_BYTES)
 
     def takes_slot(self, block: int) -> bool:
+        """Return True: every chunk has a checksum in its doorbell's line."""
         return True  # a checksum's line is used again in every lap
 
     def folds_into(self, block: int) -> bool:
+        """Return False: a fold's result lies in local memory until it is published."""
         return False
 
     def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
+        """Return the block's own doorbell. Raises ArgumentError for a bell, or for several blocks at once."""
         if bell is not None or blocks > 1:
             call = self.b.call
             raise ArgumentError(f"{call}: a checksum is of one block and its own doorbell: publish each by itself")
         return self.doorbell(chunk, writer, block)
 
     def prepare(self, nbytes: int) -> None:
+        """Add the kernels that compute and compare a checksum of ``nbytes`` bytes to the plan."""
         for name in ("crc32c", "crc32c_check"):
             self.b._kernels.setdefault(Kernel(name, (nbytes,)), len(self.b._kernels))
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
+        """Compute the checksum of ``src`` and send it with the doorbell; an empty chunk is only signalled."""
         if src is None:
             super().ring(stream, chunk, doorbell, src)
             return
@@ -168,6 +180,7 @@ class CheckedCarrier(SlotCarrier):
         self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=checksum, nbytes=CHECKSUM_BYTES)
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        """Wait for a chunk and its checksum, read the chunk, and compare. Raises as `bell_of`."""
         if not chunk.nbytes:
             super().take(targets, chunk, peer, block, bell)
             return

@@ -82,7 +82,7 @@ class Folds(Rounds):
     ) -> Event:
         """Fold a chunk of a peer's block with local memory.
 
-        For an empty chunk only the signal is waited for.
+        For an empty chunk only the signal is waited for; in doorbells' lines nothing is.
 
         Args:
             dst: The local memory for the result, which may be that of ``own``.

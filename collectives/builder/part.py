@@ -263,7 +263,15 @@ class PartBuilder:
 
 
 def repeated(template: list[Instruction], times: int) -> Records:
-    """Encode a few instructions ``times`` times: records of shape (times, len(template)) to fill in."""
+    """Encode a few instructions many times over.
+
+    Args:
+        template: The instructions of one row.
+        times: How many rows.
+
+    Returns:
+        Records of shape (times, len(template)), to be filled in.
+    """
     return np.tile(encode(template).view(WHOLE), (times, 1)).view(RECORD_DTYPE)
 
 

@@ -159,7 +159,13 @@ class SlotCarrier:
         return True
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        """Return where a chunk of a writer's block lies in the pool."""
+        """Return where a chunk of a writer's block lies in the pool.
+
+        Args:
+            chunk: The chunk.
+            writer: The rank whose block it is.
+            block: The block's number, from 0.
+        """
         offset = block * self.areas.block_bytes + chunk.slot_offset
         return Operand(Kind.REGION, self.areas.region_of[writer], chunk.seq, offset)
 
@@ -173,7 +179,13 @@ class SlotCarrier:
         return self.b.layout.published(writer, index)
 
     def flag(self, chunk: Chunk, writer: int, bell: int) -> int:
-        """Return the doorbell of a chunk's bell, which stands for no block of its own."""
+        """Return the doorbell of a bell, which stands for no block of its own.
+
+        Args:
+            chunk: The chunk that the bell is rung for.
+            writer: The rank that rings it.
+            bell: The bell's number, from 0.
+        """
         return self.doorbell(chunk, writer, self.areas.first_bell + bell)
 
     def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
@@ -226,7 +238,7 @@ class SlotCarrier:
         self.ring(stream, chunk, doorbell, sources[0] if areas else None)
 
     def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
-        """Raises ArgumentError where this block cannot be published from there."""
+        """Raises ArgumentError where a chunk of this block cannot be published from ``src``; in slots it always can."""
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
         """Announce a chunk: ring ``doorbell``. ``src`` is its local memory, None where the chunk is empty."""

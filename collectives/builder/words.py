@@ -62,7 +62,7 @@ class Builder(Folds):
 
         Args:
             dst: Where the bytes go: input, output or scratch memory.
-            src: Where they come from, likewise.
+            src: Where they come from: input, output or scratch memory.
             nbytes: How many bytes.
             after: An event that has to come first, as when ``dst`` is still being published.
 
@@ -92,7 +92,7 @@ class Builder(Folds):
     ) -> Event | None:
         """Put a chunk of one of this rank's blocks, or of several, where its peers find it.
 
-        An empty chunk is only signalled.
+        An empty chunk is only signalled; in doorbells' lines nothing is sent for it.
 
         Args:
             chunk: The chunk, of the round that is under way.
@@ -134,7 +134,7 @@ class Builder(Folds):
     ) -> Event:
         """Get a chunk of one of a peer's blocks, or of several, once it is there.
 
-        For an empty chunk only the signal is waited for.
+        For an empty chunk only the signal is waited for; in doorbells' lines nothing is.
 
         Args:
             dst: The local memory for the chunk, or a list with that of each block.

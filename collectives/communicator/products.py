@@ -35,7 +35,7 @@ class BoundProduct(NamedTuple):
 
 
 def bind(kind: str, ranks: int, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> BoundProduct:
-    """Check this rank's matrices, and make the result's if there is none.
+    """Check this rank's matrices, and make one for the result where none is given.
 
     Args:
         kind: "all_gather_gemm", "gemm_reduce_scatter" or "gemm_all_reduce".

@@ -64,7 +64,7 @@ class Agreement:
     rank: int
     members: tuple[int, ...]  # world ranks
     arena: Arena  # what the old communicator has left
-    room_bytes: Callable[[int], int]  # how much of so many bytes a new communicator gets
+    room_bytes: Callable[[int], int]  # of how many bytes left, how many a new communicator gets
     deadline_s: float
     _attempt: int = field(default=0)  # the last one that this rank took part in
 
