@@ -303,6 +303,7 @@ class Communicator(Verbs, Products):
 
         Raises:
             ArgumentError: The pool has no room left, or color or key are no 64-bit integers.
+            RunError: As for collectives, see `Communicator`.
         """
         mine = groups.word(color, self.rank if key is None else key)
         its = groups.groups_of(self.all_gather(mine).tolist())

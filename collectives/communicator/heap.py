@@ -260,6 +260,7 @@ class SymmetricHeap:
 
     @property
     def in_use(self) -> bool:
+        """Whether this rank holds any array of the heap."""
         return bool(self._live)
 
     def placed_in_heap(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> InHeap | None:

@@ -70,5 +70,6 @@ class Stepped:
         return self.turn(self)
 
     def run(self) -> Array | None:
+        """Execute the call at once, and return its result."""
         self.execute(self.planned)
         return self.result
