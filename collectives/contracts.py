@@ -1,4 +1,4 @@
-"""What must hold before and after each collective: which bytes a rank brings, and which it must end up with.
+"""The contract of each collective: which bytes a rank brings, and which bytes it must end up with.
 
 ``nbytes`` of a call is the size of one block. Blocks are numbered by rank: block k of a gathered or scattered buffer
 belongs to rank k. In-place calls follow NCCL: the smaller buffer is the rank's own block of the larger one.
@@ -21,11 +21,11 @@ class Collective:
     Attributes:
         name: The collective's name, which is also its verb's.
         input_blocks: Blocks that a rank brings: "one", "ranks" (one for each rank) or "none".
-        output_blocks: Blocks that a rank gets, likewise.
+        output_blocks: Blocks that a rank gets: "one", "ranks" or "none".
         reduces: The result is a fold of all ranks' blocks, so the call has an operation such as "sum".
         rooted_input: Only the root brings a buffer.
         rooted_output: Only the root gets a buffer.
-        pieces: What a rank's output must be, as `postcondition` gives it, where it does not follow from the rest.
+        pieces: Yields what a rank's output must be, as `postcondition` does, where that does not follow from the rest.
     """
 
     name: str
@@ -38,30 +38,32 @@ class Collective:
 
     @property
     def moves_data(self) -> bool:
+        """Whether any rank gets bytes: every collective but the barrier."""
         return self.output_blocks != "none"
 
     @property
     def rooted(self) -> bool:
+        """Whether only the root brings a buffer, or only the root gets one."""
         return self.rooted_input or self.rooted_output
 
     @property
     def per_rank(self) -> bool:
-        """There is a block for every rank."""
+        """Whether the input or the output has a block for every rank."""
         return "ranks" in (self.input_blocks, self.output_blocks)
 
     @property
     def replaces(self) -> bool:
-        """The result replaces the input where no other array is given for it."""
+        """Whether the result replaces the input where no other array is given for it."""
         return self.input_blocks == self.output_blocks == "one"
 
     @property
     def one_buffer(self) -> bool:
-        """A rank has one array: the root's is sent, every other rank's is overwritten."""
+        """Whether a rank has one array: the root's is sent, every other rank's is overwritten."""
         return self.replaces and self.rooted_input
 
     @property
     def shared_result(self) -> bool:
-        """Every rank ends with the same reduced block, so that each can fold a part of it for all."""
+        """Whether every rank ends with the same reduced block, so that each can fold a part of it for all."""
         return self.reduces and self.replaces and not self.rooted_output
 
 
@@ -81,7 +83,7 @@ COLLECTIVES: dict[str, Collective] = {
 }
 
 
-# With zero copy in place, why not.
+# Collectives that have no zero copy in place, each with the reason.
 NO_ZERO_COPY_IN_PLACE = {
     "all_to_all": "peers still read what the result would replace, pass out",
     "gather": "the root's block is no array of its own, so that the root cannot know where its peers' lie, pass out",
@@ -89,14 +91,22 @@ NO_ZERO_COPY_IN_PLACE = {
 
 
 def contract_of(collective: str) -> Collective:
-    """Raises ArgumentError naming the collectives that there are."""
+    """Look up a collective by name. Raises ArgumentError, which lists the collectives, for an unknown one."""
     if collective not in COLLECTIVES:
         raise ArgumentError(f"there is no collective {collective!r}: it is one of {', '.join(COLLECTIVES)}")
     return COLLECTIVES[collective]
 
 
 def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
-    """A rank's input and output, with their sizes and, in place, which lies inside the other."""
+    """Describe a rank's input and output.
+
+    Args:
+        call: The call; ``nbytes`` is the size of one block.
+        rank: The rank, which has an empty buffer where only the root has one.
+
+    Returns:
+        The input and the output, with their sizes in bytes and, in place, which lies inside the other and where.
+    """
     collective = COLLECTIVES[call.collective]
     blocks = {"none": 0, "one": 1, "ranks": call.ranks}
     is_root = rank == call.root
@@ -115,8 +125,14 @@ def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
 class Piece(NamedTuple):
     """Output bytes [at, at + nbytes) are, byte by byte, the fold of these contributions from the left.
 
-    ``apart``: so many consecutive contributions each are folded by themselves first, and then what comes of them.
     Where the call's ``fold_order`` is "uniform", any order or tree is right that all holders of the piece share.
+
+    Attributes:
+        at: Where the piece begins in the output, in bytes.
+        nbytes: Its size in bytes.
+        contributions: What is folded, in order: each a rank and an offset in that rank's input.
+        divisor: What the fold is divided by at the end; 1: nothing.
+        apart: Groups of this many consecutive contributions are each folded first, and then their results.
     """
 
     at: int
@@ -127,11 +143,18 @@ class Piece(NamedTuple):
 
 
 def postcondition(call: Call, rank: int) -> Iterator[Piece]:
-    """What a rank's output must be. Reductions fold in rank order, so that results are bitwise reproducible, unless the
-    call declares another order.
+    """State what a rank's output must be.
 
-    On clusters each cluster's ranks are folded in rank order, and then the clusters in their order: another rounding of
+    Reductions fold in rank order, so that results are bitwise reproducible, unless the call declares another order. On
+    clusters each cluster's ranks are folded in rank order, and then the clusters in their order: another rounding of
     floats than without, but the same on every rank and in every run.
+
+    Args:
+        call: The call, with its block size, root and reduction.
+        rank: The rank whose output is described.
+
+    Yields:
+        Pieces that together make up the output; none where the rank gets no output.
     """
     collective, m, everyone = COLLECTIVES[call.collective], call.nbytes, range(call.ranks)
     if buffers(call, rank)[1].nbytes == 0:

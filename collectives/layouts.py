@@ -1,4 +1,4 @@
-"""How large a communicator's ring and heap are: a choice, kept apart from what they mean (cxlemu.plan.layout)."""
+"""Chooses how large a communicator's ring and heap are, apart from what they mean (cxlemu.plan.layout)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import memories_behind_pool
 
 SLOTS_MIN, SLOTS_MAX = 4, 16  # deep enough that a writer seldom waits for its slowest reader
-SLOT_BYTES_PER_RANK = 128 << 10  # what a rank at least has of a slot where there are more than SLOTS_MIN
+SLOT_BYTES_PER_RANK = 128 << 10  # each rank's least share of a slot where there are more than SLOTS_MIN
 MIN_DOORBELLS_PER_RANK = 64
 
 
@@ -30,10 +30,21 @@ def layout_for(
     region_bytes: int = REGION_BYTES,
     owned: bool = False,
 ) -> Layout:
-    """A ring of about ``region_bytes`` of data that takes at most ``card_bytes`` of every card.
+    """Lay out a ring of about ``region_bytes`` of data that takes at most ``card_bytes`` of every card.
 
-    ``owned``: behind the pool's cards there is a memory of each rank, which has a part in every slot as well.
-    Raises ArgumentError when the cards cannot hold the doorbells and a line per rank and slot.
+    Args:
+        ranks: The communicator's size.
+        cards: How many cards the pool has.
+        card_bytes: The room for the ring on every card, in bytes.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+        region_bytes: The data of all slots together, in bytes.
+        owned: Each rank has a memory behind the pool's cards, which also has a part in every slot.
+
+    Returns:
+        The ring, without a heap.
+
+    Raises:
+        ArgumentError: The cards cannot hold the doorbells and a line per rank and slot.
     """
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks)  # all-to-all needs one per peer, and some for chunks
     slots = slots_in(region_bytes, ranks, cards, interleave_bytes)
@@ -59,7 +70,17 @@ def layout_for(
 
 
 def slots_in(region_bytes: int, ranks: int, cards: int, interleave_bytes: int) -> int:
-    """As many slots, a power of two, as leave each a granule on every card, and room for all ranks."""
+    """Choose how many slots a ring has: each keeps a granule on every card, and room for all ranks.
+
+    Args:
+        region_bytes: The data of all slots together, in bytes.
+        ranks: The communicator's size.
+        cards: How many cards the pool has.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+
+    Returns:
+        A power of two from `SLOTS_MIN`, even where slots are then smaller, to `SLOTS_MAX`.
+    """
     least = max(ranks * SLOT_BYTES_PER_RANK, cards * interleave_bytes)
     return min(max(1 << (max(region_bytes // least, 1).bit_length() - 1), SLOTS_MIN), SLOTS_MAX)
 
@@ -74,11 +95,19 @@ def layout_in(
     heap_bytes: int | None = None,
     owned: bool = False,
 ) -> Layout:
-    """A ring and a heap in ``room_bytes`` of every card, beside a board.
+    """Lay out a communicator's ring and heap, beside its board.
 
-    ``heap_bytes`` is each rank's (default: a quarter of the room).
+    Args:
+        room_bytes: The room for all three on every card, in bytes.
+        ranks: The communicator's size.
+        cards: How many cards the pool has.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+        region_bytes: The data of all slots together, in bytes.
+        heap_bytes: Each rank's part of the heap in bytes (default: all ranks' take a quarter of the room).
+        owned: Each rank has a memory behind the pool's cards, which also has a part in every slot.
 
-    Raises ArgumentError when they do not fit.
+    Raises:
+        ArgumentError: They do not fit.
     """
     room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
     ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes, owned=owned)
@@ -95,32 +124,59 @@ def layout_in(
 
 
 def world_share(arena: Arena) -> Arena:
-    """What a world's communicator takes of the room that is left: half. A ring takes at most half of that again
-    (`ring_room`), a heap a quarter, and the rest is for communicators split off."""
+    """Take a world communicator's share of the room that is left: half.
+
+    A ring takes at most half of that share (`ring_room`), a heap a quarter, and the rest is for communicators split
+    off.
+    """
     return arena.take(arena.nbytes // 2)
 
 
 def ring_room(arena_bytes: int) -> int:
-    """How much of a communicator's room its own ring may take."""
+    """Return how many bytes of a communicator's room on every card its own ring may take: half."""
     return arena_bytes // 2
 
 
 def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
-    """Room for each of ``groups`` communicators split off at once, out of what is left to their parent: half of that
-    together, but no more than eight times what the parent's ring and heap take each. That leaves enough to their own
-    children."""
+    """Compute the room for each of several communicators that are split off at once.
+
+    Together they get half of the room left to their parent, but each at most eight times what the parent's ring and
+    heap take. That leaves enough for their own children.
+
+    Args:
+        left_bytes: The parent's room that is left on every card, in bytes.
+        groups: How many communicators are split off.
+        parent: The parent's ring and heap.
+
+    Returns:
+        Bytes on every card for each of them, whole pages.
+    """
     return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
 
 
 def successor_room(left_bytes: int) -> int:
-    """Room for the communicator of those who survive one that has so much left: three quarters, should another be
-    needed because one of them dies meanwhile. Its ring and heap get half of that (`layout_in`), so that it can shrink
-    in turn."""
+    """Compute the room for the survivors' communicator: three quarters of ``left_bytes`` on every card.
+
+    The rest serves another attempt, in case one of them dies meanwhile. The new ring and heap get half of that room
+    (`layout_in`), so that the new communicator can shrink in turn.
+    """
     return round_down(left_bytes // 4 * 3, ARENA_ALIGN_BYTES)
 
 
 def check_fits(layout: Layout, room_bytes: int, ranks: int, cards: int, interleave_bytes: int, *, owned: bool) -> None:
-    """Raises ArgumentError where a layout that is given, such as a saved plan's, is not one of this world."""
+    """Check that a given layout, such as a saved plan's, fits this world.
+
+    Args:
+        layout: The ring and heap.
+        room_bytes: The communicator's room on every card, in bytes, its board included.
+        ranks: The communicator's size.
+        cards: How many cards the pool has.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+        owned: Each rank has a memory behind the pool's cards.
+
+    Raises:
+        ArgumentError: The layout is for other ranks, cards or interleaving, or is too large.
+    """
     if layout.ranks != ranks:
         raise ArgumentError(f"a ring for {layout.ranks} ranks cannot serve {ranks}")
     there = (cards, interleave_bytes, owned)
@@ -139,14 +195,32 @@ def check_fits(layout: Layout, room_bytes: int, ranks: int, cards: int, interlea
 
 
 def check_fits_world(layout: Layout, topology: Topology, ranks: int) -> None:
-    """Whether the first communicator of a world can have this layout, before there is one. Raises as check_fits."""
+    """Check that the first communicator of a world can have this layout, before the world exists.
+
+    Args:
+        layout: The ring and heap.
+        topology: The world's hosts and cards.
+        ranks: The number of its ranks.
+
+    Raises:
+        ArgumentError: The layout does not fit, as in `check_fits`.
+    """
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
     cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
     check_fits(layout, room, ranks, cards, topology.interleave_bytes, owned=owned)
 
 
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
-    """The layout of the first communicator of a world of ``ranks``, before there is one. Raises as layout_for."""
+    """Lay out the first communicator of a world, before the world exists.
+
+    Args:
+        topology: The world's hosts and cards.
+        ranks: The number of its ranks.
+        region_bytes: The data of all slots together, in bytes.
+
+    Raises:
+        ArgumentError: Ring and heap do not fit, as in `layout_in`.
+    """
     room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
     cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
     return layout_in(room, ranks, cards, topology.interleave_bytes, region_bytes=region_bytes, owned=owned)

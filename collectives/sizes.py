@@ -15,20 +15,46 @@ def _blocks(collective: str, ranks: int) -> int:
 
 
 def block_bytes(collective: str, total_bytes: int, ranks: int, itemsize: int) -> int:
-    """One block's bytes (``Call.nbytes``) for a wanted size: its share, rounded down to whole elements."""
+    """Compute one block's bytes (``Call.nbytes``) for a wanted size: its share, rounded down to whole elements.
+
+    Args:
+        collective: The collective's name.
+        total_bytes: The wanted size in bytes.
+        ranks: The number of ranks.
+        itemsize: Bytes per element.
+
+    Returns:
+        The block's bytes; 0 where the collective moves no data.
+    """
     blocks = _blocks(collective, ranks)
     return total_bytes // (blocks * itemsize) * itemsize if blocks else 0
 
 
 def size_bytes(collective: str, block_bytes: int, ranks: int) -> int:
-    """The size that is really moved, for the table's size column: the inverse of ``block_bytes``."""
+    """Compute the size that is really moved, for the table's size column: the inverse of ``block_bytes``.
+
+    Args:
+        collective: The collective's name.
+        block_bytes: One block's bytes.
+        ranks: The number of ranks.
+
+    Returns:
+        The size in bytes; 0 where the collective moves no data.
+    """
     return block_bytes * _blocks(collective, ranks)
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
-    """Bus bandwidth per algorithm bandwidth: what the hardware carries for each byte of size.
+    """Return bus bandwidth per algorithm bandwidth: how many bytes the hardware carries for each byte of size.
 
     all_reduce 2(N-1)/N; all_gather, reduce_scatter, all_to_all, gather, scatter (N-1)/N; broadcast, reduce 1.
+
+    Args:
+        collective: The collective's name.
+        ranks: The number of ranks, N.
+
+    Returns:
+        The factor; 0 for the barrier.
     """
     its = COLLECTIVES[collective]
     if its.shared_result:
@@ -37,9 +63,10 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
 
 def algbw_gbytes_per_s(size_bytes: int, time_ns: float) -> float:
-    """Size by time; a byte per nanosecond is a GB/s (10^9 bytes)."""
+    """Divide a size in bytes by a time in ns: the algorithm bandwidth in GB/s (10^9 bytes per second)."""
     return size_bytes / time_ns
 
 
 def busbw_gbytes_per_s(collective: str, ranks: int, algbw_gbytes_per_s: float) -> float:
+    """Convert a collective's algorithm bandwidth among ``ranks`` ranks to its bus bandwidth, both in GB/s."""
     return algbw_gbytes_per_s * busbw_factor(collective, ranks)

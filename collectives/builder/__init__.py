@@ -1,4 +1,4 @@
-"""What an algorithm is written with: a Builder, whose words become one rank's part of a plan (words.py lists them).
+"""An algorithm is written with a Builder, whose words become one rank's part of a plan (words.py lists them).
 
     variant      what a variant declares: chunks, streams, where its payload travels
     part         one rank's streams of instructions, their events, and scratch memory
@@ -7,8 +7,8 @@
     rounds       blocks are cut into what fits a slot, and slots are used again
     folds        folding all peers' blocks, or one peer's
     words        the words of a Builder: publish, retrieve, signal, wait, copy
-    misuse       sentences about what users' own algorithms get wrong
-    recipes      what turns a function into an algorithm
+    misuse       sentences about mistakes of users' own algorithms
+    recipes      turns a function into an algorithm
 
 Builders for two levels, for inboxes and for products add their words to a Builder's.
 """

@@ -1,4 +1,4 @@
-"""What an algorithm asks of a ring: how many blocks a rank publishes in a round, and of how many bytes."""
+"""Finds what an algorithm asks of a ring: how many blocks a rank publishes in a round, and of how many bytes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def loop_of(recipe: Recipe, call: Call) -> Loop | None:
     """The loop over rounds in which one of our algorithms on one level moves a call's blocks.
 
     Args:
-        recipe: the algorithm; its words are those of a Builder.
-        call: a call of two ranks or more.
+        recipe: The algorithm; its words are those of a Builder.
+        call: A call of two ranks or more.
 
     Returns:
         What the root asks for, without a ring to place it in; None where no bytes travel.

@@ -1,4 +1,4 @@
-"""How a block travels from rank to rank. A variant declares its carrier's properties; only `carrier_of` asks for them.
+"""Carriers take blocks from rank to rank. A variant declares its carrier's properties; only `carrier_of` reads them.
 
 SlotCarrier  in a round's slot: WRITE, FLUSH, FENCE, SIGNAL, and on the other side WAIT, INVALIDATE, READ
 LineCarrier  in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, and on the other side WAIT_DATA
@@ -28,13 +28,14 @@ CHECKSUMS_BYTES = 3 * LINE_BYTES
 
 
 class LineCarrier(SlotCarrier):
-    """Every line carries its own flag and up to 56 bytes; a round is one chunk."""
+    """Carries blocks in the doorbells' lines, each with its own flag and up to 56 bytes; a round is one chunk."""
 
     grain = PAYLOAD_BYTES
     in_columns = False
     fetches = True
 
     def plan(self, loop: Loop) -> tuple[int, int, Areas]:
+        """Place blocks in lines: a round takes as much of each block as its doorbells carry. Raises as in slots."""
         blocks, bells = loop.blocks, loop.bells
         doorbells = self.doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
         piece = doorbells * PAYLOAD_BYTES
@@ -42,32 +43,36 @@ class LineCarrier(SlotCarrier):
         return piece, piece, Areas({}, 0, doorbells, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
 
     def in_slot(self, block: int) -> bool:
+        """Return False: nothing lies in the data of slots."""
         return False
 
     def folds_into(self, block: int) -> bool:
+        """Return False: a fold's result lies in local memory until it is published."""
         return False
 
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
+        """Send each line of each block with its doorbell. ``written`` and ``bell`` do not matter here."""
         for number, src in enumerate(sources, block):
             for doorbell, at, size in self._lines(chunk, self.b.rank, number):
                 self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(at), nbytes=size)
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        """Wait for each line of each block, and copy its payload. ``bell`` does not matter here."""
         for number, dst in enumerate(targets, block):
             for doorbell, at, size in self._lines(chunk, peer, number):
                 self.b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
                 self.b._knows_free(chunk.seq)
 
     def _lines(self, chunk: Chunk, writer: int, block: int) -> Iterable[tuple[int, int, int]]:
-        """Each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
+        """Yield each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
         for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
             yield self.doorbell(chunk, writer, block, line), at, min(PAYLOAD_BYTES, chunk.nbytes - at)
 
 
 class HeapCarrier(SlotCarrier):
-    """Blocks that are parts of an array in the heap are read there; others lie in slots, or in the output."""
+    """Lets peers read blocks that are parts of an array in the heap there; others lie in slots, or in the output."""
 
     in_columns = False
     reads_in_place = True
@@ -98,11 +103,13 @@ class HeapCarrier(SlotCarrier):
         return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, heap=True)
 
     def in_slot(self, block: int) -> bool:
+        """Whether this block lies in the round's slot: neither a part of the input nor the result in the heap."""
         return block >= self.areas.placed_in_heap and not self.areas.output_of
 
     takes_slot = folds_into = in_slot
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
+        """Return where a chunk of a writer's block lies: in its input, in its output, or in the slot."""
         areas = self.areas
         if block < areas.placed_in_heap:
             return Operand(Kind.REGION, areas.input_of[writer], 0, block * areas.nbytes + chunk.offset)
@@ -111,7 +118,16 @@ class HeapCarrier(SlotCarrier):
         return super().area(chunk, writer, block - areas.placed_in_heap)
 
     def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
-        """Peers will read this block where the array lies, so it must be there."""
+        """Check that a block is published from where its array lies in the heap, as peers will read it there.
+
+        Args:
+            chunk: The chunk of the block.
+            src: The local memory that is published.
+            block: The block's number.
+
+        Raises:
+            ArgumentError: ``src`` is not that block of the input, nor of the output.
+        """
         if self.in_slot(block):
             return
         b, areas, result = self.b, self.areas, block >= self.areas.placed_in_heap
@@ -122,7 +138,10 @@ class HeapCarrier(SlotCarrier):
 
 
 class CheckedCarrier(SlotCarrier):
-    """A checksum lies in scratch memory until it travels in its doorbell's line, and there again when it came."""
+    """Carries blocks in slots, and a checksum with each chunk in its doorbell's line.
+
+    The checksum lies in scratch memory before it travels, and again when it has come.
+    """
 
     in_columns = False
     fetches = True
@@ -132,22 +151,27 @@ class CheckedCarrier(SlotCarrier):
         b.scratch(CHECKSUMS_BYTES)
 
     def takes_slot(self, block: int) -> bool:
+        """Return True: every chunk has a checksum in its doorbell's line."""
         return True  # a checksum's line is used again in every lap
 
     def folds_into(self, block: int) -> bool:
+        """Return False: a fold's result lies in local memory until it is published."""
         return False
 
     def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
+        """Return the block's own doorbell. Raises ArgumentError for a bell, or for several blocks at once."""
         if bell is not None or blocks > 1:
             call = self.b.call
             raise ArgumentError(f"{call}: a checksum is of one block and its own doorbell: publish each by itself")
         return self.doorbell(chunk, writer, block)
 
     def prepare(self, nbytes: int) -> None:
+        """Add the kernels that compute and compare a checksum of ``nbytes`` bytes to the plan."""
         for name in ("crc32c", "crc32c_check"):
             self.b._kernels.setdefault(Kernel(name, (nbytes,)), len(self.b._kernels))
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
+        """Compute the checksum of ``src`` and send it with the doorbell; an empty chunk is only signalled."""
         if src is None:
             super().ring(stream, chunk, doorbell, src)
             return
@@ -156,6 +180,7 @@ class CheckedCarrier(SlotCarrier):
         self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=checksum, nbytes=CHECKSUM_BYTES)
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
+        """Wait for a chunk and its checksum, read the chunk, and compare. Raises as `bell_of`."""
         if not chunk.nbytes:
             super().take(targets, chunk, peer, block, bell)
             return
@@ -175,11 +200,11 @@ class CheckedCarrier(SlotCarrier):
 
 
 class CheckedHeapCarrier(CheckedCarrier, HeapCarrier):
-    """Arrays are read where they lie, and compared with a checksum."""
+    """Lets peers read arrays where they lie in the heap, and compares what they read with a checksum."""
 
 
 def carrier_of(spec: VariantSpec) -> type[SlotCarrier]:
-    """The carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
+    """Return the class of carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
     if spec.in_lines:
         return LineCarrier
     if spec.zero_copy:

@@ -1,4 +1,4 @@
-"""Folding: what came from all ranks is combined in rank order, and the result may be published again."""
+"""Folding: combines the blocks of all ranks in rank order, and may publish the result again."""
 
 from __future__ import annotations
 
@@ -37,9 +37,21 @@ class Folds(Rounds):
         republish: int | None = None,
         after: Event | None = None,
     ) -> Event:
-        """Combine this chunk of all ranks in rank order; ``own`` is this rank's. ``republish`` it as that block.
+        """Combine a chunk of all ranks' blocks in rank order, and publish the result where that is asked for.
 
-        ``after``: what has to happen first, as when ``dst`` is still being published. Gives the event that follows it.
+        Args:
+            dst: The local memory for the result.
+            chunk: The chunk, of the round that is under way.
+            own: This rank's contribution, in local memory.
+            block: The number of the block that every peer publishes, from 0.
+            republish: Publish the result as this block of this rank; None: do not.
+            after: An event that has to come first, as when ``dst`` is still being published.
+
+        Returns:
+            The event after which the result is there, and published.
+
+        Raises:
+            ArgumentError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
             misuse.check_folds(self, "fold")
@@ -68,12 +80,26 @@ class Folds(Rounds):
         last: bool = False,
         after: Event | None = None,
     ) -> Event:
-        """Fold a chunk of a peer's block with ``own`` into ``dst``, which may be the same memory; all local.
+        """Fold a chunk of a peer's block with local memory.
 
-        ``peer_left``: the peer's is the left operand, as where the fold goes on from lower ranks to higher ones.
-        ``last``: nothing is folded in after this, so that avg divides. ``bell``: which bell says that the block is
-        there; by default its own. ``after``: what has to happen first, as when ``dst`` is still being published. Gives
-        the event after which the result is there. Of an empty chunk only the signal is waited for.
+        For an empty chunk only the signal is waited for; in doorbells' lines nothing is.
+
+        Args:
+            dst: The local memory for the result, which may be that of ``own``.
+            chunk: The chunk, of the round that is under way.
+            peer: The rank that publishes it.
+            own: This rank's operand, in local memory.
+            block: The number of the peer's block, from 0.
+            bell: Which of the loop's bells announces the chunk (default: the block's own doorbell).
+            peer_left: The peer's is the left operand, as where the fold goes on from lower ranks to higher ones.
+            last: Nothing is folded in after this, so that avg divides.
+            after: An event that has to come first, as when ``dst`` is still being published.
+
+        Returns:
+            The event after which the result is there.
+
+        Raises:
+            ArgumentError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
             misuse.check_folds(self, "combine")
@@ -136,7 +162,7 @@ class Folds(Rounds):
     ) -> None:
         """Fold from the left, accumulating in scratch: in place, ``dst`` may be an operand of a later step.
 
-        ``arrive`` emits what it takes that source number k may be read, where it lies in the pool.
+        ``arrive`` emits what makes source number k readable, where it lies in the pool.
         """
         op = Op.REDUCE_LOCAL if self.carrier.fetches else Op.REDUCE
         todo = list(enumerate(sources))
@@ -161,7 +187,7 @@ class Folds(Rounds):
             sum_so_far = [target]
 
     def _fold_at_once(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
-        """As fold and _reduce, for sources in slots."""
+        """Fold as `fold` and `_reduce` do, for sources in slots, as columns."""
         everyone = np.arange(self.ranks)
         at = np.full(self.ranks, block * self.areas.block_bytes + chunk.slot_offset)
         sources = operands(Kind.REGION, self.carrier.regions_of(everyone), chunk.seq, at)
@@ -194,7 +220,7 @@ class Folds(Rounds):
         stream: str,
         accumulator: Operand,
     ) -> None:
-        """As _combine, of sources in slots, each under its doorbell; but for number ``own``, which is this rank's."""
+        """Combine as `_combine` does: sources in slots, each under its doorbell, except number ``own``, this rank's."""
         last = Instruction(
             Op.REDUCE,
             DTYPE_NAMES.index(self.call.dtype),
@@ -213,7 +239,7 @@ class Folds(Rounds):
         return self.carrier.area(chunk, self.rank, block) if block is not None and into else NOTHING
 
     def _theirs(self, chunk: Chunk, peer: int, block: int, bell: int | None, *, row: int, fetched: bool) -> Operand:
-        """Where a peer's block is folded from: the pool or, once it was fetched, a row of scratch memory."""
+        """Return where a peer's block is folded from: the pool or, once it was fetched, a row of scratch memory."""
         if not fetched:
             return self.carrier.area(chunk, peer, block)
         place = self._scratch(chunk.nbytes, row=row)
@@ -225,6 +251,17 @@ class Folds(Rounds):
 
 
 def operands(kind: Kind, ids: Ints, seq: int, offsets: Ints) -> Records:
+    """Make many operands of one kind and round as records.
+
+    Args:
+        kind: What all of them name.
+        ids: Each operand's region or buffer, shape (n,).
+        seq: The round, relative to the call's first epoch.
+        offsets: Each operand's offset in bytes, shape (n,).
+
+    Returns:
+        The operands, shape (n,), of OPERAND_DTYPE.
+    """
     found = np.zeros(len(offsets), OPERAND_DTYPE)
     found["kind"], found["id"], found["seq"], found["offset"] = kind, ids, seq, offsets
     return found
@@ -233,12 +270,24 @@ def operands(kind: Kind, ids: Ints, seq: int, offsets: Ints) -> Records:
 def folded(
     sources: Records, wait: Instruction, doorbells: Ints, reduce: Instruction, accumulator: Operand, rank: int
 ) -> Records:
-    """WAIT and INVALIDATE for each source but ``rank``'s own, and a REDUCE where the next two or first three are there.
+    """Make the records of a fold over many sources, from the left.
 
-    ``reduce`` is the last one; those before it put their result into ``accumulator``.
+    A WAIT and an INVALIDATE come for each source except ``rank``'s own, and a REDUCE as soon as the first three or the
+    next two are there.
+
+    Args:
+        sources: The operands in rank order, shape (n,), n of 2 or more.
+        wait: The WAIT to repeat; its doorbell is filled in.
+        doorbells: Each source's doorbell, shape (n,).
+        reduce: The last REDUCE, with its destinations; its sources are filled in.
+        accumulator: Where the REDUCEs before the last one put their results.
+        rank: The number of the source that is this rank's own.
+
+    Returns:
+        The instructions, 1-D, of RECORD_DTYPE.
     """
     count, whole = len(sources), sources.view(_OPERAND)
-    lasts = np.minimum(np.arange(2, count + 2, 2), count - 1)[: max(1, count // 2)]  # of each REDUCE, its last source
+    lasts = np.minimum(np.arange(2, count + 2, 2), count - 1)[: max(1, count // 2)]  # each REDUCE's last source
     others = np.flatnonzero(np.arange(count) != rank)
     waits = repeated([wait, wait._replace(op=Op.INVALIDATE, value=0)], count - 1).view(_FLAT)
     waits["arg"][:, 0], waits["nbytes"][:, 0] = doorbells[others], 0

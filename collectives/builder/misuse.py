@@ -1,6 +1,7 @@
-"""What users' own algorithms get wrong, in a sentence: ours are held to plans' rules and proofs, and asked nothing.
+"""Checks the arguments of words in users' own algorithms; ours are held to plans' rules and proofs instead.
 
-Each of these raises ArgumentError.
+Each function takes the builder, ``b``, and most the name of the word that was called, ``word``, for the message. Each
+raises ArgumentError, with a sentence that says what is wrong, and returns nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SPREADS = ("cards", "ranges")
 def check_loop(
     b: Rounds, nbytes: object, writers: Sequence[int] | None, blocks: object, bells: object, spread: object
 ) -> None:
-    """What ``rounds`` was asked for."""
+    """Check the arguments of `Rounds.rounds` and `Rounds.bells`, and that no round is under way."""
     for name, value, least in (("nbytes", nbytes, 0), ("blocks", blocks, 1), ("bells", bells, 0)):
         if not _is_number(value, least):
             raise ArgumentError(f"{b.call}: rounds takes {name}, a number from {least} on, not {value!r}")
@@ -36,7 +37,7 @@ def check_loop(
 
 
 def check_chunk(b: Rounds, word: str, chunk: Chunk) -> None:
-    """A chunk, or a turn, of the round that is under way."""
+    """Check that ``chunk`` is a chunk, or a turn, of the round that is under way."""
     if not isinstance(chunk, Chunk):
         raise ArgumentError(f"{b.call}: {word} takes a chunk that rounds gave, not {chunk!r}")
     if not b.is_open or chunk.seq != b.round_number:
@@ -44,13 +45,27 @@ def check_chunk(b: Rounds, word: str, chunk: Chunk) -> None:
 
 
 def check_part(b: Rounds, nbytes: object, at: object) -> None:
+    """Check that a part has 0 bytes or more, and begins at a multiple of the builder's grain."""
     if not _is_number(nbytes, 0) or not _is_number(at, 0) or at % b.grain:  # type: ignore[operator]
         which = f"{nbytes!r} at {at!r}"
         raise ArgumentError(f"{b.call}: part takes bytes from a multiple of b.grain ({b.grain}) on, not {which}")
 
 
 def check_place(b: Rounds, word: str, chunk: Chunk, writer: int, first: int, count: int, bell: int | None) -> None:
-    """So many of a writer's blocks, and the doorbell that is rung for them."""
+    """Check a chunk of some of a writer's blocks, and the doorbell that is rung for them.
+
+    Args:
+        b: The builder.
+        word: The word that was called, for the message.
+        chunk: The chunk.
+        writer: The rank that publishes the blocks.
+        first: The first block's number.
+        count: How many blocks.
+        bell: The bell that announces them; None: the first block's own doorbell.
+
+    Raises:
+        ArgumentError: One of them is not of the loop that is under way.
+    """
     check_chunk(b, word, chunk)
     check_rank(b, word, writer)
     areas = b.areas
@@ -65,35 +80,40 @@ def check_place(b: Rounds, word: str, chunk: Chunk, writer: int, first: int, cou
 
 
 def check_bell(b: Rounds, word: str, bell: int | None) -> None:
+    """Check that the loop has this bell, where one is named."""
     areas = b.areas
     if bell is not None and not (_is_number(bell, 0) and bell < areas.bells):
         raise ArgumentError(f"{b.call}: {word} under bell {bell!r}, the loop has {areas.bells}: rounds(..., bells=)")
 
 
 def check_rank(b: Rounds, word: str, rank: object) -> None:
+    """Check that ``rank`` is the number of a rank of the call."""
     if not (_is_number(rank, 0) and rank < b.ranks):  # type: ignore[operator]
         raise ArgumentError(f"{b.call}: {word} names rank {rank!r}, there are ranks 0..{b.ranks - 1}")
 
 
 def check_peer(b: Rounds, word: str, peer: object) -> None:
+    """Check that ``peer`` is the number of a rank other than the builder's."""
     check_rank(b, word, peer)
     if peer == b.rank:
         raise ArgumentError(f"{b.call}: {word} from rank {peer} itself: what is its own it has, or copies")
 
 
 def check_local(b: Rounds, word: str, *operands: object) -> None:
-    """What b.input(), b.output() and b.scratch() give."""
+    """Check that operands are local memory, as b.input(), b.output() and b.scratch() return it."""
     for operand in operands:
         if not isinstance(operand, Operand) or operand.kind != Kind.BUFFER:
             raise ArgumentError(f"{b.call}: {word} takes b.input(), b.output() or b.scratch(), not {operand!r}")
 
 
 def check_event(b: Rounds, word: str, event: object) -> None:
+    """Check that ``event`` is None or an event that a word returned."""
     if event is not None and not isinstance(event, Event):
         raise ArgumentError(f"{b.call}: {word} comes after an event that a word gave, not after {event!r}")
 
 
 def check_folds(b: Rounds, word: str) -> None:
+    """Check that the call's collective reduces."""
     if not COLLECTIVES[b.call.collective].reduces:
         raise ArgumentError(f"{b.call}: {b.call.collective} folds nothing, so it has no use for {word}")
 

@@ -48,13 +48,21 @@ class Event(NamedTuple):
     """All that one of this rank's streams does up to a moment. Words return events, and wait for one (``after``)."""
 
     stream: str
-    at: int  # so many entries of the stream come before
-    free: int = -1  # whoever waits for it knows that slots of rounds up to this one are free
+    at: int  # how many entries of the stream come before
+    free: int = -1  # a stream that waits for it knows that slots of rounds up to this one are free
 
 
 @dataclass
 class PartBuilder:
-    """``nbytes`` is the call's block size; offsets are in bytes."""
+    """Writes one rank's part of a plan. ``nbytes`` is the call's block size; offsets are in bytes.
+
+    Attributes:
+        call: The call that the plan is for.
+        layout: The ring and heap that the plan lies in.
+        spec: How words become instructions.
+        rank: The rank whose part this is.
+        foreign: The algorithm is not one of ours: its words check their arguments.
+    """
 
     takes_clusters: ClassVar[bool] = False  # words for two levels, inside clusters of ranks and across them
     carries_checksums: ClassVar[bool] = True  # what its words send can be checked
@@ -63,7 +71,7 @@ class PartBuilder:
     layout: Layout
     spec: VariantSpec
     rank: int
-    foreign: bool = False  # the algorithm is not one of ours, and may publish what nobody retrieves
+    foreign: bool = False  # the algorithm is not one of ours, and may publish what no rank retrieves
     _streams: dict[str, list[Instruction | Records]] = field(init=False)
     _regions: list[Region] = field(init=False, default_factory=list)
     _groups: list[DoorbellGroup] = field(init=False)
@@ -73,7 +81,9 @@ class PartBuilder:
     _free: dict[str, int] = field(init=False, default_factory=dict)  # up to which round a stream knows slots are free
     _kernels: dict[Kernel, int] = field(init=False, default_factory=dict)
     _scratch_bytes: int = field(init=False, default=0)
-    _rows_at: tuple[int, int] = field(init=False, default=(0, 0))  # what folds have of it: from where, and how much
+    _rows_at: tuple[int, int] = field(
+        init=False, default=(0, 0)
+    )  # the folds' part of scratch memory: from where, and how much
 
     def __post_init__(self) -> None:
         names = ("publish", "retrieve") if self.spec.overlap else ("main",)
@@ -84,40 +94,46 @@ class PartBuilder:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.call.ranks
 
     @property
     def nbytes(self) -> int:
+        """The size of one block of the call in bytes."""
         return self.call.nbytes
 
     @property
     def root(self) -> int:
+        """The root's rank."""
         return self.call.root
 
     @property
     def is_root(self) -> bool:
+        """Whether this rank is the root."""
         return self.rank == self.call.root
 
     @property
     def peers(self) -> list[int]:
-        """Everyone else, the next rank first: staggered starts, so that not all turn to the same card at once."""
+        """All other ranks, the next one first: staggered starts, so that not all turn to the same card at once."""
         return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
 
     @property
     def each_peer(self) -> Ints:
-        """The same, for words that take many at once."""
+        """The peers in the same order, shape (ranks - 1,), for words that take many at once."""
         return (self.rank + np.arange(1, self.ranks)) % self.ranks
 
     def input(self, offset: int = 0) -> Operand:
+        """Name this rank's input from ``offset`` on, in bytes, as an operand of words."""
         return Operand(Kind.BUFFER, INPUT, 0, offset)
 
     def output(self, offset: int = 0) -> Operand:
+        """Name this rank's output from ``offset`` on, in bytes, as an operand of words."""
         return Operand(Kind.BUFFER, OUTPUT, 0, offset)
 
     # --- streams ----------------------------------------------------------------------------------------------
 
     def _stream_name(self, name: str) -> str:
-        """Where overlapping is not asked for, there is one."""
+        """Return the stream's name; without overlapping there is one stream, "main"."""
         return name if self.spec.overlap else "main"
 
     def _instructions(self, name: str) -> list[Instruction | Records]:
@@ -146,12 +162,12 @@ class PartBuilder:
         )
 
     def _record(self, stream: str = "publish") -> Event:
-        """An event that follows all of the stream so far. It costs nothing until somebody waits for it."""
+        """Return an event that follows all of the stream so far. It costs nothing until a stream waits for it."""
         name = self._stream_name(stream)
         return Event(name, len(self._streams[name]), self._free.get(name, -1))
 
     def _order(self, event: Event | None, stream: str = "retrieve") -> None:
-        """The stream goes on only after the event. Nothing where program order, or what it waited for, says as much."""
+        """Let the stream go on only after the event; nothing where program order or an earlier wait implies it."""
         name = self._stream_name(stream)
         if event is None or event.stream == name:
             return
@@ -162,7 +178,7 @@ class PartBuilder:
             self._emit(stream, Op.AWAIT, arg=number)
 
     def _with_records(self, name: str) -> list[Instruction | Records]:
-        """A stream, and in it a RECORD of every event that somebody waits for."""
+        """Return a stream, and in it a RECORD of every event that another stream waits for."""
         items = self._streams[name]
         here = sorted((at, number) for (stream, at), number in self._awaited.items() if stream == name)
         for at, number in reversed(here):
@@ -170,7 +186,7 @@ class PartBuilder:
         return items
 
     def _rows(self, stream: str, times: int, emit: Callable[[], None]) -> Records:
-        """What ``emit`` would add to the stream, this many times, to be filled in where they differ.
+        """Add ``times`` times what ``emit`` would add to the stream, and return the rows to fill in where they differ.
 
         Instructions are tuples, which are pleasant to write and slow to make: a world of a thousand ranks needs ten
         million. So a few are written once, and what differs from peer to peer is filled in as columns.
@@ -183,16 +199,17 @@ class PartBuilder:
         return rows
 
     def _knows_free(self, seq: int) -> None:
-        """A peer has stored to this round's slot, and so knew that all are done with the one before."""
+        """Note that a peer has stored to this round's slot, and so knew that all are done with the one before."""
         name = self._stream_name("retrieve")
         self._free[name] = max(self._free.get(name, -1), seq)
 
     # --- memory -----------------------------------------------------------------------------------------------
 
     def scratch(self, nbytes: int) -> Operand:
-        """Room for ``nbytes`` bytes of this rank's own, for the whole call: what lies there is nobody else's.
+        """Reserve ``nbytes`` bytes of private memory of this rank for the whole call.
 
-        Ask once, before the rounds: every call of this word takes more. Raises ArgumentError for what is no size.
+        Ask once, before the rounds: every call of this word takes more. Raises ArgumentError where ``nbytes`` is no
+        whole number of 0 or more.
         """
         if not isinstance(nbytes, int) or nbytes < 0:
             raise ArgumentError(f"{self.call}: scratch takes a number of bytes, not {nbytes!r}")
@@ -201,7 +218,7 @@ class PartBuilder:
         return place
 
     def _scratch(self, nbytes: int, row: int = 0) -> Operand:
-        """What a word needs for itself, and the next one may use again: rows of so many bytes."""
+        """Return a row of ``nbytes`` bytes that one word needs for itself, and that the next one may use again."""
         stride = round_up(nbytes, LINE_BYTES)
         at, size = self._rows_at
         if (row + 1) * stride > size:
@@ -215,7 +232,7 @@ class PartBuilder:
         return contracts.buffers(self.call, self.rank)
 
     def _resolve(self, operand: Operand) -> tuple[str, int]:
-        """The memory that a local operand really is, in place or not."""
+        """Return the buffer in which a local operand really lies, in place or not, and its offset there."""
         if operand.id == SCRATCH:
             return "scratch", operand.offset
         buffer = self._buffers[operand.id]
@@ -224,6 +241,7 @@ class PartBuilder:
     # --- the whole --------------------------------------------------------------------------------------------
 
     def finish(self) -> tuple[Frame, RankPart]:
+        """Return what all ranks' parts share, and this rank's part, its streams encoded. Call it once, at the end."""
         kernels = sorted(self._kernels)  # ranks met them in other orders
         place = {self._kernels[kernel]: number for number, kernel in enumerate(kernels)}
         streams = tuple(
@@ -236,7 +254,7 @@ class PartBuilder:
 
     @staticmethod
     def _numbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
-        """With a kernel's number in the table. Rows that stand for many are all COMPUTEs of one kernel, or none."""
+        """Fill in a COMPUTE's kernel number. Rows that stand for many are all COMPUTEs of one kernel, or hold none."""
         if isinstance(item, Instruction):
             return item._replace(arg=place[item.arg]) if item.op == Op.COMPUTE else item
         if item.size and item.flat[0]["op"] == Op.COMPUTE:
@@ -245,12 +263,20 @@ class PartBuilder:
 
 
 def repeated(template: list[Instruction], times: int) -> Records:
-    """(times, len(template)) rows to fill in."""
+    """Encode a few instructions many times over.
+
+    Args:
+        template: The instructions of one row.
+        times: How many rows.
+
+    Returns:
+        Records of shape (times, len(template)), to be filled in.
+    """
     return np.tile(encode(template).view(WHOLE), (times, 1)).view(RECORD_DTYPE)
 
 
 def concatenated(items: Iterable[Instruction | Records]) -> Records:
-    """Instructions, and records of any shape, in order."""
+    """Join instructions, and records of any shape, in order. The result is 1-D and read-only."""
     pieces: list[Records] = []
     waiting: list[Instruction] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""What turns a function into an algorithm: a collective it computes, and the variants it comes in."""
+"""Recipes turn a function into an algorithm: the collective that it computes, and the variants that it comes in."""
 
 from __future__ import annotations
 
@@ -19,20 +19,38 @@ CHECKED = "+crc32c"  # ends the name of an algorithm whose doorbells carry check
 
 
 class Publishes(NamedTuple):
-    """What a rank publishes in a round: so many blocks of the call's size, under so many bells instead of one each."""
+    """What a rank publishes in a round.
+
+    Attributes:
+        blocks: How many blocks of the call's size.
+        bells: How many bells they are published under; 0: a doorbell for each block.
+    """
 
     blocks: int
     bells: int = 0
 
     @property
     def doorbells(self) -> int:
-        """That each chunk needs."""
+        """How many doorbells each chunk needs."""
         return self.bells or self.blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An algorithm in one style: what ``--variant`` names; or a plan that was saved, which is of one call only."""
+    """An algorithm in one style, which ``--variant`` names; or a saved plan, which serves one call only.
+
+    Attributes:
+        collective: The collective that the algorithm computes.
+        name: The variant's name.
+        algorithm: The function, which takes a builder.
+        spec: How the builder makes instructions of its words.
+        fold_order: How a reduction combines contributions, "rank" or "uniform".
+        named: Whether the name comes from ``@algorithm(name=...)``, not from the style or the function.
+        source: FILE.py:function or FILE.plan for an algorithm that we do not ship, else "".
+        plan: The saved plan, or None.
+        builder: The class of builder whose words the algorithm is written in.
+        publishes: From the number of ranks, what a rank publishes in a round; None: as its collective's buffers say.
+    """
 
     collective: str
     name: str
@@ -47,7 +65,7 @@ class Recipe:
 
     @property
     def takes_clusters(self) -> bool:
-        """Whether it goes on two levels, inside clusters of ranks and across them."""
+        """Whether the algorithm goes on two levels, inside clusters of ranks and across them."""
         return self.builder.takes_clusters
 
     @property
@@ -57,7 +75,7 @@ class Recipe:
         return self.builder.carries_checksums and not bells
 
     def makes(self, call: Call) -> bool:
-        """Whether it is what this call names: a saved plan is one call's alone."""
+        """Whether the call names this recipe; a saved plan serves only the call that it was made for."""
         if self.plan is not None:
             return replace(call, fold_order=self.fold_order) == self.plan.call
         return (self.collective, self.name) == (call.collective, call.algorithm)
@@ -74,9 +92,10 @@ def algorithm(
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part of a plan with a Builder's words.
 
-    By default it gives CCCL's variants naive, aggregate and all, and line and zero_copy. With ``name`` it is a variant
-    of that name, interleaved, chunked and overlapped, and besides the ``variants`` that are asked for. ``builder`` is
-    the class whose words the function uses, by default Builder: one with words of its own has a ``name``.
+    By default the function comes in CCCL's variants naive, aggregate and all, and in line and zero_copy. With ``name``
+    it is a variant of that name, interleaved, chunked and overlapped, and also comes in the ``variants`` that are asked
+    for. ``builder`` is the class whose words the function uses, by default Builder: a function whose builder has words
+    of its own has a ``name``.
 
     ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
     result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
@@ -91,9 +110,10 @@ def algorithm(
         name: The name of a variant of its own.
         builder: The class of builder that the function takes.
         fold_order: "rank" or "uniform".
+        publishes: From the number of ranks, what a rank publishes in a round.
 
     Returns:
-        A decorator that gives the function itself, which is then an algorithm.
+        A decorator that returns the function itself, which is then an algorithm.
 
     Raises:
         ArgumentError: There is no such collective or order.
@@ -126,10 +146,19 @@ def algorithm(
 
 
 def with_checksums(recipe: Recipe) -> Recipe:
-    """The same algorithm, on links that may lose what is written. Payload in a doorbell's line needs no checksum.
+    """Make the recipe of the same algorithm with checksums, for links that may drop writes.
 
-    Raises ArgumentError for algorithms on two levels, which pass on what they have not compared, for NCCL's, which send
-    through inboxes without checksums, for those whose bells stand for several parts, and for saved plans.
+    Payload in a doorbell's line needs no checksum: such a recipe is returned as it is.
+
+    Args:
+        recipe: The algorithm without checksums.
+
+    Returns:
+        A recipe whose name ends with "+crc32c".
+
+    Raises:
+        ArgumentError: The algorithm goes on two levels, which pass on what they have not compared; is one of NCCL's,
+            which send through inboxes without checksums; has bells that stand for several parts; or is a saved plan.
     """
     if recipe.plan is not None:
         raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
@@ -141,6 +170,6 @@ def with_checksums(recipe: Recipe) -> Recipe:
 
 
 def recipes_of(function: object) -> tuple[Recipe, ...]:
-    """The recipes of a decorated function; none for any other object."""
+    """Return the recipes of a decorated function; an empty tuple for any other object."""
     found: tuple[Recipe, ...] = getattr(function, _ATTRIBUTE, ())
     return found

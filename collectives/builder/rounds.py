@@ -1,4 +1,4 @@
-"""Rounds: blocks are cut into what fits a slot, and a slot is used again only when everybody is done with it."""
+"""Rounds: blocks are cut into what fits a slot, and a slot is used again only when all ranks are done with it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ROUNDS_MAX = 1 << 16
 
 @dataclass
 class Rounds(PartBuilder):
-    """Goes through rounds, and meets."""
+    """Loops over rounds: cuts blocks into chunks, and waits for slots before it uses them again."""
 
     carrier: SlotCarrier = field(init=False)
     _entered: str = field(init=False, default="")  # the stream that waited for the round's slot
-    _rang: bool = field(init=False, default=False)  # a doorbell for which perhaps nobody waits
+    _rang: bool = field(init=False, default=False)  # a doorbell for which perhaps no rank waits
     is_open: bool = field(init=False, default=False)  # a round is under way
 
     def __post_init__(self) -> None:
@@ -41,13 +41,13 @@ class Rounds(PartBuilder):
 
     @property
     def grain(self) -> int:
-        """Bytes that travel as one: parts of a chunk that are published by themselves begin at multiples of it."""
+        """How many bytes travel as one: separately published parts of a chunk begin at multiples of it."""
         return self.carrier.grain
 
     def _plan_areas(
         self, nbytes: int, writers: list[int], blocks: int, spread: str, chunk_bytes: int = 0, bells: int = 0
     ) -> tuple[int, int, Areas]:
-        """(how much of a block fits a round, chunk size or 0 for "as many as doorbells", the areas)."""
+        """Place the loop's blocks; arguments as in `rounds`, results as in `SlotCarrier.plan`."""
         return self.carrier.plan(Loop(nbytes, writers, blocks, spread, chunk_bytes, bells))
 
     def rounds(
@@ -61,14 +61,24 @@ class Rounds(PartBuilder):
         chunk_bytes: int = 0,
         bells: int = 0,
     ) -> Iterator[list[Chunk]]:
-        """Cut blocks of ``nbytes`` into rounds that fit a slot, and each round into chunks; none where there are none.
+        """Cut blocks into rounds that fit a slot, and each round into chunks; no rounds where ``nbytes`` is 0.
 
-        ``writers`` (default: all ranks) publish ``blocks`` blocks each; ``spread`` is "cards" where one rank writes
-        or reads everything (1-to-N, N-to-1) and "ranges" where all write and read (N-to-N). ``answered``: everyone
-        who reads a rank's blocks sends it what they became, and so need not say that they were read. ``chunk_bytes``:
-        chunks of that size, or smaller ones where a slot has no room, instead of as many as the variant says.
-        ``bells``: this many doorbells per rank and chunk, instead of one for each block. Raises ArgumentError where a
-        slot or the doorbells do not suffice.
+        Args:
+            nbytes: The size of each block in bytes.
+            writers: The ranks that publish (default: all).
+            blocks: How many blocks each writer publishes.
+            spread: "cards" where one rank writes or reads everything (1-to-N, N-to-1), "ranges" where all write and
+                read (N-to-N).
+            answered: Every rank that reads a rank's blocks sends it what they became, and so need not say that they
+                were read.
+            chunk_bytes: Chunks of this size, or smaller ones where a slot has no room; 0: as many as the variant says.
+            bells: This many doorbells per rank and chunk, instead of one for each block; 0: one for each block.
+
+        Yields:
+            The chunks of each round, in order; a chunk holds the same part of every block.
+
+        Raises:
+            ArgumentError: A slot or the doorbells do not suffice, or an argument is not what it must be.
         """
         if self.foreign:
             misuse.check_loop(self, nbytes, writers, blocks, bells, spread)
@@ -100,9 +110,16 @@ class Rounds(PartBuilder):
 
     @contextmanager
     def bells(self, count: int) -> Iterator[Chunk]:
-        """A round in which no bytes travel: every rank has ``count`` doorbells to ``signal``, and ``wait`` for.
+        """Open a round in which no bytes travel: every rank has ``count`` doorbells to `signal` and `wait` for.
 
-        Raises ArgumentError where there are not so many.
+        Args:
+            count: How many bells each rank has, 1 or more.
+
+        Yields:
+            The round's only chunk, which is empty.
+
+        Raises:
+            ArgumentError: The layout has fewer doorbells, or a round is under way.
         """
         if self.foreign:
             misuse.check_loop(self, 0, None, count, 0, "ranges")
@@ -114,13 +131,24 @@ class Rounds(PartBuilder):
 
     @property
     def round_number(self) -> int:
-        """Of the round that is under way, or else of the next one."""
+        """The number of the round that is under way, or else of the next one."""
         return self._rounds
 
     def part(self, chunk: Chunk, nbytes: int, at: int = 0) -> Chunk:
-        """``nbytes`` bytes of a chunk, from ``at`` on, a multiple of ``grain``; what lies beyond its end is left out.
+        """Take part of a chunk, to publish or retrieve it by itself.
 
         With checksums all ranks ask for all ranks' parts, as the table of checksums has them all.
+
+        Args:
+            chunk: The chunk, of the round that is under way.
+            nbytes: How many bytes; those beyond the chunk's end are left out.
+            at: Where in the chunk they begin, a multiple of `grain`.
+
+        Returns:
+            The part, which may be empty.
+
+        Raises:
+            ArgumentError: The chunk is of a round that is over, or the part is not possible.
         """
         if self.foreign:
             misuse.check_chunk(self, "part", chunk)
@@ -134,7 +162,7 @@ class Rounds(PartBuilder):
         return chunk._replace(nbytes=nbytes)
 
     def meet(self) -> None:
-        """Nobody goes on before everybody is here."""
+        """Let no rank go on before all ranks are here; takes a round of its own."""
         self._groups.append(DoorbellGroup(0, self.ranks, self.layout.doorbells_per_rank))
         self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
         self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
@@ -150,9 +178,9 @@ class Rounds(PartBuilder):
         self.is_open = False
 
     def _enter(self, seq: int, stream: str, after: Event | None = None) -> None:
-        """Before the first store of a round: everyone is done with the round that used this slot before.
+        """Wait, before the first store of a round, until all ranks are done with the round that used this slot before.
 
-        Whoever retrieved what a peer had stored in this round, or comes after that, knows as much from that peer.
+        A stream that retrieved what a peer had stored in this round, or comes after that, knows as much from that peer.
         """
         if not self._entered:
             name = self._stream_name(stream)
@@ -162,9 +190,9 @@ class Rounds(PartBuilder):
             self._entered = stream
 
     def _leave(self, seq: int) -> None:
-        """After the last access of a round: all read, and all that was written has landed (every SIGNAL is fenced).
+        """Say "done" after a round's last access: all is read, and all writes have landed (every SIGNAL is fenced).
 
-        What this rank publishes beside that need not be waited for where a peer retrieves it, before that peer's own
+        This rank need not wait for what it publishes beside that where a peer retrieves it before that peer's own
         "done": a slot is used again only when all are done.
         """
         if self.foreign and (self._entered == "publish" or self._rang):
@@ -172,13 +200,13 @@ class Rounds(PartBuilder):
         self._say_done(seq)
 
     def finish(self) -> tuple[Frame, RankPart]:
-        """Raises ArgumentError for an algorithm that left a loop before its end."""
+        """Finish the part as `PartBuilder.finish` does. Raises ArgumentError where a loop was left before its end."""
         if self.is_open:
             raise ArgumentError(f"{self.call}: rank {self.rank} leaves round {self._rounds} by break: end the loop")
         return super().finish()
 
     def _say_done(self, seq: int) -> None:
-        """Where nothing was accessed since the round before, this says it for both."""
+        """Signal "done"; where nothing was accessed since the round before, one signal stands for both."""
         before, done = self._instructions("retrieve"), self.layout.done(self.rank)
         last = before[-1] if before else None
         if isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, done):

@@ -29,18 +29,18 @@ Operands = Sequence[Operand]
 class Chunk(NamedTuple):
     """A part of every block that is published under one doorbell (one per line where lines carry the payload).
 
-    A round without data is one chunk of no bytes.
+    A round without data is one chunk of no bytes. All sizes and offsets are in bytes.
     """
 
     seq: int  # the round, relative to the call's first epoch
-    number: int  # in its round
+    number: int  # in its round, from 0
     offset: int  # from the start of the block
     nbytes: int
     slot_offset: int  # from the start of the block's place in the slot
 
 
 class Loop(NamedTuple):
-    """A loop over rounds, as an algorithm asks for it: see `Rounds.rounds`."""
+    """A loop over rounds, as an algorithm asks for it: the arguments of `Rounds.rounds`."""
 
     nbytes: int
     writers: list[int]
@@ -54,8 +54,8 @@ class Loop(NamedTuple):
 class Areas:
     """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk) or per (bell, chunk).
 
-    In the heap, block k is bytes [k * ``nbytes``, (k + 1) * ``nbytes``) of its writer's input; one that is no part of
-    the input is the writer's slice of the output or, where that is private, has a place in the slots.
+    In the heap, block k is bytes [k * ``nbytes``, (k + 1) * ``nbytes``) of its writer's input; a block that is no part
+    of the input is the writer's slice of the output or, where that is private, has a place in the slots.
     """
 
     region_of: dict[int, int]  # writer -> region id, in the slots
@@ -71,7 +71,14 @@ class Areas:
 
 
 class SlotCarrier:
-    """Blocks lie in the slots of the ring, one round in each."""
+    """Carries blocks in the slots of the ring, one round in each. Carriers of other kinds derive from it.
+
+    A builder's words call its methods, which emit instructions to the builder's streams. Each writer's blocks are
+    numbered from 0, doorbells as in the layout.
+
+    Args:
+        b: The builder whose words it serves.
+    """
 
     grain = LINE_BYTES  # parts of a chunk that are published by themselves begin at multiples of it
     in_columns = True  # words for many peers are made as columns
@@ -80,15 +87,24 @@ class SlotCarrier:
 
     def __init__(self, b: PartBuilder) -> None:
         self.b = b
-        self.areas = Areas({}, 0, 0)  # of the loop that is under way, or was the last one
-        self.answered = False  # whoever reads a rank's blocks sends it what they became
+        self.areas = Areas({}, 0, 0)  # those of the loop that is under way, or was the last one
+        self.answered = False  # every rank that reads a rank's blocks sends it what they became
         self.awaits_readers = False  # nothing but "done" tells that peers have read an array in place
 
     # --- placing ----------------------------------------------------------------------------------------------
 
     def plan(self, loop: Loop) -> tuple[int, int, Areas]:
-        """Place this loop's blocks. Gives how much of a block fits a round, the chunk size or 0 for "as many chunks as
-        doorbells", and the areas. Raises ArgumentError where there is no room.
+        """Place a loop's blocks.
+
+        Args:
+            loop: The loop, as the algorithm asks for it.
+
+        Returns:
+            How many bytes of a block fit a round; the chunk size in bytes, or 0 for "as many chunks as doorbells"; and
+            the areas.
+
+        Raises:
+            ArgumentError: A slot or the doorbells do not suffice.
         """
         doorbells = self.doorbells_of(loop.bells or loop.blocks, "bells" if loop.bells else "blocks")
         placement = loop.spread if self.b.spec.interleaved else "sequential"
@@ -104,7 +120,18 @@ class SlotCarrier:
         return piece, step, Areas(self._table(loop.writers, regions), room, chunks)
 
     def doorbells_of(self, count: int, what: str) -> int:
-        """How many chunks there are doorbells for, with ``count`` doorbells in each. Raises ArgumentError for none."""
+        """Compute for how many chunks there are doorbells.
+
+        Args:
+            count: How many doorbells each chunk needs.
+            what: What they stand for, "blocks" or "bells", for the message.
+
+        Returns:
+            The number of chunks, 1 or more.
+
+        Raises:
+            ArgumentError: There are not enough doorbells for one chunk.
+        """
         doorbells = self.b.layout.doorbells_per_rank // count
         if doorbells < 1:
             raise ArgumentError(
@@ -114,7 +141,7 @@ class SlotCarrier:
         return doorbells
 
     def _table(self, writers: list[int], regions: Iterable[Region]) -> dict[int, int]:
-        """New regions, one for each writer: their ids."""
+        """Add new regions to the plan, one for each writer, and return their ids by writer."""
         first = len(self.b._regions)
         self.b._regions.extend(regions)
         return {writer: first + index for index, writer in enumerate(writers)}
@@ -132,34 +159,71 @@ class SlotCarrier:
         return True
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        """Where a chunk of a writer's block lies in the pool."""
+        """Return where a chunk of a writer's block lies in the pool.
+
+        Args:
+            chunk: The chunk.
+            writer: The rank whose block it is.
+            block: The block's number, from 0.
+        """
         offset = block * self.areas.block_bytes + chunk.slot_offset
         return Operand(Kind.REGION, self.areas.region_of[writer], chunk.seq, offset)
 
     def regions_of(self, writers: Ints) -> Ints:
+        """Return the ids of the writers' regions, shape (n,) as ``writers``."""
         return np.array([self.areas.region_of[writer] for writer in writers.tolist()], np.int64)
 
     def doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
+        """Return the doorbell of a chunk of a writer's block; where lines carry the payload, that of line ``line``."""
         index = block * self.areas.doorbells_per_block + chunk.number + line
         return self.b.layout.published(writer, index)
 
     def flag(self, chunk: Chunk, writer: int, bell: int) -> int:
-        """A doorbell that stands for no block."""
+        """Return the doorbell of a bell, which stands for no block of its own.
+
+        Args:
+            chunk: The chunk that the bell is rung for.
+            writer: The rank that rings it.
+            bell: The bell's number, from 0.
+        """
         return self.doorbell(chunk, writer, self.areas.first_bell + bell)
 
     def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
-        """The doorbell that is rung for ``blocks`` blocks from this one on."""
+        """Choose the doorbell that announces a chunk.
+
+        Args:
+            chunk: The chunk.
+            writer: The rank that publishes it.
+            block: The number of its first block.
+            bell: The bell that announces it; None: the first block's own doorbell.
+            blocks: How many blocks are announced together.
+
+        Returns:
+            The doorbell's id in the layout.
+        """
         return self.doorbell(chunk, writer, block) if bell is None else self.flag(chunk, writer, bell)
 
     def prepare(self, nbytes: int) -> None:
-        """A chunk of this size will travel."""
+        """Get ready for a chunk of this size, which will travel; nothing to do in slots."""
 
     # --- publishing -------------------------------------------------------------------------------------------
 
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
-        """Make a chunk visible and say so. ``written``: its bytes are in the slot already, in this host's cache."""
+        """Make a chunk visible and announce it.
+
+        Args:
+            stream: The stream that publishes, "publish" or "retrieve".
+            chunk: The chunk; an empty one is only announced.
+            sources: The chunk's local memory in each block.
+            block: The first block's number.
+            written: The bytes are in the slot already, in this host's cache.
+            bell: The bell that announces them; None: the first block's own doorbell.
+
+        Raises:
+            ArgumentError: The blocks cannot be published from there, or not together.
+        """
         b = self.b
         doorbell = self.bell_of(chunk, b.rank, block, bell, len(sources))
         areas = [self.area(chunk, b.rank, block + number) for number in range(len(sources) if chunk.nbytes else 0)]
@@ -174,16 +238,24 @@ class SlotCarrier:
         self.ring(stream, chunk, doorbell, sources[0] if areas else None)
 
     def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
-        """Raises ArgumentError where this block cannot be published from there."""
+        """Raises ArgumentError where a chunk of this block cannot be published from ``src``; in slots it always can."""
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
-        """Say that a chunk is there; ``src`` is None where it is empty."""
+        """Announce a chunk: ring ``doorbell``. ``src`` is its local memory, None where the chunk is empty."""
         self.b._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
 
     # --- retrieving -------------------------------------------------------------------------------------------
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
-        """Everything that it takes to have blocks from ``block`` on in local memory."""
+        """Wait for a chunk and bring it to local memory.
+
+        Args:
+            targets: The local memory for the chunk of each block.
+            chunk: The chunk; for an empty one only the doorbell is waited for.
+            peer: The rank that publishes it.
+            block: The first block's number.
+            bell: The bell that announces it; None: the first block's own doorbell.
+        """
         self.await_bell(chunk, peer, block, bell)
         for number, dst in enumerate(targets if chunk.nbytes else (), block):
             area = self.area(chunk, peer, number)
@@ -191,12 +263,13 @@ class SlotCarrier:
             self.b._emit("retrieve", Op.READ, dst=dst, a=area, nbytes=chunk.nbytes)
 
     def await_bell(self, chunk: Chunk, peer: int, block: int, bell: int | None) -> None:
+        """Wait for the doorbell that announces a chunk; arguments as in `take`."""
         self.b._emit("retrieve", Op.WAIT, arg=self.bell_of(chunk, peer, block, bell), value=chunk.seq)
         if self.in_slot(block) and chunk.nbytes:
             self.b._knows_free(chunk.seq)
 
     def await_chunk(self, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> Operand:
-        """Wait for a chunk that is read from the pool. Gives where it lies."""
+        """Wait for a chunk that is read in the pool, and return where it lies there; arguments as in `take`."""
         area = self.area(chunk, peer, block)
         self.await_bell(chunk, peer, block, bell)
         self.b._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
@@ -208,9 +281,20 @@ class SlotCarrier:
 
 @lru_cache(64)  # the same for all ranks, and a region for each of them
 def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str) -> tuple[tuple[Region, ...], int]:
-    """Areas for ``writers`` ranks of ``blocks`` blocks each: their regions, and how much of a block fits in a slot.
+    """Place areas of several writers in a slot.
 
-    Raises ArgumentError when not even a line of every block fits.
+    Args:
+        layout: The ring of slots.
+        writers: How many ranks have an area.
+        blocks: How many blocks lie in each area.
+        nbytes: The size of a block in bytes; a sequential area takes no more than that for it.
+        placement: "sequential", "cards" (every area over all cards) or "ranges" (a range of cards per writer).
+
+    Returns:
+        Each writer's region, and how many bytes of a block fit in a slot.
+
+    Raises:
+        ArgumentError: Not even a line of every block fits.
     """
     areas = {"sequential": _sequential, "cards": _over_all_cards, "ranges": _range_per_writer}
     regions, piece = areas[placement](layout, writers, blocks, nbytes)
@@ -223,7 +307,7 @@ def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str
 
 
 def _granularities(layout: Layout) -> Iterator[int]:
-    """The pool's interleaving, and smaller ones for slots that are too small for it."""
+    """Yield the pool's interleaving granularity, and smaller ones for slots that are too small for it."""
     granularity = layout.interleave_bytes
     while granularity > LINE_BYTES:
         yield granularity
@@ -246,7 +330,7 @@ def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> t
         stride = area + granularity
         if area >= blocks * LINE_BYTES:
             break
-    else:  # no room for such order: areas are packed, line by line
+    else:  # no room for that: areas are packed, line by line
         area = stride = round_down(layout.slot_bytes // writers, LINE_BYTES)
     piece = round_down(area // blocks, LINE_BYTES)
     return tuple(Region(0, layout.pool_cards, granularity, 0, w * stride, area) for w in range(writers)), piece

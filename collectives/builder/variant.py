@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """What a variant declares of how words become instructions; `carriers.carrier_of` says what that means."""
+    """States how a variant makes instructions of words; `carriers.carrier_of` finds the carrier that does so."""
 
     name: str
     interleaved: bool = True  # blocks spread over cards; otherwise allocated one after another
@@ -16,7 +16,7 @@ class VariantSpec:
     in_lines: bool = False  # payload inside the doorbell's line, nothing in data slots
     zero_copy: bool = False  # the input is published where it lies in the heap
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
-    slice_bytes: int = 0  # at most, where ranks send to each other (collectives/algorithms/nccl)
+    slice_bytes: int = 0  # the largest slice in which ranks send to each other (collectives/algorithms/nccl)
 
 
 NAIVE = VariantSpec("naive", interleaved=False)

@@ -1,6 +1,6 @@
 """The few words in which algorithms are written.
 
-An algorithm says who publishes which bytes to whom, who retrieves or folds them, and where the result goes. The
+An algorithm says which ranks publish which bytes, which ranks retrieve or fold them, and where the result goes. The
 builder turns each word into the instructions that make it right on a pool without coherence:
 
     publish    wait until the slot is free, WRITE, FLUSH, FENCE, SIGNAL
@@ -12,13 +12,13 @@ builder turns each word into the instructions that make it right on a pool witho
     copy       COPY
 
 Where publishing and retrieving are streams of their own, what one does may need something that the other has done:
-every word gives an event, and takes one (``after``). An event that nobody waits for costs nothing, nor does one where
-program order says as much. So a block that is retrieved and published again is under way in both streams.
+every word returns an event, and takes one (``after``). An event that no stream waits for costs nothing, nor does one
+that program order implies. So a block that is retrieved and published again is under way in both streams.
 
-How it does so is a VariantSpec: where blocks lie, how many chunks they are cut into, and whether publishing and
-retrieving are streams of their own. So one page of an algorithm gives all variants.
+A VariantSpec says how the builder does so: where blocks lie, how many chunks they are cut into, and whether publishing
+and retrieving are streams of their own. So one page of an algorithm gives all variants.
 
-With checksums, for links that may lose what is written without a word, it is instead
+With checksums, for links that may silently drop writes, the words become instead
 
     publish    wait until the slot is free, WRITE, FLUSH, FENCE, COMPUTE the checksum of the source, SIGNAL_DATA it
     retrieve   WAIT_DATA, INVALIDATE, READ, COMPUTE and compare
@@ -26,9 +26,9 @@ With checksums, for links that may lose what is written without a word, it is in
 
 so that flag and checksum arrive together or not at all. The line style needs none: its payload is in that line.
 
-Zero copy is a style, too: a block that is part of the input is published where it lies in the heap. Its plan still says
-WRITE: that brings a private array to the pool, and is nothing at all for an array that lives there, whose user's stores
-were the same stores. It must not change while peers read it: a call returns when all of them are done.
+Zero copy is also a style: a block that is part of the input is published where it lies in the heap. Its plan still says
+WRITE: that brings a private array to the pool, and does nothing for an array that lives there, whose user's stores were
+the same stores. The array must not change while peers read it: a call returns when all of them are done.
 """
 
 from __future__ import annotations
@@ -48,12 +48,29 @@ from cxlemu.plan import Op, Operand
 
 @dataclass
 class Builder(Folds):
-    """Builds one rank's part. ``nbytes`` is the call's block size; offsets are in bytes."""
+    """Builds one rank's part of a plan with the words above.
+
+    ``nbytes`` is the call's block size; all offsets are in bytes. The words of an algorithm that is not one of ours
+    check their arguments, and raise ArgumentError for a chunk of a round that is over, a block, bell or rank that does
+    not exist, or memory that is not this rank's own.
+    """
 
     def copy(self, dst: Operand, src: Operand, nbytes: int, *, after: Event | None = None) -> Event:
-        """Local to local; nothing where both are the same memory (in place). In order with what is retrieved.
+        """Copy local memory to local memory, in order with what is retrieved.
 
-        ``after``: what has to happen first, as when ``dst`` is still being published. Gives the event that follows it.
+        Nothing is copied where both are the same memory (in place).
+
+        Args:
+            dst: Where the bytes go: input, output or scratch memory.
+            src: Where they come from: input, output or scratch memory.
+            nbytes: How many bytes.
+            after: An event that has to come first, as when ``dst`` is still being published.
+
+        Returns:
+            The event after which the bytes are there.
+
+        Raises:
+            ArgumentError: An argument is not what it must be.
         """
         if self.foreign:
             misuse.check_local(self, "copy", dst, src)
@@ -73,12 +90,24 @@ class Builder(Folds):
         overwritten: bool = False,
         after: Event | None = None,
     ) -> Event | None:
-        """Put a chunk of one of this rank's blocks, or of several from ``block`` on, where its peers find it.
+        """Put a chunk of one of this rank's blocks, or of several, where its peers find it.
 
-        ``src``: local memory, or a list of it, one for each block. ``bell``: which of the loop's ``bells`` says so; by
-        default the first block's own. ``after``: what has to happen first, as when a block is forwarded. Gives the
-        event after which ``src`` may be overwritten; with ``overwritten`` (the result will replace ``src``, if only in
-        place) None where this call is not in place. An empty chunk is only signalled.
+        An empty chunk is only signalled; in doorbells' lines nothing is sent for it.
+
+        Args:
+            chunk: The chunk, of the round that is under way.
+            src: The chunk's local memory, or a list with that of each block.
+            block: The first block's number, from 0.
+            bell: Which of the loop's bells announces the chunk (default: the first block's own doorbell).
+            overwritten: The result will replace ``src``, if only in place.
+            after: An event that has to come first, as when a block is forwarded.
+
+        Returns:
+            The event after which ``src`` may be overwritten; with ``overwritten`` None where the call is not in place.
+
+        Raises:
+            ArgumentError: An argument is not what it must be, or with zero copy ``src`` is not the input's block, or
+                the result would replace what peers still read.
         """
         sources = _several(src)
         if self.foreign:
@@ -103,10 +132,23 @@ class Builder(Folds):
         bell: int | None = None,
         after: Event | None = None,
     ) -> Event:
-        """Get a chunk of one of a peer's blocks, or of several from ``block`` on, once ``bell`` says they are there.
+        """Get a chunk of one of a peer's blocks, or of several, once it is there.
 
-        ``dst``: local memory, or a list of it, one for each block. ``after``: what has to happen first. Gives the event
-        after which the bytes are there. Of an empty chunk only the signal is waited for.
+        For an empty chunk only the signal is waited for; in doorbells' lines nothing is.
+
+        Args:
+            dst: The local memory for the chunk, or a list with that of each block.
+            chunk: The chunk, of the round that is under way.
+            peer: The rank that publishes it.
+            block: The first block's number, from 0.
+            bell: Which of the loop's bells announces the chunk (default: the first block's own doorbell).
+            after: An event that has to come first.
+
+        Returns:
+            The event after which the bytes are there.
+
+        Raises:
+            ArgumentError: An argument is not what it must be.
         """
         targets = _several(dst)
         if self.foreign:
@@ -118,11 +160,16 @@ class Builder(Folds):
         self.carrier.take(targets, chunk, peer, block, bell)
         return self._record("retrieve")
 
-    # --- for many peers at once: the same instructions as of one word for each, made as columns -------------------
+    # --- for many peers at once: the same instructions as with one word for each, made as columns -----------------
 
     def publish_each(self, chunk: Chunk, at: Ints, *, blocks: Ints, nbytes: Ints | None = None) -> None:
-        """``publish`` for many blocks, one after another: of the input from ``at`` on, ``nbytes`` of each (default: the
-        chunk's). Blocks of no bytes are left out.
+        """Publish a chunk of many of this rank's blocks from the input, one after another, each under its own doorbell.
+
+        Args:
+            chunk: The chunk, of the round that is under way.
+            at: Where each block's chunk begins in the input, in bytes, shape (n,).
+            blocks: The blocks' numbers, shape (n,).
+            nbytes: How many bytes of each, shape (n,) (default: the chunk's); blocks of no bytes are left out.
         """
         sizes = np.full(len(blocks), chunk.nbytes) if nbytes is None else nbytes
         at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
@@ -141,7 +188,15 @@ class Builder(Folds):
         signal["arg"] += (blocks * self.areas.doorbells_per_block).astype(np.int32)
 
     def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, *, block: int = 0, nbytes: Ints | None = None) -> None:
-        """``retrieve`` from many peers, one after another: into the output from ``at`` on. As ``publish_each``."""
+        """Retrieve a chunk of one block of each of many peers into the output, one after another.
+
+        Args:
+            at: Where each peer's chunk begins in the output, in bytes, shape (n,).
+            chunk: The chunk, of the round that is under way.
+            peers: The ranks that publish it, shape (n,).
+            block: The block's number, the same for all peers.
+            nbytes: How many bytes of each, shape (n,) (default: the chunk's); peers with no bytes are left out.
+        """
         sizes = np.full(len(peers), chunk.nbytes) if nbytes is None else nbytes
         at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
         if not len(peers):
@@ -161,10 +216,20 @@ class Builder(Folds):
     # --- doorbells that stand for no bytes: what a rank tells another beside its data ------------------------------
 
     def signal(self, chunk: Chunk, *, bell: int, after: Event | None = None) -> Event:
-        """Ring one of this rank's bells, once in a round and chunk. Whoever waits for it sees all published before it.
+        """Ring one of this rank's bells, once in a round and chunk.
 
-        ``chunk``: of ``rounds(bells=...)``, or what ``bells`` gives. ``after``: what has to happen first. Gives the
-        event that follows it.
+        A rank that waits for it sees everything that this rank published before.
+
+        Args:
+            chunk: A chunk of ``rounds(bells=...)``, or the one that `bells` yields.
+            bell: The bell's number, from 0.
+            after: An event that has to come first.
+
+        Returns:
+            The event that follows the signal.
+
+        Raises:
+            ArgumentError: An argument is not what it must be.
         """
         if self.foreign:
             misuse.check_chunk(self, "signal", chunk)
@@ -176,7 +241,20 @@ class Builder(Folds):
         return self._record()
 
     def wait(self, chunk: Chunk, peer: int, *, bell: int, after: Event | None = None) -> Event:
-        """Wait until a peer has rung this bell. Gives the event that follows it, for what has to come later."""
+        """Wait until a peer has rung a bell.
+
+        Args:
+            chunk: A chunk of ``rounds(bells=...)``, or the one that `bells` yields.
+            peer: The rank that rings.
+            bell: The number of its bell, from 0.
+            after: An event that has to come first.
+
+        Returns:
+            The event that follows the wait, for what has to come later.
+
+        Raises:
+            ArgumentError: An argument is not what it must be.
+        """
         if self.foreign:
             misuse.check_chunk(self, "wait", chunk)
             misuse.check_peer(self, "wait", peer)
@@ -188,5 +266,5 @@ class Builder(Folds):
 
 
 def _several(places: Operand | Sequence[Operand]) -> list[Operand]:
-    """One place or many: an operand is a sequence as well."""
+    """Return one place or many as a list: an operand is itself a sequence."""
     return list(places) if isinstance(places, Sequence) and not isinstance(places, Operand) else [places]

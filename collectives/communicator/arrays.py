@@ -1,4 +1,4 @@
-"""From a user's NumPy arrays to a call: which bytes, which dtype, in place or not. Everything else is refused."""
+"""Turns a user's NumPy arrays into a call: which bytes, which dtype, in place or not. Refuses everything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class Bound(NamedTuple):
-    """A call and this rank's two buffers, as bytes."""
+    """A call, and the bytes of this rank's two buffers, 1-D uint8 and empty where this rank has none."""
 
     call: Call
     input: Bytes
@@ -27,14 +27,26 @@ class Bound(NamedTuple):
 
 
 def dtype_name(array: Array) -> str:
-    """Raises ArgumentError for a dtype that no plan can carry."""
+    """Return a plan's name of the array's dtype, such as "f32". Raises ArgumentError for one that no plan can carry."""
     if array.dtype not in _NAMES:
         raise ArgumentError(f"dtype {array.dtype} is not supported: use one of {', '.join(map(str, _NAMES))}")
     return _NAMES[array.dtype]
 
 
 def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
-    """The array's memory, not a copy. Raises ArgumentError where there is no such view."""
+    """View an array's memory as bytes, without a copy.
+
+    Args:
+        array: A C-contiguous array.
+        role: The argument's name, for messages.
+        writeable: Whether the result will be stored to it.
+
+    Returns:
+        The array's bytes, 1-D uint8.
+
+    Raises:
+        ArgumentError: It is no NumPy array, not contiguous or, with ``writeable``, read-only.
+    """
     if not isinstance(array, np.ndarray):
         raise ArgumentError(f"{role} is a {type(array).__name__}: a NumPy array is needed")
     if not array.flags.c_contiguous:
@@ -47,7 +59,18 @@ def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
 def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
     """Check this rank's arrays against what the call needs, and see whether they are the same memory.
 
-    Raises ArgumentError naming the array, what it has and what it should have.
+    Args:
+        call: The call; whether it is in place is decided here.
+        rank: This rank.
+        x: The input, or None where this rank brings none.
+        out: The array for the result, or None where this rank gets none.
+
+    Returns:
+        The call, marked in place where the arrays lie in each other as NCCL has it, and the bytes of both.
+
+    Raises:
+        ArgumentError: An array does not fit: names it, what it has and what it should have. Or the two overlap
+            otherwise.
     """
     expected_in, expected_out = buffers(call, rank)
     source = as_bytes(x, "x") if x is not None and expected_in.nbytes else _NOTHING
@@ -65,7 +88,7 @@ def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
 
 
 def _aliased(call: Call, rank: int, source: Bytes, target: Bytes) -> Call:
-    """The call, marked in place where the buffers lie in each other as NCCL has it; other overlaps are refused."""
+    """Mark the call in place where the buffers lie in each other as NCCL has it; refuse other overlaps."""
     if not source.nbytes or not target.nbytes:
         return call
     in_place = Call(**{**_fields(call), "in_place": True})
@@ -86,7 +109,20 @@ def _fields(call: Call) -> dict[str, Any]:
 
 
 def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None) -> int:
-    """One block's bytes, from whichever array this rank has. Raises ArgumentError for what does not divide."""
+    """Compute the size of one block from the array that this rank has.
+
+    Args:
+        collective: The collective's name.
+        ranks: The communicator's size.
+        x: The input, or None.
+        out: The array for the result, which counts where ``x`` is None.
+
+    Returns:
+        One block's bytes.
+
+    Raises:
+        ArgumentError: There is neither array, it is no NumPy array, or it does not divide into a block for each rank.
+    """
     shape = COLLECTIVES[collective]
     for role, array, blocks in (("x", x, shape.input_blocks), ("out", out, shape.output_blocks)):
         if array is None:

@@ -60,9 +60,17 @@ class Communicator(Verbs, Products):
     DeadlineError when a peer does not come; a FaultError when the pool's hardware fails.
 
     After any of these but the first the communicator is revoked: every later call raises RevokedError at once. The
-    other ranks are told, and raise the same error as soon as they wait in a call of it, be it a later one: its
-    ``reported_by`` is the rank that found out, and its ``ranks``, ``card`` and so on say what that one saw. Then
+    other ranks are told, and raise the same error as soon as they wait in a call of it, even a later one: its
+    ``reported_by`` is the rank that found the error, and its ``ranks``, ``card`` and so on say what that rank saw. Then
     `shrink` makes a communicator of the survivors.
+
+    Attributes:
+        rank: This rank's number in the communicator, from 0.
+        size: The number of ranks.
+        members: The world ranks of all ranks, in this communicator's order.
+        layout: Where the communicator's ring of slots and its heap lie in the pool.
+        heap: The `SymmetricHeap`, which makes arrays in the pool.
+        persistent: The same verbs, each of which returns an `Operation` to run many times.
     """
 
     def __init__(
@@ -146,7 +154,22 @@ class Communicator(Verbs, Products):
         return self._planner.choice(collective, nbytes, in_pool=in_pool, dtype=dtype)
 
     def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
-        """A plan of a fused product, or what is left of one, on A, the result and B, as an operation."""
+        """Make an operation from a plan of a fused product, or from what is left of one.
+
+        Args:
+            plan: The plan, for this communicator's layout.
+            digest: What all ranks must agree on, 16 bits.
+            matrices: The bytes of A, of the result and of B, each 1-D uint8.
+            result: The matrix that a run returns.
+
+        Returns:
+            The operation, which runs when it is called.
+
+        Raises:
+            RevokedError: The communicator is revoked.
+            AccessError: This tenant may not run the plan, or its grant is gone.
+            ArgumentError: The communicator has ``integrity``: products carry no checksums.
+        """
         self._runner.check_usable()
         return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
 
@@ -162,7 +185,7 @@ class Communicator(Verbs, Products):
 
     @property
     def cluster(self) -> int:
-        """How many consecutive ranks share a host; 1: there are no clusters."""
+        """How many consecutive ranks share a host; 1 where there are no clusters."""
         return self._planner.cluster
 
     @property
@@ -206,21 +229,31 @@ class Communicator(Verbs, Products):
         paced: bool = True,
         layout: Layout | None = None,
     ) -> Self:
-        """A communicator of all ranks. ``region_bytes`` is its ring's size: larger messages take several rounds.
-        ``heap_bytes`` is each rank's part of `heap` (default: as much as leaves room for children).
-
-        ``engine`` is one of `cxlemu.engines.ENGINES`, of which "native" runs in C, or one of yours.
-        ``integrity="crc32c"`` is for links that may lose what is written without a word: a checksum travels with every
-        doorbell, and where what is read does not fit it an IntegrityError is raised. What is lost together with its
-        doorbell is a deadline.
-
-        ``paced=False`` is for calls that take no modelled time in a world that has a pace.
-
-        ``layout``: this ring and heap, such as a saved plan's, whatever ``region_bytes`` and ``heap_bytes`` say. Raises
-        ArgumentError where it does not fit.
+        """Make a communicator of all ranks. Collective: every rank makes the same communicators in the same order.
 
         A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
-        Collective: every rank makes the same communicators in the same order.
+
+        Args:
+            context: What `cxlemu.launch` gives each rank.
+            region_bytes: The size of the ring in bytes; larger messages take several rounds.
+            heap_bytes: Each rank's part of `heap` in bytes (default: as much as leaves room for children).
+            deadline_s: How long a rank waits for its peers, in seconds (default: the context's).
+            engine: One of `cxlemu.engines.ENGINES`, of which "native" runs in C, or an engine of your own.
+            integrity: "crc32c" detects writes that links drop silently: a checksum travels with every doorbell, and a
+                reader whose bytes do not fit it raises IntegrityError. A write that is lost together with its doorbell
+                shows as a deadline. None: no checksums.
+            paced: False for calls that take no modelled time in a world that has a pace.
+            layout: The ring and heap to use, such as a saved plan's; ``region_bytes`` and ``heap_bytes`` are then
+                ignored.
+
+        Returns:
+            The communicator, whose doorbells all ranks have cleared.
+
+        Raises:
+            ArgumentError: There is no such engine or integrity, the pool has no room, or ``layout`` does not fit.
+            AccessError: The communicator's room lies outside this tenant's grant.
+            PeerLostError: A rank left, failed or did not come.
+            MismatchError: Two processes run as one rank.
         """
         check_integrity(integrity)
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
@@ -253,7 +286,7 @@ class Communicator(Verbs, Products):
             deadline_s=deadline_s,
             integrity=integrity,
         )
-        context.session.barrier(deadline_s)  # nobody rings before all doorbells are cleared
+        context.session.barrier(deadline_s)  # no rank rings before all doorbells are cleared
         if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(engine, NativeEngine):
             comm._runner.sequencer.spins = engine.spins = SPINS
         return comm
@@ -270,6 +303,7 @@ class Communicator(Verbs, Products):
 
         Raises:
             ArgumentError: The pool has no room left, or color or key are no 64-bit integers.
+            RunError: As for collectives, see `Communicator`.
         """
         mine = groups.word(color, self.rank if key is None else key)
         its = groups.groups_of(self.all_gather(mine).tolist())
@@ -286,13 +320,14 @@ class Communicator(Verbs, Products):
             arena = self._arena.take(room)
             if color == its_color:
                 child = self._child(its[its_color], layouts[its_color], arena)
-        self.barrier()  # nobody rings before all doorbells are cleared
+        self.barrier()  # no rank rings before all doorbells are cleared
         return child
 
     def revoke(self) -> None:
         """Give this communicator up, as MPIX_Comm_revoke does: no rank can call anything of it from then on.
 
-        Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective.
+        Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective. Does nothing
+        where this rank already knows that the communicator is revoked.
         """
         if self._runner.revoked is None:
             self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
@@ -326,7 +361,7 @@ class Communicator(Verbs, Products):
         return self._child(ranks, layout, room)
 
     def _child(self, ranks: Sequence[int], layout: Layout, arena: Arena) -> Communicator:
-        """Of these ranks of this one."""
+        """Make a communicator of these ranks of this one, in this order, with the given ring, heap and room."""
         return Communicator(
             self._context,
             members=tuple(self.members[rank] for rank in ranks),
@@ -351,7 +386,7 @@ class Communicator(Verbs, Products):
         """Wait for this rank's calls that are under way.
 
         Raises:
-            RunError: The error of a call that nobody waited for.
+            RunError: The error of a call whose Handle was not waited for.
         """
         self._runner.queue.drain()
         self.heap.close()

@@ -8,9 +8,8 @@ Every array has the same place in each rank's own strip of the heap, and each st
 An array is freed when it and all views of it were garbage collected. As that happens at other times on other ranks, its
 place is used again when all ranks have let it go, which they tell each other whenever they make an array.
 
-In a call all ranks pass the same array of their communicator's pool, or none does: ranks that differ get a
-MismatchError, as for any other argument. To another communicator, a split one too, an array of the pool is like any
-other.
+In a call all ranks pass the same array of their communicator's heap, or none does: ranks that differ get a
+MismatchError, as for any other argument. Another communicator, even a split one, treats it as any other array.
 
 Where NumPy's stores are this host's stores to the pool (shm, dax) the arrays are views of a card. Behind the emulated
 cache NumPy's stores would go past the cache: there an array is private memory, and the call itself stores it to its
@@ -49,7 +48,15 @@ MOST_ELEMENTS = 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """An array that is still held. ``freed_by``: ranks that are known to have let it go."""
+    """An array that this rank still holds.
+
+    Attributes:
+        shape: The array's shape.
+        dtype: The name of its elements' type.
+        nbytes: Its size in bytes.
+        where: The line that made it, FILE:LINE.
+        freed_by: The ranks that are known to have let it go, ascending.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -64,7 +71,18 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class HeapBlock:
-    """What the heap gave for one array: the same on every rank but for ``where``."""
+    """The place that the heap gave to one array: the same on every rank but for ``where``.
+
+    Attributes:
+        number: The arrays' count when this one was made, from 0.
+        at: Where it begins in each rank's strip, in bytes.
+        room: What it occupies there, in bytes: whole lines.
+        shape: The array's shape.
+        dtype: The name of its elements' type.
+        nbytes: Its size in bytes.
+        where: The line that made it, FILE:LINE.
+        freed_by: The ranks that are known to have let it go.
+    """
 
     number: int
     at: int
@@ -77,17 +95,25 @@ class HeapBlock:
 
 
 def lines(nbytes: int) -> Bytes:
-    """Private memory that begins at a whole line; the kernel backs it as it is touched."""
+    """Allocate ``nbytes`` bytes of private memory that begin at a whole line; the kernel backs it as it is touched."""
     memory = np.empty(nbytes + LINE_BYTES, np.uint8)
     begin = -memory.ctypes.data % LINE_BYTES
     return memory[begin : begin + nbytes]
 
 
 class SymmetricHeap:
-    """A communicator's arrays in the pool, of which it is `comm.heap`. Everything that makes arrays is collective.
+    """Makes a communicator's arrays in the pool, as `comm.heap`. Every method that makes an array is collective.
 
-    ``memory``: this rank's part of a card, or private memory where it is not ``mapped``. ``all_gather`` tells all
-    ranks.
+    Args:
+        memory: This rank's strip, 1-D uint8: part of a card, or private memory where it is not ``mapped``.
+        mapped: Whether ``memory`` is part of a card.
+        rank: This rank's number in the communicator.
+        ranks: The communicator's size.
+        all_gather: The communicator's verb, which tells all ranks what each asks for and has freed.
+
+    Attributes:
+        memory: As given.
+        nbytes: Each rank's part of the heap in bytes.
     """
 
     def __init__(
@@ -132,11 +158,36 @@ class SymmetricHeap:
         return array
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
-        """Make an array in the pool, filled with zeros. Arguments, result and errors are those of `empty`."""
+        """Make an array in the pool, filled with zeros. Collective: see `empty`.
+
+        Args:
+            shape: The array's shape, whole numbers of 0 or more.
+            dtype: The elements' type, any that holds no Python objects.
+
+        Returns:
+            A C-contiguous array of zeros. Its room is used again when all ranks have let it go.
+
+        Raises:
+            ArgumentError: The heap has no room, or shape or dtype are not possible.
+            MismatchError: Ranks ask for different sizes.
+        """
         return self.full(shape, 0, dtype)
 
     def full(self, shape: int | tuple[int, ...], value: Any, dtype: DTypeLike = np.float64) -> Array:
-        """Make an array in the pool, filled with ``value``. Arguments, result and errors are those of `empty`."""
+        """Make an array in the pool, filled with ``value``. Collective: see `empty`.
+
+        Args:
+            shape: The array's shape, whole numbers of 0 or more.
+            value: What every element of this rank's array becomes, as `numpy.ndarray.fill` takes it; ranks may differ.
+            dtype: The elements' type, any that holds no Python objects.
+
+        Returns:
+            A C-contiguous array of ``value``. Its room is used again when all ranks have let it go.
+
+        Raises:
+            ArgumentError: The heap has no room, or shape or dtype are not possible.
+            MismatchError: Ranks ask for different sizes.
+        """
         array = self.empty(shape, dtype)
         array.fill(value)
         return array
@@ -159,7 +210,7 @@ class SymmetricHeap:
         return block
 
     def _exchange(self, nbytes: int) -> None:
-        """Tell everyone what this rank freed, hear what they did, and reuse what everyone has freed."""
+        """Tell all ranks what this rank freed, hear what they freed, and reuse what all ranks have freed."""
         mine = [self._dropped.popleft() for _ in range(len(self._dropped))]
         asked = self._all_gather(np.array([nbytes, len(mine)], np.int64))
         if longest := int(asked[:, 1].max()):
@@ -193,7 +244,7 @@ class SymmetricHeap:
         return [Leak(b.shape, b.dtype, b.nbytes, b.where, tuple(sorted(b.freed_by))) for b in held]
 
     def close(self) -> None:
-        """A ResourceWarning names the arrays that outlive their communicator."""
+        """Issue a ResourceWarning that names arrays which outlive their communicator; silent when no array is held."""
         if leaks := self.leaks():
             named = "; ".join(map(str, leaks[:NAMED_LEAKS])) + "; ..." * (len(leaks) > NAMED_LEAKS)
             held = f"{len(leaks)} array{'s' * (len(leaks) > 1)} in the pool"
@@ -209,13 +260,23 @@ class SymmetricHeap:
 
     @property
     def in_use(self) -> bool:
+        """Whether this rank holds any array of the heap."""
         return bool(self._live)
 
     def placed_in_heap(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> InHeap | None:
-        """Where a call's arrays lie in the heap, or None when its input may not be published from there.
+        """Find where a call's arrays lie in the heap.
 
-        Ranks must agree on it. A whole array lies at the same place on every rank, part of one need not (``x[rank]``):
-        without ``any_part`` only whole arrays count.
+        Ranks must agree on it. A whole array lies at the same place on every rank, part of one need not (``x[rank]``).
+
+        Args:
+            call: The call that may publish its input from the heap.
+            rank: This rank.
+            source: The input's bytes, 1-D uint8.
+            target: The output's bytes, 1-D uint8.
+            any_part: Also accept part of an array; without it only whole arrays count.
+
+        Returns:
+            The places in each rank's strip, or None when the input may not be published from there.
         """
         if not call.nbytes:
             return InHeap(0)

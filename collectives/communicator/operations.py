@@ -13,8 +13,8 @@ from collectives.communicator.arrays import Array
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Call, Frame, Plan, RankPart
 
-# What a verb gives: an array with the result (None where this rank gets none), its Handle with async_op=True, or an
-# Operation where it is asked of `Communicator.persistent`.
+# What a verb returns: an array with the result (None where this rank gets none), its Handle with async_op=True, or an
+# Operation where the verb is one of `Communicator.persistent`.
 Outcome = Any
 
 
@@ -22,14 +22,24 @@ class Operation(Protocol):
     """A persistent call, as MPI-4's ``Allreduce_init`` makes: ``op()`` runs it on the arrays it was made with."""
 
     def __call__(self) -> Array | None:
-        """The call's result. Raises what the collective raises."""
+        """Run the call after this rank's earlier ones. Returns its result, and raises what the collective raises."""
 
     def run(self) -> Array | None:
-        """The same, where it is known that no call of this rank is ahead of it."""
+        """Run the call at once, where no call of this rank is ahead of it. Returns and raises the same."""
 
 
 class Planned(NamedTuple):
-    """A call and this rank's part in it. ``digest`` (16 bits) is what all ranks must agree on."""
+    """A call and this rank's part in it.
+
+    Attributes:
+        call: The call, with every choice made.
+        frame: What all ranks' parts share: rounds, regions, doorbells and kernels.
+        part: This rank's streams of instructions.
+        rounds: How many epochs the call takes.
+        digest: What all ranks must agree on, 16 bits.
+        buffers: The part's memory, each 1-D uint8.
+        plan: The whole plan.
+    """
 
     call: Call
     frame: Frame
@@ -42,7 +52,14 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Stepped:
-    """An operation of an engine that has no other way than to be told: execute this."""
+    """An operation for an engine that executes planned calls one by one.
+
+    Attributes:
+        planned: The call.
+        result: The array that a run returns, or None.
+        turn: Runs an operation when this rank's earlier calls have ended.
+        execute: Executes the call at once.
+    """
 
     planned: Planned
     result: Array | None
@@ -53,5 +70,6 @@ class Stepped:
         return self.turn(self)
 
     def run(self) -> Array | None:
+        """Execute the call at once, and return its result."""
         self.execute(self.planned)
         return self.result

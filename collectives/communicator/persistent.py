@@ -25,7 +25,13 @@ class Persistent(Verbs, Products):
     """The verbs of a communicator, with the same arguments, each giving an `Operation` that runs when it is called.
 
     An operation holds its arrays and runs faster than the call: nothing is checked again. All ranks make and call
-    operations in the same order as other calls.
+    operations in the same order as other calls. ``async_op=True`` raises ArgumentError.
+
+    Args:
+        rank: This rank's number in the communicator.
+        size: The communicator's size.
+        prepare: Makes an operation from a verb's arguments.
+        prepare_product: Makes an operation from a fused product's arguments.
     """
 
     def __init__(self, rank: int, size: int, prepare: Prepare, prepare_product: PrepareProduct) -> None:

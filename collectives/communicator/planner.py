@@ -1,4 +1,4 @@
-"""From the arguments of a call to a planned one: checked, an algorithm chosen, permitted, bound. Nothing runs."""
+"""Turns the arguments of a call into a planned one: checked, an algorithm chosen, permitted, bound. Nothing runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ PLANS_KEPT = 256
 
 
 class CallArguments(NamedTuple):
-    """What a verb asks for, its defaults filled in."""
+    """What a verb asks for, its defaults filled in.
+
+    Attributes:
+        collective: The collective's name, such as "all_reduce".
+        x: The array that was given as input, or None.
+        out: The array for the result, or None where this rank gets none.
+        op: The reduction, such as "sum"; "none" where the collective does not reduce.
+        root: The root's rank, 0 where there is none.
+        variant: "auto", a variant's name, or a Recipe.
+    """
 
     collective: str
     x: Array | None
@@ -44,8 +53,16 @@ class CallArguments(NamedTuple):
 class CallPlanner:
     """Plans the calls of one rank of a communicator.
 
-    ``base`` is where the communicator's extent begins on every card, ``cluster`` how many consecutive ranks share a
-    host (1: there are no clusters), ``ways`` the costs of two levels where those may pay.
+    Attributes:
+        rank: This rank's number in the communicator.
+        size: The number of its ranks.
+        cluster: How many consecutive ranks share a host; 1: there are no clusters.
+        layout: The communicator's ring and heap.
+        base: Where the communicator's extent begins on every card, in bytes.
+        heap: The communicator's heap, which knows which arrays lie in the pool.
+        ways: The costs of two levels where those may pay, else None.
+        integrity: The checksum that travels with doorbells, or None.
+        tenancy: The grant that plans must stay in, or None where the whole pool is this world's.
     """
 
     rank: int
@@ -61,14 +78,32 @@ class CallPlanner:
     _scratch: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
-        """What "auto" takes for blocks of ``nbytes``, and why. ``in_pool``: of a whole array that `heap` made.
-        ``dtype``: integers may be folded in another order.
+        """Say which variant "auto" takes, and why.
+
+        Args:
+            collective: The collective's name, such as "all_reduce".
+            nbytes: The size of one block in bytes.
+            in_pool: The block is a whole array that `heap` made.
+            dtype: The elements' type, such as "i32": integers may be folded in another order.
+
+        Returns:
+            The variant's name and the reason, in a sentence.
         """
         return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self.ways, dtype=dtype)
 
     def collective(self, asked: CallArguments) -> Planned:
-        """A collective that is ready to run. Raises ArgumentError for one that means nothing, AccessError for one that
-        this tenant may not make.
+        """Plan a collective, so that it is ready to run.
+
+        Args:
+            asked: The verb's arguments.
+
+        Returns:
+            The call, this rank's part of its plan, and the buffers that the part works on.
+
+        Raises:
+            ArgumentError: The call means nothing, an array does not fit, or the layout has no room for the algorithm.
+            PlanError: The plan breaks a rule.
+            AccessError: This tenant may not make the call.
         """
         chosen, bound = self._chosen(asked)
         plan, digest = plan_of(chosen, self.layout, bound.call, self.rank)
@@ -80,13 +115,42 @@ class CallPlanner:
     def product(
         self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
     ) -> tuple[Planned, Matrix]:
-        """A fused product that is ready to run, and the matrix that it fills. Raises ArgumentError."""
+        """Plan a fused product, so that it is ready to run.
+
+        Args:
+            kind: "all_gather_gemm", "gemm_reduce_scatter" or "gemm_all_reduce".
+            a: This rank's part of A, a matrix.
+            b: This rank's part of B, a matrix of the dtype of ``a``.
+            out: The matrix for the result; None: a new one.
+            style: "fused", "medium" or "unfused".
+            **cut: ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` of `collectives.fused.fused_plan`.
+
+        Returns:
+            The planned call, and the matrix that it fills.
+
+        Raises:
+            ArgumentError: The matrices do not fit, the product cannot be cut so, or the communicator has ``integrity``.
+            AccessError: This tenant may not make the call.
+        """
         bound = bind_product(kind, self.size, a, b, out, style, **cut)
         plan, digest = product_plan_of(self.layout, bound.call, self.rank)
         return self.product_of(plan, digest, (bound.a, bound.c, bound.b)), bound.out
 
     def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes]) -> Planned:
-        """The plan of a fused product, or what is left of one, on A, the result and B."""
+        """Bind a plan of a fused product, or what is left of one, to its matrices.
+
+        Args:
+            plan: The plan, for this communicator's layout.
+            digest: What all ranks must agree on, 16 bits.
+            matrices: The bytes of A, of the result and of B, each 1-D uint8.
+
+        Returns:
+            The call, ready to run.
+
+        Raises:
+            ArgumentError: The communicator has ``integrity``: doorbells of products carry no checksums.
+            AccessError: This tenant may not make the call.
+        """
         if self.integrity is not None:
             raise ArgumentError(
                 f"{plan.call.collective}: doorbells of products carry no checksums: leave out integrity"
@@ -166,9 +230,22 @@ class CallPlanner:
 
 @lru_cache(maxsize=PLANS_KEPT)
 def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
-    """A plan that breaks no rule, and 16 bits of what its ranks must agree on. Raises PlanError.
+    """Build a plan and check it; plans are kept for the next equal call.
 
-    Of an algorithm that is not ours all ranks' parts are checked: its ranks may step on each other.
+    For an algorithm that is not ours, all ranks' parts are checked: its ranks may step on each other.
+
+    Args:
+        chosen: The algorithm, or a saved plan.
+        layout: The communicator's ring and heap.
+        call: The call, with every choice made.
+        rank: This rank, whose part is checked.
+
+    Returns:
+        A plan that breaks no rule, and 16 bits of what its ranks must agree on.
+
+    Raises:
+        PlanError: The plan breaks a rule.
+        ArgumentError: The call is impossible in this layout, or a saved plan is of arrays that lie otherwise.
     """
     plan = build(chosen, layout, call)
     if chosen.plan is not None:
@@ -188,7 +265,20 @@ def _check_arrays(saved: Recipe, call: Call, rank: int) -> None:
 
 @lru_cache(maxsize=PLANS_KEPT)
 def product_plan_of(layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
-    """The plan of a fused product, likewise."""
+    """Build the plan of a fused product and check it; plans are kept for the next equal call.
+
+    Args:
+        layout: The communicator's ring and heap.
+        call: The product's call, with its cut.
+        rank: This rank, whose part is checked.
+
+    Returns:
+        A plan that breaks no rule, and 16 bits of what its ranks must agree on.
+
+    Raises:
+        PlanError: The plan breaks a rule.
+        ArgumentError: The call is impossible in this layout.
+    """
     plan = build_product(layout, call)
     rules.check(plan, [rank])
     return plan, crc_hqx(repr(plan.frame).encode(), call.tag())

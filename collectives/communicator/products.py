@@ -25,7 +25,7 @@ Matrix = NDArray[Any]
 
 
 class BoundProduct(NamedTuple):
-    """A call and this rank's matrices, as bytes; ``out`` as it is."""
+    """A call and the bytes of this rank's matrices, 1-D uint8: A, B and the result, which ``out`` is as a matrix."""
 
     call: Call
     a: Bytes
@@ -35,7 +35,20 @@ class BoundProduct(NamedTuple):
 
 
 def bind(kind: str, ranks: int, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> BoundProduct:
-    """Check this rank's matrices, and make the result's if there is none. Raises ArgumentError naming what is wrong."""
+    """Check this rank's matrices, and make one for the result where none is given.
+
+    Args:
+        kind: "all_gather_gemm", "gemm_reduce_scatter" or "gemm_all_reduce".
+        ranks: The communicator's size.
+        a: This rank's part of A, a matrix.
+        b: This rank's part of B, a matrix of the dtype of ``a``.
+        out: The matrix for the result; None: a new one.
+        style: "fused", "medium" or "unfused".
+        **cut: ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` of `collectives.fused.fused_plan`.
+
+    Raises:
+        ArgumentError: A matrix does not fit, or the product cannot be cut so: names what is wrong.
+    """
     given = [("a", a), ("b", b)] + ([] if out is None else [("out", out)])
     for name, matrix in given:
         if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
@@ -71,7 +84,7 @@ class Products(ABC):
 
     @abstractmethod
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
-        """What such a call gives: its result, or an operation (collectives/communicator/persistent.py)."""
+        """Return the call's result, or an operation (collectives/communicator/persistent.py)."""
 
     def all_gather_matmul(
         self, a: Matrix, b: Matrix, out: Matrix | None = None, *, style: str = "fused", **cut: Any

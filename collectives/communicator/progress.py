@@ -15,7 +15,7 @@ class Handle(Generic[T]):
     """A call under way, as ``async_op=True`` returns it."""
 
     _future: Future[T]
-    observed: bool = False  # somebody waited, so that an error was seen
+    observed: bool = False  # a caller waited, so that an error was seen
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Wait for the call's end.
@@ -58,12 +58,14 @@ class CallQueue:
         self._open: list[Handle[Any]] = []
 
     def call(self, work: Callable[[], T]) -> T:
+        """Run ``work`` after all calls that are ahead, and return its result. Raises what it raises."""
         if any(not handle.done() for handle in self._open):
             return self.start(work).wait()
         self.pending[0] = 0
         return work()
 
     def start(self, work: Callable[[], T]) -> Handle[T]:
+        """Run ``work`` in the queue's thread after all calls that are ahead, and return its Handle at once."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="cxlemu-async")
         self.pending[0] = 1
@@ -73,13 +75,13 @@ class CallQueue:
         return handle
 
     def abandon(self) -> None:
-        """Wait for what is under way on communicators that were given up, whose errors say no more than that."""
+        """Wait for the calls under way and drop their errors, which say only that a communicator was given up."""
         handles, self._open = self._open, []
         for handle in handles:
             handle.settle()
 
     def drain(self) -> None:
-        """Wait for what is under way. Raises the error of a call that nobody waited for."""
+        """Wait for the calls under way. Raises the error of a call whose Handle was not waited for."""
         handles, self._open = self._open, []
         for handle in handles:
             if not handle.observed:

@@ -27,7 +27,7 @@ _FAULTS: dict[Cause, Callable[..., FaultError]] = {
     Cause.LINK_DOWN: LinkDownError,
     Cause.INTEGRITY: IntegrityError,
 }
-_CAUSES: tuple[tuple[type[RunError], Cause], ...] = (  # a lost peer is a deadline, too
+_CAUSES: tuple[tuple[type[RunError], Cause], ...] = (  # PeerLostError comes first: it is also a DeadlineError
     (PoisonError, Cause.POISON),
     (CardLostError, Cause.CARD_LOST),
     (LinkDownError, Cause.LINK_DOWN),
@@ -40,8 +40,16 @@ _CAUSES: tuple[tuple[type[RunError], Cause], ...] = (  # a lost peer is a deadli
 
 
 def publish(board: Board, session: Session, rank: int, error: BaseException) -> None:
-    """Post the notice of ``error``, unless another rank told us of it. Where the pool is out of reach nothing can be
-    told, and peers notice by their own deadlines."""
+    """Post the notice of ``error``, unless another rank told us of it.
+
+    Where the pool is out of reach nothing can be told, and peers notice by their own deadlines.
+
+    Args:
+        board: The communicator's board.
+        session: This rank's session; where the pool is another run's by now, nothing is posted.
+        rank: This rank's number in the communicator.
+        error: Why the rank gave the communicator up.
+    """
     if isinstance(error, RunError) and error.reported_by is not None:
         return
     with suppress(RunError):
@@ -57,19 +65,28 @@ def _notice_of(error: BaseException) -> Notice:
 
 
 def poll(board: Board) -> tuple[int, Notice] | None:
-    """Who gave the communicator up and why, if anybody did; of several notices the one that says most."""
+    """Return the rank that gave the communicator up and its notice, or None; of several the one that says most."""
     notices = board.notices()
     return min(notices.items(), key=lambda item: item[1].cause, default=None)
 
 
 def lost(board: Board) -> frozenset[int]:
-    """The ranks that anybody reports as lost."""
+    """Return the ranks that any rank reports as lost."""
     notices = board.notices().values()
     return frozenset(rank for notice in notices if notice.cause == Cause.PEER_LOST for rank in notice.numbers)
 
 
 def as_error(reporter: int, notice: Notice, waits: str) -> RunError:
-    """What a peer raises. ``waits`` says in what it was when it heard of it."""
+    """Make the error that a peer raises for a notice.
+
+    Args:
+        reporter: The rank that posted the notice.
+        notice: The cause and its numbers: a fault's place, or the ranks that are lost.
+        waits: What this rank was waiting for when it saw the notice, for the message.
+
+    Returns:
+        An error of the cause's type, whose ``reported_by`` is ``reporter``.
+    """
     error: RunError
     reports = f"as rank {reporter} reports; {waits}"
     if notice.cause in _FAULTS:

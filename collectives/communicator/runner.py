@@ -1,4 +1,4 @@
-"""How planned calls of a rank run: in the order they were made, watched while they wait, and none after an error."""
+"""Runs a rank's planned calls: in the order they were made, watched while they wait, and none after an error."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ class CallRunner(CallHooks):
     """Runs the calls of one rank of a communicator: its engine, the order of its calls and the watch over its peers.
 
     C runs what it can by itself. What it cannot it asks of this object, which is its `CallHooks`.
+
+    Args:
+        context: The rank, its session and its tenancy.
+        members: The world ranks of the communicator, in its order.
+        layout: The communicator's ring and heap.
+        base: Where the communicator's extent begins on every card, in bytes.
+        board: The communicator's board, on which ranks tell why they gave up.
+        engine: What executes plans.
+        queue: The order of this rank's calls on all of its communicators.
+        planner: Turns arguments of calls into planned calls.
+        deadline_s: How long a call waits for its peers, in seconds.
+
+    Attributes:
+        revoked: The error since which nothing can be called, or None.
+        sequencer: Gives each call its epoch and tag, in C.
+        cache: The calls that C can make again without Python.
     """
 
     def __init__(
@@ -64,12 +80,17 @@ class CallRunner(CallHooks):
         self._watch = PeerMonitor(context, board, base // ARENA_ALIGN_BYTES, members, deadline_s)
 
     def prepare(self, asked: CallArguments) -> Operation:
-        """A collective that is checked and planned, as an operation. Raises as check_usable and the planner do."""
+        """Check and plan a collective. Raises as `check_usable` and `CallPlanner.collective` do."""
         self.check_usable()
         return self.operation(self._planner.collective(asked), asked.out)
 
     def operation(self, planned: Planned, result: Array | None) -> Operation:
-        """The planned call as an operation: in C where the engine is, and where there are no kernels of Python's."""
+        """Make an operation from a planned call: in C where the engine is, unless the call is a fused product.
+
+        Args:
+            planned: The call, which was checked and permitted.
+            result: The array that a run returns, or None.
+        """
         if isinstance(self.engine, NativeEngine) and planned.call.gemm is None:
             program = self.engine.program(self._running(planned, self.sequencer.epoch, self.sequencer.tag))
             return _native.Operation(
@@ -78,24 +99,29 @@ class CallRunner(CallHooks):
         return Stepped(planned, result, self.run_in_turn, self._step)
 
     def start(self, operation: Operation) -> Handle[Array | None]:
-        """Run an operation when its turn comes, in a thread of its own."""
+        """Run an operation when its turn comes, in the queue's thread. The Handle is of its result or error."""
         return self.queue.start(partial(self._run, operation))
 
     def check_usable(self) -> None:
-        """Raises RevokedError when nothing can be called any more, AccessError when the tenant's grant is gone."""
+        """Check that calls are still possible.
+
+        Raises:
+            RevokedError: The communicator is revoked.
+            AccessError: The tenant's grant is gone.
+        """
         if self._context.tenancy is not None:
             self._context.tenancy.look()
         if self.revoked is not None:
             raise RevokedError(f"this communicator is revoked since: {self.revoked}") from self.revoked
 
     def give_up(self, error: RunError) -> None:
-        """Revoke the communicator, and tell the peers why."""
+        """Revoke the communicator for ``error``, and tell the peers. On this rank an earlier reason stands."""
         self.revoked = self.revoked or error
         self.close()
         revocation.publish(self._board, self._context.session, self._rank, error)
 
     def close(self) -> None:
-        """From now on every call asks Python first, which refuses it; one under way finds out when it waits."""
+        """Make every later call ask Python first, which refuses it; one under way finds out when it waits."""
         self.sequencer.revoked = 1
 
     # --- hooks of C: CallHooks has their contracts ------------------------------------------------------------
@@ -110,7 +136,25 @@ class CallRunner(CallHooks):
         variant: str | Recipe,
         async_op: bool,
     ) -> Outcome:
-        """Plan a collective, remember it for calls like it, and run it."""
+        """Plan a collective, remember it for calls like it, and run it.
+
+        Args:
+            collective: The collective's name, such as "all_reduce".
+            x: The array that was given as input, or None.
+            out: The array for the result, or None where this rank gets none.
+            op: The reduction, such as "sum"; "none" where the collective does not reduce.
+            root: The root's rank, 0 where there is none.
+            variant: "auto", a variant's name, or a Recipe.
+            async_op: Return a Handle at once.
+
+        Returns:
+            ``out``, or its Handle with ``async_op``.
+
+        Raises:
+            ArgumentError: The arguments do not fit; nothing was sent.
+            AccessError: This tenant may not make the call, or its grant is gone.
+            RunError: RevokedError when the communicator is revoked, and whatever the call raises.
+        """
         operation = self.prepare(CallArguments(collective, x, out, op, root, variant))
         # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
         if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
@@ -118,14 +162,26 @@ class CallRunner(CallHooks):
         return self.start(operation) if async_op else operation()
 
     def run_in_turn(self, operation: Operation) -> Array | None:
-        """Run an operation after this rank's calls that are under way."""
+        """Run an operation after this rank's calls that are under way, and return its result. Raises what it raises."""
         self.check_usable()
         return self.queue.call(partial(self._run, operation))
 
     def resume(
         self, planned: Planned, epoch: int, tag: int, program: _native.Program, status: int, found: Obstacles
     ) -> None:
-        """Finish a call that C began and that did not end at once."""
+        """Finish a call that C began and that did not end at once.
+
+        Args:
+            planned: The call.
+            epoch: The call's first epoch.
+            tag: The call's tag, 16 bits.
+            program: The program that stopped.
+            status: How it stopped, one of ``enum status`` in native/core.h but ``DONE``.
+            found: What each waiting stream waits for.
+
+        Raises:
+            RunError: What ended the call; the communicator is revoked then.
+        """
         assert isinstance(self.engine, NativeEngine)
         with self._revoking(planned, epoch, tag) as running:
             self.engine.finish(
@@ -145,7 +201,7 @@ class CallRunner(CallHooks):
         return operation.run()
 
     def _step(self, planned: Planned) -> None:
-        """A whole call by an engine that is no more than `Engine`."""
+        """Run a whole call on an engine that offers no more than `Engine`."""
         epoch, tag = self.sequencer.begin(planned.rounds, planned.digest)
         with self._revoking(planned, epoch, tag) as running:
             buffers = list(planned.buffers)
@@ -153,7 +209,7 @@ class CallRunner(CallHooks):
 
     @contextmanager
     def _revoking(self, planned: Planned, epoch: int, tag: int) -> Iterator[Running]:
-        """After an error nothing more can be called: what was sent cannot be called back."""
+        """Revoke the communicator after any error in the block: what was sent cannot be called back."""
         running = self._running(planned, epoch, tag)
         self._watch.begin(self.sequencer.calls)
         try:

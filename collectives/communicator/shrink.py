@@ -1,18 +1,18 @@
-"""How the ranks that are left agree on who they are, and on room for a new communicator.
+"""How the ranks that are alive agree on which ranks go on, and on room for a new communicator.
 
 Nothing but lines on the old communicator's board is used, each with one writer, and no rank waits for the dead:
 
 1. Every rank joins: it votes for a leader, the lowest rank that it does not take for dead.
-2. When everyone whom the leader does not take for dead has joined it, it claims room, writes the roster of those who
-   go on into the first lines of that room, and votes CLOSED.
-3. Everyone on the roster prepares its part of the room and votes READY. When all are, they go on. When one of them
-   dies first, they join again, and the next attempt has other room.
+2. When every rank that the leader does not take for dead has joined it, the leader claims room, writes the roster of
+   the ranks that go on into the first lines of that room, and votes CLOSED.
+3. Every rank on the roster prepares its part of the room and votes READY. When all are ready, they go on. When one of
+   them dies first, they join again, and the next attempt has other room.
 
 A rank is taken for dead when it left, when its heartbeat stands still for long, or when it does not join in time. That
 may be a mistake: a rank that was only stopped comes back, finds itself on no roster, and gets an ExcludedError. Time
-decides only who goes on, never who owns memory: no two claims overlap, because a leader claims first and looks at all
-others' claims then (of two who do so at once, one at least sees the other), and nobody writes to a room before. What a
-rank that was thought dead still writes goes to the old ring, or to room that was given up.
+decides only which ranks go on, never which rank owns memory: no two claims overlap, because a leader claims first and
+then looks at all others' claims (of two leaders that do so at once, at least one sees the other), and no rank writes to
+a room before. Writes of a rank that was thought dead go to the old ring, or to room that was given up.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from cxlemu.rounding import round_up
 
 T = TypeVar("T")
 
-_PATIENCE = 4  # deadlines that a rank waits for its leader, who may come one later and then wait two for others
+_PATIENCE = 4  # deadlines that a rank waits for its leader, which may come one later and then wait two for others
 
 
 class Roster(NamedTuple):
-    """Who goes on, and where."""
+    """The ranks that go on, by their numbers in the old communicator, and the room for their new one."""
 
     closed: Vote  # the leader's, in its stage CLOSED
     ranks: tuple[int, ...]
@@ -47,22 +47,42 @@ class Roster(NamedTuple):
 
 @dataclass
 class Agreement:
-    """One rank's part in it; it lives as long as the old communicator, and can be reached again and again."""
+    """One rank's part in agreements; it lives as long as the old communicator, and can reach one again and again.
+
+    Attributes:
+        session: This rank's session, which knows which ranks left or fell silent.
+        board: The old communicator's board, with a line of votes for each rank.
+        rank: This rank's number in the old communicator.
+        members: The world ranks of the old communicator, in its order.
+        arena: The room that the old communicator has left.
+        room_bytes: Says, of how many bytes are left, how many a new communicator gets.
+        deadline_s: How long a silent rank is waited for, in seconds.
+    """
 
     session: Session
     board: Board
     rank: int
     members: tuple[int, ...]  # world ranks
     arena: Arena  # what the old communicator has left
-    room_bytes: Callable[[int], int]  # how much of so many bytes a new communicator gets
+    room_bytes: Callable[[int], int]  # of how many bytes left, how many a new communicator gets
     deadline_s: float
     _attempt: int = field(default=0)  # the last one that this rank took part in
 
     def reach(self, lost: frozenset[int], prepare: Callable[[Roster], T]) -> T:
-        """What ``prepare`` made of the room, on every survivor. ``lost``: ranks that are said to be dead.
+        """Agree with the other survivors, and prepare this rank's part of the new room.
 
-        Raises ExcludedError where the others went on without this rank, DeadlineError when they are not to be had, and
-        what ``prepare`` raises.
+        Args:
+            lost: Ranks that are said to be dead; half a deadline of silence confirms it.
+            prepare: Makes this rank's part; called again, with other room, when a rank on the roster dies meanwhile.
+
+        Returns:
+            What ``prepare`` made, on every survivor.
+
+        Raises:
+            ExcludedError: The others went on without this rank.
+            DeadlineError: The others do not answer, or find no agreement.
+            ArgumentError: The room left is too small.
+            Exception: What ``prepare`` raises.
         """
         for _ in range(len(self.members) + 1):
             roster = self._gather(lost)
@@ -106,7 +126,7 @@ class Agreement:
         return set(range(len(self.members))) - {self.rank}
 
     def _silent(self, rank: int, lost: frozenset[int]) -> bool:
-        """Whether it left, or shows no sign of life: for half a deadline is enough where others say so, too."""
+        """Whether a rank left, or shows no sign of life for a deadline; half of one where it is said to be dead."""
         member = self.members[rank]
         if self.session.departed([member]):
             return True
@@ -115,7 +135,7 @@ class Agreement:
     # --- closing ----------------------------------------------------------------------------------------------
 
     def _close(self, ranks: tuple[int, ...]) -> Roster:
-        """The leader's part: claim room that nobody else claims, and say there who goes on."""
+        """Do the leader's part: claim room that no other rank claims, and write there which ranks go on."""
         attempt = 1 + max((vote.attempt for vote in self.board.votes().values()), default=self._attempt)
         while True:
             at = self._claimed()
@@ -134,7 +154,7 @@ class Agreement:
         return Roster(closed, ranks, room)
 
     def _claimed(self) -> int:
-        """Up to where room is taken, as far as this rank and the others' votes know."""
+        """Return where taken room ends, as far as this rank and the others' votes know."""
         ends = [self.arena.at]
         for rank, vote in self.board.votes().items():
             if rank != self.rank:
@@ -142,7 +162,7 @@ class Agreement:
         return max(ends)
 
     def _room(self, at: int) -> Arena:
-        """The room that a claim at ``at`` takes. Raises ArgumentError when there is too little left."""
+        """Return the room that a claim at ``at`` takes. Raises ArgumentError when there is too little left."""
         return Arena(at, self.arena.end).take(self.room_bytes(self.arena.end - at))
 
     def _closed_by(self, leader: int, votes: dict[int, Vote]) -> Roster | None:
@@ -155,7 +175,7 @@ class Agreement:
         return roster
 
     def _roster(self, vote: Vote) -> Roster | None:
-        """What the leader of this vote wrote; None while it has not closed, or where another claim overwrote it."""
+        """Read what this vote's leader wrote; None while it has not closed, or where another claim overwrote it."""
         if vote.stage not in (Stage.CLOSED, Stage.READY):
             return None
         bits = np.empty(_roster_bytes(len(self.members)), np.uint8)

@@ -265,7 +265,7 @@ class Verbs:
         for name, its in COLLECTIVES.items():
             method = getattr(self, name, None)
             if method is None:
-                continue  # a collective of somebody else's that has no verb
+                continue  # a collective that others have added, without a verb
             parameters = inspect.signature(method).parameters
             places = tuple(_PLACES[parameter] for parameter in parameters)
             defaults: list[Any] = [name, None, None, "none", 0, ..., ...]

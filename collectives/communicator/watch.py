@@ -1,4 +1,4 @@
-"""What a rank does while it waits: shows that it is alive, and looks whether its peers are, and do the same."""
+"""What a rank does while it waits: shows that it is alive, and checks that its peers are alive and in the same call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ LOOK_S = 0.05
 
 @dataclass
 class PeerMonitor:
-    """Looks after the peers of one communicator; the engine calls it again and again while nothing progresses."""
+    """Watches the peers of one communicator; the engine calls it again and again while nothing progresses.
+
+    Attributes:
+        context: This rank, and its session with the pool.
+        board: The communicator's board, where peers post why they gave up.
+        comm: The communicator's number, on which all its members agree.
+        members: The world ranks of the communicator, in its order.
+        deadline_s: After how long a wait a silent peer is lost, in seconds.
+        call: The number of the call under way.
+    """
 
     context: RankContext
     board: Board
@@ -30,13 +39,27 @@ class PeerMonitor:
     _gone: frozenset[int] = field(default=frozenset())  # world ranks that had left when we last looked
 
     def begin(self, call: int) -> None:
-        """Call number ``call`` begins. What it is is told to the peers when this rank first has to wait in it."""
+        """Begin call number ``call``. The peers are told which call it is when this rank first has to wait in it."""
         self.call = call
         self._told = False
         self._gone = frozenset()
 
     def __call__(self, running: Running, blocked: list[Blocked], waited_s: float) -> None:
-        """Raises MismatchError or PeerLostError when a peer will not come any more, and what a peer gave up for."""
+        """Show that this rank is alive, and look whether its peers will still come.
+
+        Args:
+            running: The call under way, bound to its epoch and tag.
+            blocked: What each waiting stream waits for.
+            waited_s: How long nothing has progressed, in seconds.
+
+        Raises:
+            MismatchError: A peer called something else in the same call of this communicator.
+            PeerLostError: A peer left, or this rank has waited for longer than the deadline while a peer showed no sign
+                of life for half of one.
+            RunError: What a peer gave the communicator up for.
+            AccessError: The tenant's grant is gone.
+            CancelledError: The world was told to stop.
+        """
         self.context.check()
         if not self._told:
             call = running.call
@@ -61,7 +84,7 @@ class PeerMonitor:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
             error = revocation.as_error(*notice, waits)
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
-                raise _left(error.ranks, waits)  # this rank has seen it, too
+                raise _left(error.ranks, waits)  # this rank has also seen it
             raise error
         if lost := gone & self._gone:
             raise _left(self._ranks(lost), waits)
@@ -73,7 +96,7 @@ class PeerMonitor:
             raise PeerLostError(f"{name_ranks(ranks)} {since}; {waits}, since {waited_s:.1f} s", ranks)
 
     def _compare(self, running: Running, peer: int, status: Status) -> None:
-        """A peer in the same call of this communicator must have called the same."""
+        """Raises MismatchError where a peer in the same call of this communicator called something else."""
         same_call = (status.comm, status.call) == (self.comm, self.call)
         if same_call and status.tag != running.binding.tag:
             raise MismatchError(
