@@ -20,7 +20,7 @@ WEIGHTS_SHIFT = 10**11  # where a rank's B begins, its A being at 0
 
 @dataclass
 class Dots:
-    """The names that elements of products have been given. One object serves all ranks, so that names can be compared."""
+    """The names that elements of products have been given. One object serves all ranks, so that names compare."""
 
     _numbers: dict[Hashable, int] = field(default_factory=dict)
 

@@ -145,8 +145,8 @@ def _terms_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -
     """Make summands that show the order: of two neighbours one has a large number and the other its negative.
 
     The rest have small ones, whose sum is exact. So what is added while the large one is there loses its last bits, and
-    what is added before or after does not; and elements after each other have it with other ranks. Where two of them make
-    a sum, order does not matter: a + b is b + a. What changes from call to call is more than all rounding.
+    what is added before or after does not; and elements after each other have it with other ranks. Where two of them
+    make a sum, order does not matter: a + b is b + a. What changes from call to call is more than all rounding.
     """
     bits, rank_bits = _EXACT_BITS[call.dtype], (call.ranks - 1).bit_length()
     small_bits, low_bits = bits - rank_bits, rank_bits + 3 + _LOST_BITS
@@ -252,7 +252,7 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         serial: The number of the call.
 
     Returns:
-        An array of f64 of the shape of `expected`, zero where every bit is known; None where that is so of all elements.
+        An array of f64 of the shape of `expected`, zero where every bit is known; None where every bit of all is known.
     """
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
         return None

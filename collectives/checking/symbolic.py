@@ -132,7 +132,7 @@ class SymbolicRank(Streams):
             None, or what the rank is blocked by; then the instruction has to be executed again.
 
         Raises:
-            ContractError: The instruction computes what is no fold of contributions, or folds other elements than the call's.
+            ContractError: The instruction computes what is no fold of contributions, or folds elements that are not the call's.
         """
         i, layout, epoch = instruction, self.binding.layout, self.binding.epoch + instruction.value
         match i.op:
@@ -214,7 +214,7 @@ def verify(plan: Plan) -> None:
     first does not matter where a op b has the bits of b op a.
 
     Raises:
-        ContractError: An output is not what it must be; the message names the rank, the bytes and what they are made of.
+        ContractError: An output is not what it must be; the message names rank, bytes and what they are made of.
         DeadlineError: The plan blocks.
     """
     call, layout = plan.call, plan.layout
@@ -294,7 +294,7 @@ def _begin(fold: Fold) -> int:
 
 
 def _promised(piece: Piece, at: int) -> Fold:
-    """The fold of byte ``at`` of a piece. Where groups are folded apart, the fold from the left begins with the first group."""
+    """The fold of byte ``at`` of a piece. The fold from the left begins with the first group of those folded apart."""
     terms: tuple[Term, ...] = tuple((source, offset + at) for source, offset in piece.contributions)
     if piece.apart > 1:
         groups = [Fold(terms[k : k + piece.apart]) for k in range(0, len(terms), piece.apart)]

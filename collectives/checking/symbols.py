@@ -18,7 +18,7 @@ class Fold(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """``nbytes`` bytes; byte k is the fold of its contributions, each k bytes on. With ``fold`` None no rank wrote them."""
+    """``nbytes`` bytes; byte k is the fold of its contributions, each k bytes on. None: no rank wrote them."""
 
     nbytes: int
     fold: Fold | None
@@ -102,7 +102,9 @@ def aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | 
 
 
 def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
-    """Combine operands from the left: the first one's fold continues, each further one is a contribution or a fold made apart.
+    """Combine operands from the left.
+
+    The first operand's fold continues; each further operand is a contribution or a fold made apart.
 
     Args:
         folds: The operands, one at least.
@@ -124,7 +126,7 @@ def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
 
 
 def flat(fold: Fold) -> Fold:
-    """Sort the same contributions into one order, without structure. A division made apart stays apart."""
+    """Put a fold's contributions into one order, without structure. A division made apart stays apart."""
     found: list[Term] = []
     for term in fold.terms:
         inner = flat(term) if isinstance(term, Fold) else None

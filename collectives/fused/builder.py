@@ -137,7 +137,7 @@ class FusedBuilder(Builder):
 
     @property
     def sources(self) -> list[int]:
-        """The peers in the order in which they are copied in: one group after the other, beginning with this rank's own."""
+        """The peers in the order in which they are copied in: group after group, beginning with this rank's own."""
         peers = [peer for peer in self.order if peer != self.rank]
         return sorted(peers, key=lambda peer: (self.first_shard(peer) - self.first_shard(self.rank)) % self.ranks)
 

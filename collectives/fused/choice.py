@@ -10,7 +10,7 @@ from cxlemu.plan import Call
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A product of A (m x k) and B (k x n), shared by all ranks. ``kind``, one of `KINDS`, says what it is fused with."""
+    """A product of A (m x k) and B (k x n), shared by all ranks, and (``kind``, of `KINDS`) what it is fused with."""
 
     kind: str
     m: int

@@ -27,7 +27,7 @@ def all_gather_gemm(b: FusedBuilder) -> None:
             rows = b.rows_of(b.rank, tile)
             b.multiply(_output_rows(b, rows), b.input(tile.start * b.row_bytes), len(rows))
     for chunks in b.chunked(blocks=b.ranks if push else 1):
-        for reader in reversed(b.peers) if push else (0,):  # the reader that reads this shard first
+        for reader in reversed(b.peers) if push else (0,):  # first for the peer that reads this shard first
             for chunk in chunks:
                 b.publish(chunk, b.input(chunk.offset), block=reader)
         for peer in b.sources:
