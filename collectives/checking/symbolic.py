@@ -132,7 +132,8 @@ class SymbolicRank(Streams):
             None, or what the rank is blocked by; then the instruction has to be executed again.
 
         Raises:
-            ContractError: The instruction computes what is no fold of contributions, or folds elements that are not the call's.
+            ContractError: The instruction computes what is no fold of contributions, or folds elements other than the
+                call's.
         """
         i, layout, epoch = instruction, self.binding.layout, self.binding.epoch + instruction.value
         match i.op:
