@@ -49,7 +49,7 @@ def ring_reduce_scatter(b: Sends) -> None:
 
 
 def ring_all_reduce(b: Sends) -> None:
-    """A reduce-scatter and then an all-gather of slices of ceil(m / N) bytes, rounded up to whole lines."""
+    """Reduce-scatter and then all-gather slices of ceil(m / N) bytes, rounded up to whole lines."""
     right, left, steps = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks, b.ranks - 1
     stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
 
@@ -79,7 +79,7 @@ def ring_all_reduce(b: Sends) -> None:
 
 
 def chain_broadcast(b: Sends) -> None:
-    """From the root around the ring to the rank before it."""
+    """Pass the vector from the root around the ring to the rank before it."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     if b.is_root:
         b.copy(b.output(), b.input(), b.nbytes)
@@ -95,7 +95,7 @@ def chain_broadcast(b: Sends) -> None:
 
 
 def chain_reduce(b: Sends) -> None:
-    """From the rank after the root around the ring to the root."""
+    """Fold vectors from the rank after the root around the ring to the root."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     for chunks in b.slices(b.nbytes, lanes=1):
         for chunk in chunks:

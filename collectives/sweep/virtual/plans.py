@@ -96,7 +96,7 @@ def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
 
 
 def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:
-    """Plan a case on a space, and find the machine that speaks a protocol of it: the one that NCCL takes, else the first.
+    """Plan a case on a space, and find the machine that speaks a protocol of it: NCCL's choice, else the first.
 
     Args:
         topology: The fabric.

@@ -54,5 +54,5 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
 
 
 def divisor(ranks: int) -> int:
-    """The group size nearest to the square root of the ranks, among those that split them; ``ranks`` where none does."""
+    """The group size that splits the ranks nearest to a square; ``ranks`` where none splits them."""
     return min((d for d in range(2, ranks) if ranks % d == 0), key=lambda d: abs(d - ranks // d), default=ranks)
