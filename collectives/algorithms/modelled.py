@@ -30,7 +30,7 @@ class Copies:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, space: Space) -> Copies:
-        """Derive the costs from the slowest link on the way to a space's last card.
+        """Derive the costs from the slowest link or copy rate on the way from host 0 to a space's last card.
 
         Args:
             topology: The fabric.
@@ -89,7 +89,10 @@ class Asked(NamedTuple):
 
     @property
     def halves(self) -> bool:
-        """Whether recursive halving is worth it: large vectors only on cards that no rank waits for."""
+        """Whether recursive halving is worth it, for integers on a power of two of ranks.
+
+        Large vectors are halved only on cards that no rank waits for.
+        """
         most, least = (math.inf, 4 if self.ranks >= TREE_MIN_RANKS else 128) if self.copies.cards_keep_up else (4, 2)
         return self.integers and self.ranks & (self.ranks - 1) == 0 and least <= self.starts < most
 

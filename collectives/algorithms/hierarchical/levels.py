@@ -88,7 +88,7 @@ class Levels(Roles):
     def _share_doorbells(self, inside: int, across: int) -> int:
         """How many doorbells a block has, given the numbers of blocks.
 
-        Those inside are the last ones: they may lie in ranks' memories.
+        Doorbells inside are a rank's last ones: they may lie in ranks' memories.
         """
         layout = self.layout
         own = layout.own_doorbells or layout.doorbells_per_rank * inside // (inside + across)
@@ -131,7 +131,7 @@ class Levels(Roles):
 
         Args:
             cluster: The cluster.
-            chunk: The chunk, whose share keeps whole lines.
+            chunk: The chunk, which is shared out in whole lines.
         """
         step = round_up(-(-chunk.nbytes // self.clusters), LINE_BYTES)
         at = min(step * cluster, chunk.nbytes)
@@ -164,7 +164,7 @@ class Levels(Roles):
         return self._record(stream)
 
     def overwritten(self, stream: str) -> Event | None:
-        """The same as ``record`` where the result will replace, in place, what the stream has read so far; else None."""
+        """The same as ``record`` where the result will replace, in place, what the stream has read so far, else None."""
         return self.record(stream) if self.call.in_place else None
 
     def order(self, event: Event | None, stream: str) -> None:

@@ -19,6 +19,7 @@ IN_A_CHUNK = 2  # slices: a smaller block is cut into two as well
 
 
 def ring_all_gather(b: Sends) -> None:
+    """Pass every rank's block around the ring."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, at_least=IN_A_CHUNK):
@@ -34,6 +35,7 @@ def ring_all_gather(b: Sends) -> None:
 
 
 def ring_reduce_scatter(b: Sends) -> None:
+    """Fold every block around the ring, from the rank after its owner to the owner."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, at_least=IN_A_CHUNK):
         for chunk in chunks:
