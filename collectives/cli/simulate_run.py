@@ -62,7 +62,9 @@ def run(
     trace_file: Path | None,
     verbose: bool,
 ) -> None:
-    """Run the command with its flags, whose names the parameters have, and exit with 1 where a checked result was wrong.
+    """Run the command with its flags, whose names the parameters have.
+
+    The process exits with 1 where a checked result was wrong.
 
     Raises:
         ArgumentError: A flag is wrong, or flags do not go with each other.

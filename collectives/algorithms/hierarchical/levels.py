@@ -164,7 +164,7 @@ class Levels(Roles):
         return self._record(stream)
 
     def overwritten(self, stream: str) -> Event | None:
-        """The same as ``record`` where the result will replace, in place, what the stream has read so far, else None."""
+        """An event, as `record` gives it, where the result will replace, in place, what the stream has read so far, else None."""
         return self.record(stream) if self.call.in_place else None
 
     def order(self, event: Event | None, stream: str) -> None:
