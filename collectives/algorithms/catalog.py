@@ -1,4 +1,4 @@
-"""Which algorithms there are, and how a call becomes a plan."""
+"""The algorithms that there are, by name, and how a call becomes a plan."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
 
 
 def _own_name(its: Recipe, function: str, spec: str) -> str:
-    """What a user's algorithm is called in tables and plans: never as one that is shipped."""
+    """The name of a user's algorithm in tables and plans: never that of a shipped one."""
     if its.named:
         if its.name in SHIPPED_NAMES:
             raise ArgumentError(f"{spec}: name={its.name!r} names a shipped variant: choose another name in @algorithm")

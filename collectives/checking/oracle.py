@@ -205,7 +205,7 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
-    """What a contract of somebody else's promises a rank, where each piece is one contribution."""
+    """The output that a contract of another package promises a rank, where each piece is one contribution."""
     found = np.empty(buffers(call, rank)[1].nbytes, np.uint8)
     for piece in postcondition(call, rank):
         if len(piece.contributions) != 1:
@@ -218,7 +218,10 @@ def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
 
 
 def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
-    """In rank order, clusters apart. Integers wrap in int64 as in what is narrower; f16 and bf16 are exact in f64."""
+    """Reduce in rank order, clusters apart.
+
+    Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64.
+    """
     combine = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(call.redop, np.add)
     dtype = DTYPES[call.dtype]
     wide = dtype if call.dtype in ("f32", "f64") else np.dtype(np.float64 if _is_float(call.dtype) else np.int64)

@@ -68,7 +68,9 @@ def run(
     json_file: Path | None,
     trace_file: Path | None,
 ) -> None:
-    """Run the command with its flags, whose names the parameters have, and exit with 1 where a result was wrong.
+    """Run the command with its flags, whose names the parameters have.
+
+    The process exits with 1 where a result was wrong.
 
     Raises:
         ArgumentError: A flag is wrong, or flags do not go with each other.

@@ -133,7 +133,10 @@ class RunReport:
             self._conclude(error)
 
     def _conclude(self, error: BaseException | None) -> None:
-        """Print the sum, with the last row: after it rank 0 leaves, and mpirun may stop all because one rank was wrong."""
+        """Print the sum.
+
+        This happens with the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong.
+        """
         self._progress.stop()
         seconds = time.monotonic() - self._began
         missing = len(self._cases) - len(self._rows)

@@ -73,7 +73,7 @@ class FusedBuilder(Builder):
 
     @property
     def shard_rows(self) -> int:
-        """Rows of a shard: m / N."""
+        """The rows of a shard: m / N."""
         return self.gemm.m // self.ranks
 
     @property

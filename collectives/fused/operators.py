@@ -41,7 +41,7 @@ def all_gather_gemm(b: FusedBuilder) -> None:
 
 
 def _ready(b: FusedBuilder, peer: int, chunk: Chunk, missing: dict[int, set[int]]) -> list[range]:
-    """Rows of the tiles that need nothing any more when this chunk is there."""
+    """The rows of those tiles that need nothing else when this chunk is there."""
     if b.shards_a_tile == 1:
         return [b.rows_of(peer, tile) for tile in b.row_tiles() if _ends_in(chunk, tile.stop * b.row_bytes)]
     first = b.first_shard(peer)

@@ -121,7 +121,7 @@ def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
 
 
 def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | None:
-    """What rank 0 got, where all ranks get the same."""
+    """The result of rank 0, where all ranks get the same, else None."""
     if not oracle.held_by_all(call):
         return None
     held = out.copy()

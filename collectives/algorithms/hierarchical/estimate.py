@@ -113,7 +113,7 @@ def _neighbours(topology: Topology, memories: tuple[int, ...]) -> int:
 
 
 def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float) -> Way:
-    """From a rank of host 0 to a card, or to its neighbour's memory."""
+    """The way from a rank of host 0 to a card, or to a neighbour's memory."""
     route = topology.fabric().route(0, card)
     assert route is not None  # the topology's checks see to it
     rates = []

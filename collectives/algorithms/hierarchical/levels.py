@@ -164,7 +164,10 @@ class Levels(Roles):
         return self._record(stream)
 
     def overwritten(self, stream: str) -> Event | None:
-        """An event, as `record` gives it, where the result will replace, in place, what the stream has read so far, else None."""
+        """Record an event after all of the stream so far, but only in place.
+
+        There the result will replace what the stream has read; otherwise nothing is recorded and the event is None.
+        """
         return self.record(stream) if self.call.in_place else None
 
     def order(self, event: Event | None, stream: str) -> None:

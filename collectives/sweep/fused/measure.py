@@ -65,7 +65,10 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one rank measured: when it entered and left each timed call, and how many elements were wrong in any."""
+    """One rank's measurements: when it entered and left each timed call, and how many elements were wrong in any.
+
+    Times and wrong elements are listed by name of a style or, for times, of one of `HALVES`; ``steps`` by style.
+    """
 
     rank: int
     cores: int
@@ -93,7 +96,7 @@ class Recorder:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """As `Engine.run`."""
+        """Run a rank's part as `Engine.run` does; while ``steps`` is a list, every instruction is noted in it."""
         if self.steps is None:
             self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
             return

@@ -1,4 +1,4 @@
-"""What fusing gains, as FLUX (arXiv 2406.06858) defines it.
+"""The gain of fusing, as FLUX (arXiv 2406.06858) defines it.
 
     effective communication time   ECT = T - T_gemm, where T_gemm is that of the fastest product, not split
     overlap efficiency             E = 1 - ECT / ECT_unfused: 1 where all communication hides, negative where fusing

@@ -1,4 +1,4 @@
-"""What all ranks measured of a fused operator, together: metrics, whether they may be called overlap, and events."""
+"""All ranks' measurements of a fused operator, together: metrics, whether they may be called overlap, and events."""
 
 from __future__ import annotations
 
