@@ -16,7 +16,7 @@ GIVEN, RESULT = 0, 1  # blocks: parts of the vector that peers fold, parts of th
 
 
 def published(ranks: int) -> Publishes:
-    """Two blocks, of which each step's parts have a bell."""
+    """A rank publishes two blocks; the parts of each step have a bell."""
     steps = ranks.bit_length() - 1
     return Publishes(2, bells=2 * steps + (ranks > 1 << steps))
 
@@ -27,7 +27,7 @@ def all_reduce_rabenseifner(b: Builder) -> None:
     slices = 1 << steps
     pairs = b.ranks - slices  # of which one rank takes part for both
     paired = b.rank < 2 * pairs
-    place = b.rank // 2 if paired else b.rank - pairs  # among those who take part
+    place = b.rank // 2 if paired else b.rank - pairs  # among the ranks that take part
 
     def rank_of(place: int) -> int:
         return 2 * place + 1 if place < pairs else place + pairs

@@ -1,4 +1,4 @@
-"""Which algorithms there are, and how a call becomes a plan."""
+"""The algorithms that there are, by name, and how a call becomes a plan."""
 
 from __future__ import annotations
 
@@ -48,9 +48,15 @@ def add(function: Callable[..., None]) -> None:
 
 
 def variants(collective: str, *, clusters: bool = False, checksums: bool = False) -> list[str]:
-    """The variants that a collective can be run in; some take ranks that come in ``clusters``.
+    """List the variants that a collective can be run in.
 
-    ``checksums``: only those that can carry them, or need none.
+    Args:
+        collective: The collective's name.
+        clusters: Whether ranks come in clusters; only then are variants listed that take clusters.
+        checksums: Whether to list only those that can carry checksums, or need none.
+
+    Returns:
+        Names for ``--variant`` without NCCL's, shipped ones first.
     """
     found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
     return [
@@ -59,9 +65,14 @@ def variants(collective: str, *, clusters: bool = False, checksums: bool = False
 
 
 def recipe(collective: str, variant: str) -> Recipe:
-    """A variant's, or with ``-K`` after the name of one that is cut into chunks, in at most K of them.
+    """Find a variant of a collective by name.
 
-    Raises ArgumentError naming what there is.
+    Args:
+        collective: The collective's name.
+        variant: A variant's name or, for one that is cut into chunks, ``NAME-K``: the same in at most K of them.
+
+    Raises:
+        ArgumentError: There is no such variant; the message names those that there are.
     """
     contract_of(collective)
     found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant)) or _in_chunks(collective, variant)
@@ -80,13 +91,18 @@ def _in_chunks(collective: str, variant: str) -> Recipe | None:
 
 
 def is_plan(spec: str) -> bool:
-    """Whether it names a plan file, and not a collective or ``FILE.py:function``."""
+    """Whether a string names a plan file, and not a collective or ``FILE.py:function``."""
     return spec.endswith(PLAN_SUFFIX)
 
 
 def load_plan(file: str) -> Plan:
-    """A plan that ``cxlemu plan save`` wrote, which obeys all rules and whose call means something. It is data: nothing
-    is executed. Raises PlanFileError."""
+    """Load a plan that ``cxlemu plan save`` wrote, and check that it obeys all rules and that its call means something.
+
+    A plan file is data: nothing is executed.
+
+    Raises:
+        PlanFileError: The file cannot be read, or the plan is wrong.
+    """
     plan = plan_file.load(file)
     try:
         check(plan.call)
@@ -105,11 +121,17 @@ def _named(found: Sequence[Buffer]) -> str:
 
 
 def load_algorithm(spec: str) -> Recipe:
-    """What a user brings: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
+    """Load what a user brings.
 
-    A Python file is executed; its function runs in its own name's style, or chunked and overlapped. Raises
-    ArgumentError when the file, the function or the decorator is missing, the file fails, or the name that
-    ``@algorithm`` gives it is a shipped variant's, and PlanFileError.
+    A Python file is executed; its function runs in its own name's style, or chunked and overlapped.
+
+    Args:
+        spec: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
+
+    Raises:
+        ArgumentError: The file, the function or the decorator is missing, the file fails, or the name that
+            ``@algorithm`` gives it is a shipped variant's.
+        PlanFileError: The plan file cannot be read, or the plan is wrong.
     """
     if is_plan(spec):
         plan = load_plan(spec)
@@ -132,7 +154,19 @@ def _cannot_build(builder: Builder) -> None:
 
 
 def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
-    """That of a user's own algorithm, loaded from ``spec``; None for what is not decorated with ``@algorithm``."""
+    """Make the recipe of a user's own algorithm.
+
+    Args:
+        function: What the user's file has under the name.
+        name: The function's name.
+        spec: ``FILE.py:function``, from which it was loaded.
+
+    Returns:
+        The recipe, or None for a function that is not decorated with ``@algorithm``.
+
+    Raises:
+        ArgumentError: The name that ``@algorithm`` gives it is a shipped variant's.
+    """
     found = recipes_of(function)
     if not found:
         return None
@@ -142,7 +176,7 @@ def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
 
 
 def _own_name(its: Recipe, function: str, spec: str) -> str:
-    """What a user's algorithm is called in tables and plans: never as one that is shipped."""
+    """The name of a user's algorithm in tables and plans: never that of a shipped one."""
     if its.named:
         if its.name in SHIPPED_NAMES:
             raise ArgumentError(f"{spec}: name={its.name!r} names a shipped variant: choose another name in @algorithm")
@@ -152,7 +186,17 @@ def _own_name(its: Recipe, function: str, spec: str) -> str:
 
 
 def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
-    """The plan of a call. Pure: the same arguments give an equal plan. Raises ArgumentError for an impossible call."""
+    """Build the plan of a call. The function is pure: equal arguments give equal plans.
+
+    Args:
+        recipe: The algorithm, or a saved plan.
+        layout: The ring in which the plan runs.
+        call: The call. Its fold order is set to the recipe's.
+
+    Raises:
+        ArgumentError: The call is not possible on this layout, a user's algorithm fails, or the saved plan is another
+            call's.
+    """
     check(call)
     if recipe.plan is not None:
         return _saved(recipe.source, recipe.plan, layout, call)
@@ -182,12 +226,16 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
 
 
 def ring_of(plan: Plan) -> Layout:
-    """The ring that a saved plan needs: that of the communicator it was built for, with a heap where it uses one."""
+    """The ring that a saved plan needs: its communicator's, with a heap only where the plan uses one."""
     return plan.layout if plan.call.heap is not None else replace(plan.layout, heap_card_bytes=0)
 
 
 def _saved(source: str, plan: Plan, layout: Layout, call: Call) -> Plan:
-    """A call is in place on those ranks only that have both arrays, and one that moves nothing has any dtype."""
+    """Return the saved plan if it is this call's, on this ring.
+
+    A call is in place on those ranks only that have both arrays, and one that moves nothing has any dtype: neither is
+    compared.
+    """
     dtype = call.dtype if contract_of(call.collective).moves_data else plan.call.dtype
     asked = replace(call, in_place=plan.call.in_place, dtype=dtype, fold_order=plan.call.fold_order)
     if asked != plan.call:
@@ -206,7 +254,7 @@ def _ring(layout: Layout) -> str:
 
 
 def _run_foreign(recipe: Recipe, builder: Builder) -> None:
-    """A user's mistake is bad input, not a traceback of ours."""
+    """Run a user's algorithm; its mistakes are bad input, not a traceback of ours."""
     try:
         recipe.algorithm(builder)
     except CxlemuError:
@@ -217,7 +265,12 @@ def _run_foreign(recipe: Recipe, builder: Builder) -> None:
 
 
 def check(call: Call) -> None:
-    """Raises ArgumentError for a call that means nothing."""
+    """Check that a call means something.
+
+    Raises:
+        ArgumentError: The collective, dtype or op does not exist, the root or the clusters do not fit the ranks, or a
+            block is too large or no whole number of elements.
+    """
     contract = contract_of(call.collective)
     if call.ranks < 1:
         raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")

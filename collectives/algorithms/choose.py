@@ -21,6 +21,8 @@ DOUBLING_BYTES = range(CHUNKED_MIN_BYTES, 512 << 10)  # smaller vectors take one
 
 
 class Choice(NamedTuple):
+    """The variant that a call takes, and why, for people."""
+
     variant: str
     reason: str
 
@@ -35,12 +37,18 @@ def choose(
     dtype: str = "",
     copies: modelled.Copies | None = None,
 ) -> Choice:
-    """``nbytes`` is one block's size, as in Call; ``in_pool``: x is a whole array that comm.heap made.
+    """Choose the variant of a call.
 
-    Not for scatter, as its root alone has x: there zero copy has to be asked for. ``ways``: of ranks in clusters, which
-    take two levels where those are faster by the cost model. ``dtype``: integers may take a tree, as their results have
-    the same bits in whatever order they are folded; floats are folded in rank order. ``copies``: what they cost on a
-    modelled fabric; None for this machine's own memory.
+    Args:
+        collective: The collective's name.
+        nbytes: The size of one block, as in Call.
+        ranks: The number of ranks.
+        in_pool: Whether x is a whole array that comm.heap made. It does not count for scatter, as its root alone has x:
+            there zero copy has to be asked for.
+        ways: The estimate for ranks in clusters, which take two levels where those are faster by the cost model.
+        dtype: The dtype's name. Integers may take a tree, as their results have the same bits in whatever order they
+            are folded; floats are folded in rank order.
+        copies: What copies cost on a modelled fabric (default: this machine's own memory).
     """
     if not COLLECTIVES[collective].moves_data:
         return Choice("line", "no data: doorbells only")

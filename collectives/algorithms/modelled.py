@@ -1,4 +1,4 @@
-"""What `auto` takes on a modelled fabric: which variant, and in how many chunks, by what its copies cost there.
+"""What `auto` takes on a modelled fabric: which variant, and in how many chunks, by the cost of copies there.
 
 A copy of this machine's memory starts at once, so that there a call is cut into chunks from 16 KiB on (choose.py). A
 modelled fabric's copies take microseconds to start, in which as much moves as `Copies.start_bytes` says: a chunk has to
@@ -23,13 +23,20 @@ TREE_MIN_RANKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies of one rank to and from a modelled memory."""
+    """What copies of one rank to and from a modelled memory cost."""
 
     start_bytes: float  # as many as move in the time that starting a copy, and saying that it is there, takes
     cards_keep_up: bool  # the cards carry what all ranks can move at once
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, space: Space) -> Copies:
+        """Derive the costs from the slowest link or copy rate on the way from host 0 to a space's last card.
+
+        Args:
+            topology: The fabric.
+            ranks: The number of ranks that copy at once.
+            space: The memory.
+        """
         costs, cards = space.costs or topology.costs, topology.cards_of(space)
         route = topology.fabric().route(0, cards[-1])
         rates = [] if route is None else [link.gbytes_per_s for link in route.links]
@@ -40,10 +47,17 @@ class Copies:
         return cls(start_ns * rate, total >= ranks * rate)
 
     def chunks(self, nbytes: float, in_turn: float) -> int:
-        """Into how many to cut a piece of ``nbytes``, of which a rank copies ``in_turn`` one after another.
+        """Into how many chunks to cut a piece.
 
         C chunks cost in_turn * C starts, and hide all but 1 / C of the piece: least where C is the square root of how
         many starts the piece is worth, shared by those in turn.
+
+        Args:
+            nbytes: The size of the piece.
+            in_turn: How many such pieces a rank copies one after another.
+
+        Returns:
+            From 1 to the chunks of `collectives.builder.ALL`.
         """
         if not self.start_bytes:
             return ALL.chunks
@@ -51,7 +65,7 @@ class Copies:
 
 
 class Asked(NamedTuple):
-    """A call that `auto` chooses for. ``nbytes``: of one block."""
+    """A call that `auto` chooses for. ``nbytes`` is the size of one block."""
 
     nbytes: int
     ranks: int
@@ -60,20 +74,25 @@ class Asked(NamedTuple):
 
     @property
     def starts(self) -> float:
-        """What a block is worth."""
+        """What a block is worth, in starts of copies."""
         return self.nbytes / max(self.copies.start_bytes, 1.0)
 
     @property
     def tree(self) -> bool:
+        """Whether a tree may fold the vectors, and is worth it."""
         return self.integers and self.ranks >= TREE_MIN_RANKS
 
     @property
     def doubles(self) -> bool:
+        """Whether recursive doubling is worth it: small vectors only."""
         return self.tree and self.starts < (4 if self.copies.cards_keep_up else 2)
 
     @property
     def halves(self) -> bool:
-        """Large vectors only on cards that no rank waits for."""
+        """Whether recursive halving is worth it, for integers on a power of two of ranks.
+
+        Large vectors are halved only on cards that no rank waits for.
+        """
         most, least = (math.inf, 4 if self.ranks >= TREE_MIN_RANKS else 128) if self.copies.cards_keep_up else (4, 2)
         return self.integers and self.ranks & (self.ranks - 1) == 0 and least <= self.starts < most
 
@@ -150,14 +169,29 @@ PLAIN: dict[str, Callable[[int], float]] = dict.fromkeys(
 
 
 def lines_max(collective: str, asked: Asked) -> int:
-    """In doorbell lines every rank, or the root, looks at N - 1 others: a tree of copies soon has fewer looks."""
+    """How many doorbell lines a block may take at most, for `auto` to send it in them.
+
+    In doorbell lines every rank, or the root, looks at N - 1 others: a tree of copies soon has fewer looks.
+
+    Args:
+        collective: The collective's name.
+        asked: The call.
+    """
     if asked.tree and collective in ("all_reduce", "reduce") and asked.ranks >= 8:
         return 2 if asked.ranks < 16 else 0
     return LINES_MAX_OF.get(collective, LINES_MAX)
 
 
 def modelled(collective: str, asked: Asked) -> tuple[str, str]:
-    """(the variant, why) for blocks that fit no doorbell lines."""
+    """Choose the variant for blocks that fit no doorbell lines.
+
+    Args:
+        collective: The collective's name.
+        asked: The call.
+
+    Returns:
+        The variant, and why.
+    """
     what = f"{format_bytes(asked.nbytes)} on {asked.ranks} ranks"
     for its in TAKEN.get(collective, ()):
         if its.when(asked):

@@ -1,1 +1,1 @@
-"""What is right: oracles in NumPy, and what a plan computes, in symbols."""
+"""Checks of results: oracles in NumPy, and what a plan computes, in symbols."""

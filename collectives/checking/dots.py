@@ -20,18 +20,33 @@ WEIGHTS_SHIFT = 10**11  # where a rank's B begins, its A being at 0
 
 @dataclass
 class Dots:
-    """The names that there are."""
+    """The names that elements of products have been given. One object serves all ranks, so that names compare."""
 
     _numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def element(self, dtype: str, row: Sequence[Symbol], column: Sequence[Symbol]) -> Symbol:
-        """The sum of products of a row of A and a column of B, element by element from the left."""
+        """Name the sum of products of a row of A and a column of B, element by element from the left.
+
+        Args:
+            dtype: The dtype of the product, a key of `DTYPES`.
+            row: The symbols of a row of A.
+            column: The symbols of a column of B, as many bytes as the row.
+
+        Returns:
+            One element's symbol, which counts as never written where a part of the row or column was not.
+        """
         written = all(symbol.fold is not None for symbol in (*row, *column))
         fold = Fold(((self._name(dtype, row, column), 0),)) if written else None
         return Symbol(DTYPES[dtype].itemsize, fold)
 
     def postcondition(self, call: Call, rank: int, shift: int = 0) -> Iterator[Piece]:
-        """What the rank's output must be, element by element. ``shift``: as every input's contributions have."""
+        """Yield what the rank's output must be, element by element.
+
+        Args:
+            call: A fused product.
+            rank: The rank whose output is described.
+            shift: The offset at which every input's contributions begin, as in `SymbolicRank.begin`.
+        """
         size, columns = DTYPES[call.dtype].itemsize, shapes(call).n
         for row in products.postcondition(call, rank):
             for column in range(columns):

@@ -24,7 +24,20 @@ _EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # whole numbers up t
 
 
 def inputs(call: Call, rank: int, seed: int, serial: int) -> tuple[Matrix, Matrix]:
-    """A and B of a rank. Raises ArgumentError where no sum of products is sure to be exact but of zeros."""
+    """Make A and B of a rank.
+
+    Args:
+        call: A fused product.
+        rank: The rank whose matrices they are.
+        seed: Matrices differ by seed.
+        serial: The number of the call, which changes every element.
+
+    Returns:
+        (A, B), of the shapes of `collectives.fused.shapes.shapes` and the call's dtype.
+
+    Raises:
+        ArgumentError: No sum of products is sure to be exact, except of zeros.
+    """
     top, its = _largest(call), shapes(call)
     random = np.random.default_rng((seed, rank))
 
@@ -61,7 +74,20 @@ def _largest(call: Call) -> int:
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Matrix:
-    """The rank's part of the whole product, summed over ranks in rank order."""
+    """Compute the rank's part of the whole product, summed over ranks in rank order.
+
+    Args:
+        call: A fused product.
+        rank: The rank whose result is computed.
+        seed: The seed of the inputs.
+        serial: The number of the call.
+
+    Returns:
+        A matrix of the shape of the rank's result, of the call's dtype.
+
+    Raises:
+        ArgumentError: As in `inputs`.
+    """
     everyone = [inputs(call, peer, seed, serial) for peer in range(call.ranks)]
     wide = [(a.astype(np.float64), b.astype(np.float64)) for a, b in everyone]
     dtype = DTYPES[call.dtype]
@@ -73,5 +99,5 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Matrix:
 
 
 def as_bytes(call: Call, rank: int, seed: int, serial: int) -> NDArray[np.uint8]:
-    """A and then B of a rank, in a row."""
+    """A rank's A and then its B as one row of bytes. Arguments and errors are those of `inputs`."""
     return np.concatenate([x.reshape(-1).view(np.uint8) for x in inputs(call, rank, seed, serial)])

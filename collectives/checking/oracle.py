@@ -43,7 +43,11 @@ _SHARED = 1 << 31  # seeds what ranks have in common: no rank
 
 
 def check_exact(call: Call) -> None:
-    """Raises ArgumentError where the sum of any numbers but zeros could be inexact."""
+    """Check that the sums of a call can be compared bit by bit.
+
+    Raises:
+        ArgumentError: The sum of any numbers except zeros could be inexact.
+    """
     wraps = call.redop == "sum" and not _is_float(call.dtype)
     if call.redop in ("sum", "avg") and not wraps and _steps(call)[0] == 0:
         most = (1 << _EXACT_BITS[call.dtype]) - 1
@@ -54,7 +58,7 @@ def check_exact(call: Call) -> None:
 
 
 def _steps(call: Call) -> tuple[int, int]:
-    """(how many steps from zero an input may be, the size of a step)."""
+    """How many steps from zero an input may be, and the size of a step."""
     top = (1 << _EXACT_BITS[call.dtype]) - 1
     if call.redop not in ("sum", "avg"):
         return top, 1
@@ -69,17 +73,29 @@ def reveals_order(call: Call) -> bool:
 
 
 def takes_input(call: Call, rank: int) -> bool:
+    """Whether the call takes an input from this rank: where only the root has one, from the root alone."""
     collective = COLLECTIVES[call.collective]
     return collective.moves_data and (rank == call.root or not collective.rooted_input)
 
 
 def gives_output(call: Call, rank: int) -> bool:
+    """Whether the call gives an output to this rank: where only the root gets one, to the root alone."""
     collective = COLLECTIVES[call.collective]
     return collective.moves_data and (rank == call.root or not collective.rooted_output)
 
 
 def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
-    """A rank's input as one row per block, or None where the call takes none from this rank."""
+    """Make a rank's input.
+
+    Args:
+        call: The call.
+        rank: The rank whose input it is.
+        seed: Inputs differ by seed.
+        serial: The number of the call, which changes every element.
+
+    Returns:
+        An array of the call's dtype with a row for each block, or None where the call takes no input from this rank.
+    """
     collective = COLLECTIVES[call.collective]
     if not takes_input(call, rank):
         return None
@@ -105,7 +121,7 @@ def _first_revealing(serial: int) -> int:
 
 
 def _exact(call: Call, raw: Array, rank: int, serial: int) -> Array:
-    """In whatever order they are folded."""
+    """Make inputs whose reduction is exact in whatever order they are folded."""
     dtype = DTYPES[call.dtype]
     if call.redop == "prod":
         return _factors(call, raw, rank, serial)
@@ -126,11 +142,11 @@ def _factors(call: Call, raw: Array, rank: int, serial: int) -> Array:
 
 
 def _terms_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -> Array:
-    """Of two neighbours one has a large number and the other its negative, the rest small ones whose sum is exact.
+    """Make summands that show the order: of two neighbours one has a large number and the other its negative.
 
-    So what is added while the large one is there loses its last bits, and what is added before or after does not; and
-    elements after each other have it with other ranks. Where two of them make a sum, order does not matter: a + b is
-    b + a. What changes from call to call is more than all rounding.
+    The rest have small ones, whose sum is exact. So what is added while the large one is there loses its last bits, and
+    what is added before or after does not; and elements after each other have it with other ranks. Where two of them
+    make a sum, order does not matter: a + b is b + a. What changes from call to call is more than all rounding.
     """
     bits, rank_bits = _EXACT_BITS[call.dtype], (call.ranks - 1).bit_length()
     small_bits, low_bits = bits - rank_bits, rank_bits + 3 + _LOST_BITS
@@ -145,7 +161,10 @@ def _terms_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -
 
 
 def _factors_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -> Array:
-    """All bits of the mantissa count, so that every product is rounded; so small that products of all are finite."""
+    """Make factors that show the order: all bits of the mantissa count, so that every product is rounded.
+
+    They are so small that products of all are finite.
+    """
     bits, rank_bits = _EXACT_BITS[call.dtype], (call.ranks - 1).bit_length()
     low_bits = rank_bits + 4
     steps = 1 << (bits - 1 - max(1, rank_bits - 5) - low_bits)
@@ -155,7 +174,17 @@ def _factors_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int)
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
-    """A rank's output as one row per block, or None where the call gives none to this rank."""
+    """Compute a rank's output in plain NumPy.
+
+    Args:
+        call: The call.
+        rank: The rank whose output is computed.
+        seed: The seed of the inputs.
+        serial: The number of the call.
+
+    Returns:
+        An array of the call's dtype with a row for each block, or None where the call gives no output to this rank.
+    """
     collective = COLLECTIVES[call.collective]
     if not gives_output(call, rank):
         return None
@@ -176,7 +205,7 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
-    """What a contract of somebody else's promises a rank, where each piece is one contribution."""
+    """The output that a contract of another package promises a rank, where each piece is one contribution."""
     found = np.empty(buffers(call, rank)[1].nbytes, np.uint8)
     for piece in postcondition(call, rank):
         if len(piece.contributions) != 1:
@@ -189,7 +218,10 @@ def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
 
 
 def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
-    """In rank order, clusters apart. Integers wrap in int64 as in what is narrower; f16 and bf16 are exact in f64."""
+    """Reduce in rank order, clusters apart.
+
+    Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64.
+    """
     combine = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(call.redop, np.add)
     dtype = DTYPES[call.dtype]
     wide = dtype if call.dtype in ("f32", "f64") else np.dtype(np.float64 if _is_float(call.dtype) else np.int64)
@@ -210,11 +242,20 @@ def held_by_all(call: Call) -> bool:
 
 
 def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
-    """By how much each element of a rank's output may differ from `expected`; None: every bit is known.
+    """By how much each element of a rank's output may differ from `expected`.
 
     Sums and products of n numbers have, in whatever order they are made, an error of (n - 1) u / (1 - (n - 1) u) of the
     sum, or product, of their absolute values at most, where u is half the distance from 1 to the next number (Higham,
     Accuracy and Stability of Numerical Algorithms, 2002, chapters 3 and 4). So two orders differ by twice that.
+
+    Args:
+        call: The call, with the fold order that its algorithm declares.
+        rank: The rank whose output is compared.
+        seed: The seed of the inputs.
+        serial: The number of the call.
+
+    Returns:
+        An array of f64 of the shape of `expected`, zero where every bit is known; None where every bit of all is known.
     """
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
         return None
@@ -229,9 +270,16 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: Array | None = None) -> NDArray[np.intp]:
-    """The places, in the order of memory, at which not all bits are the same.
+    """Find the elements at which an output is wrong.
 
-    With ``slack``: at which values differ by more than that, or bits from those that another rank has ``held``.
+    Args:
+        got: What a rank has, of any shape.
+        right: What it should have, of the same dtype and number of elements.
+        slack: By how much each value may differ (default: not by a bit).
+        held: What another rank has and this one must have bit by bit; only with ``slack``.
+
+    Returns:
+        Flat indices in the order of memory, ascending.
     """
     places = _other_bits(got, right)
     if slack is None:

@@ -37,19 +37,20 @@ from cxlemu.plan.reduction import commutes
 
 @dataclass
 class SymbolicPool:
-    """A coherent pool: one array of symbols a card, and the doorbells with their payloads."""
+    """A coherent pool: an array of symbols for each card, and the doorbells with their payloads."""
 
     cards: list[SymbolicBytes]
     doorbells: dict[tuple[int, int], tuple[int, list[Symbol]]] = field(default_factory=dict)
     dots: Dots = field(default_factory=Dots)  # names of all ranks' elements of products
 
     def doorbell(self, at: tuple[int, int]) -> tuple[int, list[Symbol]]:
+        """The epoch that the doorbell at (card, offset) shows, and its payload; 0 and nothing before it is rung."""
         return self.doorbells.get(at, (0, []))
 
 
 @dataclass
 class SymbolicRank(Streams):
-    """Executes one rank's part on symbols."""
+    """Executes one rank's part of a plan on symbols."""
 
     pool: SymbolicPool = field(kw_only=True)
     memory: list[SymbolicBytes] = field(init=False)
@@ -59,14 +60,14 @@ class SymbolicRank(Streams):
         self.memory = [SymbolicBytes(buffer.nbytes) for buffer in self.part.buffers]
 
     def begin(self, shift: int = 0) -> None:
-        """The inputs, whose offsets count from ``shift`` on."""
+        """Fill this rank's inputs with its own contributions, whose offsets count from ``shift`` on."""
         inputs = {0: shift} | ({} if self.call.gemm is None else {WEIGHTS: shift + WEIGHTS_SHIFT})
         for buffer, at in inputs.items():
             if size := self.part.buffers[buffer].nbytes:
                 self.put(Operand(Kind.BUFFER, buffer), [Symbol(size, Fold(((self.part.rank, at),)))])
 
     def promised(self, shift: int = 0) -> Iterator[Piece]:
-        """What the output must be."""
+        """Yield what this rank's output must be, for inputs whose offsets count from ``shift`` on."""
         if self.call.gemm is not None:
             yield from self.pool.dots.postcondition(self.call, self.part.rank, shift)
             return
@@ -74,7 +75,11 @@ class SymbolicRank(Streams):
             yield piece._replace(contributions=tuple((rank, at + shift) for rank, at in piece.contributions))
 
     def local(self, operand: Operand) -> tuple[SymbolicBytes, int]:
-        """The memory that an operand really is: a buffer may lie inside another."""
+        """Find the memory in which an operand really is, as a buffer may lie inside another.
+
+        Returns:
+            The memory, and the operand's first byte in it.
+        """
         buffer, at, index = self.part.buffers[operand.id], operand.offset, operand.id
         if buffer.inside:
             index = [b.name for b in self.part.buffers].index(buffer.inside)
@@ -82,6 +87,12 @@ class SymbolicRank(Streams):
         return self.memory[index], at
 
     def fetch(self, operand: Operand, nbytes: int) -> list[Symbol]:
+        """Read the symbols of an operand, in a buffer of this rank or in the pool.
+
+        Args:
+            operand: Where the first byte is.
+            nbytes: How many bytes are read.
+        """
         if operand.kind == Kind.BUFFER:
             memory, at = self.local(operand)
             return memory.read(at, nbytes)
@@ -91,6 +102,12 @@ class SymbolicRank(Streams):
         return [symbol for local in sorted(symbols) for symbol in symbols[local]]
 
     def put(self, operand: Operand, symbols: list[Symbol]) -> None:
+        """Write symbols to an operand, in a buffer of this rank or in the pool.
+
+        Args:
+            operand: Where the first byte goes.
+            symbols: What is written, one after another.
+        """
         if operand.kind == Kind.BUFFER:
             memory, at = self.local(operand)
             memory.write(at, symbols)
@@ -109,6 +126,15 @@ class SymbolicRank(Streams):
                 yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, at
 
     def execute(self, instruction: Instruction) -> Blocked | None:
+        """Execute one instruction.
+
+        Returns:
+            None, or what the rank is blocked by; then the instruction has to be executed again.
+
+        Raises:
+            ContractError: The instruction computes what is no fold of contributions, or folds elements other than the
+                call's.
+        """
         i, layout, epoch = instruction, self.binding.layout, self.binding.epoch + instruction.value
         match i.op:
             case Op.WRITE | Op.WRITE_NT | Op.COPY:
@@ -163,7 +189,11 @@ class SymbolicRank(Streams):
         return [Symbol(size, folded(folds, divisor)) for size, folds in aligned(sources)]
 
     def _check_elements(self, i: Instruction, sources: list[list[Symbol]]) -> None:
-        """Raises ContractError for a fold of other elements than the call's, or with another operation."""
+        """Check that a fold is one of the call's elements, with the call's operation.
+
+        Raises:
+            ContractError: It is not.
+        """
         dtype, redop = DTYPE_NAMES[i.dtype], RedOp(i.redop).name.lower()
         if (dtype, redop) != (self.call.dtype, self.call.redop):
             raise ContractError(f"[{self.call}] rank {self.part.rank} folds {dtype} with {redop}")
@@ -179,10 +209,14 @@ class SymbolicRank(Streams):
 
 
 def verify(plan: Plan) -> None:
-    """Raises ContractError naming rank, bytes and what they are made of, when a plan breaks its contract.
+    """Check that a plan keeps its contract, whatever the data.
 
     Reductions must fold in the order that the call declares: then all ranks get the same bits. Which operand comes
-    first is no matter where a op b has the bits of b op a. DeadlineError for a plan that blocks.
+    first does not matter where a op b has the bits of b op a.
+
+    Raises:
+        ContractError: An output is not what it must be; the message names rank, bytes and what they are made of.
+        DeadlineError: The plan blocks.
     """
     call, layout = plan.call, plan.layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
@@ -205,9 +239,14 @@ class _Held(NamedTuple):
 
 
 def check_results(ranks: Sequence[SymbolicRank], shift: int = 0) -> None:
-    """Raises ContractError where a rank's output is not what it must be: see `verify`.
+    """Check the outputs of ranks that have executed a call, as `verify` does.
 
-    ``shift``: where the offsets of this call's inputs began.
+    Args:
+        ranks: All ranks of the call.
+        shift: Where the offsets of this call's inputs began.
+
+    Raises:
+        ContractError: A rank's output is not what it must be.
     """
     held: dict[tuple[tuple[int, int], ...], _Held] = {}
     for rank in ranks:
@@ -234,7 +273,7 @@ def _compare(call: Call, its: _Held, piece: Piece) -> None:
 
 
 def _compare_holders(call: Call, first: _Held, its: _Held) -> None:
-    """Ranks that hold the same result have folded it alike."""
+    """Check that ranks that hold the same result have folded it alike."""
     at = 0
     for nbytes, (one, other) in aligned([first.symbols, its.symbols]):
         if not same_bits(one, other, commutes=commutes(call.dtype, call.redop)):
@@ -256,7 +295,7 @@ def _begin(fold: Fold) -> int:
 
 
 def _promised(piece: Piece, at: int) -> Fold:
-    """The fold of byte ``at`` of a piece. With the first group of those folded apart the fold from the left begins."""
+    """The fold of byte ``at`` of a piece. The fold from the left begins with the first group of those folded apart."""
     terms: tuple[Term, ...] = tuple((source, offset + at) for source, offset in piece.contributions)
     if piece.apart > 1:
         groups = [Fold(terms[k : k + piece.apart]) for k in range(0, len(terms), piece.apart)]

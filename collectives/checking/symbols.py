@@ -11,12 +11,14 @@ Term: TypeAlias = "tuple[int, int] | Fold"
 
 
 class Fold(NamedTuple):
+    """What a byte was folded from: ``terms`` from the left, then divided by ``divisor``."""
+
     terms: tuple[Term, ...]
     divisor: int = 1
 
 
 class Symbol(NamedTuple):
-    """``nbytes`` bytes; byte k is the fold of its contributions, each k bytes on. None: nobody wrote them."""
+    """``nbytes`` bytes; byte k is the fold of its contributions, each k bytes on. None: no rank wrote them."""
 
     nbytes: int
     fold: Fold | None
@@ -30,7 +32,7 @@ def _shift(fold: Fold | None, by: int) -> Fold | None:
 
 
 def joined(symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
-    """The same bytes in as few symbols as possible."""
+    """Describe the same bytes in as few symbols as possible."""
     found: list[Symbol] = []
     for symbol in symbols:
         if found and symbol.fold == _shift(found[-1].fold, found[-1].nbytes):
@@ -41,7 +43,7 @@ def joined(symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
 
 
 class SymbolicBytes:
-    """A byte array as runs of symbols."""
+    """A byte array as runs of symbols. It begins as ``nbytes`` bytes that were never written."""
 
     def __init__(self, nbytes: int) -> None:
         self._starts = [0]
@@ -49,6 +51,7 @@ class SymbolicBytes:
         self._nbytes = nbytes
 
     def read(self, at: int, nbytes: int) -> list[Symbol]:
+        """Read ``nbytes`` bytes from byte ``at`` on, as symbols in the order of memory."""
         end, found = at + nbytes, []
         index = bisect_right(self._starts, at) - 1
         while at < end:
@@ -60,6 +63,7 @@ class SymbolicBytes:
         return found
 
     def write(self, at: int, symbols: Sequence[Symbol]) -> None:
+        """Replace the bytes from byte ``at`` on by these symbols, one after another."""
         end = at + sum(s.nbytes for s in symbols)
         first, last = bisect_right(self._starts, at) - 1, bisect_right(self._starts, end - 1) - 1
         before = self.read(self._starts[first], at - self._starts[first])
@@ -78,7 +82,14 @@ class SymbolicBytes:
 
 
 def aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | None]]]:
-    """Cut equally long rows of symbols at each other's boundaries."""
+    """Cut rows of symbols at each other's boundaries.
+
+    Args:
+        columns: One or more rows, equally many bytes long.
+
+    Yields:
+        How many bytes a piece has, and its fold in each of the rows.
+    """
     position = [0] * len(columns)
     consumed = [0] * len(columns)
     while position[0] < len(columns[0]):
@@ -91,7 +102,17 @@ def aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | 
 
 
 def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
-    """From the left: the first operand goes on, each further one is a contribution or a fold made apart."""
+    """Combine operands from the left.
+
+    The first operand's fold continues; each further operand is a contribution or a fold made apart.
+
+    Args:
+        folds: The operands, one at least.
+        divisor: By what the result is divided; 1 for no division.
+
+    Returns:
+        The fold, or None where an operand was never written.
+    """
     known = [f for f in folds if f is not None]
     if len(known) < len(folds):
         return None
@@ -105,7 +126,7 @@ def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
 
 
 def flat(fold: Fold) -> Fold:
-    """The same contributions, in one order and without structure. A division made apart stays apart."""
+    """Put a fold's contributions into one order, without structure. A division made apart stays apart."""
     found: list[Term] = []
     for term in fold.terms:
         inner = flat(term) if isinstance(term, Fold) else None
@@ -114,7 +135,13 @@ def flat(fold: Fold) -> Fold:
 
 
 def same_bits(one: Fold | None, other: Fold | None, *, commutes: bool) -> bool:
-    """Whether two folds of equal contributions round alike. ``commutes``: a op b is b op a."""
+    """Whether two folds of equal contributions round alike.
+
+    Args:
+        one: A fold, or None for bytes that were never written.
+        other: The fold that it is compared with.
+        commutes: Whether a op b has the bits of b op a.
+    """
     if one == other or one is None or other is None or not commutes:
         return one == other
     numbers: dict[object, int] = {}
@@ -135,6 +162,7 @@ def _number(term: Term, numbers: dict[object, int]) -> int:
 
 
 def text(fold: Fold | None) -> str:
+    """Describe a fold for messages, such as "rank 0[0] + rank 1[0]"."""
     if fold is None:
         return "never written"
     terms = (f"({text(t)})" if isinstance(t, Fold) else _source(*t) for t in fold.terms)
@@ -142,5 +170,5 @@ def text(fold: Fold | None) -> str:
 
 
 def _source(rank: int, offset: int) -> str:
-    """Below 0: of a matrix product (fused/dots.py)."""
+    """A rank below 0 stands for an element of a matrix product (checking/dots.py)."""
     return f"rank {rank}[{offset}]" if rank >= 0 else f"product {-1 - rank}"

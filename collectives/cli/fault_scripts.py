@@ -1,4 +1,4 @@
-"""``cxlemu run --faults`` and ``--protocol``: what a run needs of the adversary, brought by entry points.
+"""``cxlemu run --faults`` and ``--protocol``: the parts of a run that entry points bring.
 
 [project.entry-points."cxlemu.faults"]
 scripts = "my_package.faults:RunFaults"
@@ -24,28 +24,55 @@ GROUP = "cxlemu.faults"
 
 
 class RunFaults(Protocol):
-    """A file's faults, and what a run needs to let them happen."""
+    """The faults of a file, and the parts of a run that let them happen."""
 
     @classmethod
     def load(cls, file: Path, *, how: str, adversary: str | None) -> RunFaults:
-        """Raises ConfigError for the file, ArgumentError for flags that do not go with it."""
+        """Load a file of faults.
+
+        Args:
+            file: The file.
+            how: How the ranks are launched: "processes", "threads" or "env".
+            adversary: The value of ``--adversary``, None where it was not given.
+
+        Raises:
+            ConfigError: The file is wrong.
+            ArgumentError: Flags do not go with it.
+        """
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
-        """The script's adversary, if it has one."""
+        """The memory with the script's adversary, if it has one, else ``otherwise``."""
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Raises ConfigError for what cannot happen there."""
+        """Check that the faults can happen in this run.
+
+        Args:
+            ranks: The number of ranks.
+            backend: The backend's name.
+
+        Raises:
+            ConfigError: A fault cannot happen there.
+        """
 
     @property
     def engine(self) -> EngineMaker:
-        """What makes each rank's engine."""
+        """Makes each rank's engine."""
 
     def listening(self, report: Callable[[object], None]) -> Callable[[object], None]:
-        """``report``, told of everything but faults."""
+        """Wrap ``report`` so that it is told of everything except faults."""
 
 
 def load_script(file: Path, *, how: str, adversary: str | None) -> RunFaults:
-    """Raises ArgumentError where no package brings faults, and what the script's `load` raises."""
+    """Load a file of faults through the package that brings them.
+
+    Args:
+        file: The file.
+        how: How the ranks are launched: "processes", "threads" or "env".
+        adversary: The value of ``--adversary``, None where it was not given.
+
+    Raises:
+        ArgumentError: No package brings faults; and what `RunFaults.load` raises.
+    """
     brought: type[RunFaults] = _brought("scripts", "--faults")
     return brought.load(file, how=how, adversary=adversary)
 
@@ -59,6 +86,14 @@ def _brought(name: str, flag: str) -> Any:
 
 
 def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
-    """``cxlemu run --protocol``: exits with its own code. Raises ArgumentError where no package brings protocols."""
+    """Run ``cxlemu run --protocol``, which exits with its own code.
+
+    Args:
+        ctx: The context of ``cxlemu run``.
+        spec: ``FILE.py:NAME``.
+
+    Raises:
+        ArgumentError: No package brings protocols.
+    """
     run: Callable[[click.Context, str], NoReturn] = _brought("protocols", "--protocol")
     run(ctx, spec)

@@ -1,4 +1,4 @@
-"""What `cxlemu fused` is given, whichever engine it runs on."""
+"""The options that `cxlemu fused` has on every engine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ RANKS_MAX = 64
 
 
 class Dimensions(click.ParamType[tuple[int, ...]]):
-    """``MxNxK`` or ``ROWSxCOLS``."""
+    """A parameter such as ``MxNxK`` or ``ROWSxCOLS``, which becomes a tuple of that many numbers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Parse numbers of one to nine digits with an ``x`` between them; a wrong text is a usage error."""
         if isinstance(value, tuple):
             return value
         numbers = str(value).split("x")

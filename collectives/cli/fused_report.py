@@ -1,4 +1,4 @@
-"""What ``cxlemu fused`` shows of what ranks measured: a line a style, what follows from them, and JSON."""
+"""The report of ``cxlemu fused``: a line for each style, what follows from them, and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class FusedSetup:
-    """The world of a run."""
+    """The world of a run. ``how`` says how the cut of the fused call was chosen."""
 
     job: Job
     topology: Topology
@@ -45,7 +45,10 @@ class FusedSetup:
 
 @dataclass(frozen=True)
 class Result:
-    """``comm_ns``: of communication alone as modelled, on this machine's clock; None without a pace."""
+    """What ranks measured in a run.
+
+    ``comm_ns`` is communication alone as modelled, on this machine's clock; None without a pace.
+    """
 
     setup: FusedSetup
     seen: Sequence[Seen]
@@ -53,15 +56,17 @@ class Result:
 
     @cached_property
     def metrics(self) -> Metrics | None:
+        """The metrics, or None unless all styles were run."""
         return metrics(self.seen, self.setup.job)
 
     @cached_property
     def refusal(self) -> str:
-        """Why nothing is said about overlap, or nothing."""
+        """Why nothing is claimed about overlap, or ""."""
         return refusal(self.seen, self.comm_ns)
 
     @property
     def wrong(self) -> int:
+        """How many elements were wrong in all calls on all ranks."""
         return sum(sum(one.wrong.values()) for one in self.seen)
 
     @property
@@ -69,6 +74,7 @@ class Result:
         return waits(self.seen, self.setup.job) if "fused" in self.setup.job.styles else []
 
     def document(self) -> dict[str, Any]:
+        """The run for ``--json``; overlap is None where it cannot be claimed."""
         setup, found = self.setup, None if self.metrics is None else self.metrics.document()
         if found is not None and self.refusal:
             found = {name: None if "overlap" in name else value for name, value in found.items()}
@@ -95,6 +101,12 @@ class Result:
 
 
 def show(result: Result, out: Console) -> None:
+    """Print a result as a table, with what it was measured on above and metrics below.
+
+    Args:
+        result: The result.
+        out: Where to print.
+    """
     for line in _header(result):
         out.print(Text(f"# {line}"))
     out.print(Text("#"))

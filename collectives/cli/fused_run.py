@@ -1,4 +1,4 @@
-"""What ``cxlemu fused`` does on this machine: chooses a time scale, tunes, measures."""
+"""The work of ``cxlemu fused`` on this machine: it chooses a time scale, tunes and measures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,14 @@ def run(
     json_file: Path | None,
     trace_file: Path | None,
 ) -> None:
-    """As the command's flags say. Exits with 1 where a result was wrong. Raises ArgumentError, ConfigError."""
+    """Run the command with its flags, whose names the parameters have.
+
+    The process exits with 1 where a result was wrong.
+
+    Raises:
+        ArgumentError: A flag is wrong, or flags do not go with each other.
+        ConfigError: The topology is wrong.
+    """
     for flag, file in (("--json", json_file), ("--trace", trace_file), ("--tuned", tuned_file)):
         check_output(flag, file)
     tunes = tunes or tuned_file is not None
@@ -149,15 +156,17 @@ def _launched(setup: FusedSetup, deadline_s: float, main: Callable[[RankContext]
 
 
 def _modelled_ns(setup: FusedSetup, layout: Layout, half: Callable[[Plan], Plan]) -> float:
-    """Communication alone, or the product alone."""
+    """What one half of the unfused call takes by the model, in ns: communication alone, or the product alone."""
     call = call_of(setup.job.operator, "unfused", setup.ranks, cut(setup.job, "unfused"))
     plan = half(build(layout, call))
     return max(simulate(CostModel.of(setup.topology, setup.ranks), [VirtualCall(plan)], warm=True).time_ns, 1)
 
 
 def _suitable(run: Callable[[Job], list[Seen]], setup: FusedSetup, layout: Layout, share: float) -> TimeScale:
-    """With which communication takes a share of what the product takes here or, where the topology's accelerator is to
-    compute, with which this machine's product takes a share of what that takes.
+    """Choose a time scale: that with which communication takes a share of what the product takes here.
+
+    Where the topology's accelerator is to compute, it is that with which this machine's product takes a share of what
+    the accelerator's takes.
     """
     product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
     if setup.topology.accelerator is None:

@@ -1,4 +1,4 @@
-"""``cxlemu fused --tune`` on this machine: the search, and what is kept of it."""
+"""``cxlemu fused --tune`` on this machine: the search, and the file that keeps its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Run = Callable[[Callable[[RankContext], list[list[int]]]], list[list[list[int]]]
 
 
 class Search(NamedTuple):
-    """Of a job's operator, by so many ranks; ``file``: what was found before, and what is found now."""
+    """A search for the fastest choice of a job's operator by ``ranks`` ranks.
+
+    ``file`` holds what was found before, and gets what is found now.
+    """
 
     job: Job
     ranks: int
@@ -31,7 +34,19 @@ class Search(NamedTuple):
 
 
 def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned, str]:
-    """What is known or found, and in words how."""
+    """Look a choice up in the search's file, or search for it and keep it there.
+
+    Args:
+        search: What to search.
+        run: Launches ranks and returns what every rank returned.
+        seen: Hears what comes next.
+
+    Returns:
+        The choice, and in words how it was found.
+
+    Raises:
+        ArgumentError: No choice is possible, or the file cannot be written.
+    """
     operator, file = search.job.operator, search.file
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {file.path}"
@@ -49,13 +64,26 @@ def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned,
 
 
 def refuse_given(tunes: bool, given: Mapping[str, object]) -> None:
-    """Raises ArgumentError for what a tuner is to choose."""
+    """Refuse flags that a tuner is to choose.
+
+    Args:
+        tunes: Whether there is a tuner.
+        given: The value of each such flag, by flag.
+
+    Raises:
+        ArgumentError: One of the flags was given.
+    """
     if tunes and any(given.values()):
         named = next(flag for flag, value in given.items() if value)
         raise ArgumentError(f"{named} does not go with --tune, which chooses it")
 
 
 def machine_of(setup: FusedSetup, pace: str) -> TunedMachine:
-    """What a choice holds for. ``pace``: what its time scale is chosen by, as the scale itself differs each time."""
+    """The machine that a choice holds for.
+
+    Args:
+        setup: The world of the run.
+        pace: By what the time scale is chosen, as the scale itself differs each time.
+    """
     memory, ring = setup.memory.describe(), str(setup.job.region_bytes)
     return this_one(setup.topology, {"memory": memory, "ring": ring, "threads": setup.blas_threads, "pace": pace})

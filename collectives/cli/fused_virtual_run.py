@@ -1,4 +1,4 @@
-"""What ``cxlemu fused --engine virtual`` does: tunes, simulates every style, and compares."""
+"""The work of ``cxlemu fused --engine virtual``: it tunes, simulates every style, and compares."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ def run(
     json_file: Path | None,
     trace_file: Path | None,
 ) -> None:
-    """As the command's flags say. Raises ArgumentError, ConfigError."""
+    """Run the command with its flags, whose names the parameters have.
+
+    Raises:
+        ArgumentError: A flag is wrong, or flags do not go with each other.
+        ConfigError: The topology is wrong.
+    """
     for flag, file in (("--json", json_file), ("--trace", trace_file), ("--tuned", tuned_file)):
         check_output(flag, file)
     given = {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport}
@@ -71,7 +76,7 @@ def run(
 
 
 def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple[Tuned, str]:
-    """What is known or found, and in words how."""
+    """Return the choice that is known or found, and in words how."""
     file = TunedFile(path, modelled(simulator.topology), simulator.ranks) if path is not None else None
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {path}"

@@ -1,4 +1,4 @@
-"""What ``cxlemu plan`` does: builds or loads a plan, and prints, saves or checks it."""
+"""The work of ``cxlemu plan``: it builds or loads a plan, and prints, saves or checks it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNBOUNDED_CHARS = 1 << 20  # a pipe is as wide as what it is given
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the options of ``show`` and ``save`` ask for."""
+    """A plan as the options of ``show``, ``save`` and ``traffic`` describe it."""
 
     collective: str | None
     algorithm: str | None
@@ -53,6 +53,13 @@ class Wanted:
     region_bytes: int
 
     def plan(self) -> Plan:
+        """Build the plan.
+
+        Raises:
+            click.UsageError: Neither or both of a collective and an algorithm are given, or a variant with an
+            algorithm. ArgumentError: The call is not possible.
+            ConfigError: The topology is wrong.
+        """
         if (self.collective is None) == (self.algorithm is None):
             raise click.UsageError("give a COLLECTIVE, or --algorithm FILE.py:function.")
         if self.algorithm is not None and self.variant != "auto":
@@ -80,7 +87,20 @@ class Wanted:
 
 
 def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
-    """Print the plan. Raises ArgumentError, ConfigError, PlanFileError, PlanError after it was printed."""
+    """Print a plan, and then check its rules.
+
+    Args:
+        wanted: The plan to build.
+        saved: A plan file to load instead.
+        limit: Rows of any one table at most.
+        as_json: Whether to print all of the plan as JSON.
+
+    Raises:
+        ArgumentError: The call is not possible.
+        ConfigError: The topology is wrong.
+        PlanFileError: The file cannot be read.
+        PlanError: The plan breaks a rule; it was printed before.
+    """
     if saved is not None:
         _refuse_others("saved", "limit", "as_json")
         plan = plan_file.load(saved)
@@ -94,7 +114,7 @@ def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
 
 
 def _refuse_others(*allowed: str) -> None:
-    """A plan from a file is what it is: options that would build another one are mistakes."""
+    """Refuse options that would build another plan: with a plan from a file they are mistakes."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = str(parameter.name)
@@ -126,7 +146,17 @@ def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
 
 
 def save(wanted: Wanted, output: Path) -> None:
-    """Write the plan to a file. Raises ArgumentError, ConfigError, PlanError."""
+    """Build a plan, check its rules and write it to a file.
+
+    Args:
+        wanted: The plan to build.
+        output: The file to write.
+
+    Raises:
+        ArgumentError: The call is not possible.
+        ConfigError: The topology is wrong.
+        PlanError: The plan breaks a rule.
+    """
     plan = wanted.plan()
     check_rules(plan)
     plan_file.save(plan, output)
@@ -134,7 +164,17 @@ def save(wanted: Wanted, output: Path) -> None:
 
 
 def traffic(wanted: Wanted, output: Path) -> None:
-    """Write what the plan moves, a Chakra trace for each endpoint. Raises ArgumentError, ConfigError, PlanError."""
+    """Write what a plan moves as Chakra traces, one for each endpoint.
+
+    Args:
+        wanted: The plan to build.
+        output: How the names of the files begin.
+
+    Raises:
+        ArgumentError: The call is not possible, or a file cannot be written.
+        ConfigError: The topology is wrong.
+        PlanError: The plan breaks a rule.
+    """
     plan = wanted.plan()
     check_rules(plan)
     endpoints = chakra_export.traffic(plan)
@@ -148,7 +188,14 @@ def traffic(wanted: Wanted, output: Path) -> None:
 
 
 def check(file: Path) -> None:
-    """Say that a plan file is right. Raises PlanFileError where it is not."""
+    """Check a plan file and print a summary.
+
+    Args:
+        file: The plan file.
+
+    Raises:
+        PlanFileError: The plan is wrong.
+    """
     click.echo(f"{file}: ok, {_summary(load_plan(str(file)))}")
 
 
@@ -158,7 +205,7 @@ def _summary(plan: Plan) -> str:
 
 
 def list_() -> None:
-    """Print the table of variants."""
+    """Print the table of collectives, variants and algorithms."""
     table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for collective in COLLECTIVES:
         by_algorithm: dict[str, list[str]] = {}
@@ -174,5 +221,5 @@ def _console() -> Console:
 
 
 def _first_line(recipe: Recipe) -> str:
-    """Of the docstring of the page that the algorithm is on."""
+    """The first line of the docstring of the page that the algorithm is on."""
     return (sys.modules[recipe.algorithm.__module__].__doc__ or "").strip().partition("\n")[0]

@@ -305,7 +305,7 @@ def _run(
     deadline_s: float,
     faults: RunFaults | None,
 ) -> int:
-    """How many elements were wrong on the ranks of this process."""
+    """Run the sweep, and return how many elements were wrong on the ranks of this process."""
     from collectives.sweep.measure import run_sweep
     from cxlemu.engines.pace import Pace
     from cxlemu.world import from_environment, launch
@@ -340,7 +340,7 @@ def _run(
 
 
 def _fixed(asked: Target) -> dict[str, object]:
-    """What a plan file says of the flags."""
+    """The flags that a plan file determines, with their values."""
     from collectives.cli.targets import NEVER
 
     if asked.plan is None:

@@ -10,7 +10,18 @@ from cxlemu.memory import BACKENDS, MemorySpec
 
 
 def adversary_seed(adversary: str | None, backend: str) -> int | None:
-    """Of ``--adversary SEED|off``; None: there is no adversary. Raises ArgumentError for what is neither."""
+    """Read ``--adversary SEED|off``.
+
+    Args:
+        adversary: The flag's value, None where it was not given.
+        backend: The backend's name.
+
+    Returns:
+        The seed, or None for no adversary: the default where a backend emulates no caches.
+
+    Raises:
+        ArgumentError: The value is neither a number nor "off".
+    """
     if adversary == "off" or (adversary is None and not BACKENDS[backend].emulates_caches):
         return None
     return DEFAULT_SEED if adversary is None else number(adversary, "--adversary", "off")
@@ -19,18 +30,41 @@ def adversary_seed(adversary: str | None, backend: str) -> int | None:
 def memory_of(
     backend: str, seed: int | None, devices: tuple[str, ...], pool: str | None, tenant: str | None
 ) -> tuple[MemorySpec, str | None]:
-    """The memory, and the name of the tenant's pool in shared memory. Raises ArgumentError for a wrong ``--pool``."""
+    """Make the memory that the flags ask for.
+
+    Args:
+        backend: The backend's name.
+        seed: The adversary's seed, or None for no adversary.
+        devices: The paths of ``--device``.
+        pool: ``--pool``: a UUID with devices or without a tenant, else the name of the tenant's pool.
+        tenant: The tenant, if any.
+
+    Returns:
+        The memory, and the name of the tenant's pool in shared memory or None.
+
+    Raises:
+        ArgumentError: ``--pool`` is no UUID where one is needed, or the backend refuses the rest.
+    """
     uuid, pool_name = (_uuid(pool), None) if BACKENDS[backend].on_devices or tenant is None else (None, pool)
     return MemorySpec(backend, seed, devices=devices, pool=uuid), pool_name
 
 
 def real_cards(memory: MemorySpec) -> str:
-    """What they are; nothing where they are emulated."""
+    """Describe the real cards of a memory; "" where they are emulated."""
     return memory.backend.describe_cards(memory)
 
 
 def number(text: str, flag: str, word: str) -> int:
-    """Raises ArgumentError for what is none. ``word`` is what the flag takes besides."""
+    """Parse a number that is not negative.
+
+    Args:
+        text: The flag's value.
+        flag: The flag, for the message.
+        word: The word that the flag takes besides numbers, for the message.
+
+    Raises:
+        ArgumentError: The text is not such a number.
+    """
     if not text.isdecimal() or not text.isascii():
         raise ArgumentError(f"{flag} takes a number that is not negative, or {word!r}, not {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""What ``cxlemu run`` shows while messages come in: header, rows, a progress bar; at the end a sum, and JSON."""
+"""The output of ``cxlemu run`` while messages come in: header, rows, a progress bar; at the end a sum, and JSON."""
 
 from __future__ import annotations
 
@@ -51,11 +51,19 @@ class RunSetup:
 
 
 class RunReport:
-    """Call it with the messages of `collectives.sweep.measure`; as a context it surrounds the run.
+    """Shows a run. Call it with the messages of `collectives.sweep.measure`; as a context it surrounds the run.
 
     Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
-    ``silent`` is for the processes of one launcher that are not rank 0: they print nothing and write nothing.
-    Raises ArgumentError where the JSON file cannot be written; `output.check_json_file` finds that before a run.
+
+    Args:
+        setup: The world of the run.
+        sweep: What runs in it.
+        json_file: Where to write everything as well, if anywhere.
+        verbose: Whether to print layout, placement and reasons.
+        silent: For the processes of one launcher that are not rank 0: they print nothing and write nothing.
+
+    Raises:
+        ArgumentError: The JSON file cannot be written; `output.check_json_file` finds that before a run.
     """
 
     def __init__(self, setup: RunSetup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
@@ -86,6 +94,7 @@ class RunReport:
 
     @property
     def wrong(self) -> int:
+        """How many elements were wrong so far."""
         return sum(row.wrong or 0 for row in self._rows)
 
     def __enter__(self) -> Self:
@@ -124,7 +133,10 @@ class RunReport:
             self._conclude(error)
 
     def _conclude(self, error: BaseException | None) -> None:
-        """With the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong."""
+        """Print the sum.
+
+        This happens with the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong.
+        """
         self._progress.stop()
         seconds = time.monotonic() - self._began
         missing = len(self._cases) - len(self._rows)
@@ -163,7 +175,7 @@ class RunReport:
 
     @property
     def _hosts(self) -> list[int] | None:
-        """Of each rank, where there are emulated ones."""
+        """The host of each rank, or None where there are no emulated hosts."""
         setup = self._setup
         return None if setup.memory.backend.on_devices else list(setup.topology.place(setup.ranks))
 

@@ -1,4 +1,4 @@
-"""``cxlemu simulate --fail``: which ways change, and what that costs."""
+"""``cxlemu simulate --fail``: which ways change, and how much time that costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from cxlemu.topology.failures import Failure
 
 
 def failed_ways(topology: Topology, ranks: int, failures: Sequence[Failure]) -> list[str]:
-    """For people: what each failure does to the ways between hosts and memories."""
+    """Describe for people what each failure does to the ways between hosts and memories.
+
+    Args:
+        topology: The fabric.
+        ranks: The number of ranks.
+        failures: The failures.
+
+    Returns:
+        Lines of the header; none without failures.
+    """
     if not failures:
         return []
     first, *others = [line for its in CostModel.of(topology, ranks, failures).changes for line in its.describe()]
@@ -19,7 +28,14 @@ def failed_ways(topology: Topology, ranks: int, failures: Sequence[Failure]) -> 
 
 
 def cost_of(failures: Sequence[Failure], time_us: float, unfailed_us: float, calls: int) -> str:
-    """``time_us`` and ``unfailed_us`` are of one of so many calls."""
+    """Describe for people how much longer calls took because of failures.
+
+    Args:
+        failures: The failures, one at least.
+        time_us: The time of one call with them.
+        unfailed_us: The time of one call without them.
+        calls: How many calls follow each other.
+    """
     if min(failure.at_ns for failure in failures) / 1e3 >= unfailed_us * calls:
         return f"over after {unfailed_us * calls:.1f} us, before anything failed"
     return f"without failures {unfailed_us:.1f} us: {time_us / unfailed_us - 1:+.1%}"
@@ -28,7 +44,17 @@ def cost_of(failures: Sequence[Failure], time_us: float, unfailed_us: float, cal
 def document_of(
     topology: Topology, ranks: int, failures: Sequence[Failure], unfailed_us: Sequence[float]
 ) -> dict[str, Any]:
-    """For ``--json``: nothing without failures. ``unfailed_us``: each row's time without them."""
+    """Describe failures for ``--json``.
+
+    Args:
+        topology: The fabric.
+        ranks: The number of ranks.
+        failures: The failures.
+        unfailed_us: Each row's time without them.
+
+    Returns:
+        The keys to add to the document; none without failures.
+    """
     if not failures:
         return {}
     changes = [

@@ -1,4 +1,4 @@
-"""What ``cxlemu simulate`` does: rows of modelled times, and what they are written to."""
+"""The work of ``cxlemu simulate``: rows of modelled times, and the files that they are written to."""
 
 from __future__ import annotations
 
@@ -62,7 +62,14 @@ def run(
     trace_file: Path | None,
     verbose: bool,
 ) -> None:
-    """As the command's flags say. Exits with 1 where a checked result was wrong. Raises ArgumentError, ConfigError."""
+    """Run the command with its flags, whose names the parameters have.
+
+    The process exits with 1 where a checked result was wrong.
+
+    Raises:
+        ArgumentError: A flag is wrong, or flags do not go with each other.
+        ConfigError: A topology is wrong.
+    """
     for flag, file in (("--json", json_file), ("--trace", trace_file)):
         if file is not None:
             check_output(flag, file)
@@ -149,7 +156,7 @@ def _in_lines(case: Case) -> bool:
 
 
 def _fixed(asked: Target) -> dict[str, object]:
-    """What a plan file says of the flags."""
+    """The flags that a plan file determines, with their values."""
     if asked.plan is None:
         return {}
     call, size = asked.plan.call, asked.size_bytes
@@ -205,7 +212,7 @@ def _print_row(out: Console, row: Simulated, *, first: bool, verbose: bool) -> N
 
 
 def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -> str:
-    """What the same call takes on another fabric, with its own choice of a variant."""
+    """Describe the same call on another fabric, with its own choice of a variant."""
     ratio = f"{its.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
     why = f" ({its.reason})" if verbose and its.reason else ""
     return f"{topology.name}: {its.time_us:.1f} us, {ratio}, {its.variant}{why}"

@@ -1,4 +1,4 @@
-"""What a command is to work on: collectives by name, an algorithm of one's own, or a plan that was saved.
+"""The target of a command: collectives by name, an algorithm of one's own, or a plan that was saved.
 
 An algorithm says which collective it is. A plan file says more: of how many ranks, of which size, dtype, operation and
 root, and on which ring. A flag that says otherwise is refused.
@@ -26,7 +26,10 @@ NEVER = object()  # for `check_options`: whatever the flag says, the plan says o
 
 @dataclass(frozen=True)
 class Target:
-    """``collectives``: () where the command's default is asked for. ``source``: FILE.py:function or FILE.plan."""
+    """What a command works on.
+
+    ``collectives`` is () where the command's default is asked for; ``source`` is FILE.py:function or FILE.plan.
+    """
 
     collectives: tuple[str, ...]
     source: str | None = None
@@ -34,27 +37,38 @@ class Target:
 
     @property
     def plan(self) -> Plan | None:
+        """The saved plan, or None."""
         return None if self.own is None else self.own.plan
 
     @property
     def size_bytes(self) -> int:
-        """Of a plan's call, as nccl-tests counts."""
+        """The size of a plan's call, as nccl-tests counts it."""
         assert self.plan is not None
         call = self.plan.call
         return sizes.size_bytes(call.collective, call.nbytes, call.ranks)
 
     def refuse(self, flag: str) -> NoReturn:
-        """Raises ArgumentError for a flag that does not go with the plan file."""
+        """Refuse a flag that does not go with the plan file.
+
+        Raises:
+            ArgumentError: Always.
+        """
         assert self.plan is not None
         call = self.plan.call
         raise ArgumentError(f"{self.source} is the plan of [{call}] with {call.ranks} ranks: leave out {flag}")
 
 
 def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False) -> Target:
-    """``named``: what stands without a flag, collectives or one plan file; ``algorithm``: of ``--algorithm``;
-    ``variant``: whether one was asked for.
+    """Find out what a command is to work on.
 
-    Raises ArgumentError where they contradict each other, and as `collectives.algorithms.catalog.load_algorithm`.
+    Args:
+        named: The arguments without a flag: collectives, or one plan file.
+        algorithm: ``--algorithm``, None where it was not given.
+        variant: Whether a variant was asked for.
+
+    Raises:
+        ArgumentError: The arguments contradict each other; also as `collectives.algorithms.catalog.load_algorithm`.
+        PlanFileError: As `collectives.algorithms.catalog.load_algorithm`.
     """
     files = [name for name in named if is_plan(name)]
     if files and (len(named) > 1 or algorithm is not None):
@@ -75,8 +89,17 @@ def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False
 
 
 def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) -> None:
-    """``fixed``: of the command's parameters, by name, what the plan file says. Raises ArgumentError for one that was
-    given and is something else."""
+    """Check that no flag that was given contradicts a plan file.
+
+    Args:
+        ctx: The command's context.
+        its: What the command works on; without a plan there is nothing to check.
+        fixed: What the plan file determines, by the command's parameters; `NEVER` for a parameter that has no right
+            value.
+
+    Raises:
+        ArgumentError: A flag that was given contradicts the plan.
+    """
     if its.plan is None:
         return
     for param in ctx.command.params:

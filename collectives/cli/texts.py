@@ -1,3 +1,3 @@
-"""Sentences that several commands' help has. Imports nothing."""
+"""Sentences that the help of several commands shares. Imports nothing."""
 
 ALGORITHM_HELP = "An algorithm of your own; executes the file."

@@ -5,8 +5,8 @@
 Three operators, each in three styles: ``fused``; ``medium``, in which whole shards are multiplied while the next ones
 are on their way; and ``unfused``, the collective and then the product, or the product and then the collective.
 
-  shapes.py    who has which part of the matrices            operators.py  the operators, a page each
-  builder.py   the words they are written in                 plans.py      from what is asked for to a plan
+  shapes.py    which rank has which part of the matrices      operators.py  the operators, a page each
+  builder.py   the words they are written in                 plans.py      calls and their plans
 """
 
 from collectives.choices import KINDS, ORDERS, STYLES

@@ -25,13 +25,13 @@ STYLE_OF = {
 
 
 class _Pulled(SlotCarrier):
-    """A tile lies with its writer."""
+    """A carrier with which a tile lies in its writer's part of the ring."""
 
     in_columns = False  # tiles are of several sizes
 
 
 class _Pushed(_Pulled):
-    """A tile lies with its reader, which may have a memory of its own."""
+    """A carrier with which a tile lies in its reader's part of the ring, which may be in the reader's own memory."""
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         if block < self.b.ranks:
@@ -41,7 +41,10 @@ class _Pushed(_Pulled):
 
 @dataclass
 class FusedBuilder(Builder):
-    """Builds one rank's part of a fused operator."""
+    """Builds one rank's part of a fused operator.
+
+    Rows and shards are counted in the matrix that moves between ranks: A, or the result.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,29 +52,33 @@ class FusedBuilder(Builder):
 
     @property
     def gemm(self) -> Gemm:
+        """The product's shape, tiles, order and transport."""
         assert self.call.gemm is not None  # plans.build sees to it
         return self.call.gemm
 
     @cached_property
     def shapes(self) -> Shapes:
+        """The shapes of a rank's matrices."""
         return shapes(self.call)
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element."""
         return DTYPES[self.call.dtype].itemsize
 
     @cached_property
     def row_bytes(self) -> int:
-        """A row of what moves between ranks."""
+        """Bytes of a row of what moves between ranks."""
         return self.nbytes // self.shard_rows
 
     @property
     def shard_rows(self) -> int:
+        """The rows of a shard: m / N."""
         return self.gemm.m // self.ranks
 
     @property
     def order(self) -> list[int]:
-        """All ranks, in the order in which this one turns to them: see shapes.py."""
+        """All ranks, in the order in which this one turns to them, as `collectives.choices.ORDERS` defines it."""
         if self.gemm.order == "natural":
             return list(range(self.ranks))
         if self.call.collective == "all_gather_gemm":
@@ -81,12 +88,16 @@ class FusedBuilder(Builder):
         return [(step - self.rank) % self.ranks for step in range(self.ranks)]
 
     def chunked(self, *, blocks: int = 1) -> Iterator[list[Chunk]]:
-        """Rounds of communication tiles, the same part of every shard."""
+        """Yield rounds of communication tiles, each chunk the same part of every shard.
+
+        Args:
+            blocks: How many blocks each rank publishes.
+        """
         tile_bytes = self.gemm.comm_tile_rows * self.row_bytes
         return self.rounds(self.nbytes, blocks=blocks, spread="ranges", chunk_bytes=tile_bytes)
 
     def row_tiles(self) -> list[range]:
-        """The rows of a shard, tile by tile."""
+        """The rows of a shard, tile by tile, counted from the start of the shard. The last tile may be smaller."""
         rows, step = self.shard_rows, self.gemm.tile_rows
         return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
 
@@ -94,42 +105,59 @@ class FusedBuilder(Builder):
 
     @property
     def shards_a_tile(self) -> int:
-        """1 also where a shard is several tiles."""
+        """How many shards a compute tile spans; 1 also where a shard is several tiles."""
         return max(1, self.gemm.tile_rows // self.shard_rows)
 
     @property
     def first_shards(self) -> range:
-        """Of each group."""
+        """The first shard of each group of shards that share a tile."""
         return range(0, self.ranks, self.shards_a_tile)
 
     def first_shard(self, shard: int) -> int:
-        """Of its group."""
+        """The first shard of the group that a shard belongs to."""
         return shard - shard % self.shards_a_tile
 
     def shards_from(self, first: int) -> range:
+        """The shards of the group that begins with shard ``first``."""
         return range(first, min(first + self.shards_a_tile, self.ranks))
 
     def rows_from(self, first: int) -> range:
-        """Rows of a group, in the whole matrix."""
+        """The rows of the group that begins with shard ``first``, counted in the whole matrix."""
         shards = self.shards_from(first)
         return range(shards.start * self.shard_rows, shards.stop * self.shard_rows)
 
     def rows_of(self, shard: int, tile: range) -> range:
-        """Rows of a shard's tile, in the whole matrix."""
+        """The rows of a shard's tile, counted in the whole matrix.
+
+        Args:
+            shard: The rank whose rows they are.
+            tile: Rows counted from the start of the shard, as `row_tiles` has them.
+        """
         return range(shard * self.shard_rows + tile.start, shard * self.shard_rows + tile.stop)
 
     @property
     def sources(self) -> list[int]:
-        """Peers in the order in which they are copied in: a group after the other, the own one first."""
+        """The peers in the order in which they are copied in: group after group, beginning with this rank's own."""
         peers = [peer for peer in self.order if peer != self.rank]
         return sorted(peers, key=lambda peer: (self.first_shard(peer) - self.first_shard(self.rank)) % self.ranks)
 
     def matrix(self, rows: int, columns: int) -> Operand:
-        """Scratch memory for one."""
+        """Scratch memory for a matrix of the call's dtype.
+
+        Args:
+            rows: Its rows.
+            columns: Its columns.
+        """
         return self.scratch(rows * columns * self.itemsize)
 
     def multiply(self, dst: Operand, a: Operand, rows: int) -> None:
-        """So many rows of the result from as many of A: all of this rank's columns, tile by tile."""
+        """Multiply rows of A by all of this rank's columns of B, tile by tile, in the stream that computes.
+
+        Args:
+            dst: Where the first of the result's rows begins. A row of the result has all of this rank's columns.
+            a: Where the first row of A begins.
+            rows: How many rows are multiplied.
+        """
         step, n = self.gemm.tile_cols, self.shapes.n
         whole, rest = divmod(n, step)
         if whole:
@@ -141,7 +169,7 @@ class FusedBuilder(Builder):
             self._multiply(dst, a, rows, n - rest, rest)
 
     def _multiply(self, dst: Operand, a: Operand, rows: int, first: int, columns: int) -> None:
-        """One tile, of columns from ``first`` on."""
+        """Multiply one tile, of columns from ``first`` on."""
         size, (n, k) = self.itemsize, self.shapes[4:]
         kernel = Kernel(f"gemm_{self.call.dtype}", (rows, columns, k, k, n, n))
         number = self._kernels.setdefault(kernel, len(self._kernels))
@@ -150,18 +178,28 @@ class FusedBuilder(Builder):
         self._emit("compute", Op.COMPUTE, arg=number, nbytes=nbytes, dst=dst.at(first * size), sources=sources)
 
     def copy_own(self, dst: Operand) -> None:
-        """This rank's A, whole."""
+        """Copy all of this rank's A to ``dst``, in the stream that retrieves."""
         self._emit("retrieve", Op.COPY, dst=dst, a=self.input(), nbytes=self.nbytes)
 
     def ready(self, stream: str) -> Event:
-        """An event that follows all of the stream so far."""
+        """Record an event that follows everything in the stream so far."""
         return self._record(stream)
 
     def after(self, stream: str, event: Event | None) -> None:
-        """What the stream does from here on comes after the event, if there is one."""
+        """Let what the stream does from here on follow the event.
+
+        Args:
+            stream: The name of the stream that waits.
+            event: An event of another stream; with None nothing is awaited.
+        """
         self._order(event, stream)
 
     def finish(self) -> tuple[Frame, RankPart]:
+        """Finish the part, as `Builder.finish` does, and add the buffer that B is in.
+
+        Returns:
+            What is the same for all ranks of the plan, and this rank's part.
+        """
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
 

@@ -1,4 +1,4 @@
-"""What is asked for: an operator, and how it is cut."""
+"""An operator of a fused call, and how the call is cut into tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cxlemu.plan import Call
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A product of A (m x k) and B (k x n), shared by all ranks, and what it is fused with."""
+    """A product of A (m x k) and B (k x n), shared by all ranks, and (``kind``, of `KINDS`) what it is fused with."""
 
     kind: str
     m: int
@@ -24,7 +24,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a fused call is cut. None: what the plan takes by default."""
+    """How a fused call is cut; None stands for the plan's default, see `collectives.fused.plans.fused_call`."""
 
     comm_tile_rows: int | None = None
     compute_tile: tuple[int, int] | None = None  # rows, columns
@@ -37,7 +37,17 @@ class Tiling:
 
 
 def call_of(operator: Operator, style: str, ranks: int, choice: Tiling) -> Call:
-    """Raises ArgumentError for an operator or a choice that is not possible."""
+    """Make the call of an operator in a style, cut as chosen.
+
+    Args:
+        operator: The product and what it is fused with.
+        style: "fused", "medium" or "unfused".
+        ranks: The number of ranks.
+        choice: Tiles, order and transport.
+
+    Raises:
+        ArgumentError: The operator or the choice is not possible.
+    """
     return fused_call(
         *(operator.kind, style, ranks, operator.m, operator.n, operator.k, operator.dtype),
         comm_tile_rows=choice.comm_tile_rows,

@@ -10,7 +10,7 @@ from cxlemu.plan import Frame, Op, Plan, RankPart
 
 
 def computing(plan: Plan) -> Plan:
-    """What a plan computes, alone, as if all that it waits for were there. It takes no rounds."""
+    """Keep only what a plan computes, as if all that it waits for had arrived. The new plan has no rounds."""
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
         return replace(plan.frame, rounds=0), _only(plan.part(rank), {Op.COMPUTE})
@@ -19,7 +19,7 @@ def computing(plan: Plan) -> Plan:
 
 
 def communicating(plan: Plan) -> Plan:
-    """A plan without what it computes."""
+    """Keep only what a plan moves, without what it computes."""
 
     def build_part(rank: int) -> tuple[Frame, RankPart]:
         return replace(plan.frame, kernels=()), _only(plan.part(rank), set(Op) - {Op.COMPUTE})

@@ -13,7 +13,7 @@ from cxlemu.plan import Operand
 
 
 def all_gather_gemm(b: FusedBuilder) -> None:
-    """Own rows first, then peers' in the order in which they are copied in: once, for all columns.
+    """Multiply the rank's own rows first, then peers' in the order in which they are copied in: once, for all columns.
 
     Read per rank: (N - 1) shards of A. Written per rank: its shard, with ``push`` N - 1 times.
     """
@@ -27,7 +27,7 @@ def all_gather_gemm(b: FusedBuilder) -> None:
             rows = b.rows_of(b.rank, tile)
             b.multiply(_output_rows(b, rows), b.input(tile.start * b.row_bytes), len(rows))
     for chunks in b.chunked(blocks=b.ranks if push else 1):
-        for reader in reversed(b.peers) if push else (0,):  # who reads this shard first
+        for reader in reversed(b.peers) if push else (0,):  # first for the peer that reads this shard first
             for chunk in chunks:
                 b.publish(chunk, b.input(chunk.offset), block=reader)
         for peer in b.sources:
@@ -41,7 +41,7 @@ def all_gather_gemm(b: FusedBuilder) -> None:
 
 
 def _ready(b: FusedBuilder, peer: int, chunk: Chunk, missing: dict[int, set[int]]) -> list[range]:
-    """Rows of the tiles that need nothing any more when this chunk is there."""
+    """The rows of those tiles that need nothing else when this chunk is there."""
     if b.shards_a_tile == 1:
         return [b.rows_of(peer, tile) for tile in b.row_tiles() if _ends_in(chunk, tile.stop * b.row_bytes)]
     first = b.first_shard(peer)
@@ -62,7 +62,7 @@ def _ends_in(chunk: Chunk, end: int) -> bool:
 
 
 def gemm_reduce_scatter(b: FusedBuilder) -> None:
-    """Every tile goes straight to the rank whose rows it has, which folds all ranks' tiles in rank order.
+    """Send every tile straight to the rank whose rows it has, which folds all ranks' tiles in rank order.
 
     Written per rank: N - 1 shards of the result. Read per rank: N - 1.
     """
@@ -75,7 +75,7 @@ def gemm_reduce_scatter(b: FusedBuilder) -> None:
 
 
 def gemm_all_reduce(b: FusedBuilder) -> None:
-    """As gemm_reduce_scatter; then whoever folded some rows publishes them, so that all get the same bits.
+    """Do as gemm_reduce_scatter; then each rank publishes the rows that it folded, so that all get the same bits.
 
     Written per rank: N shards of the result. Read per rank: 2 (N - 1).
     """
@@ -98,13 +98,26 @@ class Partials:
         self._b = b
         self._matrix = b.matrix(b.gemm.m, b.gemm.n)
         self._todo = {shard: b.row_tiles() for shard in range(b.ranks)}
-        self._events: dict[int, Event] = {}  # of groups of shards: what follows their tile
+        self._events: dict[int, Event] = {}  # first shard of a group -> what follows its tile
 
     def place(self, shard: int, offset: int) -> Operand:
+        """Where this rank keeps its summands of a shard, in scratch memory.
+
+        Args:
+            shard: The rank whose rows they are.
+            offset: Bytes from the start of the shard.
+        """
         return self._matrix.at(shard * self._b.nbytes + offset)
 
     def published(self, chunks: list[Chunk]) -> list[Event | None]:
-        """Compute and publish these parts of all shards. Gives the events that this rank's own part follows."""
+        """Compute these parts of all shards, and publish those of other ranks.
+
+        Args:
+            chunks: The chunks of one round; each stands for the same part of every shard.
+
+        Returns:
+            For each chunk the event that this rank's own part follows, or None where an earlier chunk awaited it.
+        """
         b, mine = self._b, []
         for shard in b.order:
             for chunk in chunks:
@@ -117,7 +130,11 @@ class Partials:
         return mine
 
     def _computed(self, shard: int, chunk: Chunk) -> Event | None:
-        """Compute what of this chunk is not; an event after it, or None where that was awaited for an earlier chunk."""
+        """Compute those rows of this chunk that are not computed yet.
+
+        Returns:
+            An event after them, or None where an earlier chunk awaited them.
+        """
         b, first = self._b, self._b.first_shard(shard)
         if b.shards_a_tile > 1:  # other shards' parts follow what is computed here
             if self._todo.pop(first, None):

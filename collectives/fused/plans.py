@@ -1,4 +1,4 @@
-"""From what is asked for to a plan."""
+"""Fused calls and their plans, made from shapes and tiles."""
 
 from __future__ import annotations
 
@@ -31,11 +31,29 @@ def fused_call(
     order: str = "shifted",
     transport: str | None = None,
 ) -> Call:
-    """A product of A (m x k) and B (k x n), which ranks share as shapes.py says.
+    """Describe a product of A (m x k) and B (k x n), which ranks share as shapes.py says.
 
-    ``comm_tile_rows`` and ``compute_tile`` (rows, columns) are of the style ``fused``. ``medium`` takes a shard at a
-    time; ``unfused`` multiplies everything at once and moves ``comm_tile_rows``, or as much as a collective takes.
-    Raises ArgumentError for what is not possible.
+    Args:
+        kind: The operator, one of `KINDS`.
+        style: "fused", "medium" or "unfused". ``medium`` takes a shard at a time; ``unfused`` multiplies everything at
+            once.
+        ranks: The number of ranks.
+        m: Rows of the whole A and of the whole product.
+        n: Columns of the whole B and of the whole product.
+        k: Columns of the whole A and rows of the whole B.
+        dtype: The dtype of all three matrices, one of `cxlemu.choices.GEMM_DTYPES`.
+        comm_tile_rows: Rows of a communication tile. ``fused`` takes `COMM_TILE_ROWS` or a smaller shard by default,
+            ``unfused`` as much as a collective takes; ``medium`` refuses it.
+        compute_tile: (rows, columns) of a compute tile, for ``fused`` alone (default: `TILE_ROWS` x `TILE_COLS`, or a
+            smaller shard).
+        order: In which order a rank turns to the others, one of `ORDERS`.
+        transport: "pull" or "push" (default: the operator's first in `TRANSPORTS`).
+
+    Returns:
+        The call, whose ``nbytes`` is a shard of what moves between ranks.
+
+    Raises:
+        ArgumentError: The call is not possible, see `collectives.fused.shapes.check`, or its style has no such tiles.
     """
     if (style == "medium" and comm_tile_rows is not None) or (style != "fused" and compute_tile is not None):
         raise ArgumentError(f"{kind} {style} has no such tiles to choose: leave them out")
@@ -74,9 +92,25 @@ def fused_plan(
     order: str = "shifted",
     transport: str | None = None,
 ) -> Plan:
-    """The plan of such a call, of as many ranks as the layout has. Arguments and errors are those of `fused_call`.
+    """Plan a fused product for as many ranks as the layout has.
 
-    Buffers of a rank: input (its part of A), output, scratch, weights (its part of B).
+    A rank's buffers are input (its part of A), output, scratch and weights (its part of B).
+
+    Args:
+        kind: The operator, one of `KINDS`.
+        style: "fused", "medium" or "unfused".
+        layout: The ring in which the plan moves its tiles.
+        m: Rows of the whole A and of the whole product.
+        n: Columns of the whole B and of the whole product.
+        k: Columns of the whole A and rows of the whole B.
+        dtype: The dtype of all three matrices.
+        comm_tile_rows: Rows of a communication tile, as in `fused_call`.
+        compute_tile: (rows, columns) of a compute tile, as in `fused_call`.
+        order: In which order a rank turns to the others, one of `ORDERS`.
+        transport: "pull" or "push" (default: the operator's first in `TRANSPORTS`).
+
+    Raises:
+        ArgumentError: The call is not possible, as in `fused_call`.
     """
     call = fused_call(
         *(kind, style, layout.ranks, m, n, k, dtype),
@@ -89,7 +123,15 @@ def fused_plan(
 
 
 def build(layout: Layout, call: Call) -> Plan:
-    """The plan of a fused call. Pure: equal arguments give equal plans. Raises ArgumentError for an impossible call."""
+    """Build the plan of a fused call. The function is pure: equal arguments give equal plans.
+
+    Args:
+        layout: The ring, for as many ranks as the call has.
+        call: A call as `fused_call` makes it.
+
+    Raises:
+        ArgumentError: The call is not possible, or the layout is for another number of ranks.
+    """
     check(call)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
@@ -106,8 +148,16 @@ def build(layout: Layout, call: Call) -> Plan:
 
 
 def roomy_layout(call: Call, cards: int, interleave_bytes: int, card_bytes: int) -> Layout:
-    """A ring in which a round takes all of the call where ``card_bytes`` of every card have room for it, and as much as
-    fits where not. Raises ArgumentError where they have not even room for a line of every shard.
+    """Lay out a ring in which one round takes all of a call, or as much as the cards have room for.
+
+    Args:
+        call: A fused call.
+        cards: The number of cards of the pool.
+        interleave_bytes: The granule in which data is interleaved over the cards.
+        card_bytes: What each card has room for.
+
+    Raises:
+        ArgumentError: The cards have not even room for a line of every shard.
     """
     assert call.gemm is not None
     rows = call.gemm.m // call.ranks

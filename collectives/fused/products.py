@@ -1,4 +1,4 @@
-"""What every row of a result must be: the contract of a fused product, which knows of no tiles.
+"""The contract of a fused product: what every row of a result must be. It knows nothing of tiles.
 
 Sums over ranks are made in rank order, so that results are bitwise reproducible.
 """
@@ -13,7 +13,11 @@ from cxlemu.plan import DTYPES, Call
 
 
 class RowProduct(NamedTuple):
-    """A row of one rank's A times all columns of one rank's B, which has ``b_rows`` rows so far apart."""
+    """A row of one rank's A times all columns of one rank's B.
+
+    The row has ``a_bytes`` bytes from byte ``a_at`` of its A. B begins at byte ``b_at`` and has ``b_rows`` rows,
+    ``b_stride_bytes`` apart.
+    """
 
     a_rank: int
     a_at: int
@@ -25,7 +29,7 @@ class RowProduct(NamedTuple):
 
 
 class ProductRow(NamedTuple):
-    """Output bytes [at, at + nbytes) are the sum of these, from the left."""
+    """Output bytes [at, at + nbytes) are the sum of ``products``, from the left."""
 
     at: int
     nbytes: int
@@ -33,7 +37,12 @@ class ProductRow(NamedTuple):
 
 
 def postcondition(call: Call, rank: int) -> Iterator[ProductRow]:
-    """What a rank's output must be. The call is one that `shapes.check` has vouched for."""
+    """Yield what a rank's output must be, row by row.
+
+    Args:
+        call: A call that `collectives.fused.shapes.check` has accepted.
+        rank: The rank whose output is described.
+    """
     size, its = DTYPES[call.dtype].itemsize, shapes(call)
     shard, nbytes = its.m // call.ranks, its.n * size
     gathers = call.collective == "all_gather_gemm"

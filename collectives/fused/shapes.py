@@ -1,4 +1,4 @@
-"""Who has which part of the matrices: tensor parallelism as Megatron-LM has it, in FLUX's operators.
+"""Which rank has which part of the matrices: tensor parallelism as Megatron-LM has it, in FLUX's operators.
 
                        A of a rank    B of a rank    result of a rank
   all_gather_gemm      m/N x k        k x n/N        m x n/N    of all ranks' rows of A
@@ -18,7 +18,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Buffer, Call
 from cxlemu.plan.kernels import DIMENSION_MAX
 
-# push: a copy for every reader, in that one's part of the ring; pull: in the writer's. The first is the default.
+# push: a copy for every reader, in the reader's part of the ring; pull: one in the writer's. The first is the default.
 TRANSPORTS = {
     "all_gather_gemm": ("pull", "push"),
     "gemm_reduce_scatter": ("push", "pull"),
@@ -30,7 +30,7 @@ WEIGHTS = 3  # the buffer that B is in, after input (A), output and scratch memo
 
 
 class Shapes(NamedTuple):
-    """What a rank has, in elements: (rows, columns) of its A, B and result; m, n, k of its own product."""
+    """What each rank has, in elements: (rows, columns) of its A, B and result, and m, n, k of its own product."""
 
     a: tuple[int, int]
     b: tuple[int, int]
@@ -41,7 +41,7 @@ class Shapes(NamedTuple):
 
 
 def shapes(call: Call) -> Shapes:
-    """Of a call that `check` has vouched for."""
+    """The shapes of every rank's matrices in a call that `check` has accepted."""
     assert call.gemm is not None
     m, n, k, ranks = call.gemm.m, call.gemm.n, call.gemm.k, call.ranks
     if call.collective == "all_gather_gemm":
@@ -51,12 +51,22 @@ def shapes(call: Call) -> Shapes:
 
 
 def moved_columns(kind: str, n: int, k: int) -> int:
-    """Columns of the matrix that moves between ranks: A, or the result."""
+    """The columns of the matrix that moves between ranks: those of A, or of the result.
+
+    Args:
+        kind: The operator, one of `KINDS`.
+        n: Columns of the whole B and of the whole product.
+        k: Columns of the whole A.
+    """
     return k if kind == "all_gather_gemm" else n
 
 
 def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
-    """A, the result and B, of every rank."""
+    """The buffers (input, output, weights) in which every rank has its A, its result and its B.
+
+    Args:
+        call: A call that `check` has accepted.
+    """
     size, its = DTYPES[call.dtype].itemsize, shapes(call)
     return (
         Buffer("input", its.a[0] * its.a[1] * size),
@@ -66,7 +76,13 @@ def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
 
 
 def check(call: Call) -> None:
-    """Raises ArgumentError for a call that is no fused product."""
+    """Check that a call is a fused product.
+
+    Raises:
+        ArgumentError: The operator, style, dtype, op, order or transport does not exist, the call is in place, uses the
+            heap or has a root, a dimension is out of range or does not divide among the ranks, tiles do not fit or are
+            more than `TILES_MAX`, or ``nbytes`` is not that of a shard.
+    """
     gemm, ranks = call.gemm, call.ranks
     if call.collective not in KINDS:
         raise ArgumentError(f"there is no operator {call.collective!r}: it is one of {', '.join(KINDS)}")

@@ -48,9 +48,17 @@ class Finished:
 
 
 def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = None) -> int:
-    """All cases, on one rank: emits Opened, then Finished for each; returns how many elements were wrong.
+    """Run all cases on one rank: emit Opened on rank 0, then Finished for each case.
 
-    Under a launcher, where only rank 0 is heard, it speaks for all. ``engine`` makes another one than `sweep.engine`.
+    Under a launcher where only rank 0 is heard, rank 0 emits for all ranks.
+
+    Args:
+        context: This rank's place in its world.
+        sweep: What to run; the same on every rank.
+        engine: Makes the engine from the context and the name `sweep.engine` (default: the engine of that name).
+
+    Returns:
+        How many elements were wrong on this rank.
     """
     made = sweep.engine if engine is None else engine(context, sweep.engine)
     layout = None if sweep.plan is None else catalog.ring_of(sweep.plan)
@@ -103,7 +111,7 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
 
 
 def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
-    """The call, with the order in which the variant that it takes folds."""
+    """The call, with the fold order of the variant that it takes."""
     call = case.call
     if algorithm is not None:
         return replace(call, fold_order=load_algorithm(algorithm).fold_order)
@@ -113,7 +121,7 @@ def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
 
 
 def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | None:
-    """What rank 0 got, where all ranks get the same."""
+    """The result of rank 0, where all ranks get the same, else None."""
     if not oracle.held_by_all(call):
         return None
     held = out.copy()
@@ -122,7 +130,18 @@ def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | Non
 
 
 def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:
-    """With zero copy: room in the pool for the input or, in place, for what it lies in. The same on every rank."""
+    """For zero copy, allocate room in the pool for the input or, in place, for what the input lies in.
+
+    The room has the same size on every rank.
+
+    Args:
+        comm: The communicator, from whose heap it comes.
+        case: The case.
+        algorithm: A user's own algorithm or saved plan, as in `Sweep`.
+
+    Returns:
+        A flat array of bytes, or None where the variant is not zero copy.
+    """
     if algorithm is None and case.call.algorithm == AUTO:
         return None
     its = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
@@ -135,7 +154,19 @@ def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> A
 def arrays(
     case: Case, rank: int, x: Array | None, right: Array | None, in_heap: Array | None
 ) -> tuple[Array | None, Array | None]:
-    """What to call with, flat. ``out`` holds the complement of what is right, unless it is the input."""
+    """Lay out the flat arrays that a case is called with.
+
+    Args:
+        case: The case.
+        rank: This rank.
+        x: The rank's input with a row for each block, or None.
+        right: What the output must be, or None where it is not checked.
+        in_heap: What `heap_room` gave.
+
+    Returns:
+        (x, out) of the call's dtype, each None where the rank has none. ``out`` holds the complement of what is right,
+        unless it is the input.
+    """
     call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
     source, target = contracts.buffers(call, rank)
     flat = None if x is None else x.reshape(-1).view(np.uint8)
@@ -161,7 +192,15 @@ def arrays(
 
 
 def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
-    """Make the call on arrays that `arrays` gave."""
+    """Make the call on arrays that `arrays` gave.
+
+    Args:
+        comm: The communicator.
+        case: The case.
+        x: This rank's input, or None.
+        out: This rank's output, or None.
+        algorithm: A user's own algorithm or saved plan, which runs instead of the case's variant.
+    """
     call, contract = case.call, COLLECTIVES[case.call.collective]
     variant: str | Recipe = call.algorithm if algorithm is None else load_algorithm(algorithm)
     if not contract.moves_data:
@@ -184,7 +223,7 @@ def _bits(array: Array, at: int) -> int:
 
 
 def _reported(context: RankContext, control: Communicator, measured: MeasuredRank) -> list[MeasuredRank]:
-    """What this rank has to say: about itself, or, where only rank 0 is heard, there about all."""
+    """What this rank has to report: about itself or, where only rank 0 is heard, there about all."""
     if context.launch in ("threads", "processes"):
         return [measured]
     everyone = control.gather(_as_numbers(measured))

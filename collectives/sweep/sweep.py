@@ -27,9 +27,18 @@ MOST_BYTES = 1 << 40  # of one size
 
 
 def size_steps(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
-    """nccl-tests' sizes from ``first`` to ``last`` bytes, times ``factor`` or plus ``step`` each; None: default.
+    """The sizes of a sweep, as nccl-tests has them, ascending.
 
-    Raises ArgumentError for sizes above 1 TiB, or that do not go from small to large in a bearable number of steps.
+    Args:
+        first: The smallest size in bytes (default: `MIN_BYTES`).
+        last: The largest size in bytes, included if a step meets it (default: `MAX_BYTES`, or ``first`` if that is
+            larger).
+        factor: Each size is this many times the one before (default: `STEP_FACTOR`); excludes ``step``.
+        step: Each size is this many bytes more than the one before.
+
+    Raises:
+        ArgumentError: Both ``factor`` and ``step`` are given, a size is above 1 TiB, or the sizes do not go from small
+            to large in fewer than `MOST_ROWS` steps.
     """
     first = MIN_BYTES if first is None else first
     last = max(first, MAX_BYTES) if last is None else last
@@ -53,10 +62,10 @@ def size_steps(first: int | None, last: int | None, factor: int | None, step: in
 
 @dataclass(frozen=True)
 class Sweep:
-    """What `run` was asked for. Every collective runs in every combination of the rest that means something.
+    """What a sweep runs: every collective, in every combination of the rest that means something.
 
-    ``roots`` None stands for all ranks. ``variant`` is "auto", "every" or a name; ``algorithm`` is a user's
-    own, ``FILE.py:function``, which runs instead, or ``FILE.plan``, a saved plan, which says all the rest.
+    ``roots`` None stands for all ranks. ``variant`` is "auto", "every" or a name. ``algorithm`` is a user's own
+    ``FILE.py:function``, which runs instead, or a saved plan ``FILE.plan``, which determines all the rest.
     """
 
     collectives: tuple[str, ...]
@@ -77,7 +86,15 @@ class Sweep:
     cluster: int = 1  # ranks in a cluster, where the topology has clusters
 
     def cases(self, ranks: int) -> list[Case]:
-        """All rows, in the order in which they run. Raises ArgumentError when one of them means nothing."""
+        """All rows, in the order in which they run.
+
+        Args:
+            ranks: The number of ranks in the world.
+
+        Raises:
+            ArgumentError: One of the rows means nothing or, with ``check``, cannot be checked bit by bit; there are
+                more than `MOST_ROWS` of them; or a saved plan is for another number of ranks.
+        """
         if (plan := self.plan) is not None:
             return [self._case_of(plan, ranks)]
         cases: list[Case] = []
@@ -90,7 +107,7 @@ class Sweep:
 
     @property
     def plan(self) -> Plan | None:
-        """The saved one."""
+        """The saved plan that runs, or None."""
         return None if self.algorithm is None else load_algorithm(self.algorithm).plan
 
     def _case_of(self, plan: Plan, ranks: int) -> Case:
@@ -125,7 +142,7 @@ class Sweep:
             yield Case(call, in_place=self.in_place or contract.one_buffer)
 
     def _takes_levels(self, collective: str, variant: str) -> bool:
-        """As the algorithm declares. What `auto` takes is told when it is chosen."""
+        """Whether the algorithm declares that it takes clusters. For `auto` that is decided with the variant."""
         if self.algorithm is None and variant == AUTO:
             return False
         its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
@@ -165,6 +182,7 @@ class Case:
 
     @property
     def size_bytes(self) -> int:
+        """The size as nccl-tests counts it: of all ranks' blocks together where each has one."""
         return sizes.size_bytes(self.call.collective, self.call.nbytes, self.call.ranks)
 
     @property
@@ -174,13 +192,13 @@ class Case:
 
     @property
     def root(self) -> int:
-        """-1 where there is none, as nccl-tests prints it."""
+        """The root, or -1 where the collective has none, as nccl-tests prints it."""
         return self.call.root if COLLECTIVES[self.call.collective].rooted else -1
 
 
 @dataclass(frozen=True, slots=True)
 class WrongElement:
-    """The first one a rank saw: in which call and element, and its bits as they were and should have been."""
+    """The first wrong element that a rank saw: its call and place, its bits, and the bits that it should have had."""
 
     call: int
     element: int
@@ -188,6 +206,11 @@ class WrongElement:
     right: int
 
     def describe(self, dtype: str) -> str:
+        """Describe the element for people.
+
+        Args:
+            dtype: The dtype of the call, as which the bits are read.
+        """
         values = np.array([self.got, self.right], np.uint64).view(np.uint8).reshape(2, 8)
         got, right = (bits[: DTYPES[dtype].itemsize].view(DTYPES[dtype])[0] for bits in values)
         return f"call {self.call}, element {self.element}: {got} instead of {right}"
@@ -208,7 +231,7 @@ class MeasuredRank:
 
 
 class Paced(NamedTuple):
-    """How a case ran in a world with a pace, and what it should have taken."""
+    """How a case ran in a world with a pace: ns here for one of the model, and the ns that the model gives it."""
 
     time_scale: float
     model_ns: int
@@ -216,7 +239,10 @@ class Paced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """``time_us``: the slowest rank's, median over the timed calls. ``wrong``: of all calls on all ranks."""
+    """One row of a sweep's table.
+
+    ``time_us`` is the slowest rank's, median over the timed calls. ``wrong`` counts elements of all calls on all ranks.
+    """
 
     collective: str
     size_bytes: int
@@ -246,8 +272,15 @@ def row(
     paced: Paced | None = None,
     ways: TwoLevelEstimate | None = None,
 ) -> SweepRow:
-    """One row of what every rank measured. Without ``one_clock`` for all ranks, a barrier cannot be judged. Where they
-    are ``paced``, times are the model's. ``ways``: by which the ranks chose.
+    """Make a row of what every rank measured.
+
+    Args:
+        case: The case that was run.
+        seen: What each rank measured, by rank.
+        checked: Whether results were compared; otherwise the row's ``wrong`` is None.
+        one_clock: Whether all ranks share a clock; otherwise a barrier cannot be judged.
+        paced: The pace, where there was one: times are then the model's.
+        ways: The estimate by which the ranks chose a variant, if any.
     """
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
@@ -286,5 +319,8 @@ def row(
 
 @lru_cache
 def load_algorithm(spec: str) -> Recipe:
-    """`catalog.load_algorithm`, once a process: threads must not execute the file side by side."""
+    """Load an algorithm once per process, as threads must not execute the file side by side.
+
+    Arguments and errors are those of `collectives.algorithms.catalog.load_algorithm`.
+    """
     return catalog.load_algorithm(spec)

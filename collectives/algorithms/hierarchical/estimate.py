@@ -22,7 +22,7 @@ MANY_BLOCKS = ("all_reduce", "all_to_all", "reduce_scatter")
 
 
 class Load(NamedTuple):
-    """On one level: steps, the busiest rank's copies and bytes, and all ranks' bytes; bytes in blocks."""
+    """The load of one level: steps, the busiest rank's copies and bytes, and all ranks' bytes, with bytes in blocks."""
 
     steps: float
     copies: float
@@ -32,7 +32,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Memory that ranks exchange through. ``total``: what it carries for all ranks together."""
+    """Memory that ranks exchange through. ``total_gbytes_per_s`` is what it carries for all ranks together."""
 
     step_ns: float
     copy_ns: float
@@ -40,6 +40,13 @@ class Way:
     total_gbytes_per_s: float
 
     def time_ns(self, load: Load, nbytes: int, chunks: int) -> float:
+        """How long a load takes.
+
+        Args:
+            load: The load, in blocks.
+            nbytes: The size of a block.
+            chunks: Into how many chunks a block is cut; each chunk is a copy.
+        """
         start_ns = chunks * load.copies * self.copy_ns
         bytes_ns = load.rank * nbytes / self.rank_gbytes_per_s
         return load.steps * self.step_ns + max(start_ns + bytes_ns, load.total * nbytes / self.total_gbytes_per_s)
@@ -47,7 +54,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class TwoLevelEstimate:
-    """Those of ranks in clusters: inside, and the pool."""
+    """The ways of ranks in clusters of ``cluster`` ranks: inside a cluster, and through the pool."""
 
     cluster: int
     inside: Way
@@ -55,7 +62,17 @@ class TwoLevelEstimate:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> TwoLevelEstimate | None:
-        """None without clusters whose ranks have memories: on the pool alone two levels move more bytes."""
+        """Estimate for a topology.
+
+        On the pool alone two levels move more bytes: without clusters whose ranks have memories there is no estimate.
+
+        Args:
+            topology: The fabric.
+            ranks: The number of ranks.
+
+        Returns:
+            The estimate, or None without such clusters.
+        """
         memory = cluster_memory(topology, ranks)
         if memory is None:
             return None
@@ -66,7 +83,16 @@ class TwoLevelEstimate:
         return cls(cluster, inside, _way(topology, topology.costs, cards[-1], _total(topology, cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
-        """(with two levels, without) for blocks of ``nbytes``; without, small ones are not cut into chunks."""
+        """Estimate how long a collective takes with two levels, and without.
+
+        Args:
+            collective: The collective's name.
+            nbytes: The size of a block; small ones are not cut into chunks without levels.
+            ranks: The number of ranks.
+
+        Returns:
+            (with two levels, without), in ns.
+        """
         flat, across, inside = _loads(collective, ranks, self.cluster)
         if collective == "all_reduce" and nbytes < TWO_SHOT_MIN_BYTES:  # one shot
             flat = Load(1, ranks, ranks - 1, ranks * ranks)
@@ -87,7 +113,7 @@ def _neighbours(topology: Topology, memories: tuple[int, ...]) -> int:
 
 
 def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float) -> Way:
-    """From a rank of host 0 to a card, or to its neighbour's memory."""
+    """The way from a rank of host 0 to a card, or to a neighbour's memory."""
     route = topology.fabric().route(0, card)
     assert route is not None  # the topology's checks see to it
     rates = []
@@ -108,7 +134,7 @@ def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float)
 
 
 def _loads(collective: str, ranks: int, size: int) -> tuple[Load, Load, Load]:
-    """(without levels; with them: across, inside), as the algorithms' pages say."""
+    """The loads (without levels; with them: across, inside), as the algorithms' pages say."""
     n, g, c = ranks, size, ranks // size
     flat = Load(1, n, n - 1, 2 * n * (n - 1))
     match collective:

@@ -2,7 +2,7 @@
 
 Rank ``cluster * size + position`` exchanges inside with the ranks of its cluster and across with those that have its
 position in the other clusters. Each level has blocks of its own in every round's slot: those across lie in the pool,
-those inside in the memory of the rank that writes them where the layout has such memories, and else in the pool, too.
+those inside in the memory of the rank that writes them where the layout has such memories, else in the pool.
 Besides publish, retrieve and fold there are words for what passes from one level to the other:
 
     retrieve(to=block)   WAIT, INVALIDATE, READ: to a buffer and to a block of one's own as well
@@ -11,7 +11,7 @@ Besides publish, retrieve and fold there are words for what passes from one leve
 ``publish_each`` and ``retrieve_each`` are the same for many at once, made as columns.
 
 Stages of an algorithm are streams, so that while a chunk is under way on one level, the next one is on the other.
-Whatever is stored to a slot but in the stream "publish" was retrieved from peers of the same round first, who had
+Whatever is stored to a slot but in the stream "publish" was retrieved from peers of the same round first, which had
 waited until the slot was free.
 """
 
@@ -59,7 +59,13 @@ class Levels(Roles):
     # --- rounds and parts of them -----------------------------------------------------------------------------
 
     def levels(self, nbytes: int, *, inside: Sequence[Writers], across: Sequence[Writers]) -> Iterator[list[Chunk]]:
-        """Rounds, as ``rounds`` makes them, in which these ranks write so many blocks on each level."""
+        """Yield rounds, as ``rounds`` does, in which ranks write blocks on each level.
+
+        Args:
+            nbytes: The size of a block.
+            inside: Which ranks write how many blocks inside their cluster.
+            across: Which ranks write how many blocks across clusters.
+        """
         self._needs = (tuple(inside), tuple(across))
         return self.rounds(nbytes, spread="ranges")
 
@@ -80,7 +86,10 @@ class Levels(Roles):
         return piece, 0, Areas({}, piece, chunks)
 
     def _share_doorbells(self, inside: int, across: int) -> int:
-        """How many a block has, of so many blocks. Those inside are the last ones: they may lie in ranks' memories."""
+        """How many doorbells a block has, given the numbers of blocks.
+
+        Doorbells inside are a rank's last ones: they may lie in ranks' memories.
+        """
         layout = self.layout
         own = layout.own_doorbells or layout.doorbells_per_rank * inside // (inside + across)
         a_block = min(own // inside, (layout.doorbells_per_rank - own) // across)
@@ -94,21 +103,36 @@ class Levels(Roles):
 
     @property
     def stride(self) -> int:
-        """Bytes of each position's slice of a block, but for the last ones, which may be short or empty."""
+        """Bytes of each position's slice of a block; the last slices may be shorter or empty."""
         return -(-self.nbytes // (self.size * LINE_BYTES)) * LINE_BYTES
 
     def slice_of(self, position: int, chunk: Chunk) -> Chunk:
-        """What of this chunk of a slice there is in that position's."""
+        """The part of a chunk of a slice that there is in a position's slice.
+
+        Args:
+            position: The position, whose slice may be short or empty.
+            chunk: A chunk of a whole slice.
+        """
         left = min(self.stride * (position + 1), self.nbytes) - (self.stride * position + chunk.offset)
         return chunk._replace(nbytes=min(max(left, 0), chunk.nbytes))
 
     def sizes_of(self, positions: Ints, chunk: Chunk) -> Ints:
-        """Bytes of ``slice_of`` for each of these."""
+        """The bytes of ``slice_of`` for each of many positions.
+
+        Args:
+            positions: The positions.
+            chunk: A chunk of a whole slice.
+        """
         left = np.minimum(self.stride * (positions + 1), self.nbytes) - (self.stride * positions + chunk.offset)
         return np.clip(left, 0, chunk.nbytes)
 
     def share_of(self, cluster: int, chunk: Chunk) -> Chunk:
-        """The part of a chunk that one cluster takes care of; the last ones may have none."""
+        """The part of a chunk that one cluster takes care of; the last clusters may have none.
+
+        Args:
+            cluster: The cluster.
+            chunk: The chunk, which is shared out in whole lines.
+        """
         step = round_up(-(-chunk.nbytes // self.clusters), LINE_BYTES)
         at = min(step * cluster, chunk.nbytes)
         size = min(step, chunk.nbytes - at)
@@ -117,32 +141,46 @@ class Levels(Roles):
     # --- words ------------------------------------------------------------------------------------------------
 
     def room(self, name: str, row: int = 0, rows: int = 1) -> Operand:
-        """Scratch memory for a chunk, under a name: one of ``rows``."""
+        """Scratch memory for a chunk, under a name.
+
+        Args:
+            name: The name; the same one gives the same memory.
+            row: Which of the chunks that the name has room for.
+            rows: How many chunks it has room for; the first use of a name decides.
+        """
         if name not in self._rooms:
             self._rooms[name] = self._scratch_bytes
             self._scratch_bytes += rows * self._chunk_bytes
         return Operand(Kind.BUFFER, SCRATCH, 0, self._rooms[name] + row * self._chunk_bytes)
 
     def kept(self, chunk: Chunk) -> Operand:
-        """Scratch memory for this chunk for as long as its slot is its own."""
+        """Scratch memory for this chunk for as long as the round has its slot."""
         a_round = self.areas.doorbells_per_block
         row = chunk.seq % self.layout.slots * a_round + chunk.number
         return self.room("kept", row, self.layout.slots * a_round)
 
     def record(self, stream: str) -> Event:
-        """An event that follows all of the stream so far."""
+        """Record an event that follows all of the stream so far."""
         return self._record(stream)
 
     def overwritten(self, stream: str) -> Event | None:
-        """The same where the result will replace, in place, what the stream has read so far."""
+        """Record an event after all of the stream so far, but only in place.
+
+        There the result will replace what the stream has read; otherwise nothing is recorded and the event is None.
+        """
         return self.record(stream) if self.call.in_place else None
 
     def order(self, event: Event | None, stream: str) -> None:
-        """The stream goes on only after the event."""
+        """Let the stream go on only after the event.
+
+        Args:
+            event: An event of another stream; with None nothing is awaited.
+            stream: The name of the stream that waits.
+        """
         self._order(event, stream)
 
     def _leave(self, seq: int) -> None:
-        """What was read in other streams, and passed on to nobody, is over as well."""
+        """Wait for what other streams have read and passed on to no rank, before the round is said to be done."""
         for stream in sorted(self._loose):
             self.order(self.record(stream), "retrieve")
         self._loose.clear()

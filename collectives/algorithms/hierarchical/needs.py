@@ -1,4 +1,4 @@
-"""What algorithms on two levels need of a layout: how many blocks a rank has on each level, and how large they are."""
+"""The layout that algorithms on two levels need: how many blocks a rank has on each level, and how large they are."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Needs(NamedTuple):
 
 
 def needs(call: Call) -> Needs:
+    """The blocks that an algorithm on two levels needs for a call of ranks in clusters."""
     clusters = call.ranks // call.cluster
     if call.collective in SLICED:
         across = 2 if COLLECTIVES[call.collective].shared_result else 1

@@ -1,5 +1,7 @@
-"""Where the blocks of two levels lie: across clusters in the pool, inside them in the ranks' own memories if there are
-such, and else in the pool, too."""
+"""Where the blocks of two levels lie.
+
+Blocks across clusters lie in the pool. Those inside lie in the ranks' own memories if there are such, else in the pool.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from cxlemu.rounding import round_down
 
 
 class Writers(NamedTuple):
-    """Ranks that write so many blocks each on a level."""
+    """Ranks that write ``blocks`` blocks each on a level."""
 
     ranks: tuple[int, ...]
     blocks: int
@@ -24,7 +26,17 @@ class Writers(NamedTuple):
 def placed(
     layout: Layout, inside: tuple[Writers, ...], across: tuple[Writers, ...], nbytes: int
 ) -> tuple[tuple[Region, ...], int]:
-    """A region for each writer inside, then across, and how much of a block fits."""
+    """Place the blocks of both levels in a slot.
+
+    Args:
+        layout: The ring.
+        inside: Which ranks write how many blocks inside their cluster.
+        across: Which ranks write how many blocks across clusters.
+        nbytes: The size of a block.
+
+    Returns:
+        A region for each writer inside, then across, and how many bytes of a block fit.
+    """
     if not layout.owned:
         return _in_pool(layout, (*inside, *across), nbytes)
     size, own = layout.slot_card_bytes, []
@@ -35,7 +47,7 @@ def placed(
 
 
 def _in_pool(layout: Layout, groups: tuple[Writers, ...], nbytes: int) -> tuple[tuple[Region, ...], int]:
-    """Each group's in a part of the slot of its own."""
+    """Place each group's blocks in a part of the slot of its own."""
     shares = [len(group.ranks) * group.blocks for group in groups]
     regions: list[Region] = []
     pieces = []

@@ -1,4 +1,4 @@
-"""Who is where on two levels: rank ``cluster * size + position`` is the one with that position in that cluster."""
+"""Which rank is where on two levels: rank ``cluster * size + position`` has that position in that cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collectives.builder import Builder, Ints
 
 @dataclass
 class Roles(Builder):
-    """What a rank knows of itself and of the others."""
+    """Tells a rank where it and the others are."""
 
     @property
     def size(self) -> int:
@@ -22,6 +22,7 @@ class Roles(Builder):
 
     @property
     def clusters(self) -> int:
+        """The number of clusters."""
         return self.ranks // self.size
 
     @property
@@ -50,13 +51,21 @@ class Roles(Builder):
         return self.at(self.root // self.size, self.position)
 
     def at(self, cluster: int, position: int) -> int:
+        """The rank that has a position in a cluster.
+
+        Args:
+            cluster: The cluster.
+            position: The position in it.
+        """
         return cluster * self.size + position
 
     def all(self, blocks: int) -> Writers:
+        """All ranks as writers of ``blocks`` blocks each."""
         return Writers(self.everyone, blocks)
 
     @property
     def everyone(self) -> tuple[int, ...]:
+        """All ranks."""
         return tuple(range(self.ranks))
 
     @property
@@ -72,7 +81,14 @@ class Roles(Builder):
         return self.everyone[:first] + self.everyone[first + self.size :]
 
     def targets(self, clusters: Sequence[int], peers: Ints) -> tuple[Ints, Ints, Ints]:
-        """For each cluster, for each of these neighbours: the rank there that has its position, the neighbour, and the
-        cluster."""
+        """Combine clusters with neighbours: for each cluster, each of the neighbours.
+
+        Args:
+            clusters: The clusters.
+            peers: Ranks of this rank's cluster.
+
+        Returns:
+            Three arrays: the rank in that cluster that has the neighbour's position, the neighbour, and the cluster.
+        """
         each, where = np.tile(peers, len(clusters)), np.repeat(np.array(clusters, np.int64), len(peers))
         return where * self.size + each % self.size, each, where

@@ -40,7 +40,7 @@ RECIPES = {key: _recipe(*key) for key in _ALGORITHMS}
 
 
 def recipes(collective: str) -> list[Recipe]:
-    """What NCCL may choose among; none for what it has not."""
+    """The recipes that NCCL may choose among for a collective; an empty list for one that it does not have."""
     return [recipe for (name, _), recipe in RECIPES.items() if name == collective]
 
 

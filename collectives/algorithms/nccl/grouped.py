@@ -10,11 +10,12 @@ from collectives.algorithms.nccl.words import Sends
 
 
 def _lane(b: Sends, sender: int, to: int) -> int:
-    """Which of its senders this one is to a receiver."""
+    """Which of a receiver's senders this one is."""
     return (sender - to) % b.ranks - 1
 
 
 def grouped_gather(b: Sends) -> None:
+    """Send every rank's block to the root, each in a lane of its own."""
     if b.is_root:
         b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, bells=1):
@@ -27,6 +28,7 @@ def grouped_gather(b: Sends) -> None:
 
 
 def grouped_scatter(b: Sends) -> None:
+    """Send the root's blocks to all other ranks."""
     if b.is_root:
         b.copy(b.output(), b.input(b.root * b.nbytes), b.nbytes)
     for chunks in b.slices(b.nbytes, lanes=1):
@@ -39,6 +41,7 @@ def grouped_scatter(b: Sends) -> None:
 
 
 def grouped_all_to_all(b: Sends) -> None:
+    """Send a block from every rank to every other, each in a lane of its own."""
     own = b.rank * b.nbytes
     b.copy(b.output(own), b.input(own), b.nbytes)
     for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, bells=1):

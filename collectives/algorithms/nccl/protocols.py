@@ -22,7 +22,7 @@ PLATEAU = 1.4  # of the latency of a Simple ring's all_reduce between hosts, fro
 
 
 class NcclChoice(NamedTuple):
-    """What a call takes on this space, and the machine that speaks so."""
+    """The algorithm and protocol that a call takes on a space, and the machine that speaks the protocol."""
 
     topology: Topology
     recipe: Recipe
@@ -31,7 +31,16 @@ class NcclChoice(NamedTuple):
 
 
 def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
-    """The algorithm that the call names or, where that is "auto", any. Raises ArgumentError where NCCL has none."""
+    """Choose the algorithm and protocol for a call.
+
+    Args:
+        topology: The fabric.
+        space: A space with protocols.
+        call: The call; where its algorithm is "auto", any of NCCL's may be taken.
+
+    Raises:
+        ArgumentError: NCCL has no such algorithm for the collective.
+    """
     assert space.protocols is not None
     found = {
         name: recipe
@@ -73,7 +82,7 @@ def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call
 
 
 def _link_gbytes_per_s(topology: Topology, space: Space) -> float:
-    """The slowest link of that way."""
+    """The rate of the slowest link on the way to the space's last card."""
     route = topology.fabric().route(0, topology.cards_of(space)[-1])
     assert route is not None  # checks.py sees to it
     return min((link.gbytes_per_s for link in route.links), default=1e6)

@@ -19,6 +19,7 @@ IN_A_CHUNK = 2  # slices: a smaller block is cut into two as well
 
 
 def ring_all_gather(b: Sends) -> None:
+    """Pass every rank's block around the ring."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, at_least=IN_A_CHUNK):
@@ -34,6 +35,7 @@ def ring_all_gather(b: Sends) -> None:
 
 
 def ring_reduce_scatter(b: Sends) -> None:
+    """Fold every block around the ring, from the rank after its owner to the owner."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     for chunks in b.slices(b.nbytes, lanes=b.ranks - 1, at_least=IN_A_CHUNK):
         for chunk in chunks:
@@ -49,7 +51,7 @@ def ring_reduce_scatter(b: Sends) -> None:
 
 
 def ring_all_reduce(b: Sends) -> None:
-    """A reduce-scatter and then an all-gather of slices of ceil(m / N) bytes, rounded up to whole lines."""
+    """Reduce-scatter and then all-gather slices of ceil(m / N) bytes, rounded up to whole lines."""
     right, left, steps = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks, b.ranks - 1
     stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
 
@@ -79,7 +81,7 @@ def ring_all_reduce(b: Sends) -> None:
 
 
 def chain_broadcast(b: Sends) -> None:
-    """From the root around the ring to the rank before it."""
+    """Pass the vector from the root around the ring to the rank before it."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     if b.is_root:
         b.copy(b.output(), b.input(), b.nbytes)
@@ -95,7 +97,7 @@ def chain_broadcast(b: Sends) -> None:
 
 
 def chain_reduce(b: Sends) -> None:
-    """From the rank after the root around the ring to the root."""
+    """Fold vectors from the rank after the root around the ring to the root."""
     right, left = (b.rank + 1) % b.ranks, (b.rank - 1) % b.ranks
     for chunks in b.slices(b.nbytes, lanes=1):
         for chunk in chunks:

@@ -18,6 +18,7 @@ LANES = 3  # of a tree: what comes from the first child, from the second, and fr
 
 
 def tree_all_reduce(b: Sends) -> None:
+    """Fold each half of the vector up a tree of its own to its root, and pass the result down again."""
     half = round_up(-(-b.nbytes // 2), LINE_BYTES)
     for chunks in b.slices(half, lanes=2 * LANES):
         for chunk in chunks:

@@ -5,9 +5,9 @@
     receive_reduce    WAIT, INVALIDATE, REDUCE with what this rank has
 
 On a pool an inbox is a part of a card. Where cards are the ranks' own memories it lies in its reader's, and so do the
-doorbells that tell him: an RDMA write or a store over an XLink, and then the flag. Sending and receiving are streams of
-their own, as in NCCL, where a proxy thread sends what a kernel has received and folded; what comes ``down`` a tree and
-what goes down has two more.
+doorbells that tell the reader: an RDMA write or a store over an XLink, and then the flag. Sending and receiving are
+streams of their own, as in NCCL, where a proxy thread sends what a kernel has received and folded; what comes ``down``
+a tree and what goes down has two more.
 
 A block is cut into slices. An inbox has a lane for each message of a slice that its owner receives, so that no message
 overwrites another in one round; the next rounds use the ring's other slots.
@@ -38,13 +38,28 @@ class Sends(Builder):
     _sent: dict[int, Event] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
 
     def slice_bytes(self, nbytes: int, at_least: int) -> int:
+        """How large a slice is: what the style says at most, a line at least.
+
+        Args:
+            nbytes: The size of the block that is cut.
+            at_least: Into how many slices it is cut at least, where that is more than a line each.
+        """
         return max(min(self.spec.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
 
     def slices(self, nbytes: int, *, lanes: int, bells: int | None = None, at_least: int = 1) -> Iterator[list[Chunk]]:
-        """Cut a block of ``nbytes`` into rounds of slices, ``at_least`` so many where that is more than a line each.
+        """Cut a block into rounds of slices.
 
-        ``lanes``: how many messages of a slice an inbox receives; ``bells``: how many of them one rank sends to one
-        peer (default: all). Raises ArgumentError where a slot is too small.
+        Args:
+            nbytes: The size of the block; 0 makes no rounds.
+            lanes: How many messages of a slice an inbox receives.
+            bells: How many of them one rank sends to one peer (default: all).
+            at_least: Into how many slices the block is cut at least, where that is more than a line each.
+
+        Yields:
+            The slices of one round, as chunks.
+
+        Raises:
+            ArgumentError: A slot is too small.
         """
         if nbytes == 0:
             return
@@ -88,14 +103,25 @@ class Sends(Builder):
         overwritten: bool = False,
         down: bool = False,
     ) -> Event | None:
-        """Write into a peer's inbox, once the event ``after`` has happened. Nothing for an empty chunk.
+        """Write a chunk into a peer's inbox.
 
-        ``overwritten``: in place, the result will replace ``src``; give the returned event to whatever does so.
+        Args:
+            chunk: The chunk; an empty one does nothing.
+            src: Where its bytes are.
+            to: The peer.
+            lane: Which of the inbox's lanes.
+            bell: Which of the doorbells from this rank to the peer (default: the lane's number).
+            after: An event that has to happen first.
+            overwritten: Whether the result will replace ``src``, if in place.
+            down: Whether this goes down a tree, in a stream of its own.
+
+        Returns:
+            With ``overwritten`` in a call in place, the event after which ``src`` may be replaced; else None.
         """
         if not chunk.nbytes:
             return None
         stream = self._stream("publish", down)
-        if not down:  # what goes down follows what came up, and so whoever waited for the slot
+        if not down:  # what goes down follows what came up, and so follows a wait for the slot
             self._enter(chunk.seq, "publish")
         self._order(after, stream)
         place = self._place(chunk, to, lane)
@@ -119,7 +145,20 @@ class Sends(Builder):
         after: Event | None = None,
         down: bool = False,
     ) -> Event | None:
-        """Read from this rank's inbox. Gives the event for whoever sends it on; nothing for an empty chunk."""
+        """Read a chunk from this rank's inbox.
+
+        Args:
+            chunk: The chunk; an empty one does nothing.
+            dst: Where its bytes go.
+            sender: The rank that sends it.
+            lane: Which of the inbox's lanes.
+            bell: Which of the doorbells from the sender to this rank (default: the lane's number).
+            after: An event that has to happen first.
+            down: Whether this comes down a tree, in a stream of its own.
+
+        Returns:
+            The event that sending the chunk on has to follow; None for an empty chunk.
+        """
         if not chunk.nbytes:
             return None
         stream = self._stream("retrieve", down)
@@ -139,7 +178,20 @@ class Sends(Builder):
         bell: int | None = None,
         last: bool = False,
     ) -> Event | None:
-        """As ``receive``, folded with what this rank has. ``last``: nothing else is folded in, so that avg divides."""
+        """Read a chunk from this rank's inbox, folded with what this rank has.
+
+        Args:
+            chunk: The chunk; an empty one does nothing.
+            dst: Where the result goes.
+            own: Where this rank's contribution is.
+            sender: The rank that sends it.
+            lane: Which of the inbox's lanes.
+            bell: Which of the doorbells from the sender to this rank (default: the lane's number).
+            last: Whether nothing else is folded in, so that avg divides.
+
+        Returns:
+            The event that sending the result on has to follow; None for an empty chunk.
+        """
         if not chunk.nbytes:
             return None
         place = self._arrived("retrieve", chunk, sender, lane, bell)
@@ -149,7 +201,12 @@ class Sends(Builder):
         return self._record("retrieve")
 
     def partial(self, chunk: Chunk, lane: int = 0) -> Operand:
-        """Where a slice of a lane that is folded further elsewhere lies meanwhile, once it is free again."""
+        """Scratch memory for a slice of a lane that is folded further elsewhere; it is taken once it is free again.
+
+        Args:
+            chunk: The slice.
+            lane: The lane.
+        """
         self._scratch_bytes = max(self._scratch_bytes, (lane + 1) * self._lane_bytes)
         at = lane * self._lane_bytes + chunk.slot_offset
         self._order(self._sent.pop(at, None))

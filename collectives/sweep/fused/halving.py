@@ -28,7 +28,15 @@ Race = Callable[[tuple[Tiling, ...], int, float], list[list[int]]]
 
 
 def candidates(operator: Operator, ranks: int) -> list[Tiling]:
-    """The default first, the others in an order that favours none. Raises ArgumentError where no choice is possible."""
+    """List choices for an operator: the default first, the others in an order that favours none.
+
+    Args:
+        operator: The product and what it is fused with.
+        ranks: The number of ranks.
+
+    Raises:
+        ArgumentError: No choice is possible.
+    """
     gathers = operator.kind == "all_gather_gemm"
     call = call_of(operator, "fused", ranks, Tiling())
     assert call.gemm is not None
@@ -54,7 +62,18 @@ def halve(
     seen: Callable[[str], None] = lambda what: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
-    """The fastest of ``choices``, the first of which is the default; ``seen`` hears what comes next."""
+    """Find the fastest choice by successive halving.
+
+    Args:
+        choices: What is tried; the first is the default and stays to the end.
+        race: Calls choices in turns and returns their times.
+        budget_s: For how long to search, in seconds, about.
+        seen: Hears what comes next.
+        clock: Gives the time in seconds.
+
+    Returns:
+        The fastest choice, its median time, and how many choices had a turn.
+    """
     ends = clock() + budget_s
     default, left, rounds, tried = choices[0], list(choices), 1, 0
     while True:

@@ -41,7 +41,7 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``styles`` of an operator, ``choice`` being how it is cut where it is fused, and the halves."""
+    """The styles of an operator that are measured, beside its halves. ``choice``: how it is cut where it is fused."""
 
     operator: Operator
     choice: Tiling
@@ -65,7 +65,10 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one rank measured: when it entered and left each timed call, and how many elements were wrong in any."""
+    """One rank's measurements: when it entered and left each timed call, and how many elements were wrong in any.
+
+    Times and wrong elements are listed by name of a style or, for times, of one of `HALVES`; ``steps`` by style.
+    """
 
     rank: int
     cores: int
@@ -93,7 +96,7 @@ class Recorder:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """As `Engine.run`."""
+        """Run a rank's part as `Engine.run` does; while ``steps`` is a list, every instruction is noted in it."""
         if self.steps is None:
             self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
             return
@@ -125,7 +128,7 @@ def _clock_ns(program: _native.Program, stream: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringWorld:
-    """What a rank measures with. ``control``: where ranks meet, which takes no modelled time."""
+    """What a rank measures with. ``control``: a communicator on which ranks meet, which takes no modelled time."""
 
     comm: Communicator
     control: Communicator
@@ -135,7 +138,12 @@ class MeasuringWorld:
 
 @contextmanager
 def world_of(context: RankContext, region_bytes: int) -> Iterator[MeasuringWorld]:
-    """Ranks spin where each has a core."""
+    """Open what a rank measures with; ranks spin where each has a core.
+
+    Args:
+        context: This rank's place in its world.
+        region_bytes: The size of the communicator's ring in the pool.
+    """
     engine: Engine = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
     assert isinstance(engine, NativeEngine)
     recorder = Recorder(engine)
@@ -150,7 +158,15 @@ def world_of(context: RankContext, region_bytes: int) -> Iterator[MeasuringWorld
 
 
 def measure(context: RankContext, job: Job) -> Seen:
-    """On one rank. Raises ArgumentError for a job that is not possible."""
+    """Measure a job on one rank.
+
+    Args:
+        context: This rank's place in its world.
+        job: What to measure; the same on every rank.
+
+    Raises:
+        ArgumentError: The job is not possible.
+    """
     with world_of(context, job.region_bytes) as world:
         return Measuring(world, job).seen()
 
@@ -168,7 +184,7 @@ class Measuring:
         self._right = oracle.expected(call, self._comm.rank, SEED, 0) if job.check else None
 
     def fused(self, choice: Tiling) -> Operation:
-        """The fused call, cut so."""
+        """The fused call, cut as ``choice`` says, as an operation on this rank's matrices."""
         plan = build(self._comm.layout, call_of(self._job.operator, "fused", self._comm.size, choice))
         return self._operation("fused", plan)
 
@@ -183,6 +199,7 @@ class Measuring:
         return self._comm.product_of(plan, digest, (self._a, as_bytes(self._out, "out"), self._b), self._out)
 
     def seen(self) -> Seen:
+        """Run all styles and halves in turns, and then a traced call of each style if the job asks for it."""
         job = self._job
         operations = {name: self._operation(name, plan) for name, plan in self._plans().items()}
         names = list(operations)
@@ -202,7 +219,14 @@ class Measuring:
         return Seen(self._comm.rank, cores, a_core_each, self._comm.layout, entered, left, wrong, steps)
 
     def timed(self, call: Callable[[], object]) -> tuple[int, int]:
-        """When this rank begins and ends a call that all begin together."""
+        """Make a call that all ranks begin together.
+
+        Args:
+            call: What to call.
+
+        Returns:
+            When this rank began and ended it, in ns of CLOCK_MONOTONIC.
+        """
         self._out.fill(np.nan)
         self._control.barrier()
         before_ns = time.monotonic_ns()
@@ -223,4 +247,10 @@ class Measuring:
 
 
 def cut(job: Job, style: str) -> Tiling:
+    """How a style of a job's operator is cut: as the job chose where it is fused, else by order and transport alone.
+
+    Args:
+        job: The job.
+        style: "fused", "medium" or "unfused".
+    """
     return job.choice if style == "fused" else Tiling(order=job.choice.order, transport=job.choice.transport)

@@ -1,4 +1,4 @@
-"""What fusing gains, as FLUX (arXiv 2406.06858) defines it.
+"""The gain of fusing, as FLUX (arXiv 2406.06858) defines it.
 
     effective communication time   ECT = T - T_gemm, where T_gemm is that of the fastest product, not split
     overlap efficiency             E = 1 - ECT / ECT_unfused: 1 where all communication hides, negative where fusing
@@ -22,13 +22,16 @@ class Wait(NamedTuple):
     ns: int
 
     def document(self) -> dict[str, float]:
+        """The wait for JSON: its time in us."""
         return {"rank": self.rank, "doorbell": self.doorbell, "us": self.ns / 1e3}
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Times of one operator, in ns. ``tiled_ns``: the fused call's tiles alone, as if all doorbells were rung already;
-    ``comm_ns``: the collective alone; ``wait_ns``: of a look at a doorbell in the fused call, in the mean.
+    """Times of one operator, in ns.
+
+    ``tiled_ns`` is the fused call's tiles alone, as if all doorbells were rung already; ``comm_ns`` the collective
+    alone; ``wait_ns`` the mean wait for a doorbell in the fused call.
     """
 
     gemm_ns: float
@@ -40,16 +43,17 @@ class Metrics:
     wait_ns: float
 
     def ect_ns(self, style: str) -> float:
-        """Of ``fused``, ``medium`` or ``unfused``."""
+        """The effective communication time of "fused", "medium" or "unfused", in ns."""
         return float(getattr(self, f"{style}_ns")) - self.gemm_ns
 
     def overlap_efficiency(self, style: str = "fused") -> float | None:
-        """None where there is no communication to hide."""
+        """The overlap efficiency of a style, 1 at most; None where there is no communication to hide."""
         unfused_ns = self.ect_ns("unfused")
         return 1 - self.ect_ns(style) / unfused_ns if unfused_ns > 0 else None
 
     @property
     def sol(self) -> float:
+        """The speed of light: what the slower half takes alone, divided by what the fused call takes."""
         return max(self.gemm_ns, self.comm_ns) / self.fused_ns
 
     @property
@@ -58,7 +62,7 @@ class Metrics:
         return self.tiled_ns / self.gemm_ns
 
     def document(self) -> dict[str, float | None]:
-        """For JSON: times in us."""
+        """The metrics for JSON: times in us."""
         names = ("gemm", "tiled", "comm", "unfused", "medium", "fused", "wait")
         times: dict[str, float | None] = {f"{name}_us": getattr(self, f"{name}_ns") / 1e3 for name in names}
         return times | {

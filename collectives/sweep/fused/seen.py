@@ -1,4 +1,4 @@
-"""What all ranks measured of a fused operator, together: metrics, whether they may be called overlap, and events."""
+"""All ranks' measurements of a fused operator, together: metrics, whether they may be called overlap, and events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ KEEPS_UP = 1.5  # communication alone, against what its model says: beyond, the 
 
 
 def times_ns(seen: Sequence[Seen], name: str) -> list[int]:
-    """Of every timed call, from its first rank's begin to its last rank's end."""
+    """How long every timed call took, from its first rank's begin to its last rank's end, in ns.
+
+    Args:
+        seen: What every rank measured.
+        name: A style or one of `HALVES`.
+    """
     entered, left = ([getattr(one, which)[name] for one in seen] for which in ("entered_ns", "left_ns"))
     return [
         max(ends) - min(begins)
@@ -26,11 +31,20 @@ def times_ns(seen: Sequence[Seen], name: str) -> list[int]:
 
 
 def median_ns(seen: Sequence[Seen], name: str) -> float:
+    """The median of `times_ns`, which has the same arguments."""
     return statistics.median(times_ns(seen, name))
 
 
 def metrics(seen: Sequence[Seen], job: Job) -> Metrics | None:
-    """Medians of all timed calls; None unless all styles were run."""
+    """Compute the metrics from medians of all timed calls.
+
+    Args:
+        seen: What every rank measured.
+        job: What was measured.
+
+    Returns:
+        The metrics, or None unless all styles were run.
+    """
     if set(job.styles) != set(STYLES):
         return None
     names = ("gemm", "tiled", "comm", "unfused", "medium", "fused")
@@ -38,7 +52,15 @@ def metrics(seen: Sequence[Seen], job: Job) -> Metrics | None:
 
 
 def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
-    """Why nothing can be said about overlap, or nothing. ``comm_ns``: of the collective as modelled, None unpaced."""
+    """Say why nothing can be claimed about overlap, if so.
+
+    Args:
+        seen: What every rank measured.
+        comm_ns: What the collective alone takes as modelled, in ns on this machine's clock; None without a pace.
+
+    Returns:
+        The reason, or "" where overlap can be claimed.
+    """
     if comm_ns is None:
         return "a rank copies and computes on one core, one after the other: with --pace its copies take modelled time"
     if not all(one.a_core_each for one in seen):
@@ -51,11 +73,23 @@ def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
 
 
 def plan_of(seen: Seen, job: Job, style: str) -> Plan:
+    """Rebuild the plan that ranks measured for a style.
+
+    Args:
+        seen: What any rank measured, with its layout.
+        job: What was measured.
+        style: "fused", "medium" or "unfused".
+    """
     return build(seen.layout, call_of(job.operator, style, seen.layout.ranks, cut(job, style)))
 
 
 def waits(seen: Sequence[Seen], job: Job) -> list[Wait]:
-    """Of the fused call that was traced, of all ranks."""
+    """The waits for doorbells in the traced fused call, of all ranks.
+
+    Args:
+        seen: What every rank measured.
+        job: What was measured.
+    """
     plan, found = plan_of(seen[0], job, "fused"), []
     for one in seen:
         for step in one.steps.get("fused", ()):
@@ -66,13 +100,18 @@ def waits(seen: Sequence[Seen], job: Job) -> list[Wait]:
 
 
 def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
-    """Of a doorbell in the fused call, in the mean over all ranks."""
+    """The mean wait for a doorbell in the fused call over all ranks, in ns."""
     found = waits(seen, job)
     return statistics.mean(wait.ns for wait in found) if found else 0.0
 
 
 def events(seen: Sequence[Seen], job: Job) -> Iterator[TraceEvent]:
-    """The traced calls, one style after another, for `cxlemu.engines.trace.perfetto`."""
+    """Yield the traced calls, one style after another, for `cxlemu.engines.trace.perfetto`.
+
+    Args:
+        seen: What every rank measured.
+        job: What was measured.
+    """
     start_ns = 0
     for style in job.styles:
         plan = plan_of(seen[0], job, style)

@@ -59,17 +59,24 @@ class _File(_Model):
 
 
 class TunedMachine(NamedTuple):
+    """A machine that choices are tuned for: its name, and a digest of all that is said of it."""
+
     name: str
     digest: str
 
 
 def modelled(topology: Topology) -> TunedMachine:
-    """One in virtual time."""
+    """A topology as a machine in virtual time."""
     return TunedMachine(topology.name, _digest(topology))
 
 
 def this_one(topology: Topology, run: dict[str, str]) -> TunedMachine:
-    """The one that we run on, with the topology that it emulates. ``run``: how calls are run, so far as it matters."""
+    """The machine that this process runs on, with the topology that it emulates.
+
+    Args:
+        topology: The topology.
+        run: How calls are run, so far as it matters for a choice.
+    """
     match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = match.group(1) if match else platform.machine()
     name = f"{len(os.sched_getaffinity(0))} cores of {processor}"
@@ -84,14 +91,23 @@ def _digest(topology: Topology, more: dict[str, str] | None = None) -> str:
 
 
 class TunedFile:
-    """``path`` need not be there yet. Raises ArgumentError for one that is something else, or cannot be read."""
+    """A file of choices, read for one machine and number of ranks.
+
+    Args:
+        path: The file, which need not exist yet.
+        machine: The machine that choices are read and kept for.
+        ranks: The number of ranks that they are for.
+
+    Raises:
+        ArgumentError: The file is something else, or cannot be read.
+    """
 
     def __init__(self, path: Path, machine: TunedMachine, ranks: int) -> None:
         self.path, self._machine, self._digest, self._ranks = path, machine.name, machine.digest, ranks
         self._entries: list[_Entry] = _read(path) if path.exists() else []
 
     def get(self, operator: Operator) -> Tuned | None:
-        """What was found for this machine, if anything was."""
+        """What was found for this operator on this machine, or None."""
         for entry in self._entries:
             if self._is_of(entry, operator):
                 choice = Tiling(entry.comm_tile_rows, entry.compute_tile, entry.order, entry.transport)
@@ -99,7 +115,15 @@ class TunedFile:
         return None
 
     def put(self, operator: Operator, tuned: Tuned) -> None:
-        """Instead of what the machine had for this operator. Raises OSError where the file cannot be written."""
+        """Keep a choice instead of the one that the machine had for this operator, and write the file.
+
+        Args:
+            operator: The operator.
+            tuned: What was found for it, with nothing left to defaults.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         choice = tuned.choice
         assert choice.comm_tile_rows and choice.compute_tile and choice.transport  # the tuner leaves nothing open
         entry = _Entry(

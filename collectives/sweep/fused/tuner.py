@@ -34,9 +34,19 @@ def tune(
     measure: Callable[[Tiling], int],
     least_ns: Callable[[Tiling], float] = lambda choice: 0,
 ) -> Tuned:
-    """``measure`` gives the time of a choice in ns; what is hopeless, by what ``least_ns`` says, is not measured.
+    """Find the fastest choice, one dimension after another.
 
-    Raises ArgumentError where no choice is possible.
+    Args:
+        operator: The product and what it is fused with.
+        ranks: The number of ranks.
+        measure: Gives the time of a choice in ns.
+        least_ns: A lower bound of that time; a choice whose bound is not below the best so far is not measured.
+
+    Returns:
+        The fastest choice, its time, and how many were measured.
+
+    Raises:
+        ArgumentError: No choice is possible.
     """
     seen: dict[Tiling, int] = {}
 
@@ -67,5 +77,5 @@ def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Tiling], l
 
 
 def _columns(operator: Operator, ranks: int) -> int:
-    """Of a rank's product."""
+    """The columns of a rank's product."""
     return operator.n // ranks if operator.kind == "all_gather_gemm" else operator.n

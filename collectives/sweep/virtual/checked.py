@@ -19,6 +19,12 @@ CHECKED_INSTRUCTIONS_MAX = 200_000
 
 
 def check_size(plan: Plan) -> None:
+    """Check that a plan is small enough for real bytes.
+
+    Raises:
+        ArgumentError: Its cards and buffers have more than `CHECKED_BYTES_MAX`, or it has more than
+            `CHECKED_INSTRUCTIONS_MAX` instructions.
+    """
     layout = plan.layout
     nbytes = layout.cards * layout.extent_bytes
     nbytes += sum(buffer.nbytes for part in plan.parts for buffer in part.buffers)
@@ -31,7 +37,17 @@ def check_size(plan: Plan) -> None:
 
 
 def execute(case: Case, plan: Plan, run: VirtualRun, seed: int) -> tuple[int, str | None]:
-    """Execute the run's instructions in its order on real bytes; how many elements are wrong, and the first of them."""
+    """Execute a run's instructions in its order on real bytes.
+
+    Args:
+        case: The case that was simulated.
+        plan: Its plan.
+        run: The run, with its log.
+        seed: Seeds the inputs and the adversary.
+
+    Returns:
+        How many elements are wrong, and a description of the first of them or None.
+    """
     layout, hosts = plan.layout, run.model.hosts
     cards = [np.zeros(layout.extent_bytes, np.uint8) for _ in range(layout.cards)]
     caches = {host: HostCache.private(cards) for host in hosts}

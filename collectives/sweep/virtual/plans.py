@@ -29,9 +29,20 @@ def planned(
     space: Space | None = None,
     layout: Layout | None = None,
 ) -> tuple[Plan, Choice]:
-    """The plan of a case, and why this variant; on a ring of its own, or on one that is there.
+    """Plan a case on a modelled fabric.
 
-    Raises ArgumentError for a case that is not possible.
+    Args:
+        topology: The fabric.
+        case: The case, whose variant may be "auto".
+        algorithm: A user's own algorithm or saved plan, which runs instead.
+        space: The space on which the ring lies (default: the pool).
+        layout: A ring that is already there (default: one of its own).
+
+    Returns:
+        The plan, and the variant with the reason why it was chosen.
+
+    Raises:
+        ArgumentError: The case is not possible.
     """
     call = replace(case.call, in_place=case.in_place)
     choice = Choice(call.algorithm, "")
@@ -48,8 +59,19 @@ def planned(
 
 
 def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
-    """The call's plan in a ring on this space. Raises ArgumentError where there is no room for it, PlanError for one
-    of a user's algorithm that breaks a rule."""
+    """Plan a call in a ring on a space.
+
+    Args:
+        topology: The fabric.
+        recipe: The algorithm.
+        call: The call; its algorithm, heap and cluster are set as the recipe needs them.
+        space: The space on which the ring lies.
+        layout: A ring that is already there (default: one of its own).
+
+    Raises:
+        ArgumentError: There is no room for the call.
+        PlanError: A user's algorithm breaks a rule.
+    """
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
     cluster = ranks_per_cluster(topology, call.ranks) if recipe.takes_clusters else 1
@@ -66,7 +88,7 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
 
 
 def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
-    """As it is, on the ring that it was saved with."""
+    """Return a saved plan unchanged, on the ring that it was saved with."""
     cards, card_bytes, granule_bytes = on_cards(topology, space, plan.ranks)
     owned = plan.layout.owned and cluster_memory(topology, plan.ranks) is not None
     check_fits(catalog.ring_of(plan), card_bytes, plan.ranks, cards, granule_bytes, owned=owned)
@@ -74,7 +96,20 @@ def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
 
 
 def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:
-    """A case on a space, and the machine that speaks a protocol of it: the one that NCCL takes, else the first."""
+    """Plan a case on a space, and find the machine that speaks a protocol of it: NCCL's choice, else the first.
+
+    Args:
+        topology: The fabric.
+        case: The case, whose variant may be "auto".
+        algorithm: A user's own algorithm or saved plan, which runs instead.
+        space: The space on which the ring lies.
+
+    Returns:
+        The topology with that protocol's costs, the plan, and the variant with the reason why it was chosen.
+
+    Raises:
+        ArgumentError: The case is not possible.
+    """
     if space.protocols is None:
         return topology, *planned(topology, case, algorithm, space)
     if algorithm is not None or not _sends(case.call):
@@ -89,7 +124,13 @@ def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) 
 
 
 def model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
-    """Which of the model's cards those of a plan's layout on this space are."""
+    """The model's cards on which the cards of a plan's layout lie.
+
+    Args:
+        model: The cost model.
+        plan: The plan.
+        space: The space on which its ring lies.
+    """
     memory = cluster_memory(model.topology, plan.ranks) if plan.layout.owned else None
     return model.cards_of(space) + (model.cards_of(memory) if memory is not None else ())
 

@@ -24,12 +24,19 @@ from cxlemu.units import format_bytes
 
 
 def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space | None = None) -> Layout:
-    """A ring in which a round takes all of the call, where the cards have room for it.
+    """Lay out a ring in which one round takes all of a call, where the cards have room for it.
 
-    ``recipe``: the call's algorithm, which may declare what a rank publishes. The ring lies on ``space`` (default: the
-    pool). On owned memory its cards are the ranks' own, one each, and a doorbell whose index is k more than a multiple
-    of the ranks lies in rank k's. Raises ArgumentError where the cards have not even room for doorbells and a line for
-    each rank.
+    On owned memory its cards are the ranks' own, one each, and a doorbell whose index is k more than a multiple of the
+    ranks lies in rank k's.
+
+    Args:
+        topology: The fabric.
+        recipe: The call's algorithm, which may declare what a rank publishes.
+        call: The call.
+        space: The space on which the ring lies (default: the pool).
+
+    Raises:
+        ArgumentError: The cards have not even room for doorbells and a line for each rank.
     """
     if call.cluster > 1:
         return _layout_on_levels(topology, call)
@@ -63,7 +70,7 @@ def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space 
 
 
 def _layout_on_levels(topology: Topology, call: Call) -> Layout:
-    """The same for two levels: blocks inside lie in the ranks' own memories, where the topology has such."""
+    """Lay out the ring for two levels: blocks inside lie in the ranks' own memories, where the topology has such."""
     inside, across, block_bytes = needs(call)
     pool, memory = topology.pool_space, cluster_memory(topology, call.ranks)
     cards, granule = len(topology.cards_of(pool)), pool.granule_bytes
@@ -86,7 +93,16 @@ def _layout_on_levels(topology: Topology, call: Call) -> Layout:
 
 
 def on_cards(topology: Topology, space: Space, ranks: int) -> tuple[int, int, int]:
-    """A layout's cards on a space, their bytes, and the granule."""
+    """The cards that a layout has on a space.
+
+    Args:
+        topology: The fabric.
+        space: The space.
+        ranks: The number of ranks, each of which has a card of owned memory.
+
+    Returns:
+        The number of cards, the bytes of the smallest, and the granule in bytes.
+    """
     numbers = topology.cards_of(space)
     card_bytes = min(group.capacity_bytes for its, group in topology.card_groups() if set(numbers).intersection(its))
     return ranks if space.owned else len(numbers), card_bytes, space.granule_bytes

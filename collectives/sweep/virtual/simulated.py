@@ -27,7 +27,10 @@ RECORDS_BYTES_MAX = 6 << 30  # of one simulation
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One row. ``wrong``: elements on all ranks, None where no data was moved. Utilization is of the whole time."""
+    """One row of ``cxlemu simulate``. ``wrong`` counts elements on all ranks; None where no data was moved.
+
+    Utilization is of the whole time, from 0 to 1.
+    """
 
     collective: str
     size_bytes: int
@@ -68,13 +71,28 @@ def simulate_case(
     seed: int = 1,
     log_max: int = 0,
 ) -> tuple[Simulated, VirtualRun]:
-    """One row, and the run it comes from. ``calls`` follow each other; times are their mean.
+    """Simulate calls of one case that follow each other.
 
-    ``space``: on which of the topology's (default: the pool). ``split``: in groups of so many ranks, see
-    ``split_calls``. ``failures``: of links and switches, at their times after the first call began. ``check``: the same
-    run moves real bytes through caches that nothing keeps coherent, and every result is compared with NumPy's.
-    ``log_max``: log the run, which has so many instructions at most. Raises ArgumentError for a case that is too large
-    for memory, either, and as ``planned``; CutOffError where failures leave no way that is needed.
+    Args:
+        topology: The fabric.
+        case: The case, whose variant may be "auto".
+        algorithm: A user's own algorithm or saved plan, which runs instead.
+        space: The name of the topology's space on which the ring lies (default: the pool).
+        split: Split the ranks into groups of this many, see `split_calls`.
+        failures: Failures of links and switches, at their times after the first call began.
+        calls: How many calls follow each other; times are their mean.
+        check: Move real bytes in the same run, through caches that nothing keeps coherent, and compare every result
+            with NumPy's.
+        seed: Seeds the inputs and the adversary of ``check``.
+        log_max: Log the run, which may have this many instructions at most; 0 for no log.
+
+    Returns:
+        The row, and the run that it comes from.
+
+    Raises:
+        ArgumentError: The case is not possible, see `planned`, or is too large for memory, for ``check`` or for the
+            log, or arguments contradict each other.
+        CutOffError: Failures leave no way that is needed.
     """
     where = topology.pool_space if space is None else topology.space(space)
     if split is None:
@@ -135,6 +153,13 @@ def simulate_case(
 
 @lru_cache(8)  # a sweep asks for the same ones again and again, and large fabrics have many routes
 def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ()) -> CostModel:
+    """The cost model of a topology, cached.
+
+    Args:
+        topology: The fabric.
+        ranks: The number of ranks.
+        failures: Failures of links and switches.
+    """
     return CostModel.of(topology, ranks, failures)
 
 
@@ -148,7 +173,11 @@ def _instructions(plan: Plan) -> int:
 
 
 def check_memory(program: Sequence[VirtualCall]) -> None:
-    """Raises ArgumentError for plans too large to be held: the root's instructions and those of one other rank tell."""
+    """Check that the plans of a program can be held in memory; the root's instructions and another rank's tell.
+
+    Raises:
+        ArgumentError: Instructions of one plan would take more than `RECORDS_BYTES_MAX`.
+    """
     for call in program:
         plan, ranks = call.plan, call.plan.ranks
         root, other = (plan.part(rank % ranks).instruction_count for rank in (plan.call.root, plan.call.root + 1))

@@ -16,11 +16,19 @@ SPLIT = "split"  # its name
 
 
 def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]:
-    """An all-reduce in two levels: reduce-scatter in groups of consecutive ranks, all-reduce of each slice across the
-    groups, all-gather in the groups; what ``comm.split`` and three calls do.
+    """Split an all-reduce into two levels, as ``comm.split`` and three calls do.
 
-    Plans are the same for all groups and made once, so that memory grows with ranks, not with their square. Raises
-    ArgumentError for anything but an all_reduce of ranks that come in such groups.
+    The calls are a reduce-scatter in groups of consecutive ranks, an all-reduce of each slice across the groups, and an
+    all-gather in the groups. Plans are the same for all groups and made once, so that memory grows with ranks, not with
+    their square.
+
+    Args:
+        topology: The fabric.
+        case: An all_reduce without a variant.
+        group: How many ranks a group has; a divisor of the ranks.
+
+    Raises:
+        ArgumentError: The case is no such all_reduce, or its ranks do not come in such groups.
     """
     call, ranks = case.call, case.call.ranks
     if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):
@@ -46,5 +54,5 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
 
 
 def divisor(ranks: int) -> int:
-    """Of those that are groups, the one nearest to a square."""
+    """The group size that splits the ranks nearest to a square; ``ranks`` where none splits them."""
     return min((d for d in range(2, ranks) if ranks % d == 0), key=lambda d: abs(d - ranks // d), default=ranks)
