@@ -97,7 +97,7 @@ def search(
 
 
 def _wrong(machine: Machine, state: MachineState) -> SearchFinding | None:
-    """What is wrong in a state, whatever comes after it: a complaint, or that nothing can."""
+    """Return what is wrong in a state, whatever comes after it: a complaint, or that nothing can come."""
     said = complaint(machine, state)
     if said is not None or machine.ended(state) or not is_stuck(machine.enabled(state)):
         return said

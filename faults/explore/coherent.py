@@ -136,7 +136,7 @@ class _Settled:
         self._settle()
 
     def between_calls(self, origins: Sequence[Sequence[PlanPoint]]) -> None:
-        """What ranks do between calls, as far as they can."""
+        """Let ranks do what they do between calls, as far as they can."""
         for _ in range(2):  # all end a call before the first one begins the next
             for thread, places in enumerate(origins):
                 while (node := self.state.nodes[thread]) < len(places) and places[node].at in (BEGINS, ENDS):

@@ -91,9 +91,12 @@ class _Fetch(NamedTuple):
 
 
 def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, list[_Fetch]]:
-    """Before which move what is fetched: when the line is looked at or, if that is before, the next version is made."""
+    """List, for each move, what is fetched before it.
+
+    A line is fetched when it is looked at or, if that comes first, when the next version is made.
+    """
     fetches: defaultdict[int, list[_Fetch]] = defaultdict(list)
-    made: defaultdict[int, list[int]] = defaultdict(list)  # of each line: the moves that made its versions
+    made: defaultdict[int, list[int]] = defaultdict(list)  # for each line, the moves that made its versions
     for at, abstract in enumerate(path):
         if abstract.age >= 0:
             when = made[abstract.line][-abstract.age] if abstract.age else at

@@ -173,7 +173,7 @@ class _Compiler:
         self.places = WordNumbers()
         self.pieces = Pieces()
         self.shared: set[tuple[Local, int, int]] = set()  # pieces in which streams of a rank meet
-        self.versions: defaultdict[int, int] = defaultdict(int)  # of a word: how many stores there are
+        self.versions: defaultdict[int, int] = defaultdict(int)  # count of stores to each word
         self.events: dict[object, int] = {}
         self.threads: defaultdict[tuple[int, int], list[tuple[PlanPoint, Step]]] = defaultdict(list)
 
@@ -220,7 +220,10 @@ class _Compiler:
     # -- steps
 
     def emit(self, rank: RankInCall) -> None:
-        """A rank's streams begin a call together, when all of them have ended the one before: the first one leads."""
+        """Add a rank's call.
+
+        A rank's streams begin a call together, when all of them have ended the one before: the first one leads.
+        """
         streams = range(len(rank.part.streams))
         call = self.plans[rank.call].call
         is_barrier = call.gemm is None and not COLLECTIVES[call.collective].moves_data
@@ -302,12 +305,12 @@ class _Compiler:
             yield from (Step(Do.WAIT, self.flag(bell, epoch), epoch) for bell in rank.frame.groups[i.arg].doorbells)
 
     def come(self, rank: RankInCall) -> list[Step]:
-        """What is published before a collective that moves nothing else ..."""
+        """Return the steps that publish a rank's sign, before a collective that moves nothing else ..."""
         word = self.sign(rank.call, rank.part.rank)
         return [Step(Do.STORE, word, 1), Step(Do.FLUSH, self.places.words[word].line), Step(Do.FENCE)]
 
     def meet(self, rank: RankInCall) -> list[Step]:
-        """... and seen after it."""
+        """... and the steps that look at the others' signs after it."""
         words = [self.sign(rank.call, peer) for peer in range(self.layout.ranks) if peer != rank.part.rank]
         look = ((Step(Do.INVALIDATE, self.places.words[w].line), Step(Do.LOAD, w, expect=1)) for w in words)
         return [step for steps in look for step in steps]
@@ -343,7 +346,7 @@ class _Compiler:
     # -- versions
 
     def expect(self, order: Sequence[PlanPoint]) -> None:
-        """Every load has to see what it sees in this order."""
+        """Make every load expect what it sees in this order."""
         steps: defaultdict[PlanPoint, list[int]] = defaultdict(list)
         for thread in self.threads.values():
             for at, (place, _) in enumerate(thread):

@@ -56,7 +56,8 @@ class SearchFinding:
 
     Attributes:
         kind: What is wrong.
-        thread: The thread that finds it; for a deadlock or a livelock, the first that has not ended.
+        thread: Number of the thread that finds it; for a deadlock or a livelock, of the first that has not ended; 0
+            where no thread finds it.
         text: The same in words.
     """
 

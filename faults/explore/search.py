@@ -38,7 +38,7 @@ def explore(machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool 
 
 
 class _SpentError(Exception):
-    """The budget is: in which words."""
+    """The budget is spent; the text says which."""
 
 
 class _Search:
@@ -86,7 +86,11 @@ class _Search:
         return self.result(Verdict.OK)
 
     def endless(self) -> MachineState | None:
-        """The first state from which threads and arrivals alone reach no end. Raises _SpentError."""
+        """Return the first state from which threads and arrivals alone reach no end.
+
+        Raises:
+            _SpentError: The budget was spent before that was known.
+        """
         reaching, waiting = set(self.ended), list(self.ended)
         looks = count()
         while waiting:

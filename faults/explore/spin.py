@@ -3,7 +3,7 @@ faults.explore.spin
 
 The program is message passing with two chunks (or as many as are asked for): store, flush, fence, signal; wait,
 invalidate, load. Both search all of it, nature's steps included and nothing reduced, and keep whole states. The Promela
-model is written from the program, one d_step a move, so that both find the same states, and the same transitions but
+model is written from the program, one d_step per move, so that both find the same states, and the same transitions but
 for one: SPIN counts the arrival at the first state. It is compiled with gcc -O2 -DSAFETY, no other switch, for this one
 program, with a hash table as large as will be needed.
 """
@@ -26,7 +26,7 @@ from faults.explore.result import Budget
 from faults.machine.program import Do, MachineProgram, Step, Straight, Thread, Word
 from faults.machine.steps import Machine
 
-RUNS = 3  # of each, alternating; the fastest counts
+RUNS = 3  # runs of each search, alternating; the fastest counts
 HASH_TABLE_BITS = 23
 DEADLINE_S = 600
 
@@ -138,12 +138,15 @@ class Known:
     nodes: dict[int, tuple[Step, dict[int, int]]]
 
     def step(self, node: int) -> Step | None:
+        """Return a node's step; None where the thread has ended."""
         return self.nodes[node][0] if node in self.nodes else None
 
     def next(self, node: int, value: int) -> int:
+        """Return the node that follows when a load sees ``value``, which is 0 where nothing is loaded."""
         return self.nodes[node][1][value]
 
     def failure(self, node: int) -> str:
+        """Return the empty text."""
         return ""
 
 

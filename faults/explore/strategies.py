@@ -45,6 +45,7 @@ class Preemptions:
     limit: int
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
+        """Return 1 for a preemption or a voluntary move, else 0; for the arguments see `ScheduleBound.cost`."""
         if move.act in VOLUNTARY:
             return 1
         return int(move.act == Act.STEP and last in moves and last != move)
@@ -64,6 +65,7 @@ class Delays:
     limit: int
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
+        """Return how many moves are passed over, 1 for a voluntary move; for the arguments see `ScheduleBound.cost`."""
         if move.act in VOLUNTARY:
             return 1
         order = [other for other in moves if other.act not in VOLUNTARY]
@@ -92,9 +94,11 @@ class RandomWalk:
     """Makes a voluntary move one time in four, if there is one; else one of the others, all equally likely."""
 
     def begin(self, random: Random) -> None:
+        """Begin a new execution, whose choices ``random`` makes."""
         self._random = random
 
     def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
+        """Choose the next move; for the arguments see `Walk.choose`."""
         fair = [move for move in moves if move.act not in VOLUNTARY]
         voluntary = [move for move in moves if move.act in VOLUNTARY]
         return self._random.choice(voluntary if voluntary and self._random.random() < 0.25 else fair)
@@ -109,7 +113,7 @@ class PCT:
     """
 
     def __init__(self, depth: int) -> None:
-        """Make the walk; `begin` draws the moments.
+        """Make the walk; `begin` draws the moments of each execution.
 
         Args:
             depth: One more than the count of random moments; from 1 on.
@@ -118,6 +122,7 @@ class PCT:
         self._longest = 20  # most moves of any execution so far, among which the moments are drawn
 
     def begin(self, random: Random) -> None:
+        """Begin a new execution: forget all priorities, and draw its moments."""
         self._random = random
         self._priorities: dict[MachineMove, float] = {}
         self._lowest = 0.0
@@ -125,6 +130,7 @@ class PCT:
         self._moments = {random.randrange(self._longest) for _ in range(self._depth - 1)}
 
     def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
+        """Choose the next move; for the arguments see `Walk.choose`."""
         self._done += 1
         self._longest = max(self._longest, self._done)
         voluntary = [move for move in moves if move.act in VOLUNTARY]

@@ -185,7 +185,7 @@ class _Wrong(Exception):
 
 
 class _Right(NamedTuple):
-    """What a rank must get. ``alike``: no more than its error is known, but all ranks must get the same."""
+    """What a rank must get; if ``alike``, only within the slack, but the same on all ranks."""
 
     values: oracle.Array
     slack: oracle.Array | None = None

@@ -182,7 +182,7 @@ class Lockstep:
         now: dict[int, Queued] = {}  # the call of each rank that has not ended
 
         def go_on(rank: int) -> None:
-            """To the rank's next call that has anything to do."""
+            """Go on to the rank's next call that has anything to do."""
             while turn[rank] < 0 or not now[rank].pending():
                 if turn[rank] >= 0:
                     ended(turn[rank], rank, now.pop(rank).end())

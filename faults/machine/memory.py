@@ -1,4 +1,4 @@
-"""What steps do to caches, what is under way, and the pool: the part of the definition that `steps` is made of."""
+"""What moves do to caches, to what is under way, and to the pool: the part of the definition that `steps` builds on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOBODY: frozenset[int] = frozenset()
 
 
 class MachineMemory:
-    """What moves do to a program's caches, to what is under way, and to the pool.
+    """The memory of a program's hosts: what moves do to it.
 
     Attributes:
         program: The program.

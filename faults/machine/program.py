@@ -27,7 +27,7 @@ class Do(IntEnum):
     WAIT = 9  # flush the word's line, fence the line, load: until word >= value
     RECORD = 10
     AWAIT = 11
-    CRASH = 12  # of this thread's host, with all of its threads
+    CRASH = 12  # this thread's host crashes, with all of its threads
     FAIL = 13  # reaching it is a violation: an assertion of the program failed
 
 
@@ -104,12 +104,15 @@ class Straight:
     first: int = 0
 
     def step(self, node: int) -> Step | None:
+        """Return a node's step; None after the last one."""
         return self.steps[node] if node < len(self.steps) else None
 
     def next(self, node: int, value: int) -> int:
+        """Return the node after ``node``, whatever a LOAD saw."""
         return node + 1
 
     def failure(self, node: int) -> str:
+        """Return the empty text: a FAIL of such a thread says nothing more."""
         return ""
 
 

@@ -17,11 +17,11 @@ class Act(StrEnum):
 
     STEP = "step"
     AGAIN = "again"  # a thread whose WAIT looked in vain flushes the line and looks once more
-    # What is posted gets there, at some time:
+    # Posted writes arrive, and flushed lines leave, at some time:
     LAND = "land"  # the oldest posted write-back of a line is in the pool
     LAND_NT = "land_nt"  # the oldest non-temporal store of a rank to a line
     DROPPED = "dropped"  # a flush takes the line out of its host's cache
-    # What nature may do, and may never do:
+    # Nature may make these moves, or never make them:
     EVICT = "evict"  # a dirty line goes to the pool
     DROP = "drop"  # a clean line leaves
     PREFETCH = "prefetch"

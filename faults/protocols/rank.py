@@ -197,7 +197,11 @@ class Rank:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Raises _StuckError at the deadline."""
+        """Let posted lines arrive that are due, and look at the others if that is due.
+
+        Raises:
+            _StuckError: The deadline is over.
+        """
         now = time.monotonic()
         if self._posted_at is not None and now >= self._posted_at + ARRIVAL_S:
             self._words.settle()
@@ -214,7 +218,11 @@ class Rank:
         self._words.settle()
 
     def _told(self, result: Any) -> str:
-        """As text. Raises ArgumentError where `final` would not get it back."""
+        """Return a result as text.
+
+        Raises:
+            ArgumentError: The protocol has a ``final``, which would not get the result back from this text.
+        """
         text = repr(result)
         try:
             same = len(text) <= RESULT_CHARS and ast.literal_eval(text) == result
@@ -229,7 +237,7 @@ class Rank:
 
 
 def _standing(generator: GeneratorType[Any, Any, Any]) -> str:
-    """Where it is suspended, or the innermost one of those that it yields from."""
+    """Return the line at which a generator is suspended, or the innermost one of those that it yields from."""
     while isinstance(generator.gi_yieldfrom, GeneratorType):
         generator = generator.gi_yieldfrom
     frame = generator.gi_frame
@@ -237,7 +245,7 @@ def _standing(generator: GeneratorType[Any, Any, Any]) -> str:
 
 
 def _raised(error: Exception) -> str:
-    """The innermost line of a generator that the error came through."""
+    """Return the innermost line of a generator that the error came through."""
     frames = [
         (frame, line) for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_flags & inspect.CO_GENERATOR
     ]

@@ -64,7 +64,7 @@ class Reports:
 
 
 def _parse(rank: int, page: bytes) -> Ending:
-    """From the pool, so it is trusted in nothing."""
+    """Read a report; it comes from the pool, so nothing in it is trusted."""
     length = int.from_bytes(page[:LENGTH_BYTES], "little")
     try:
         said: dict[str, object] = json.loads(page[LENGTH_BYTES:][:length])  # no longer than the page

@@ -141,7 +141,7 @@ class _Runs:
         return self._judged(ProtocolRun(number, seed, self.reports.read(), self._pool()))
 
     def _memory(self, seed: int | None) -> HostMemory:
-        """On the host's cache, with an adversary of this run."""
+        """Open a memory on the host's cache, with an adversary of this run; a real pool's memory stays as it is."""
         context, quiet = self.context, self.context.memory
         if not isinstance(quiet, ShadowMemory):
             return quiet
@@ -179,7 +179,13 @@ class _Runs:
         self.context.session.report(0, number, tag, self.protocol.name)
 
     def _look(self, number: int) -> None:
-        """Raises StoppedError when another rank failed, and what the world has to say."""
+        """Look at the other ranks, and say that this one is alive.
+
+        Raises:
+            StoppedError: Another rank's protocol failed.
+            CancelledError: Another rank failed otherwise.
+            Exception: What the world's own check raises.
+        """
         self.context.check()
         self.context.session.beat()
         for peer in self.peers:
@@ -198,7 +204,7 @@ class _Runs:
         quiet.cache.crash(np.random.default_rng(number))
 
     def _pool(self) -> dict[str, int]:
-        """What is in the pool itself, whatever caches hold."""
+        """Read what is in the pool itself, whatever caches hold."""
         lines = self.context.pool.line_memory()
         for card, offset in self.places.lines:  # this host may have cached what another one has overwritten since
             lines.invalidate(card, offset, LINE_BYTES)
@@ -207,7 +213,7 @@ class _Runs:
         return {word.name: int(cards[card][at : at + WORD_BYTES].view("<u8")[0]) for word, (card, at) in places}
 
     def _judged(self, run: ProtocolRun) -> ProtocolRun:
-        """By ``final``, where all ranks came to their end."""
+        """Ask ``final`` about a run, if all ranks returned or crashed."""
         if not all(ending.how in (How.RETURNED, How.CRASHED) for ending in run.endings):
             return run
         if self.protocol.final is None:
