@@ -32,7 +32,7 @@ class RankThread:
 
     Every method that finds a node raises ArgumentError for a function that is not a generator, yields something else
     than operations, does not repeat what it did when it receives the same values, holds variables that cannot be
-    compared, or never comes back to a node where it was.
+    compared, runs on without a yield, or never comes back to a node where it was.
     """
 
     def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int, host: int) -> None:

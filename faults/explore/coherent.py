@@ -84,8 +84,9 @@ class _Ordered(SymbolicRank):
 
 
 def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[PlanPoint, ...], Trouble | None]:
-    """Execute calls symbolically, one after the other, on a coherent pool; ranks' first streams, which publish, go
-    first.
+    """Execute calls symbolically, one after the other, on a coherent pool.
+
+    Ranks' first streams, which publish, go first.
 
     Args:
         plans: Consecutive calls, all with the same layout.

@@ -110,8 +110,9 @@ def promela(program: MachineProgram) -> str:
 
 
 def of_touched_lines(program: MachineProgram) -> MachineProgram:
-    """Leave out the lines that no step names: what caches do with them only multiplies states. Lines have one word
-    each.
+    """Leave out the lines that no step names: what caches do with them only multiplies states.
+
+    Lines have one word each.
     """
     assert [word.line for word in program.words] == list(range(len(program.lines)))
     each = [nodes(thread) for thread in program.threads]

@@ -105,11 +105,10 @@ class RandomWalk:
 
 
 class PCT:
-    """Random priorities for threads and arrivals, and ``depth`` - 1 random moments that change something (Burckhardt et
-    al. 2010).
+    """A walk by random priorities of threads and arrivals (Burckhardt et al. 2010).
 
-    At such a moment the move of the highest priority falls behind all others, or nature makes a voluntary move. In a
-    state in which this execution was before, that move falls behind as well.
+    At ``depth`` - 1 random moments the move of the highest priority falls behind all others, or nature makes a
+    voluntary move. In a state in which this execution was before, that move falls behind as well.
     """
 
     def __init__(self, depth: int) -> None:

@@ -84,8 +84,7 @@ class RankInCall:
             yield from (TouchedBytes(do, *lines) for lines in self.lines(operand, nbytes))
 
     def local(self, operand: Operand, nbytes: int) -> tuple[Local, int, int]:
-        """Return the local memory that a buffer's operand lies in, its first byte there, and the byte after its last
-        one.
+        """Return the local memory that a buffer's operand lies in, its first byte, and the byte after its last one.
 
         Args:
             operand: An operand of kind BUFFER; a buffer inside another one counts as part of that one.

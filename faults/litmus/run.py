@@ -43,7 +43,7 @@ class LitmusResult:
         return None
 
     def verdict_of(self, expectation: Expectation) -> Verdict:
-        """Judge an expectation: that an outcome was seen is certain; that it is never seen takes the complete search.
+        """Judge an expectation: that an outcome was seen is certain; that it is never seen takes a complete search.
 
         Returns:
             OK or VIOLATION; UNKNOWN if the outcome was not seen and the search is not complete.

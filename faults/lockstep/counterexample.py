@@ -240,8 +240,9 @@ def witness(
 
 
 def search(program: CallSequence, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Counterexample | None:
-    """Find an execution in which calls go wrong, as `witness` does. Time matters only to a search that its budget cuts
-    off.
+    """Find an execution in which calls go wrong, as `witness` does.
+
+    The result depends on time only if the budget cuts the search off.
 
     Args:
         program: The calls.

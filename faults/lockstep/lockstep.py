@@ -53,8 +53,9 @@ class Queued(Runner):
     output: Bytes = field(init=False)
 
     def begin(self) -> None:
-        """If the input is not there yet, put it into the arrays, and before it poison into an output that does not hold
-        it.
+        """Put the input into the arrays, if it is not there yet.
+
+        An output that does not hold the input is then poisoned before.
         """
         if self.given is not None:
             if not self.part.buffers[0].inside:

@@ -62,10 +62,10 @@ class WordMemory:
         return 0
 
     def settle(self) -> None:
-        """Let all posted lines arrive and all flushed lines leave, which nature owes and an emulated cache never does
-        by itself.
+        """Let all posted lines arrive and all flushed lines leave.
 
-        Other memories than emulated ones stay as they are.
+        Nature owes that, and an emulated cache never does it by itself. Other memories than emulated ones stay as they
+        are.
         """
         memory = self.memory
         if not isinstance(memory, ShadowMemory):

@@ -123,15 +123,16 @@ class Rank:
         self._doing = "has not begun"
 
     def run(self) -> Ending:
-        """Run the rank's generator to its end, or to its deadline; what the rank posted then arrives, unless it
-        crashed.
+        """Run the rank's generator to its end, or to its deadline.
+
+        What the rank posted then arrives, unless the rank crashed.
 
         Returns:
-            How the rank ended; an exception of its generator is How.FAILED.
+            How the rank ended; an exception of its generator, other than ArgumentError, is How.FAILED.
 
         Raises:
             ArgumentError: The function is not a generator, runs on without a yield, yields something else than
-                operations, or returns what ``final`` could not read.
+                operations, raises this itself, or returns what ``final`` could not read.
             Exception: Whatever the memory, ``look`` and ``crash`` raise, except StoppedError.
         """
         generator = self._protocol.function(self._rank, self._ranks)

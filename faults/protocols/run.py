@@ -115,9 +115,7 @@ class _Runs:
             if self.context.rank == 0:
                 self.context.emit(run)
             yield run
-            if run.stuck or (
-                exitfirst and run.wrong
-            ):  # after a stuck run others may be stuck as well, for a deadline each
+            if run.stuck or (exitfirst and run.wrong):  # after a stuck run others may be stuck, for a deadline each
                 return
 
     def one(self, number: int, seed: int | None) -> ProtocolRun:
