@@ -13,14 +13,14 @@ from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import Steps, as_step
 from faults.machine.program import Do, Step
 
-NODES_MAX, HISTORY_MAX = 100_000, 500  # of one rank; operations from its begin to a node
+NODES_MAX, HISTORY_MAX = 100_000, 500  # nodes of one rank; operations from its begin to a node
 
 RankFunction: TypeAlias = Callable[[int, int], Steps[Any]]
 
 
 @dataclass
 class _Node:
-    history: tuple[int, ...]  # what the rank received on one way that leads here
+    history: tuple[int, ...]  # values that the rank received on one way that leads here
     step: Step | None
     failure: str = ""
     result: Any = None
@@ -28,9 +28,23 @@ class _Node:
 
 
 class RankThread:
-    """The automaton of one rank: nodes are found as a search reaches them, by running the generator up to there."""
+    """The automaton of one rank: nodes are found as a search reaches them, by running the generator up to there.
+
+    Every method that finds a node raises ArgumentError for a function that is not a generator, yields something else
+    than operations, does not repeat what it did when it receives the same values, holds variables that cannot be
+    compared, runs on without a yield, or never comes back to a node where it was.
+    """
 
     def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int, host: int) -> None:
+        """Find the first node.
+
+        Args:
+            function: The protocol's; called with ``rank`` and ``ranks`` each time that a node is looked for.
+            places: Maps each word, in order, to its line.
+            rank: This rank's number.
+            ranks: Count of ranks.
+            host: Number of the host that the rank is on.
+        """
         self.rank, self.host = rank, host
         self.name = f"rank {rank}"
         self._function, self._places, self._ranks = function, places, ranks
@@ -39,23 +53,31 @@ class RankThread:
         self.first = self._node(())
 
     def step(self, node: int) -> Step | None:
+        """Return a node's step; None where the rank has returned."""
         return self._nodes[node].step
 
     def next(self, node: int, value: int) -> int:
+        """Return the node after ``node``, which is found if this is the first time.
+
+        Args:
+            node: A node with a step that is not a FAIL.
+            value: What a LOAD saw; 0 for any other step.
+        """
         here = self._nodes[node]
         if value not in here.next:
             here.next[value] = self._node((*here.history, value), here.step)
         return here.next[value]
 
     def reached(self) -> dict[int, tuple[Step, dict[int, int]]]:
-        """All nodes found so far that have a step, each with the nodes that follow by what was received."""
+        """Return every node found so far that has a step, each with the nodes that follow, by the value received."""
         return {k: (node.step, dict(node.next)) for k, node in enumerate(self._nodes) if node.step is not None}
 
     def failure(self, node: int) -> str:
-        """What the exception said, where the step is a FAIL."""
+        """Return what the exception said, where the step is a FAIL; else the empty text."""
         return self._nodes[node].failure
 
     def result(self, node: int) -> Any:
+        """Return what the rank returned where it has ended at this node; else None."""
         return self._nodes[node].result
 
     def _node(self, history: tuple[int, ...], before: Step | None = None) -> int:

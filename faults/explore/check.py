@@ -29,8 +29,16 @@ def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: boo
     Args:
         machine: The program's machine.
         budget: States and seconds that may be spent.
-        engine: The name of the search, in C or the reference.
+        engine: One of ENGINES: "native", the search in C, or "reference", the definition itself.
         past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
+
+    Returns:
+        What was found; OK only if every execution was seen. The schedule of a livelock goes on until as few threads as
+        possible are left.
+
+    Raises:
+        ArgumentError: The program is too large for the search in C, or a rank of a protocol is not as `RankThread`
+            needs it.
     """
     end = time.monotonic() + budget.seconds
     if engine == "reference":
@@ -89,7 +97,7 @@ def search(
 
 
 def _wrong(machine: Machine, state: MachineState) -> SearchFinding | None:
-    """What is wrong in a state, whatever comes after it: a complaint, or that nothing can."""
+    """Return what is wrong in a state, whatever comes after it: a complaint, or that nothing can come."""
     said = complaint(machine, state)
     if said is not None or machine.ended(state) or not is_stuck(machine.enabled(state)):
         return said

@@ -16,14 +16,21 @@ from faults.machine.program import Do
 from faults.machine.schedule import Act, MachineMove, Schedule
 from faults.machine.steps import Machine
 
-CALL_SHIFT = 10**12  # inputs of a call count from here on, times the call: what it brings is nothing that was before
+CALL_SHIFT = 10**12  # inputs of call k count from k times this number on, so that no two calls share an input
 
 
 BEGINS, ENDS = -1, 1 << 30  # instead of an instruction's number: what a rank does before and after a call
 
 
 class PlanPoint(NamedTuple):
-    """An instruction of a call."""
+    """An instruction of a call.
+
+    Attributes:
+        call: Number of the call, from 0.
+        rank: The rank that executes it.
+        stream: Number of the rank's stream.
+        at: Number of the instruction in the stream; BEGINS or ENDS: what the rank does before or after the call.
+    """
 
     call: int
     rank: int
@@ -33,12 +40,22 @@ class PlanPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Trouble:
+    """A mistake that calls show even in order on a coherent pool."""
+
     finding: SearchFinding
     order: tuple[PlanPoint, ...]  # the instructions that were executed
     call: int  # the last one
 
     def shown(self, machine: Machine, origins: Sequence[Sequence[PlanPoint]]) -> tuple[SearchFinding, Schedule]:
-        """With the same order as an execution of the abstract machine, in which everything arrives at once."""
+        """Show the same order as an execution of the abstract machine, in which everything arrives at once.
+
+        Args:
+            machine: The machine of the plans' program.
+            origins: ``[thread][node]``: the instruction that the step belongs to.
+
+        Returns:
+            The finding, and the schedule that leads to it.
+        """
         thread_of = {(steps[0].rank, steps[0].stream): t for t, steps in enumerate(origins) if steps}
         run = _Settled(machine)
         for place in self.order:
@@ -67,7 +84,18 @@ class _Ordered(SymbolicRank):
 
 
 def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[PlanPoint, ...], Trouble | None]:
-    """The order of one execution: all that only publish go first."""
+    """Execute calls symbolically, one after the other, on a coherent pool.
+
+    Ranks' first streams, which publish, go first.
+
+    Args:
+        plans: Consecutive calls, all with the same layout.
+        epochs: The epoch that each call starts at.
+
+    Returns:
+        The instructions in the order of execution; and the mistake, a deadlock or a broken contract, at which the
+        execution stopped, or None.
+    """
     layout = plans[0].layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
     order: list[PlanPoint] = []
@@ -109,7 +137,7 @@ class _Settled:
         self._settle()
 
     def between_calls(self, origins: Sequence[Sequence[PlanPoint]]) -> None:
-        """What ranks do between calls, as far as they can."""
+        """Let ranks do what they do between calls, as far as they can."""
         for _ in range(2):  # all end a call before the first one begins the next
             for thread, places in enumerate(origins):
                 while (node := self.state.nodes[thread]) < len(places) and places[node].at in (BEGINS, ENDS):

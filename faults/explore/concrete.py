@@ -31,16 +31,26 @@ NO_CHOICE = -2  # instead of an age: no version had to be chosen; -1: the copy t
 
 
 class Abstract(NamedTuple):
-    """A move of the search in C."""
+    """A move of the search in C.
+
+    Attributes:
+        what: The kind of move, as the enum what in native/line.h counts.
+        who: A thread, a rank or a host, as in a `MachineMove`.
+        line: Number of the line.
+        age: Count of versions of the line that were made since the one that was chosen; -1: the copy that was seen
+            before; NO_CHOICE: no version had to be chosen.
+        made: Whether the move made a version: the pool's line changed.
+    """
 
     what: int
     who: int
     line: int
-    age: int  # of the version that was chosen: how many were made since
-    made: int  # whether it made a version: the pool's line changed
+    age: int
+    made: int
 
     @property
     def move(self) -> MachineMove:
+        """The move of the definition that this one stands for."""
         act = _ACTS[self.what]
         return MachineMove(act, self.who) if act in (Act.STEP, Act.AGAIN) else MachineMove(act, self.who, self.line)
 
@@ -81,9 +91,12 @@ class _Fetch(NamedTuple):
 
 
 def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, list[_Fetch]]:
-    """Before which move what is fetched: when the line is looked at or, if that is before, the next version is made."""
+    """List, for each move, what is fetched before it.
+
+    A line is fetched when it is looked at or, if that comes first, when the next version is made.
+    """
     fetches: defaultdict[int, list[_Fetch]] = defaultdict(list)
-    made: defaultdict[int, list[int]] = defaultdict(list)  # of each line: the moves that made its versions
+    made: defaultdict[int, list[int]] = defaultdict(list)  # for each line, the moves that made its versions
     for at, abstract in enumerate(path):
         if abstract.age >= 0:
             when = made[abstract.line][-abstract.age] if abstract.age else at

@@ -30,7 +30,7 @@ from faults.machine.schedule import Schedule
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
-EVENTS_UNKNOWN = 64  # of threads whose steps are not known beforehand
+EVENTS_UNKNOWN = 64  # count of events where the steps of a thread are not known beforehand
 
 # As enum stopped and enum trouble in native/ count.
 _EXHAUSTED, _FOUND, _STATES_SPENT, _BYTES_SPENT, _SECONDS_SPENT, _IN_TROUBLE = range(6)
@@ -53,7 +53,22 @@ def explore(
     checked_reads: bool = True,
     ample: bool = True,
 ) -> Exploration:
-    """As faults.explore.search. Raises ArgumentError for a program that is too large for the search."""
+    """Search every execution in C, as `faults.explore.search.explore` does by the definition.
+
+    Args:
+        machine: The program's machine.
+        budget: States, bytes of memory and seconds that may be spent.
+        past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
+        lazy: Do not follow clean copies; choose among versions when a load looks.
+        checked_reads: Do not branch at a load that must see one value.
+        ample: Make one move first where no outcome and no finding is lost by that.
+
+    Returns:
+        What was found. Schedules of outcomes are worked out when they are asked for.
+
+    Raises:
+        ArgumentError: The program is too large for the search.
+    """
     program, began = machine.program, time.monotonic()
     try:
         stopped, trouble, states, transitions, nbytes, reduced, rounds, finding, moves, outcomes = _search.explore(

@@ -17,15 +17,24 @@ AS_THEY_ARE = (FunctionType, BuiltinFunctionType, ModuleType, CodeType, type)
 
 
 class NotComparableError(Exception):
-    """The name of the type whose values cannot be compared."""
+    """A value cannot be compared with others of its type; the text names the type."""
 
 
 def key(generator: GeneratorType[Any, Any, Any]) -> Hashable:
-    """Raises NotComparableError for a variable that is more than data."""
+    """Return the place in the code and the variables of a suspended generator: two with equal keys go on alike.
+
+    Raises:
+        NotComparableError: A variable is more than data.
+    """
     return _Freezer().frame(generator, 0)
 
 
 def freeze(value: object) -> Hashable:
+    """Return a hashable value that equals another one if both were made from equal data of the same types.
+
+    Raises:
+        NotComparableError: The value is, or holds, more than data.
+    """
     return _Freezer().value(value, 0)
 
 

@@ -12,7 +12,7 @@ LINES_MAX = 1_000_000
 
 
 class RanAwayError(BaseException):
-    """Not an Exception, so that what runs away does not catch it."""
+    """The code executed more than LINES_MAX lines. It is not an Exception, so that the code does not catch it."""
 
 
 @contextmanager

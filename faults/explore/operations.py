@@ -12,7 +12,13 @@ VALUE_MAX = 2**31 - 1
 
 
 class ProtocolOperation(NamedTuple):
-    """``place`` is a word; flushes and invalidates take the whole line that it lies in."""
+    """One operation that a rank yields. `as_step` checks the word and the value when the rank yields it.
+
+    Attributes:
+        do: What the operation does.
+        place: A word; flushes and invalidates take the whole line that it lies in. Empty for Fence and Crash.
+        value: The value that is stored, signalled or waited for, from 0 to VALUE_MAX.
+    """
 
     do: Do
     place: str = ""
@@ -24,52 +30,99 @@ Steps: TypeAlias = Generator[ProtocolOperation, int, T]
 
 
 def Store(word: str, value: int) -> ProtocolOperation:
+    """Store a value in the host's cache. An eviction, or a flush, takes the line to the pool.
+
+    Args:
+        word: Name of the word.
+        value: From 0 to VALUE_MAX.
+    """
     return ProtocolOperation(Do.STORE, word, value)
 
 
 def StoreNT(word: str, value: int) -> ProtocolOperation:
+    """Store a value past the cache. It is private to the rank until it has arrived in the pool.
+
+    Args:
+        word: Name of the word.
+        value: From 0 to VALUE_MAX.
+    """
     return ProtocolOperation(Do.STORE_NT, word, value)
 
 
 def Load(word: str) -> ProtocolOperation:
+    """Load a word from the host's cache, which fetches the line if it is absent; ``yield`` returns the value."""
     return ProtocolOperation(Do.LOAD, word)
 
 
 def Flush(word: str, *, keep: bool = False) -> ProtocolOperation:
+    """Post the write-back of a word's line if the line is dirty; a later Fence of the same rank waits for it.
+
+    Args:
+        word: Name of a word of the line.
+        keep: Leave the clean line in the cache; else it has left the cache after that fence.
+    """
     return ProtocolOperation(Do.FLUSH_KEEP if keep else Do.FLUSH, word)
 
 
 def Fence() -> ProtocolOperation:
+    """Wait until what this rank posted is in the pool, and what it flushed has left the cache.
+
+    A write-back that was under way when this rank flushed its line is waited for, no matter which rank posted it.
+    """
     return ProtocolOperation(Do.FENCE)
 
 
 def Invalidate(word: str) -> ProtocolOperation:
+    """Flush a word's line and wait, as a fence of this line alone, until it is in the pool and gone from the cache."""
     return ProtocolOperation(Do.INVALIDATE, word)
 
 
 def Signal(word: str, value: int) -> ProtocolOperation:
+    """Store a value in a doorbell's word and flush its line, in one step.
+
+    A Signal fences nothing that was written before: that takes a Fence.
+
+    Args:
+        word: Name of the word.
+        value: From 0 to VALUE_MAX.
+    """
     return ProtocolOperation(Do.SIGNAL, word, value)
 
 
 def Wait(word: str, value: int) -> ProtocolOperation:
-    """Until the word is at least ``value``."""
+    """Wait until a word is at least ``value``: every look flushes the word's line, waits for that, and loads.
+
+    Args:
+        word: Name of the word.
+        value: From 0 to VALUE_MAX.
+    """
     return ProtocolOperation(Do.WAIT, word, value)
 
 
 def Crash() -> ProtocolOperation:
-    """The rank's host crashes here."""
+    """Crash the rank's host here: its cache is lost, what it posted may arrive or not, and the host's ranks end."""
     return ProtocolOperation(Do.CRASH)
 
 
 def is_value(value: object) -> bool:
-    """Whether a word can hold it."""
+    """Say whether a word can hold this value: an int from 0 to VALUE_MAX."""
     return type(value) is int and 0 <= value <= VALUE_MAX
 
 
 def as_step(operation: object, places: Mapping[str, int], who: str) -> Step:
-    """What a rank yielded, on the words of a program: ``places`` maps each of them, in order, to its line.
+    """Turn what a rank yielded into a step on the words of a program.
 
-    Raises ArgumentError that begins with ``who`` for what is no operation, no word, or no value that fits.
+    Args:
+        operation: What the rank yielded.
+        places: Maps each word, in order, to its line.
+        who: The rank, for messages, which begin with it.
+
+    Returns:
+        The step; its place is the number of a line for flushes and invalidates, else that of a word.
+
+    Raises:
+        ArgumentError: The rank yielded something that is not an operation, or one with no such word or a value that
+            does not fit.
     """
     if not isinstance(operation, ProtocolOperation):
         raise ArgumentError(f"{who} yields {operation!r:.60}: yield operations such as Load('x')")

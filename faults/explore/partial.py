@@ -15,7 +15,7 @@ from faults.machine.state import MachineState
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
-MOVES_MAX = 2_000  # of one random execution
+MOVES_MAX = 2_000  # moves of one random execution
 
 
 class _Tally:
@@ -47,7 +47,16 @@ Here = tuple[MachineState, MachineMove | None]  # a state, and the last move of 
 
 
 def bounded(machine: Machine, bound: ScheduleBound, budget: Budget) -> Exploration:
-    """Every execution that costs at most ``bound.limit``, the cheapest first."""
+    """Search every execution that costs at most ``bound.limit``, the cheapest first.
+
+    Args:
+        machine: The program's machine.
+        bound: Says what a move costs.
+        budget: States and seconds that may be spent.
+
+    Returns:
+        What was found: a violation, or UNKNOWN with the reason.
+    """
     tally = _Tally(machine, budget)
     start: Here = (machine.initial(), None)
     came: dict[Here, tuple[Here, MachineMove] | None] = {}
@@ -85,7 +94,18 @@ def _schedule(came: dict[Here, tuple[Here, MachineMove] | None], here: Here) -> 
 
 
 def sampled(machine: Machine, walk: Walk, budget: Budget, *, runs: int, seed: int) -> Exploration:
-    """``runs`` executions; the same seed gives the same ones."""
+    """Follow executions one at a time; the same seed gives the same ones.
+
+    Args:
+        machine: The program's machine.
+        walk: Chooses the moves.
+        budget: States and seconds that may be spent.
+        runs: Count of executions, of at most MOVES_MAX moves each.
+        seed: Seeds the random choices of every execution, together with its number.
+
+    Returns:
+        What was found: a violation, or UNKNOWN with the reason.
+    """
     tally = _Tally(machine, budget)
     for run in range(runs):
         walk.begin(Random(f"{seed}/{run}"))

@@ -10,32 +10,62 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from faults.machine.program import Word
 
-WORDS_MAX = 8  # of a line, as native/line.h has them
+WORDS_MAX = 8  # words of a line, as in native/line.h
 
 
 class Pieces:
-    """Memories cut wherever a range begins or ends."""
+    """Memories, each cut wherever a range of it begins or ends."""
 
     def __init__(self) -> None:
         self._cuts: defaultdict[Hashable, set[int]] = defaultdict(set)
 
     def cut(self, memory: Hashable, begin: int, end: int) -> None:
+        """Cut a memory at both ends of a range.
+
+        Args:
+            memory: Any key of the memory.
+            begin: First byte of the range.
+            end: The byte after the last one.
+        """
         self._cuts[memory] |= {begin, end}
 
     def of(self, memory: Hashable, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """A range's pieces, when all cuts are made."""
+        """List the pieces of a range, when all cuts are made.
+
+        Args:
+            memory: Any key of the memory.
+            begin: First byte of the range, which was given to `cut`.
+            end: The byte after the last one, which was given to `cut`.
+
+        Yields:
+            The first byte of each piece, and the byte after its last one.
+        """
         cuts = sorted(cut for cut in self._cuts[memory] if begin <= cut <= end)
         yield from pairwise(cuts)
 
 
 def by_line(card: int, begin: int, end: int) -> Iterator[tuple[tuple[int, int], int, int]]:
-    """((card, line), begin, end) of each line that a range of a card touches."""
+    """Cut a range of a card at its lines.
+
+    Args:
+        card: Number of the card.
+        begin: First byte of the range, from the start of the card.
+        end: The byte after the last one.
+
+    Yields:
+        ``((card, line), begin, end)`` of each line that the range touches; bytes count from the start of the card.
+    """
     for line in range(begin // LINE_BYTES, -(-end // LINE_BYTES)):
         yield (card, line), max(begin, line * LINE_BYTES), min(end, (line + 1) * LINE_BYTES)
 
 
 class WordNumbers:
-    """Numbers for words and lines, given as they are met."""
+    """Words and lines, which get numbers in the order in which they are first named.
+
+    Attributes:
+        words: Every word so far.
+        lines: The name of every line so far.
+    """
 
     def __init__(self) -> None:
         self.words: list[Word] = []
@@ -44,13 +74,28 @@ class WordNumbers:
         self._line: dict[Hashable, int] = {}
 
     def line(self, key: Hashable, name: str) -> int:
+        """Return a line's number.
+
+        Args:
+            key: What tells the line from all others.
+            name: Its name, if it gets its number now.
+        """
         if key not in self._line:
             self._line[key] = len(self.lines)
             self.lines.append(name)
         return self._line[key]
 
     def word(self, key: Hashable, name: str, line: int) -> int:
-        """Raises ArgumentError for a line that is cut into too many."""
+        """Return a word's number.
+
+        Args:
+            key: What tells the word from all others.
+            name: Its name, if it gets its number now.
+            line: Number of the line that it lies in.
+
+        Raises:
+            ArgumentError: The line is cut into more than WORDS_MAX words.
+        """
         if key not in self._word:
             if sum(word.line == line for word in self.words) == WORDS_MAX:
                 raise ArgumentError(

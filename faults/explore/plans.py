@@ -33,10 +33,19 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True)
 class PlanProgram:
+    """Calls of plans, as a program of the abstract machine.
+
+    Attributes:
+        plans: The calls that the program holds, in order.
+        program: A thread for each stream of each rank.
+        origins: ``[thread][node]``: the instruction that the step belongs to.
+        trouble: What is wrong even in order on a coherent pool, or None.
+    """
+
     plans: tuple[Plan, ...]
     program: MachineProgram
-    origins: tuple[tuple[PlanPoint, ...], ...]  # [thread][node]: the instruction that the step belongs to
-    trouble: Trouble | None  # what is wrong even in order on a coherent pool
+    origins: tuple[tuple[PlanPoint, ...], ...]
+    trouble: Trouble | None
 
 
 def explore_plan(
@@ -53,11 +62,18 @@ def explore_plan(
     Args:
         plans: One plan, or the plans of consecutive calls on one ring.
         hosts: The host of each rank; default: each rank on its own.
-        lazy: Reductions of the search, as for `faults.explore.core.explore`; so are ``checked_reads`` and ``ample``.
-        budget: States and seconds that may be spent.
+        lazy: A reduction of the search, as for `faults.explore.core.explore`.
+        checked_reads: Another reduction of the search.
+        ample: Another reduction of the search.
+        budget: States, bytes of memory and seconds that may be spent.
+
+    Returns:
+        What was found; the finding's text names the instruction. Calls that are wrong even in order on a coherent pool
+        are not searched: the finding says so, and the count of states is 0.
 
     Raises:
-        ArgumentError: The plans are too large to search, or are not calls on one ring.
+        ArgumentError: The plans are too large to search, or are not calls on one ring, or ``hosts`` does not fit.
+        PlanError: A plan breaks a rule.
     """
     compiled = compile_plans([plans] if isinstance(plans, Plan) else list(plans), hosts)
     machine = Machine(compiled.program)
@@ -69,13 +85,31 @@ def explore_plan(
 
 
 def tiny_layout(ranks: int, *, lines: int = 2, slots: int = 2, doorbells: int | None = None, cards: int = 1) -> Layout:
-    """Make a ring small enough to explore, with room for ``lines`` lines of each rank in a slot."""
+    """Make a ring small enough to explore.
+
+    Args:
+        ranks: Count of ranks.
+        lines: Lines of data that each rank has in a slot.
+        slots: Slots of the ring.
+        doorbells: Doorbells of each rank in a slot; default: as many as lines.
+        cards: Cards that the lines are interleaved over, line by line.
+    """
     card_bytes = -(-ranks * lines // cards) * LINE_BYTES
     return Layout(ranks, cards, slots, card_bytes, doorbells or lines, interleave_bytes=LINE_BYTES)
 
 
 def located(compiled: PlanProgram, finding: SearchFinding, schedule: Schedule) -> SearchFinding:
-    """The same, and which instruction it is about."""
+    """Add to a finding's text the instruction that it is about.
+
+    Args:
+        compiled: The program that was searched.
+        finding: What the search found.
+        schedule: Leads to the finding.
+
+    Returns:
+        The finding with the longer text; for a load that sees a wrong version, the text also says if nothing uses what
+        the instruction loads. If the finding's thread has ended, the finding as it is.
+    """
     place = where(compiled, finding.thread, schedule)
     if place is None:
         return finding
@@ -88,7 +122,16 @@ def located(compiled: PlanProgram, finding: SearchFinding, schedule: Schedule) -
 
 
 def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> PlanPoint | None:
-    """Find the instruction at which a thread is after a schedule; None if the thread has ended."""
+    """Find the instruction at which a thread is after a schedule.
+
+    Args:
+        compiled: The program that the schedule belongs to.
+        thread: Number of the thread.
+        schedule: Moves from the beginning on.
+
+    Returns:
+        The instruction; None if the thread has ended.
+    """
     straight = compiled.program.threads[thread]
     node, begun = 0, False
     for move in schedule:
@@ -100,8 +143,16 @@ def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> PlanPoint |
 
 
 def compile_plans(plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> PlanProgram:
-    """No further than to a call that is wrong even in order. Raises ArgumentError for plans that are too large to be a
-    program, or no calls on one ring, and PlanError for one that breaks a rule."""
+    """Turn calls into a program, no further than to a call that is wrong even in order on a coherent pool.
+
+    Args:
+        plans: Consecutive calls on one ring.
+        hosts: The host of each rank; default: each rank on its own.
+
+    Raises:
+        ArgumentError: The plans are too large to be a program, or are not calls on one ring, or ``hosts`` does not fit.
+        PlanError: A plan breaks a rule.
+    """
     for plan in {id(plan): plan for plan in plans}.values():
         rules.check(plan)
     if not plans or any(plan.layout != plans[0].layout for plan in plans):
@@ -122,7 +173,7 @@ class _Compiler:
         self.places = WordNumbers()
         self.pieces = Pieces()
         self.shared: set[tuple[Local, int, int]] = set()  # pieces in which streams of a rank meet
-        self.versions: defaultdict[int, int] = defaultdict(int)  # of a word: how many stores there are
+        self.versions: defaultdict[int, int] = defaultdict(int)  # count of stores to each word
         self.events: dict[object, int] = {}
         self.threads: defaultdict[tuple[int, int], list[tuple[PlanPoint, Step]]] = defaultdict(list)
 
@@ -169,7 +220,10 @@ class _Compiler:
     # -- steps
 
     def emit(self, rank: RankInCall) -> None:
-        """A rank's streams begin a call together, when all of them have ended the one before: the first one leads."""
+        """Add a rank's call.
+
+        A rank's streams begin a call together, when all of them have ended the one before: the first one leads.
+        """
         streams = range(len(rank.part.streams))
         call = self.plans[rank.call].call
         is_barrier = call.gemm is None and not COLLECTIVES[call.collective].moves_data
@@ -251,12 +305,12 @@ class _Compiler:
             yield from (Step(Do.WAIT, self.flag(bell, epoch), epoch) for bell in rank.frame.groups[i.arg].doorbells)
 
     def come(self, rank: RankInCall) -> list[Step]:
-        """What is published before a collective that moves nothing else ..."""
+        """Return the steps that publish a rank's sign, before a collective that moves nothing else ..."""
         word = self.sign(rank.call, rank.part.rank)
         return [Step(Do.STORE, word, 1), Step(Do.FLUSH, self.places.words[word].line), Step(Do.FENCE)]
 
     def meet(self, rank: RankInCall) -> list[Step]:
-        """... and seen after it."""
+        """... and the steps that look at the others' signs after it."""
         words = [self.sign(rank.call, peer) for peer in range(self.layout.ranks) if peer != rank.part.rank]
         look = ((Step(Do.INVALIDATE, self.places.words[w].line), Step(Do.LOAD, w, expect=1)) for w in words)
         return [step for steps in look for step in steps]
@@ -292,7 +346,7 @@ class _Compiler:
     # -- versions
 
     def expect(self, order: Sequence[PlanPoint]) -> None:
-        """Every load has to see what it sees in this order."""
+        """Make every load expect what it sees in this order."""
         steps: defaultdict[PlanPoint, list[int]] = defaultdict(list)
         for thread in self.threads.values():
             for at, (place, _) in enumerate(thread):

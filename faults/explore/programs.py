@@ -65,6 +65,16 @@ Final: TypeAlias = Callable[[Mapping[str, int], Sequence[Any]], None]
 
 @dataclass(frozen=True)
 class RankProtocol:
+    """A protocol: what `protocol` makes of a generator function.
+
+    Attributes:
+        function: Called with a rank and the number of ranks; returns this rank's generator.
+        lines: For each line of the pool, the names of its words, separated by spaces.
+        initial: Values of words in the beginning; 0 for words that are absent.
+        final: Asserts what holds in the end, as for `protocol`.
+        ranks_per_host: Count of consecutive ranks that share a host and its cache.
+    """
+
     function: RankFunction
     lines: tuple[str, ...]
     initial: Mapping[str, int]
@@ -73,14 +83,24 @@ class RankProtocol:
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return self.function.__name__
 
     @property
     def line_names(self) -> tuple[str, ...]:
+        """A name for each line: its words, joined by ``+``."""
         return tuple("+".join(text.split()) for text in self.lines)
 
     def judge(self, memory: Mapping[str, int], results: Sequence[Any]) -> str:
-        """What ``final`` says against this end, or nothing."""
+        """Ask ``final`` about the end of an execution.
+
+        Args:
+            memory: The pool's value of each word.
+            results: What each rank returned, in rank order; None for a rank that crashed.
+
+        Returns:
+            What ``final`` says against this end; empty if it says nothing or the protocol has none.
+        """
         try:
             if self.final:
                 self.final(memory, results)
@@ -89,13 +109,15 @@ class RankProtocol:
         return ""
 
     def hosts(self, ranks: int) -> tuple[int, ...]:
-        """The host of each rank: blocks of consecutive ranks. The last host may have fewer."""
+        """Return the host of each rank: blocks of consecutive ranks. The last host may have fewer."""
         return tuple(rank // self.ranks_per_host for rank in range(ranks))
 
     def words(self) -> tuple[Word, ...]:
-        """In the order of @protocol, with the number of the line that each lies in.
+        """List the words in the order of @protocol, each with the number of the line that it lies in.
 
-        Raises ArgumentError for a protocol that cannot be, such as one with a word in two lines.
+        Raises:
+            ArgumentError: There cannot be such a protocol: a word is in two lines, there are no words or more than
+                WORDS_MAX, or an initial value or ``ranks_per_host`` does not fit.
         """
         names = [(word, line) for line, text in enumerate(self.lines) for word in text.split()]
         places = dict(names)
@@ -109,7 +131,11 @@ class RankProtocol:
         return tuple(Word(word, line, self.initial.get(word, 0)) for word, line in names)
 
     def program(self, ranks: int) -> MachineProgram:
-        """What searches run. Raises ArgumentError as `words`, and for too many ranks."""
+        """Make the program that searches run, with a thread for each rank.
+
+        Raises:
+            ArgumentError: As `words`; or there are not 1 to RANKS_MAX ranks; or a rank is not as `RankThread` needs it.
+        """
         words = self.words()
         if not 1 <= ranks <= RANKS_MAX:
             raise ArgumentError(f"{self.name} of {ranks} ranks cannot be searched: there can be 1 to {RANKS_MAX}")
@@ -123,9 +149,20 @@ class RankProtocol:
 def protocol(
     *lines: str, initial: Mapping[str, int] | None = None, final: Final | None = None, ranks_per_host: int = 1
 ) -> Callable[[RankFunction], RankProtocol]:
-    """Each of ``lines`` names the words of one line of the pool: "head tail". ``final(memory, results)`` asserts what
-    holds when all ranks have returned, everything posted has arrived; a crashed rank's result is None. Of consecutive
-    ranks, ``ranks_per_host`` share a host and its coherent cache: with 2, ranks 0 and 1, then 2 and 3."""
+    """Declare a generator function as a protocol.
+
+    Args:
+        *lines: Each names the words of one line of the pool: "head tail".
+        initial: Values of words in the beginning; all others are 0.
+        final: Called as ``final(memory, results)``, asserts what holds when all ranks have returned or crashed and
+            everything posted has arrived or was lost. ``memory`` maps words to the pool's values; a crashed rank's
+            result is None.
+        ranks_per_host: Count of consecutive ranks that share a host and its coherent cache: with 2, ranks 0 and 1, then
+            2 and 3.
+
+    Returns:
+        A decorator, which makes a `RankProtocol`. What does not fit is an error of its `words` and `program`.
+    """
 
     def decorate(function: RankFunction) -> RankProtocol:
         return RankProtocol(function, lines, dict(initial or {}), final, ranks_per_host)

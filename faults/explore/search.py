@@ -24,13 +24,21 @@ BETWEEN_LOOKS = 4096  # states, from one look at the clock to the next
 
 
 def explore(machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False) -> Exploration:
-    """Breadth first, so that a schedule is as short as can be. Stops at the first finding; ``past_hangs`` goes on after
-    a deadlock, so that all outcomes are there, and returns it in the end."""
+    """Search every execution breadth first, so that a schedule is as short as can be, and stop at the first finding.
+
+    Args:
+        machine: The program's machine.
+        budget: States and seconds that may be spent.
+        past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
+
+    Returns:
+        What was found; OK only if every execution was seen.
+    """
     return _Search(machine, budget, past_hangs).run()
 
 
 class _SpentError(Exception):
-    """The budget is: in which words."""
+    """The budget is spent; the text says which."""
 
 
 class _Search:
@@ -39,7 +47,7 @@ class _Search:
         self.came: dict[MachineState, tuple[MachineState, MachineMove] | None] = {machine.initial(): None}
         self.fairly: defaultdict[MachineState, list[MachineState]] = defaultdict(
             list
-        )  # whence one comes here without nature's help
+        )  # states from which a move that is not voluntary leads here
         self.ends: dict[FinalState, MachineState] = {}
         self.ended: list[MachineState] = []
         self.transitions = 0
@@ -78,7 +86,11 @@ class _Search:
         return self.result(Verdict.OK)
 
     def endless(self) -> MachineState | None:
-        """The first state from which threads and arrivals alone reach no end. Raises _SpentError."""
+        """Return the first state from which threads and arrivals alone reach no end.
+
+        Raises:
+            _SpentError: The budget was spent before that was known.
+        """
         reaching, waiting = set(self.ended), list(self.ended)
         looks = count()
         while waiting:
@@ -120,11 +132,12 @@ class _Search:
 
 
 def outcome(state: MachineState) -> FinalState:
+    """Return the end that a state is, if it is one: registers, the pool and each thread's node."""
     return FinalState(state.registers, state.pool, state.nodes)
 
 
 def complaint(machine: Machine, state: MachineState) -> SearchFinding | None:
-    """What a thread finds wrong here: a failed assertion, or a load that would see what it must not."""
+    """Return what a thread finds wrong here: a failed assertion, or a load that would see what it must not."""
     for t, thread in enumerate(machine.program.threads):
         step = machine.step_of(state, t)
         if step is not None and step.do == Do.FAIL:
@@ -140,15 +153,21 @@ def complaint(machine: Machine, state: MachineState) -> SearchFinding | None:
 
 
 def running(machine: Machine, state: MachineState) -> list[int]:
+    """List the threads that have neither ended nor crashed, by number."""
     return [t for t in range(len(state.nodes)) if machine.step_of(state, t) is not None]
 
 
 def is_stuck(moves: Sequence[MachineMove]) -> bool:
-    """Say whether only nature can move, which need not do so."""
+    """Say whether only nature can move, which need not do so. ``moves`` are all enabled moves of a state."""
     return all(move.act in VOLUNTARY for move in moves)
 
 
 def stuck(machine: Machine, state: MachineState) -> SearchFinding:
+    """Describe a state from which no end is reached without nature's help, and in which some thread has not ended.
+
+    Returns:
+        A deadlock where only nature can move, else a livelock.
+    """
     left = running(machine, state)
     who = " and ".join(machine.program.threads[t].name for t in left)
     if is_stuck(machine.enabled(state)):
@@ -158,6 +177,11 @@ def stuck(machine: Machine, state: MachineState) -> SearchFinding:
 
 def goes_round(machine: Machine, start: MachineState, budget: Budget) -> tuple[int, bool]:
     """Find out whether threads and arrivals alone lead from a state to no end, nor to a state where nothing moves.
+
+    Args:
+        machine: The program's machine.
+        start: The state.
+        budget: States and seconds that may be spent.
 
     Returns:
         The count of states that were seen, and whether this is so; False if the budget was spent before that was known.
@@ -179,8 +203,17 @@ def goes_round(machine: Machine, start: MachineState, budget: Budget) -> tuple[i
 
 
 def shown_barest(machine: Machine, schedule: Schedule, end: float) -> tuple[SearchFinding, Schedule]:
-    """A livelock, followed until as few threads as can be are left: those that go round and round. ``end``: of the
-    budget, on the monotonic clock; what has been found by then will do."""
+    """Follow a livelock until as few threads as can be are left: those that go round and round.
+
+    Args:
+        machine: The program's machine.
+        schedule: Leads to the livelock.
+        end: Of the budget, on the monotonic clock, in seconds; what has been found by then, in at most STATES_TO_SHOW
+            states, will do.
+
+    Returns:
+        The finding, and the schedule that leads to it.
+    """
     start = replay(machine, schedule)[-1]
     came: dict[MachineState, Schedule] = {start: ()}
     waiting = deque(came)

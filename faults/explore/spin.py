@@ -3,7 +3,7 @@ faults.explore.spin
 
 The program is message passing with two chunks (or as many as are asked for): store, flush, fence, signal; wait,
 invalidate, load. Both search all of it, nature's steps included and nothing reduced, and keep whole states. The Promela
-model is written from the program, one d_step a move, so that both find the same states, and the same transitions but
+model is written from the program, one d_step per move, so that both find the same states, and the same transitions but
 for one: SPIN counts the arrival at the first state. It is compiled with gcc -O2 -DSAFETY, no other switch, for this one
 program, with a hash table as large as will be needed.
 """
@@ -26,12 +26,14 @@ from faults.explore.result import Budget
 from faults.machine.program import Do, MachineProgram, Step, Straight, Thread, Word
 from faults.machine.steps import Machine
 
-RUNS = 3  # of each, alternating; the fastest counts
+RUNS = 3  # runs of each search, alternating; the fastest counts
 HASH_TABLE_BITS = 23
 DEADLINE_S = 600
 
 
 class Searched(NamedTuple):
+    """One complete search: its size, and the wall-clock time that it took."""
+
     states: int
     transitions: int
     seconds: float
@@ -42,11 +44,16 @@ class Searched(NamedTuple):
 
     @property
     def rate(self) -> float:
+        """Transitions per second."""
         return self.transitions / self.seconds
 
 
 def message_passing(chunks: int = 2) -> MachineProgram:
-    """One line a chunk, and one for the doorbell, which counts them."""
+    """Make the program that is searched: one line for each chunk, and one for the doorbell, which counts them.
+
+    Args:
+        chunks: Count of chunks that the writer hands over.
+    """
     writer: list[Step] = []
     reader: list[Step] = []
     bell = chunks
@@ -62,6 +69,7 @@ def message_passing(chunks: int = 2) -> MachineProgram:
 
 
 def promela(program: MachineProgram) -> str:
+    """Write a program in Promela, whose lines have one word each, and whose hosts one thread each."""
     program = of_touched_lines(program)
     hosts, lines = program.hosts, len(program.lines)
     cells = hosts * lines
@@ -102,7 +110,10 @@ def promela(program: MachineProgram) -> str:
 
 
 def of_touched_lines(program: MachineProgram) -> MachineProgram:
-    """Without those that no step names: what caches do with them only multiplies states. Lines have one word each."""
+    """Leave out the lines that no step names: what caches do with them only multiplies states.
+
+    Lines have one word each.
+    """
     assert [word.line for word in program.words] == list(range(len(program.lines)))
     each = [nodes(thread) for thread in program.threads]
     used = sorted({step.place for steps in each for step, _ in steps.values() if step.place >= 0})
@@ -119,7 +130,7 @@ def of_touched_lines(program: MachineProgram) -> MachineProgram:
 
 @dataclass(frozen=True)
 class Known:
-    """A thread, as far as a model of it goes: each node's step, and by what its load sees the node that follows."""
+    """A thread as far as a model of it goes: each node's step, and the nodes that follow by what its load sees."""
 
     host: int
     rank: int
@@ -128,12 +139,15 @@ class Known:
     nodes: dict[int, tuple[Step, dict[int, int]]]
 
     def step(self, node: int) -> Step | None:
+        """Return a node's step; None where the thread has ended."""
         return self.nodes[node][0] if node in self.nodes else None
 
     def next(self, node: int, value: int) -> int:
+        """Return the node that follows when a load sees ``value``, which is 0 where nothing is loaded."""
         return self.nodes[node][1][value]
 
     def failure(self, node: int) -> str:
+        """Return the empty text."""
         return ""
 
 
@@ -177,8 +191,14 @@ def _threads(program: MachineProgram) -> Iterator[tuple[str, str]]:
 
 
 def nodes(thread: Thread) -> dict[int, tuple[Step, dict[int, int]]]:
-    """Each node's step, and by what its load sees the node that follows; 0 where nothing is loaded. Of a protocol those
-    that a search has reached, with every value that it saw there: all there are, if it was complete."""
+    """List each node's step, and the nodes that follow by what its load sees; 0 where nothing is loaded.
+
+    For a protocol these are the nodes that a search has reached, with every value that it saw there: all there are, if
+    the search was complete.
+
+    Raises:
+        TypeError: This is no kind of thread that is known here.
+    """
     match thread:
         case Known():
             return thread.nodes
@@ -203,18 +223,40 @@ def _nature(host: int, line: int, lines: int) -> Iterator[tuple[str, str]]:
 
 
 def ours(program: MachineProgram) -> Searched:
+    """Search a program in C with nothing reduced.
+
+    Raises:
+        AssertionError: There is a mistake in the program, or the budget is spent.
+    """
     found = core.explore(Machine(program), Budget(50_000_000, 600.0), lazy=False, checked_reads=False, ample=False)
     assert found.verdict.exit_code == 0, found
     return Searched(found.states, found.transitions, found.seconds)
 
 
 def compile_spin(program: MachineProgram, where: Path) -> None:
+    """Compile SPIN's search of a program.
+
+    Args:
+        program: One thread for each host, one word for each line.
+        where: A folder, in which ``model.pml``, ``pan.c`` and ``pan`` are made.
+
+    Raises:
+        CalledProcessError: SPIN or gcc fails.
+        TimeoutExpired: One of them takes longer than DEADLINE_S.
+    """
     (where / "model.pml").write_text(promela(program))
     for command in (["spin", "-a", "model.pml"], ["gcc", "-O2", "-DSAFETY", "-o", "pan", "pan.c"]):
         subprocess.run(command, cwd=where, check=True, capture_output=True, timeout=DEADLINE_S)
 
 
 def spin(where: Path) -> Searched:
+    """Run the search that `compile_spin` compiled into the folder ``where``.
+
+    Raises:
+        CalledProcessError: The search fails.
+        SystemExit: SPIN finds an error, or reached a limit.
+        TimeoutExpired: The search takes longer than DEADLINE_S.
+    """
     command = ["./pan", f"-w{HASH_TABLE_BITS}", "-m2000000"]
     done = subprocess.run(command, cwd=where, check=True, capture_output=True, text=True, timeout=DEADLINE_S)
     text = done.stdout
@@ -231,6 +273,14 @@ def spin(where: Path) -> Searched:
 
 
 def main(chunks: int) -> int:
+    """Compare both searches, and print the fastest run of each.
+
+    Args:
+        chunks: Chunks of the program that is searched.
+
+    Returns:
+        The exit code: 0, or 2 if SPIN or gcc is not installed.
+    """
     for tool in ("spin", "gcc"):
         if shutil.which(tool) is None:
             print(f"faults.explore.spin: {tool} is not installed: apt-get install {tool}", file=sys.stderr)

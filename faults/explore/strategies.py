@@ -16,21 +16,36 @@ from faults.machine.schedule import VOLUNTARY, Act, MachineMove
 
 
 class ScheduleBound(Protocol):
+    """Says what each move costs, and what an execution may cost altogether."""
+
     @property
-    def limit(self) -> int: ...
+    def limit(self) -> int:
+        """What an execution may cost at most."""
+        ...
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
-        """Of ``move`` among all enabled ``moves``; ``last`` is the last move of a thread."""
+        """Return what a move costs.
+
+        Args:
+            last: The last move of a thread; None if no thread has moved yet.
+            move: The move.
+            moves: All moves that are enabled, ``move`` among them.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Preemptions:
-    """Leaving a thread that could go on costs one (Musuvathi and Qadeer 2007), and so does a voluntary move."""
+    """Leaving a thread that could go on costs one (Musuvathi and Qadeer 2007), and so does a voluntary move.
+
+    Attributes:
+        limit: What an execution may cost at most.
+    """
 
     limit: int
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
+        """Return 1 for a preemption or a voluntary move, else 0; for the arguments see `ScheduleBound.cost`."""
         if move.act in VOLUNTARY:
             return 1
         return int(move.act == Act.STEP and last in moves and last != move)
@@ -38,12 +53,19 @@ class Preemptions:
 
 @dataclass(frozen=True)
 class Delays:
-    """One scheduler that goes on with the thread that went last, else with the next in order, unless it is delayed
-    (Emmi, Qadeer and Rakamaric 2011): passing over a move costs one, and so does a voluntary move."""
+    """Passing over a move of one fixed scheduler costs one, and so does a voluntary move.
+
+    This is the delay bound of Emmi, Qadeer and Rakamaric (2011). The scheduler goes on with the thread that went last,
+    else with the first in order, unless it is delayed.
+
+    Attributes:
+        limit: What an execution may cost at most.
+    """
 
     limit: int
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
+        """Return how many moves are passed over, 1 for a voluntary move; for the arguments see `ScheduleBound.cost`."""
         if move.act in VOLUNTARY:
             return 1
         order = [other for other in moves if other.act not in VOLUNTARY]
@@ -52,37 +74,54 @@ class Delays:
 
 
 class Walk(Protocol):
+    """Chooses the moves of one execution after another."""
+
     def begin(self, random: Random) -> None:
-        """A new execution."""
+        """Begin a new execution, whose choices ``random`` makes."""
         ...
 
     def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
-        """``been_here``: this execution was in this very state before."""
+        """Choose the next move.
+
+        Args:
+            moves: All moves that are enabled; not only voluntary ones.
+            been_here: Whether this execution was in this very state before.
+        """
         ...
 
 
 class RandomWalk:
-    """A voluntary move one time in four, as long as something else can move; all alike otherwise."""
+    """Makes a voluntary move one time in four, if there is one; else one of the others, all equally likely."""
 
     def begin(self, random: Random) -> None:
+        """Begin a new execution, whose choices ``random`` makes."""
         self._random = random
 
     def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
+        """Choose the next move; for the arguments see `Walk.choose`."""
         fair = [move for move in moves if move.act not in VOLUNTARY]
         voluntary = [move for move in moves if move.act in VOLUNTARY]
         return self._random.choice(voluntary if voluntary and self._random.random() < 0.25 else fair)
 
 
 class PCT:
-    """Random priorities for threads and arrivals, and ``depth`` - 1 random moments that change something (Burckhardt et
-    al. 2010): the first one in order falls behind all others, or nature makes a voluntary move. So does one that spins.
+    """A walk by random priorities of threads and arrivals (Burckhardt et al. 2010).
+
+    At ``depth`` - 1 random moments the move of the highest priority falls behind all others, or nature makes a
+    voluntary move. In a state in which this execution was before, that move falls behind as well.
     """
 
     def __init__(self, depth: int) -> None:
+        """Make the walk; `begin` draws the moments of each execution.
+
+        Args:
+            depth: One more than the count of random moments; from 1 on.
+        """
         self._depth = depth
-        self._longest = 20  # moves of an execution so far, among which the moments are drawn
+        self._longest = 20  # most moves of any execution so far, among which the moments are drawn
 
     def begin(self, random: Random) -> None:
+        """Begin a new execution: forget all priorities, and draw its moments."""
         self._random = random
         self._priorities: dict[MachineMove, float] = {}
         self._lowest = 0.0
@@ -90,6 +129,7 @@ class PCT:
         self._moments = {random.randrange(self._longest) for _ in range(self._depth - 1)}
 
     def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
+        """Choose the next move; for the arguments see `Walk.choose`."""
         self._done += 1
         self._longest = max(self._longest, self._done)
         voluntary = [move for move in moves if move.act in VOLUNTARY]
@@ -111,14 +151,21 @@ class PCT:
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """Every execution."""
+    """Searches every execution."""
 
 
 Strategy = Exhaustive | Preemptions | Delays | RandomWalk | PCT
 
 
 def parse(text: str) -> Strategy:
-    """``exhaustive``, ``preemption:2``, ``delay:2``, ``random`` or ``pct:3``. Raises ArgumentError for others."""
+    """Read the name of a strategy.
+
+    Args:
+        text: ``exhaustive``, ``preemption:K``, ``delay:K``, ``pct:D`` or ``random``; K is from 0 and D from 1 to 999.
+
+    Raises:
+        ArgumentError: There is no such strategy.
+    """
     name, _, number = text.partition(":")
     if text == "exhaustive":
         return Exhaustive()

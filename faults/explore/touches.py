@@ -13,7 +13,13 @@ from faults.machine.program import Do
 
 
 class Local(NamedTuple):
-    """A rank's own memory in a call."""
+    """A rank's own memory in a call.
+
+    Attributes:
+        call: Number of the call.
+        rank: The rank that owns it.
+        name: Name of the buffer.
+    """
 
     call: int
     rank: int
@@ -21,17 +27,32 @@ class Local(NamedTuple):
 
 
 class TouchedBytes(NamedTuple):
-    """Some bytes of a line, or of local memory, that an instruction loads or stores."""
+    """Some bytes of a line, or of local memory, that an instruction loads or stores.
+
+    Attributes:
+        do: LOAD or STORE.
+        memory: Local memory, or card and number of a line.
+        begin: First byte, from the start of the local memory or of the communicator's part of the card.
+        end: The byte after the last one.
+    """
 
     do: Do
-    memory: Local | tuple[int, int]  # or (card, line)
+    memory: Local | tuple[int, int]
     begin: int
     end: int
 
 
 @dataclass(frozen=True)
 class RankInCall:
-    """One rank in one call: where its instructions' bytes lie."""
+    """One rank in one call: where its instructions' bytes lie.
+
+    Attributes:
+        call: Number of the call.
+        layout: The ring's.
+        frame: What the plan's parts share: regions, groups of doorbells, kernels.
+        part: The rank's part of the plan.
+        epoch: The epoch that the call starts at.
+    """
 
     call: int
     layout: Layout
@@ -40,7 +61,7 @@ class RankInCall:
     epoch: int
 
     def touches(self, i: Instruction) -> Iterator[TouchedBytes]:
-        """Loads first. Doorbells and their payloads are not among them."""
+        """List the bytes that an instruction loads, then those that it stores, without doorbells and their payloads."""
         for do, operands in ((Do.LOAD, accesses.loaded(i)), (Do.STORE, accesses.stored(i))):
             for operand in operands:
                 yield from self._touched(do, operand, i.nbytes)
@@ -63,10 +84,26 @@ class RankInCall:
             yield from (TouchedBytes(do, *lines) for lines in self.lines(operand, nbytes))
 
     def local(self, operand: Operand, nbytes: int) -> tuple[Local, int, int]:
+        """Return the local memory that a buffer's operand lies in, its first byte, and the byte after its last one.
+
+        Args:
+            operand: An operand of kind BUFFER; a buffer inside another one counts as part of that one.
+            nbytes: Size of the operand.
+        """
         buffer = self.part.buffers[operand.id]
         name, at = (buffer.inside, buffer.at) if buffer.inside else (buffer.name, 0)
         return Local(self.call, self.part.rank, name), at + operand.offset, at + operand.offset + nbytes
 
     def lines(self, operand: Operand, nbytes: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """List the lines of a region's operand.
+
+        Args:
+            operand: An operand of kind REGION.
+            nbytes: Size of the operand.
+
+        Yields:
+            ``((card, line), begin, end)`` of each line; lines and bytes count from the start of the communicator's part
+            of the card.
+        """
         for at in accesses.pool_extents(self.frame, self.layout, self.epoch, operand, nbytes):
             yield from by_line(at.card, at.offset, at.offset + at.nbytes)

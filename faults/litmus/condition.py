@@ -20,14 +20,27 @@ COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """``text`` over registers (``B.r1``: that of host B) and words of the pool (``x``)."""
+    """A truth about how an execution ended.
+
+    Attributes:
+        text: Comparisons, ``and``, ``or`` and ``not`` over registers (``B.r1``: that of host B), words of the pool
+            (``x``) and whole numbers.
+    """
 
     text: str
     _tree: ast.expr
 
     @classmethod
     def parse(cls, text: str, names: Collection[str]) -> Condition:
-        """Raises ValueError, whose text says what is wrong, for what is no condition over ``names``."""
+        """Read a condition.
+
+        Args:
+            text: The condition, of at most CHARS_MAX characters.
+            names: The registers and words that there are.
+
+        Raises:
+            ValueError: This is not a condition over ``names``; the text says what is wrong.
+        """
         if len(text) > CHARS_MAX:
             raise ValueError(f"is longer than {CHARS_MAX} characters")
         try:
@@ -39,6 +52,7 @@ class Condition:
         return cls(text.strip(), tree)
 
     def holds(self, values: Mapping[str, int]) -> bool:
+        """Say whether the condition is true of these values, which have every name that it uses."""
         return _truth(self._tree, values)
 
 

@@ -53,12 +53,30 @@ VERBS = {
 
 @dataclass(frozen=True)
 class Expectation:
+    """What a test expects of an outcome.
+
+    Attributes:
+        allowed: True if some execution ends so, False if none does.
+        condition: The outcome in question.
+    """
+
     allowed: bool
     condition: Condition
 
 
 @dataclass(frozen=True)
 class Litmus:
+    """A litmus test.
+
+    Attributes:
+        file: The file that it was read from.
+        name: Its name, as the file gives it.
+        doc: Its description; empty if there is none.
+        program: The hosts' steps; hosts and ranks are numbered in the order of the file.
+        expectations: All ``allowed``, then all ``forbidden``.
+        hangs: What is expected: True if some execution never ends, False if none does.
+    """
+
     file: str
     name: str
     doc: str
@@ -68,13 +86,19 @@ class Litmus:
 
     @property
     def names(self) -> list[str]:
+        """The names that a condition may use: registers, then words of the pool."""
         return [*self.program.registers, *(word.name for word in self.program.words)]
 
     def values(self, outcome: FinalState) -> dict[str, int]:
+        """Return the value of each name at the end of an execution."""
         return dict(zip(self.names, (*outcome.registers, *outcome.memory), strict=True))
 
     def condition(self, text: str) -> Condition:
-        """Raises ValueError for what is no condition on this test."""
+        """Read a condition on this test.
+
+        Raises:
+            ValueError: This is not a condition over the test's registers and words; the text says what is wrong.
+        """
         return Condition.parse(text, self.names)
 
 

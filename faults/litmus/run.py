@@ -1,4 +1,4 @@
-"""Runs litmus tests: every execution, and what is expected against what can happen."""
+"""Runs litmus tests: searches every execution, and compares what is expected with what can happen."""
 
 from __future__ import annotations
 
@@ -15,26 +15,39 @@ from faults.verdict import Verdict
 
 @dataclass(frozen=True)
 class LitmusResult:
+    """What a search found of a litmus test.
+
+    Attributes:
+        litmus: The test.
+        exploration: The search's result.
+    """
+
     litmus: Litmus
     exploration: Exploration
 
     @property
     def complete(self) -> bool:
+        """Whether the search saw every execution."""
         return self.exploration.verdict != Verdict.UNKNOWN
 
     @property
     def hangs(self) -> bool:
+        """Whether the search found an execution that never ends."""
         return self.exploration.finding is not None
 
     def witness(self, condition: Condition) -> Schedule | None:
-        """An execution that ends so."""
+        """Return an execution at whose end the condition holds; None if the search found none."""
         for outcome, schedule in self.exploration.outcomes.items():
             if condition.holds(self.litmus.values(outcome)):
                 return schedule
         return None
 
     def verdict_of(self, expectation: Expectation) -> Verdict:
-        """What was seen is certain; that something is never seen takes the whole search."""
+        """Judge an expectation: that an outcome was seen is certain; that it is never seen takes a complete search.
+
+        Returns:
+            OK or VIOLATION; UNKNOWN if the outcome was not seen and the search is not complete.
+        """
         seen = self.witness(expectation.condition) is not None
         if not seen and not self.complete:
             return Verdict.UNKNOWN
@@ -42,20 +55,32 @@ class LitmusResult:
 
     @property
     def verdict_of_hangs(self) -> Verdict:
+        """The verdict on ``hangs``; UNKNOWN if no hang was found and the search is not complete."""
         if not self.hangs and not self.complete:
             return Verdict.UNKNOWN
         return Verdict.OK if self.hangs == self.litmus.hangs else Verdict.VIOLATION
 
     @property
     def verdict(self) -> Verdict:
+        """The worst of all verdicts: a violation, then unknown, then ok."""
         verdicts = {self.verdict_of_hangs, *map(self.verdict_of, self.litmus.expectations)}
         return next(v for v in (Verdict.VIOLATION, Verdict.UNKNOWN, Verdict.OK) if v in verdicts)
 
     def outcomes(self) -> list[dict[str, int]]:
-        """The complete set, if the search was: registers and the pool."""
+        """List the outcomes, sorted: the value of each register and of each word of the pool.
+
+        Every outcome is there if the search is `complete`.
+        """
         ends = {tuple(self.litmus.values(outcome).items()) for outcome in self.exploration.outcomes}
         return [dict(end) for end in sorted(ends)]
 
 
 def run(litmus: Litmus, budget: Budget, engine: str) -> LitmusResult:
+    """Search every execution of a litmus test, past hangs.
+
+    Args:
+        litmus: The test.
+        budget: States and seconds that may be spent.
+        engine: One of `faults.explore.check.ENGINES`.
+    """
     return LitmusResult(litmus, exhaustive(Machine(litmus.program), budget, engine, past_hangs=True))

@@ -44,7 +44,7 @@ from faults.lockstep.places import Line, data_lines
 from faults.lockstep.schedule import LockstepMove, StreamStep
 from faults.prove.proof import Violation
 
-SEED = 1  # of the inputs
+SEED = 1  # seed of the inputs
 BUDGET_S = 60.0
 RANDOM_ORDERS = 60
 BETWEEN_LOOKS = 256  # steps of an execution, from one look at the clock to the next
@@ -62,7 +62,13 @@ class CounterexampleKind(Enum):
 
 
 class Counterexample(NamedTuple):
-    """What one execution came to, and the schedule that repeats it."""
+    """What one execution came to, and the schedule that repeats it.
+
+    Attributes:
+        kind: What the execution showed; NOTHING if all went well.
+        detail: The same in words; empty if all went well.
+        schedule: The moves that were made.
+    """
 
     kind: CounterexampleKind
     detail: str
@@ -70,26 +76,45 @@ class Counterexample(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """Where a mistake may be: the stream of a rank that makes it, who it waits for, lines that may be stale."""
+    """Where a mistake may be.
+
+    Attributes:
+        rank: The rank that makes it.
+        stream: The stream of this rank.
+        owner: The rank that it waits for, which owns the doorbell; None if no other rank is involved.
+        lines: Lines that may be stale.
+    """
 
     rank: int
     stream: int = 0
-    owner: int | None = None  # of the doorbell
+    owner: int | None = None
     lines: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True)
 class CallSequence:
-    """Calls one after another, with inputs that no two calls share, and what must come out of them."""
+    """Calls one after another, with inputs that no two calls share, and what must come out of them.
+
+    Attributes:
+        plans: The plan of each call.
+        inputs: ``inputs[call][rank]``: the input bytes.
+        outputs: ``outputs[call][rank]``: what the rank must get; None: this is not checked.
+        hosts: The host of each rank; None: each has its own.
+    """
 
     plans: Sequence[Plan]
     inputs: list[list[Bytes]] = field(repr=False)
     outputs: list[list[_Right | None]] = field(repr=False)
-    hosts: Sequence[int] | None = None  # of each rank; None: each has its own
+    hosts: Sequence[int] | None = None
 
     @classmethod
     def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> CallSequence:
-        """All plans are for one layout and so for the same ranks."""
+        """Make inputs for calls, and work out their outputs.
+
+        Args:
+            plans: Consecutive calls, all for one layout and so for the same ranks.
+            hosts: The host of each rank; default: each rank on its own.
+        """
         given: list[list[Bytes]] = []
         wanted: list[list[_Right | None]] = []
         for serial, plan in enumerate(plans):
@@ -103,11 +128,21 @@ class CallSequence:
         return cls(plans, given, wanted, hosts)
 
     def with_plan(self, plan: Plan, instead: Plan) -> CallSequence:
-        """The program in which ``instead`` is executed wherever ``plan`` was; the same bytes must come out."""
+        """Return the sequence in which one plan is executed wherever another one was; the same bytes must come out.
+
+        Args:
+            plan: The plan that is replaced, wherever this very object is.
+            instead: The plan that replaces it.
+        """
         return replace(self, plans=[instead if p is plan else p for p in self.plans])
 
     def run(self, order: Order, *, quick: bool = False) -> Counterexample:
-        """Execute in this order, to the first thing that is wrong. ``quick`` as for Lockstep."""
+        """Execute the calls in one order, to the first thing that is wrong.
+
+        Args:
+            order: Chooses each move.
+            quick: Reach the caches through C, as for `Lockstep`.
+        """
         world = Lockstep(self.plans[0].layout, hosts=self.hosts, order=order, quick=quick)
         try:
             world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=partial(self._check, {}))
@@ -150,7 +185,7 @@ class _Wrong(Exception):
 
 
 class _Right(NamedTuple):
-    """What a rank must get. ``alike``: no more than its error is known, but all ranks must get the same."""
+    """What a rank must get; if ``alike``, only within the slack, but the same on all ranks."""
 
     values: oracle.Array
     slack: oracle.Array | None = None
@@ -205,7 +240,18 @@ def witness(
 
 
 def search(program: CallSequence, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Counterexample | None:
-    """As `witness`. Only a search that is cut off at the budget, of processor time, depends on time."""
+    """Find an execution in which calls go wrong, as `witness` does.
+
+    The result depends on time only if the budget cuts the search off.
+
+    Args:
+        program: The calls.
+        near: Where mistakes may be; the search begins with the first.
+        budget_s: Processor time to search for, in seconds.
+
+    Returns:
+        The execution; None if the search found none.
+    """
     end = thread_time() + budget_s
     quick = not any(_posts_nt(plan) for plan in program.plans)
     try:
@@ -239,7 +285,7 @@ def _posts_nt(plan: Plan) -> bool:
 
 
 def suspects(violation: Violation) -> tuple[Suspect, ...]:
-    """Who finds a violation, and who else is involved."""
+    """Return the stream at which a violation was found and, if the violation names one, the other that is involved."""
     lines = ((violation.card, violation.line),) if violation.card >= 0 else ()
     by = violation.by
     found = Suspect(max(violation.rank, 0), max(violation.stream, 0), by.rank if by else None, lines)
@@ -247,7 +293,12 @@ def suspects(violation: Violation) -> tuple[Suspect, ...]:
 
 
 def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
-    """From the likeliest to show something to the least."""
+    """List orders, from the likeliest to show something to the least.
+
+    Args:
+        plans: The calls.
+        near: Where mistakes may be; the list begins with the first.
+    """
     for suspect in near[:1]:
         yield _near(suspect)[0]()
         yield from _with_nature(suspect, _near(suspect)[:1])
@@ -271,7 +322,7 @@ def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
 def _near(suspect: Suspect) -> list[Callable[[], Order]]:
     rank, owner = suspect.rank, suspect.owner
     found: list[Callable[[], Order]] = []
-    if owner is not None:  # who should be waited for comes last
+    if owner is not None:  # the rank that should be waited for comes last
         found += [lambda: slow(owner, RETRIEVE), lambda: slow(owner, PUBLISH)]
     found.append(lambda: slow(rank, suspect.stream))  # peers look at once at whatever its stream has just done
     found.append(lambda: hasty(rank))  # it goes on before its peers have done anything
@@ -280,7 +331,7 @@ def _near(suspect: Suspect) -> list[Callable[[], Order]]:
 
 
 def _stages(suspect: Suspect, streams: int) -> list[Callable[[], Order]]:
-    """Who should be waited for does each of its stages last, while the others go on by themselves."""
+    """The rank that should be waited for does each of its stages last, while the others go on by themselves."""
     owner = suspect.owner
     return [] if owner is None else [partial(lagging, owner, stream) for stream in range(streams)]
 

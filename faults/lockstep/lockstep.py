@@ -40,19 +40,30 @@ Ended: TypeAlias = Callable[[int, int, Bytes], None]
 
 @dataclass
 class Queued(Runner):
-    """A rank's call that begins when the rank's call before it has ended."""
+    """A rank's call that begins when the rank's call before it has ended.
 
-    given: Bytes | None = field(kw_only=True)  # the input, where the array is only there in its turn
-    steps: list[int] = field(init=False, default_factory=list)  # when each was done
+    Attributes:
+        given: The input, where the array is only there in its turn; None: the arrays hold it already.
+        steps: When each instruction was done, on the world's clock.
+        output: The output bytes, once the call has ended.
+    """
+
+    given: Bytes | None = field(kw_only=True)
+    steps: list[int] = field(init=False, default_factory=list)
     output: Bytes = field(init=False)
 
     def begin(self) -> None:
+        """Put the input into the arrays, if it is not there yet.
+
+        An output that does not hold the input is then poisoned before.
+        """
         if self.given is not None:
             if not self.part.buffers[0].inside:
                 self.buffers[1][:] = POISON
             fill_inputs(self.buffers, self.given)
 
     def end(self) -> Bytes:
+        """Return, and keep, a copy of the output bytes."""
         self.output = self.buffers[1].copy()
         return self.output
 
@@ -104,7 +115,19 @@ class Lockstep:
         self.moves: list[LockstepMove] = []
 
     def call(self, plan: Plan, inputs: Sequence[Bytes]) -> list[Bytes]:
-        """Run one call to its end on every rank, and return every rank's output bytes."""
+        """Run one call to its end on every rank.
+
+        Args:
+            plan: The call's plan.
+            inputs: The input bytes of every rank.
+
+        Returns:
+            Every rank's output bytes.
+
+        Raises:
+            DeadlineError: No rank can go on.
+            Exception: Whatever a rank raises.
+        """
         return self.calls([(plan, inputs)])[0]
 
     def calls(
@@ -156,11 +179,11 @@ class Lockstep:
         return [source, target, scratch]
 
     def _run(self, calls: list[list[Queued]], ended: Ended) -> None:
-        turn = [-1] * self.layout.ranks  # of each rank, its call
-        now: dict[int, Queued] = {}  # of each rank that has not ended
+        turn = [-1] * self.layout.ranks  # number of each rank's call
+        now: dict[int, Queued] = {}  # the call of each rank that has not ended
 
         def go_on(rank: int) -> None:
-            """To the rank's next call that has anything to do."""
+            """Go on to the rank's next call that has anything to do."""
             while turn[rank] < 0 or not now[rank].pending():
                 if turn[rank] >= 0:
                     ended(turn[rank], rank, now.pop(rank).end())
@@ -227,6 +250,9 @@ def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
     Args:
         part: The rank's part of a plan; in place, the smaller one of input and output lies in the other.
         given: The bytes of all inputs, one after another. All other bytes are POISON.
+
+    Returns:
+        One array of bytes for each buffer of the part.
     """
     arrays = [np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers]
     inner_input, inner_output = part.buffers[:2]

@@ -21,6 +21,7 @@ Order: TypeAlias = Callable[[Sequence[StreamStep]], LockstepMove]
 
 
 def in_random_order(seed: int) -> Order:
+    """Choose every step at random; the same seed gives the same choices."""
     return random.Random(seed).choice
 
 
@@ -77,6 +78,7 @@ def by(priority: Callable[[StreamStep], Any]) -> Order:
 
 
 def round_robin() -> Order:
+    """Take the step that was chosen longest ago."""
     return by(lambda step: 0)
 
 
@@ -86,20 +88,32 @@ def hasty(rank: int) -> Order:
 
 
 def slow(rank: int, stream: int | None = None) -> Order:
-    """Let this rank, and among its streams this one, go on only when no other rank can: its peers are eager."""
+    """Let a rank go on only when no other rank can, so that its peers are eager.
+
+    Args:
+        rank: The rank.
+        stream: Which of its streams comes last; None: no one in particular.
+    """
     return by(lambda step: (step.rank == rank, step == (rank, stream)))
 
 
 def lagging(rank: int, stream: int) -> Order:
-    """Let this stream go on only when no other one can, not even another one of its rank."""
+    """Let a stream go on only when no other one can, not even another one of its rank.
+
+    Args:
+        rank: The stream's rank.
+        stream: Number of the stream.
+    """
     return by(lambda step: step == (rank, stream))
 
 
 def writers_first() -> Order:
+    """Let streams that publish go first."""
     return by(lambda step: step.stream != PUBLISH)
 
 
 def readers_first() -> Order:
+    """Let streams that publish go last."""
     return by(lambda step: step.stream == PUBLISH)
 
 

@@ -9,24 +9,37 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Instruction, Operand, Plan, accesses
 
 Line: TypeAlias = tuple[int, int]  # (card, number of lines from the start of the communicator's part of it)
-FIRST_EPOCH = 1  # of a communicator's first call
+FIRST_EPOCH = 1  # the epoch of a communicator's first call
 
 
 def operand_lines(plan: Plan, epoch: int, operand: Operand, nbytes: int) -> Iterator[Line]:
-    """The lines of a region operand in the call that starts at this epoch."""
+    """List the lines of a region operand.
+
+    Args:
+        plan: The call's plan.
+        epoch: The epoch that the call starts at.
+        operand: An operand that lies in a region.
+        nbytes: Size of the operand.
+    """
     for extent in accesses.pool_extents(plan.frame, plan.layout, epoch, operand, nbytes):
         for line in range(extent.offset // LINE_BYTES, -(-(extent.offset + extent.nbytes) // LINE_BYTES)):
             yield extent.card, line
 
 
 def instruction_lines(plan: Plan, epoch: int, instruction: Instruction) -> Iterator[Line]:
-    """The lines of all regions that the instruction names."""
+    """List the lines of all regions that an instruction names, operand by operand.
+
+    Args:
+        plan: The call's plan.
+        epoch: The epoch that the call starts at.
+        instruction: An instruction of the plan.
+    """
     for operand in accesses.in_regions(instruction.operands):
         yield from operand_lines(plan, epoch, operand, instruction.nbytes)
 
 
 def epochs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:
-    """Each call with the epoch that it starts at."""
+    """List each call with the epoch that it starts at; the first call starts at FIRST_EPOCH."""
     epoch = FIRST_EPOCH
     for plan in plans:
         yield plan, epoch
@@ -34,7 +47,7 @@ def epochs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:
 
 
 def data_lines(plans: Sequence[Plan]) -> tuple[Line, ...]:
-    """Every line that the calls name but for doorbells."""
+    """List every line that the calls name, once, without doorbells' lines."""
     found: dict[Line, None] = {}
     for plan, epoch in epochs(plans):
         for part in plan.parts:

@@ -16,31 +16,55 @@ HEAP_RANK_BYTES = 80 << 10
 
 
 def lent(call: Call, *, output: bool = False) -> Call:
-    """The call with its input in the heap and, asked for or in place, its output."""
+    """Place a call's input in the heap, at HEAP_INPUT.
+
+    Args:
+        call: Any call.
+        output: Place the output in the heap as well, at HEAP_OUTPUT. In place it always is, where the input is.
+    """
     place = HEAP_INPUT if call.in_place else HEAP_OUTPUT if output else None
     return replace(call, heap=InHeap(HEAP_INPUT, output=place))
 
 
 def lent_if_zero_copy(call: Call, its: Recipe | None = None) -> Call:
-    """The call of an algorithm, by default the one that it names, with its input in the heap where that is declared."""
+    """Place a call's input in the heap if its algorithm is declared as zero copy; else return the call as it is.
+
+    Args:
+        call: Any call.
+        its: The algorithm's recipe; default: that of the algorithm that the call names.
+    """
     its = its or catalog.recipe(call.collective, call.algorithm)
     return lent(call) if its.spec.zero_copy else call
 
 
 def may_be_in_place(collective: str, variant: str) -> bool:
-    """With zero copy peers would still read what they are to replace."""
+    """Say whether a variant works in place: with zero copy, peers would still read what they are to replace.
+
+    Args:
+        collective: Name of the collective.
+        variant: Name of one of its variants.
+    """
     contract = COLLECTIVES[collective]
     replaced = contract.input_blocks == contract.output_blocks == "ranks"
     return not (replaced and catalog.recipe(collective, variant).spec.zero_copy)
 
 
 def with_heap(layout: Layout) -> Layout:
-    """The layout with HEAP_RANK_BYTES of heap for every rank."""
+    """Return the layout with HEAP_RANK_BYTES of heap for every rank."""
     return replace(layout, heap_card_bytes=HEAP_RANK_BYTES * -(-layout.ranks // layout.pool_cards))
 
 
 def in_heap(call: Call, layout: Layout) -> tuple[Call, Layout]:
-    """The call with its arrays in a heap that is large enough: the larger one from its beginning on, in place."""
+    """Place a call's arrays in a heap that is large enough, from its beginning on.
+
+    Args:
+        call: Any call. In place, the larger one of input and output lies at the beginning; else only the input is
+            placed.
+        layout: A layout, whose heap does not matter.
+
+    Returns:
+        The call, and the layout with this heap.
+    """
     sizes = [[buffer.nbytes for buffer in buffers(call, rank)] for rank in range(call.ranks)]
     needed = max(max(pair) if call.in_place else sum(pair) for pair in sizes)
     first, last = buffers(call, call.ranks - 1)

@@ -1,4 +1,4 @@
-"""What steps do to caches, what is under way, and the pool: the part of the definition that `steps` is made of."""
+"""What moves do to caches, to what is under way, and to the pool: the part of the definition that `steps` builds on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ NOBODY: frozenset[int] = frozenset()
 
 
 class MachineMemory:
+    """The memory of a program's hosts: what moves do to it.
+
+    Attributes:
+        program: The program.
+        lines: Numbers of the lines.
+        words: The words of each line.
+    """
+
     def __init__(self, program: MachineProgram) -> None:
         self.program = program
         self.lines = range(len(program.lines))
@@ -16,7 +24,13 @@ class MachineMemory:
         self._slot = {word: slot for words in self.words for slot, word in enumerate(words)}
 
     def visible(self, s: MachineState, t: int, word: int) -> int:
-        """What a load by the thread sees now: its rank's own non-temporal store, the cache, or what it would fetch."""
+        """Return what a load sees now: its rank's own non-temporal store, the cached line, or what it would fetch.
+
+        Args:
+            s: The state.
+            t: Number of the thread that loads.
+            word: Number of the word.
+        """
         thread, line = self.program.threads[t], self.program.words[word].line
         for stored, value in reversed(s.nt[thread.rank][line]):
             if stored == word:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 
 class Do(IntEnum):
-    """The numbers are those of the search in C."""
+    """What a step does. The numbers are those of the search in C."""
 
     STORE = 1
     STORE_NT = 2
@@ -27,45 +27,75 @@ class Do(IntEnum):
     WAIT = 9  # flush the word's line, fence the line, load: until word >= value
     RECORD = 10
     AWAIT = 11
-    CRASH = 12  # of this thread's host, with all of its threads
+    CRASH = 12  # this thread's host crashes, with all of its threads
     FAIL = 13  # reaching it is a violation: an assertion of the program failed
 
 
 class Step(NamedTuple):
+    """One small step of a thread.
+
+    Attributes:
+        do: What the step does.
+        place: Number of a word for STORE, STORE_NT, LOAD, SIGNAL and WAIT, of a line for FLUSH, FLUSH_KEEP and
+            INVALIDATE, of an event for RECORD and AWAIT; -1 for the others.
+        value: The value that is stored, signalled or waited for.
+        register: Number of a LOAD's destination; -1: none.
+        expect: The only value that a LOAD may see, any other one is a violation; -1: the LOAD may see any value.
+        source: Number of a register whose content a STORE, STORE_NT or SIGNAL takes instead of ``value``; -1: none.
+    """
+
     do: Do
-    place: int = -1  # a word for STORE, STORE_NT, LOAD, SIGNAL, WAIT; a line for FLUSH*, INVALIDATE; an event
-    value: int = 0  # stored, signalled, or waited for
-    register: int = -1  # a LOAD's destination
-    expect: int = -1  # a LOAD that may see this value only: any other one is a violation
-    source: int = -1  # a STORE, STORE_NT or SIGNAL of this register's content instead of ``value``
+    place: int = -1
+    value: int = 0
+    register: int = -1
+    expect: int = -1
+    source: int = -1
 
 
 class Thread(Protocol):
-    """An automaton. Nodes are numbers >= 0; ``step`` of a node is None where the thread has ended."""
+    """An automaton. Nodes are numbers from 0 on."""
 
     @property
-    def host(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def first(self) -> int: ...
+    def host(self) -> int:
+        """Number of the host that the thread runs on."""
+        ...
 
-    def step(self, node: int) -> Step | None: ...
+    @property
+    def rank(self) -> int:
+        """Number of the rank that the thread belongs to."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The thread's name in messages."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """The node that the thread begins at."""
+        ...
+
+    def step(self, node: int) -> Step | None:
+        """Return a node's step; None where the thread has ended."""
+        ...
 
     def next(self, node: int, value: int) -> int:
-        """The node after ``node``; ``value`` is what a LOAD saw, else 0."""
+        """Return the node after ``node``.
+
+        Args:
+            node: A node with a step.
+            value: What a LOAD saw, else 0.
+        """
         ...
 
     def failure(self, node: int) -> str:
-        """What went wrong where the step is a FAIL."""
+        """Return what went wrong at a node whose step is a FAIL."""
         ...
 
 
 @dataclass(frozen=True)
 class Straight:
-    """Steps one after the other: the node is the number of steps done."""
+    """A thread of steps one after the other: the node is the number of steps done."""
 
     host: int
     rank: int
@@ -74,16 +104,27 @@ class Straight:
     first: int = 0
 
     def step(self, node: int) -> Step | None:
+        """Return a node's step; None after the last one."""
         return self.steps[node] if node < len(self.steps) else None
 
     def next(self, node: int, value: int) -> int:
+        """Return the node after ``node``, whatever a LOAD saw."""
         return node + 1
 
     def failure(self, node: int) -> str:
+        """Return the empty text: a FAIL of such a thread says nothing more."""
         return ""
 
 
 class Word(NamedTuple):
+    """Eight bytes of the pool that never tear.
+
+    Attributes:
+        name: The word's name in messages.
+        line: Number of the line that the word lies in.
+        initial: The word's value in the beginning.
+    """
+
     name: str
     line: int
     initial: int = 0
@@ -91,7 +132,14 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineProgram:
-    """Ranks are numbered over all hosts; a rank is on one host. Registers are 0 until loaded."""
+    """What the abstract machine runs. Ranks are numbered over all hosts; a rank is on one host.
+
+    Attributes:
+        threads: The threads; a step names words, lines and registers by their position in the tuples below.
+        words: The words of the pool.
+        lines: Names of the lines.
+        registers: Names of the registers, which are 0 until something is loaded.
+    """
 
     threads: Sequence[Thread]
     words: tuple[Word, ...]
@@ -100,8 +148,10 @@ class MachineProgram:
 
     @property
     def hosts(self) -> int:
+        """Count of hosts: one more than the highest number."""
         return 1 + max((thread.host for thread in self.threads), default=-1)
 
     @property
     def ranks(self) -> int:
+        """Count of ranks: one more than the highest number."""
         return 1 + max((thread.rank for thread in self.threads), default=-1)

@@ -13,15 +13,15 @@ LONGEST = 1_000_000  # moves
 
 
 class Act(StrEnum):
-    """The second word of a move is a thread for STEP, a rank for LAND_NT, else a host; the third a line."""
+    """What a move does. A thread makes STEP and AGAIN; all others are nature's."""
 
     STEP = "step"
     AGAIN = "again"  # a thread whose WAIT looked in vain flushes the line and looks once more
-    # What is posted gets there, at some time:
+    # Posted writes arrive, and flushed lines leave, at some time:
     LAND = "land"  # the oldest posted write-back of a line is in the pool
     LAND_NT = "land_nt"  # the oldest non-temporal store of a rank to a line
     DROPPED = "dropped"  # a flush takes the line out of its host's cache
-    # What nature may do, and may never do:
+    # Nature may make these moves, or never make them:
     EVICT = "evict"  # a dirty line goes to the pool
     DROP = "drop"  # a clean line leaves
     PREFETCH = "prefetch"
@@ -32,6 +32,14 @@ VOLUNTARY = frozenset({Act.EVICT, Act.DROP, Act.PREFETCH, Act.LOSE})
 
 
 class MachineMove(NamedTuple):
+    """One move of a thread or of nature.
+
+    Attributes:
+        act: What the move does.
+        who: Number of a thread for STEP and AGAIN, of a rank for LAND_NT, else of a host.
+        line: Number of the line; -1 for STEP and AGAIN.
+    """
+
     act: Act
     who: int
     line: int = -1
@@ -41,6 +49,7 @@ Schedule = tuple[MachineMove, ...]
 
 
 def to_json(schedule: Sequence[MachineMove]) -> list[list[Any]]:
+    """Write a schedule as lists, strings and numbers, such as ``[["step", 0], ["land", 0, 1]]``, for `from_json`."""
     return [[move.act.value, *move[1 : 2 if move.line < 0 else 3]] for move in schedule]
 
 

@@ -18,19 +18,31 @@ TWO_MOVES = (Do.INVALIDATE, Do.WAIT)
 
 
 class Machine(MachineMemory):
+    """The abstract machine of one program. States are values: no method changes one."""
+
     def initial(self) -> MachineState:
+        """Return the state before the first move."""
         return initial(self.program)
 
     def step_of(self, s: MachineState, thread: int) -> Step | None:
-        """The step that the thread is at; None: it has ended or crashed."""
+        """Return the step that a thread is at; None if the thread has ended or its host crashed.
+
+        Args:
+            s: The state.
+            thread: Number of the thread.
+        """
         node = s.nodes[thread]
         return None if node == CRASHED else self.program.threads[thread].step(node)
 
     def ended(self, s: MachineState) -> bool:
-        """All threads have, and nothing posted is under way. Dirty lines stay where they are, or nature evicts them."""
+        """Say whether all threads have ended and nothing posted is under way.
+
+        Dirty lines stay where they are, or nature evicts them.
+        """
         return all(self.step_of(s, t) is None for t in range(len(s.nodes))) and not any(map(any, (*s.posted, *s.nt)))
 
     def enabled(self, s: MachineState) -> list[MachineMove]:
+        """List the moves that are possible in a state: those of threads, then those of nature."""
         return [*self._threads_moves(s), *self._natures_moves(s)]
 
     def _threads_moves(self, s: MachineState) -> Iterator[MachineMove]:
@@ -90,7 +102,12 @@ class Machine(MachineMemory):
                     yield MachineMove(Act.LAND_NT, rank, line)
 
     def apply(self, s: MachineState, move: MachineMove) -> MachineState:
-        """The state after an enabled move."""
+        """Return the state after a move.
+
+        Args:
+            s: The state before it.
+            move: A move that is enabled in ``s``; this is not checked.
+        """
         match move.act:
             case Act.STEP:
                 return self._step(s, move.who)
@@ -156,6 +173,10 @@ class Machine(MachineMemory):
 
 def replay(machine: Machine, schedule: Schedule) -> list[MachineState]:
     """Follow a schedule.
+
+    Args:
+        machine: The program's machine.
+        schedule: Moves from the initial state on.
 
     Returns:
         The states along it, the initial one first.

@@ -1,4 +1,4 @@
-"""Steps and schedules as people read them: one line a move, in the column of the thread or of nature."""
+"""Steps and schedules as people read them: one line per move, in the column of the thread or of nature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ NATURE = {
 
 
 def step_text(program: MachineProgram, step: Step) -> str:
-    """In the words of a litmus test: ``store x 1``."""
+    """Write a step in the words of a litmus test: ``store x 1``.
+
+    Args:
+        program: The program that the step belongs to, which has the names.
+        step: The step.
+    """
     verb = step.do.name.lower()
     if step.do in LINE_WISE:
         return f"{verb} {program.lines[step.place]}"
@@ -36,13 +41,28 @@ def step_text(program: MachineProgram, step: Step) -> str:
 
 
 class ScheduleRow(NamedTuple):
-    thread: int  # -1: nature
+    """One move of a schedule, described.
+
+    Attributes:
+        thread: Number of the thread that moves; -1 for nature.
+        host: The host on which it happens.
+        text: The move in words.
+    """
+
+    thread: int
     host: int
     text: str
 
 
 def rows(machine: Machine, schedule: Schedule) -> Iterator[ScheduleRow]:
-    """Describe each move of a schedule.
+    """Describe the moves of a schedule.
+
+    Args:
+        machine: The program's machine.
+        schedule: Moves from the initial state on.
+
+    Yields:
+        One row for each move.
 
     Raises:
         ArgumentError: The program cannot make these moves.

@@ -17,10 +17,26 @@ class WordMemory:
     """A rank's memory, by the words and lines of a program."""
 
     def __init__(self, memory: HostMemory, places: WordAddresses) -> None:
+        """Wrap a memory.
+
+        Args:
+            memory: The rank's own.
+            places: Where the program's words and lines lie in the pool.
+        """
         self.memory, self.places = memory, places
 
     def do(self, step: Step) -> int:
-        """What a LOAD saw, or a WAIT in the one look that this is; 0 for any other step."""
+        """Do one step of the abstract machine.
+
+        Args:
+            step: Any step but RECORD, AWAIT, CRASH and FAIL.
+
+        Returns:
+            What a LOAD saw, or a WAIT in the one look that this is; 0 for any other step.
+
+        Raises:
+            NotImplementedError: The step is not a step of memory.
+        """
         memory = self.memory
         match step.do:
             case Do.STORE:
@@ -46,7 +62,11 @@ class WordMemory:
         return 0
 
     def settle(self) -> None:
-        """What nature owes and an emulated cache never does by itself: posted lines arrive, flushed ones leave."""
+        """Let all posted lines arrive and all flushed lines leave.
+
+        Nature owes that, and an emulated cache never does it by itself. Other memories than emulated ones stay as they
+        are.
+        """
         memory = self.memory
         if not isinstance(memory, ShadowMemory):
             return

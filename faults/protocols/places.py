@@ -15,29 +15,50 @@ WORDS_MAX = LINE_BYTES // WORD_BYTES
 
 
 class PoolAddress(NamedTuple):
-    """Of a line or of a word."""
+    """Where a line or a word begins.
+
+    Attributes:
+        card: Number of the card.
+        offset: Bytes from the start of the card.
+    """
 
     card: int
-    offset: int  # bytes from the start of the card
+    offset: int
 
     @property
     def line(self) -> PoolAddress:
+        """Where the line begins that the word lies in."""
         return PoolAddress(self.card, self.offset - self.offset % LINE_BYTES)
 
     @property
     def slot(self) -> int:
-        """Of a word, the number in its line."""
+        """The word's number in its line, from 0 to WORDS_MAX - 1."""
         return self.offset % LINE_BYTES // WORD_BYTES
 
 
 @dataclass(frozen=True)
 class WordAddresses:
+    """Where all lines and words of a program lie.
+
+    Attributes:
+        lines: The address of each line.
+        words: The address of each word.
+    """
+
     lines: tuple[PoolAddress, ...]
     words: tuple[PoolAddress, ...]
 
     @classmethod
     def of(cls, words: Sequence[Word], lines: Sequence[PoolAddress]) -> WordAddresses:
-        """The words of a line one after the other. Raises ArgumentError for more than a line has room for."""
+        """Place the words of each line one after the other.
+
+        Args:
+            words: The program's words.
+            lines: The address of each line.
+
+        Raises:
+            ArgumentError: A line has more than WORDS_MAX words.
+        """
         taken = [0] * len(lines)
         places = []
         for word in words:
@@ -51,9 +72,16 @@ class WordAddresses:
 
 
 def lines_per_card(lines: int, cards: int) -> int:
+    """Return how many lines the fullest card gets, if ``cards`` cards share ``lines`` lines evenly."""
     return -(-lines // cards)
 
 
 def over_cards(lines: int, cards: int, offset: int) -> tuple[PoolAddress, ...]:
-    """One line a card in turn, from ``offset`` of each card on: lines of different cards arrive in any order."""
+    """Place lines on cards in turn: lines of different cards arrive in any order.
+
+    Args:
+        lines: Count of lines.
+        cards: Count of cards.
+        offset: Where the first line of each card begins, in bytes from the start of the card.
+    """
     return tuple(PoolAddress(line % cards, offset + line // cards * LINE_BYTES) for line in range(lines))

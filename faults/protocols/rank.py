@@ -25,9 +25,9 @@ from faults.machine.program import Do, MachineProgram, Step
 from faults.machine.text import step_text
 from faults.protocols.memory import WordMemory
 
-RESULT_CHARS = TEXT_CHARS = 800  # of what others are told
-ARRIVAL_S = 0.05  # what is posted arrives after so long, if it did not before
-PAUSE_RATES, PAUSE_S = (0.05, 0.4), 0.01  # with a seed: how often a rank pauses before an operation; at most so long
+RESULT_CHARS = TEXT_CHARS = 800  # limits of what other ranks are told
+ARRIVAL_S = 0.05  # what is posted arrives after this time, if it did not before
+PAUSE_RATES, PAUSE_S = (0.05, 0.4), 0.01  # with a seed: how often a rank pauses before an operation; longest pause
 LOOK_AT_OTHERS_S = 0.02
 _POSTS = {Do.FLUSH, Do.FLUSH_KEEP, Do.STORE_NT, Do.SIGNAL}
 
@@ -44,8 +44,14 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """``result`` is a rank's, as ``repr`` writes it. ``text`` says what went wrong, or what the rank was doing, and
-    ``where`` is the line of its generator: "file.py:12"."""
+    """How a rank ended, and what is known of it.
+
+    Attributes:
+        how: How the rank ended.
+        result: What the rank returned, as ``repr`` writes it; empty if it did not return.
+        text: What went wrong, or what the rank was doing.
+        where: The line of its generator: "file.py:12".
+    """
 
     how: How
     result: str = ""
@@ -54,16 +60,17 @@ class Ending:
 
     @property
     def value(self) -> Any:
-        """The result; None of a rank that did not return."""
+        """The result; None for a rank that did not return."""
         return ast.literal_eval(self.result) if self.how == How.RETURNED else None
 
     @property
     def wrong(self) -> bool:
+        """Whether the rank failed or was stuck."""
         return self.how in (How.FAILED, How.STUCK)
 
 
 class StoppedError(Exception):
-    """Raised by ``look`` for the rank that failed."""
+    """Another rank failed: ``look`` raises this."""
 
 
 class _CrashedError(Exception):
@@ -75,7 +82,7 @@ class _StuckError(Exception):
 
 
 class Rank:
-    """``look`` is called every now and then, and may raise to give up; ``crash`` is what Crash() does."""
+    """One rank of a protocol, to be run once."""
 
     def __init__(
         self,
@@ -89,6 +96,19 @@ class Rank:
         look: Callable[[], None],
         crash: Callable[[], None],
     ) -> None:
+        """Prepare the rank; its deadline begins now.
+
+        Args:
+            protocol: The protocol.
+            rank: This rank's number.
+            ranks: Count of ranks.
+            words: The rank's memory.
+            deadline_s: After how many seconds the rank is stuck.
+            pauses: Decides where the rank pauses, for at most PAUSE_S seconds; None: nowhere.
+            look: Called every LOOK_AT_OTHERS_S seconds between operations; may raise StoppedError, or another error to
+                give up.
+            crash: Does what Crash() asks for.
+        """
         self._protocol, self._rank, self._ranks = protocol, rank, ranks
         self._words, self._look, self._crash = words, look, crash
         self._pauses = pauses
@@ -103,7 +123,18 @@ class Rank:
         self._doing = "has not begun"
 
     def run(self) -> Ending:
-        """Raises ArgumentError for what is no protocol, and whatever memory and ``look`` raise."""
+        """Run the rank's generator to its end, or to its deadline.
+
+        What the rank posted then arrives, unless the rank crashed.
+
+        Returns:
+            How the rank ended; an exception of its generator, other than ArgumentError, is How.FAILED.
+
+        Raises:
+            ArgumentError: The function is not a generator, runs on without a yield, yields something else than
+                operations, raises this itself, or returns what ``final`` could not read.
+            Exception: Whatever the memory, ``look`` and ``crash`` raise, except StoppedError.
+        """
         generator = self._protocol.function(self._rank, self._ranks)
         if not isinstance(generator, GeneratorType):
             raise ArgumentError(f"{self._protocol.name} is no generator: it has no yield")
@@ -167,7 +198,11 @@ class Rank:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Raises _StuckError at the deadline."""
+        """Let posted lines arrive that are due, and look at the others if that is due.
+
+        Raises:
+            _StuckError: The deadline is over.
+        """
         now = time.monotonic()
         if self._posted_at is not None and now >= self._posted_at + ARRIVAL_S:
             self._words.settle()
@@ -184,7 +219,11 @@ class Rank:
         self._words.settle()
 
     def _told(self, result: Any) -> str:
-        """As text. Raises ArgumentError where `final` would not get it back."""
+        """Return a result as text.
+
+        Raises:
+            ArgumentError: The protocol has a ``final``, which would not get the result back from this text.
+        """
         text = repr(result)
         try:
             same = len(text) <= RESULT_CHARS and ast.literal_eval(text) == result
@@ -199,7 +238,7 @@ class Rank:
 
 
 def _standing(generator: GeneratorType[Any, Any, Any]) -> str:
-    """Where it is suspended, or the innermost one of those that it yields from."""
+    """Return the line at which a generator is suspended, or the innermost one of those that it yields from."""
     while isinstance(generator.gi_yieldfrom, GeneratorType):
         generator = generator.gi_yieldfrom
     frame = generator.gi_frame
@@ -207,7 +246,7 @@ def _standing(generator: GeneratorType[Any, Any, Any]) -> str:
 
 
 def _raised(error: Exception) -> str:
-    """The innermost line of a generator that the error came through."""
+    """Return the innermost line of a generator that the error came through."""
     frames = [
         (frame, line) for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_flags & inspect.CO_GENERATOR
     ]

@@ -13,20 +13,35 @@ from cxlemu.pool.arena import Arena
 from faults.protocols.rank import TEXT_CHARS, Ending, How
 
 LENGTH_BYTES = 8
-REPORT_BYTES = 24 << 10  # six bytes a character at most, of three texts, and their names
+REPORT_BYTES = 24 << 10  # three texts of at most six bytes per character, and their names
 CARD = 0
 
 
 class Reports:
-    """``memory`` is one that nothing disturbs."""
+    """A page in the pool for each rank, on which it tells all others how it ended."""
 
     def __init__(self, memory: HostMemory, arena: Arena, ranks: int) -> None:
-        """Raises ArgumentError where the pool has no room for them."""
+        """Take room for the reports of all ranks.
+
+        Args:
+            memory: A memory that nothing disturbs.
+            arena: Where the room is taken; every rank has to take the same.
+            ranks: Count of ranks.
+
+        Raises:
+            ArgumentError: The pool has no room for them.
+        """
         self._memory = memory
         self._offset = arena.take(ranks * REPORT_BYTES).at
         self._ranks = ranks
 
     def publish(self, rank: int, ending: Ending) -> None:
+        """Write a rank's report, so that it is in the pool when this returns.
+
+        Args:
+            rank: The rank that ended.
+            ending: How it ended.
+        """
         text = json.dumps(asdict(ending)).encode()
         assert len(text) <= REPORT_BYTES - LENGTH_BYTES
         page = np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)
@@ -36,7 +51,11 @@ class Reports:
         self._memory.fence()
 
     def read(self) -> tuple[Ending, ...]:
-        """Of all ranks. Raises RunError for one that is damaged."""
+        """Read the reports of all ranks, in rank order; a barrier must lie between `publish` and this.
+
+        Raises:
+            RunError: A report is damaged.
+        """
         nbytes = self._ranks * REPORT_BYTES
         self._memory.invalidate(CARD, self._offset, nbytes)
         pages = np.empty(nbytes, np.uint8)
@@ -45,7 +64,7 @@ class Reports:
 
 
 def _parse(rank: int, page: bytes) -> Ending:
-    """From the pool, so it is trusted in nothing."""
+    """Read a report; it comes from the pool, so nothing in it is trusted."""
     length = int.from_bytes(page[:LENGTH_BYTES], "little")
     try:
         said: dict[str, object] = json.loads(page[LENGTH_BYTES:][:length])  # no longer than the page

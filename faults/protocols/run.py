@@ -22,26 +22,36 @@ from faults.protocols.rank import LOOK_AT_OTHERS_S, Ending, How, Rank, StoppedEr
 from faults.protocols.reports import Reports
 
 assert LOOK_AT_OTHERS_S <= HEARTBEAT_S
-GRACE_S = 10.0  # until all ranks have told how they ended, after their deadline
+GRACE_S = 10.0  # time after their deadline in which all ranks tell how they ended
 _RUNNING, _THROUGH, _FAILED = 1, 2, 3  # the tag of a rank's status
 
 
 @dataclass(frozen=True)
 class ProtocolRun:
-    """What became of one run. ``final`` is what the protocol's ``final`` said against its end, if anything."""
+    """What became of one run.
+
+    Attributes:
+        number: The run's number, from 0.
+        seed: The adversary's; None: there was no adversary.
+        endings: How each rank ended, in rank order.
+        memory: The pool's value of each word in the end.
+        final: What the protocol's ``final`` said against the end; empty if it said nothing or was not asked.
+    """
 
     number: int
-    seed: int | None  # of the adversary
-    endings: tuple[Ending, ...]  # in rank order
-    memory: Mapping[str, int]  # the pool, word by word, in the end
+    seed: int | None
+    endings: tuple[Ending, ...]
+    memory: Mapping[str, int]
     final: str = ""
 
     @property
     def wrong(self) -> bool:
+        """Whether a rank failed or was stuck, or ``final`` said something against the end."""
         return bool(self.final) or any(ending.wrong for ending in self.endings)
 
     @property
     def stuck(self) -> bool:
+        """Whether a rank was stuck."""
         return any(ending.how == How.STUCK for ending in self.endings)
 
 
@@ -63,12 +73,25 @@ def load(spec: str) -> RankProtocol:
 def run(
     context: RankContext, protocol: str | RankProtocol, seeds: Sequence[int | None], *, exitfirst: bool = False
 ) -> int:
-    """One run for each of the ``seeds``, up to the first that is stuck, or with ``exitfirst`` wrong; returns how many
-    were wrong. Rank 0 emits each `ProtocolRun` as it ends.
+    """Run a protocol once for each seed, up to the first run that is stuck; rank 0 emits each `ProtocolRun` as it ends.
 
-    ``seeds`` are those of adversaries, None being none; the world's own memory has none, and its hosts are the
-    protocol's. Every run begins with the same memory. Raises ArgumentError for what is no protocol or does not fit
-    into the pool, and PeerLostError for ranks that are gone.
+    Every rank of the world calls this. Every run begins with the same memory.
+
+    Args:
+        context: The rank's; the world's own memory has no adversary, and its hosts are the protocol's.
+        protocol: The protocol, or ``FILE.py:NAME`` as for `load`.
+        seeds: The seed of each run's adversary; None: without an adversary.
+        exitfirst: Also stop after the first run that is wrong.
+
+    Returns:
+        How many runs were wrong.
+
+    Raises:
+        ArgumentError: There is no such protocol, it does not fit the world or into the pool, or it does what cannot be
+            run: a Crash() on a real pool, or of a host that ranks share.
+        CancelledError: Another rank failed with an error that is not its protocol's.
+        PeerLostError: Another rank is gone.
+        RunError: What a rank told of its end is damaged.
     """
     runs = _Runs(context, load(protocol) if isinstance(protocol, str) else protocol)
     return sum(run.wrong for run in runs.all(seeds, exitfirst))
@@ -92,7 +115,7 @@ class _Runs:
             if self.context.rank == 0:
                 self.context.emit(run)
             yield run
-            if run.stuck or (exitfirst and run.wrong):  # after a stuck one others may be too, a deadline each
+            if run.stuck or (exitfirst and run.wrong):  # after a stuck run others may be stuck, for a deadline each
                 return
 
     def one(self, number: int, seed: int | None) -> ProtocolRun:
@@ -116,7 +139,7 @@ class _Runs:
         return self._judged(ProtocolRun(number, seed, self.reports.read(), self._pool()))
 
     def _memory(self, seed: int | None) -> HostMemory:
-        """On the host's cache, with an adversary of this run."""
+        """Open a memory on the host's cache, with an adversary of this run; a real pool's memory stays as it is."""
         context, quiet = self.context, self.context.memory
         if not isinstance(quiet, ShadowMemory):
             return quiet
@@ -154,7 +177,13 @@ class _Runs:
         self.context.session.report(0, number, tag, self.protocol.name)
 
     def _look(self, number: int) -> None:
-        """Raises StoppedError when another rank failed, and what the world has to say."""
+        """Look at the other ranks, and say that this one is alive.
+
+        Raises:
+            StoppedError: Another rank's protocol failed.
+            CancelledError: Another rank failed otherwise.
+            Exception: What the world's own check raises.
+        """
         self.context.check()
         self.context.session.beat()
         for peer in self.peers:
@@ -173,7 +202,7 @@ class _Runs:
         quiet.cache.crash(np.random.default_rng(number))
 
     def _pool(self) -> dict[str, int]:
-        """What is in the pool itself, whatever caches hold."""
+        """Read what is in the pool itself, whatever caches hold."""
         lines = self.context.pool.line_memory()
         for card, offset in self.places.lines:  # this host may have cached what another one has overwritten since
             lines.invalidate(card, offset, LINE_BYTES)
@@ -182,7 +211,7 @@ class _Runs:
         return {word.name: int(cards[card][at : at + WORD_BYTES].view("<u8")[0]) for word, (card, at) in places}
 
     def _judged(self, run: ProtocolRun) -> ProtocolRun:
-        """By ``final``, where all ranks came to their end."""
+        """Ask ``final`` about a run, if all ranks returned or crashed."""
         if not all(ending.how in (How.RETURNED, How.CRASHED) for ending in run.endings):
             return run
         if self.protocol.final is None:
