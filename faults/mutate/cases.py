@@ -1,4 +1,4 @@
-"""The plans that are mutated: every shipped plan, small, in the midst of calls in which each of its instructions matters.
+"""The plans that are mutated: every shipped plan, small, amidst calls in which each of its instructions matters.
 
 The ring has few slots, and before the plan under test a broadcast has filled them whole: slots are reused and lines
 are stale. The plan comes often enough for the ring to wrap, then a user rewrites what was lent, then broadcasts of

@@ -57,7 +57,7 @@ class MutantJudgement(NamedTuple):
         mutant: The mutant.
         fate: Its fate.
         instruction: Name of the opcode of the instruction that it changes.
-        reason: In a sentence, the rule that it breaks or why nothing is known.
+        reason: In a sentence, what is wrong or not known.
         shown: An execution in which it goes wrong, if one was found.
     """
 
@@ -128,8 +128,8 @@ class Trial:
         return MutantJudgement(mutant, fate, name, obliged.reason)
 
     def _proofs(self, wrong: CallSequence, mutated: Plan) -> Iterator[tuple[CallSequence, Proof]]:
-        """Prove the calls in which most mistakes matter; then, if the mutant breaks what other calls rely on, all
-        mixtures that fail."""
+        """Yield the proof of the calls in which most mistakes matter; then, if the mutant breaks what other calls rely
+        on, those proofs of all mixtures that are not OK."""
         yield wrong, prove_calls(wrong.plans)
         if prove_calls(wrong.plans, obliges=True).verdict is not Verdict.OK:
             for plans in mixtures(self.case, mutated):

@@ -24,7 +24,7 @@ TILINGS = (
     (2, (3, 4)),
     (5, (1, 7)),
     (2, (10, 5)),
-)  # rows of a communication tile, and a compute tile; two shards have them
+)  # rows of a communication tile, and a compute tile; the last one spans two shards
 
 
 class ProductCase(NamedTuple):

@@ -58,7 +58,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
     """Shorten a call to fewer rounds that tell as much.
 
     Args:
-        recipe: The algorithm. Only those that the plain builder makes, and that cxlemu ships, are shortened.
+        recipe: The algorithm. Only a shipped one of the plain builder, without zero copy, is shortened.
         layout: The ring.
         call: The call.
 
