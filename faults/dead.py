@@ -41,8 +41,11 @@ def why(plan: Plan, rank: int, stream: int, at: int) -> str:
 
 
 def _is_dead(part: RankPart, stream: int, at: int) -> bool:
-    """Whether its own stream overwrites all that a READ stores before any stream may load it, or the READ stores to
-    scratch memory that no instruction loads."""
+    """Whether the result of a READ is never used.
+
+    Its own stream overwrites all that it stores before any stream may load it, or it stores to scratch memory that no
+    instruction loads.
+    """
     instructions = part.streams[stream].instructions
     here, after = instructions[at], instructions[at + 1 :]
     if here.op != Op.READ or any(operand.kind != Kind.BUFFER for operand in stored(here)):

@@ -74,8 +74,10 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
 
 
 def end(executor: Executor) -> None:
-    """Stop an executor without waiting for its cases: our workers end at once, those of a cluster with the cluster or
-    when they are done."""
+    """Stop an executor, whatever its cases do.
+
+    Workers of this machine end at once; a cluster's workers end with the cluster, or when they are done.
+    """
     if isinstance(executor, Workers):
         executor.end()
     else:

@@ -88,8 +88,11 @@ class Story:
 
 
 def story(execution: Execution) -> Story | None:
-    """Tell the story of an execution's first wrong read or, without one, of its wait that never ends; None: there is
-    neither."""
+    """Tell the story of an execution.
+
+    Returns:
+        The story of its first wrong read or, without one, of its wait that never ends; None if there is neither.
+    """
     wrong = wrong_read(execution)
     if wrong is not None:
         return OfRead(execution, wrong).story()
@@ -248,8 +251,7 @@ class OfRead(Teller):
         return any((piece.card, piece.line) == (self.card, self.line) for piece in found)
 
     def _synchronizes(self, done: Done) -> bool:
-        """Whether a step orders a store to the line before loads in the same call, or those loads before the next
-        store."""
+        """Whether a step orders a store to the line before loads of the same call, or those before the next store."""
         i, layout, me = done.instruction, self.execution.layout, (done.rank, done.call)
         match i.op:
             case Op.FENCE | Op.WAIT_ALL:
@@ -262,8 +264,7 @@ class OfRead(Teller):
 
 
 class OfWait(Teller):
-    """Tells the doorbell's line, what its owner did in the call instead of ringing it, and which streams wait in the
-    end."""
+    """Tells the doorbell's line, what its owner did in the call instead of ringing it, and the waits of the end."""
 
     def __init__(self, execution: Execution, for_ever: Stuck) -> None:
         card, offset = execution.layout.doorbell_address(for_ever.doorbell, for_ever.epoch)

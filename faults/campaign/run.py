@@ -127,8 +127,10 @@ class TimedJudgement:
 
 
 def judged(case: CampaignCase) -> TimedJudgement:
-    """Judge a case, in a worker. An exception that is not a `CxlemuError` is a finding: bugs assert, here or in the
-    algorithm."""
+    """Judge a case, in a worker.
+
+    An exception that is not a `CxlemuError` is a finding: bugs assert, here or in the algorithm.
+    """
     begun = time.monotonic()
     try:
         judgement = judge(case)

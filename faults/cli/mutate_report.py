@@ -53,8 +53,10 @@ class MutateReport:
 
     @property
     def bad(self) -> bool:
-        """Whether a mutant survived, or a shipped plan has a needless instruction; in a user's plan the builder may put
-        one."""
+        """Whether a mutant survived, or a shipped plan has a needless instruction.
+
+        A needless instruction of a user's plan does not count: the builder may have put it there.
+        """
         return any(row.survivors or (row.needless and not row.case.algorithm) for row in self._rows.values())
 
     def __enter__(self) -> Self:

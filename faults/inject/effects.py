@@ -238,8 +238,11 @@ def _named(injection: Injection, fault: Fault, start: InstructionPlace) -> list[
 
 
 def link_down(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
-    """Cut the host's link; after ``instructions`` more instructions of this rank, or at the end of its call, it is up
-    again."""
+    """Cut the host's link.
+
+    The link is up again after ``instructions`` more instructions of this rank, or at the end of its call; without that
+    field it stays down.
+    """
     _, cache = _cache(injection)
     executed: list[InstructionPlace] = []  # since the link went down
 

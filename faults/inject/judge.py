@@ -25,7 +25,7 @@ class RankEnd(Enum):
 
 
 class ScenarioVerdict(Enum):
-    """What a whole scenario comes to, worst last."""
+    """The verdict on a whole scenario, worst last."""
 
     SURVIVED = "survived"
     DETECTED = "detected"

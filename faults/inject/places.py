@@ -59,8 +59,9 @@ class Span(NamedTuple):
 
 
 def data(running: Running, i: Instruction) -> list[Span]:
-    """Locate the pool bytes of an instruction's operands; for SIGNAL_DATA and WAIT_DATA, the payload behind the
-    doorbell's word.
+    """Locate the pool bytes of an instruction's operands.
+
+    For SIGNAL_DATA and WAIT_DATA these are the payload behind the doorbell's word.
 
     Args:
         running: The call, and where its communicator lies.

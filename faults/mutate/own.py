@@ -1,5 +1,4 @@
-"""A user's plan to be mutated: a saved plan as it is, or the plan that an algorithm makes of a small call on a small
-ring."""
+"""A user's plan to be mutated: as it was saved, or as an algorithm makes it of a small call on a small ring."""
 
 from __future__ import annotations
 

@@ -143,6 +143,9 @@ def token_of(
         mutant: The mistake, ``RANK.STREAM.AT:KIND``.
         algorithm: ``FILE.py:function`` or ``FILE.plan`` of a user's algorithm.
 
+    Returns:
+        The token. If it is too large for a word, writing it raises TokenError.
+
     Raises:
         ArgumentError: The file of the algorithm cannot be read, or the plan has no such mutant.
     """
