@@ -201,9 +201,9 @@ def bar_on(out: Console) -> Progress:
 def shown_of(proof: Proof) -> Counterexample | None:
     """Find an execution that goes wrong as a proof says, and that can be checked bit by bit.
 
-    No execution is looked for if arrays of the heap were mapped: behind emulated caches they are copied, and none can
-    be mapped. Nor is one if every execution folds in the wrong order, as the reason says in which, and which was
-    promised; nor in worlds or pools that are too large to execute a step at a time.
+    No execution is looked for if arrays of the heap were mapped: behind emulated caches they are copied, and there is
+    none to map. Nor if every execution folds in the wrong order: the reason then says which order it is, and which was
+    promised. Nor in worlds or pools that are too large to execute a step at a time.
 
     Returns:
         The execution; None if none was found or looked for.

@@ -59,7 +59,7 @@ class MutationRow:
 
     @property
     def equivalent(self) -> int:
-        """Count of mutants that are proved to be harmless."""
+        """Count of mutants that the prover proves right."""
         return equivalent(self.fates)
 
     @property

@@ -37,14 +37,17 @@ class Coverage:
     """What all calls that were proved right have covered.
 
     Attributes:
-        collectives: Names of the collectives, and of fused products; so are ``variants``, ``dtypes`` and ``ops``.
+        collectives: Names of the collectives and fused products.
+        variants: Names of the variants, and of styles of fused products.
         ranks: Numbers of ranks, rising.
         sizes: Sizes in words.
+        dtypes: Names of the dtypes.
+        ops: Names of the operations.
         roots: The roots that were asked for; None: all, or a few if there are many ranks.
         rooted: Whether any of the collectives has a root.
-        in_place: False, True or both, as far as a call can be either.
-        combined: How ranks, sizes, dtypes and operations were combined.
-        machine: The machine whose rings were used.
+        in_place: The places that were proved: out of place (False), in place (True) or both.
+        combined: How ranks, sizes, dtypes and operations were combined, in words.
+        machine: The machine on whose rings they were proved.
         clusters: Numbers of ranks in each cluster; empty without clusters.
     """
 
@@ -113,7 +116,7 @@ class Coverage:
         return "; ".join(word for word in words if word)
 
     def not_covered(self) -> str:
-        """Say in words about what these proofs say nothing."""
+        """Say in words what these proofs leave open."""
         if not self.ranks:
             return "everything"
         between = [count for count in range(self.ranks[0], self.ranks[-1]) if count not in self.ranks]

@@ -134,7 +134,7 @@ class AnsweredQuestion:
 
     @property
     def fate(self) -> str:
-        """ "refused", or the verdict of the proof."""
+        """The verdict of the proof, or "refused" if there is none."""
         return "refused" if self.proof is None else self.proof.verdict.value
 
 
@@ -236,8 +236,11 @@ class Matrix:
         return [*few, *self._in_rounds(ranks, region), *([] if self.region_bytes else [machine])]
 
     def _small_ring(self, ranks: int) -> int:
-        """Choose the bytes of a small ring: a slot of kilobytes, with a few lines for each of as many blocks as there
-        are ranks, of every rank; the machine's own ring if the algorithm needs a larger slot."""
+        """Choose the bytes of a small ring.
+
+        Its slots are kilobytes, with a few lines for each of as many blocks as there are ranks, of every rank. If the
+        algorithm needs a larger slot, it is the machine's own ring.
+        """
         region = min(max(ranks * ranks * 2048, self.topology.pool_card_count * 4096), REGION_BYTES)
         return region if self._rounds(ranks, region)(_alike(ranks)) is not None else REGION_BYTES
 
@@ -283,8 +286,10 @@ def _alike(ranks: int) -> int:
 
 
 def _whole_round(rounds: Callable[[int], int | None], unit: int, slot_bytes: int) -> int | None:
-    """Find the most bytes, in units, of a block that takes no more rounds than a block of one unit; None: there is no
-    such size."""
+    """Find the most bytes, in units, of a block that takes no more rounds than a block of one unit.
+
+    None: there is no such size, because a unit is refused or a round holds any block.
+    """
     few = rounds(unit)
     if few is None:
         return None

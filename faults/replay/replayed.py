@@ -15,7 +15,7 @@ class Replayed:
         before: The failure that the token holds; empty if it holds none.
         now: The failure of this replay; empty if nothing failed.
         remarks: Reasons why the two may differ.
-        picture: Draws an SVG; None if there is nothing to draw.
+        picture: Draws an SVG, or gives None if there is nothing to draw.
     """
 
     what: str
