@@ -5,10 +5,10 @@
     explore/    every execution of a protocol or a small plan, in C; or some, by strategies
     prove/      plans of any size: happens-before, in all executions at once
     mutate/     every mistake in a plan's synchronization, to be found by all of these
-    lockstep/   all ranks of a world in one thread, on real bytes; who goes on, what caches do, and counterexamples
+    lockstep/   all ranks of a world in one thread, on real bytes; which rank is next, what caches do, counterexamples
     protocols/  a user's protocol, executed by real ranks on any memory
-    inject/     what may break, what is owed then (model), a script of it, and that it happens
-    campaign/   many of these; replay/: what was found, to be seen again elsewhere
+    inject/     what may break, what a run then owes (model), scripts of faults, and their effects
+    campaign/   sweeps of many faults, with findings made small; replay/: a finding, seen again elsewhere
     testing/    the same for a user's own tests
     cli/        the commands
 

@@ -11,17 +11,20 @@ from types import FrameType
 
 
 class BudgetSpentError(BaseException):
-    """Not an Exception, so that code which is stopped does not catch it."""
+    """The budget is spent. It is not an Exception, so that code that is stopped does not catch it."""
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Stop what runs inside after so many seconds, by an alarm of the process.
+    """Stop the code inside after a number of seconds, by an alarm of the process.
 
-    Only the main thread can be stopped so; in another one nothing is.
+    Only the main thread can be stopped in this way; in another thread nothing is stopped.
+
+    Args:
+        seconds: How long the code may run; 0 or less stops it at once.
 
     Raises:
-        BudgetSpentError: inside, when they have passed.
+        BudgetSpentError: Inside the context, when the seconds have passed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -40,5 +43,5 @@ def within(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)  # until here the alarm may ring
     finally:
         signal.signal(signal.SIGALRM, before)
-        if left_s:  # somebody else's alarm goes on
+        if left_s:  # an alarm that was set before goes on
             signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-6))

@@ -3,7 +3,7 @@
 # of `cxlemu prove`
 PROVED_RANKS = range(2, 5)
 PROVED_RANKS_MAX, PROVED_SLOTS_MAX = 1024, 4096
-# what an algorithm of somebody's own is asked for
+# what a user's algorithm is asked for by default
 MATRIX_RANKS = (2, 3, 4, 5, 7, 8)
 MATRIX_REDOPS = ("sum", "avg", "max")
 MATRIX_DTYPES = ("f16", "f64")

@@ -1,4 +1,4 @@
-"""READs whose result nobody uses: they are held to the rules like any other, and the message says why."""
+"""READs whose result is never used: the rules hold for them as for any other READ, and the message says why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHY = (
 
 
 class _Bytes(NamedTuple):
-    """Of one buffer that lies in no other."""
+    """Bytes ``begin`` to ``end`` of a buffer that lies in no other buffer."""
 
     buffer: int
     begin: int
@@ -23,7 +23,17 @@ class _Bytes(NamedTuple):
 
 
 def why(plan: Plan, rank: int, stream: int, at: int) -> str:
-    """What to add to a finding about this instruction: nothing unless it is a READ whose result nobody uses."""
+    """Explain a finding at a READ whose result is never used.
+
+    Args:
+        plan: The plan with the finding.
+        rank: The rank whose instruction it is.
+        stream: Number of the rank's stream.
+        at: Number of the instruction in the stream.
+
+    Returns:
+        Words to add to the finding's message; empty for any other instruction, and where there is no instruction.
+    """
     part = plan.part(rank)
     if not 0 <= stream < len(part.streams) or not 0 <= at < len(part.streams[stream].records):
         return ""
@@ -31,8 +41,11 @@ def why(plan: Plan, rank: int, stream: int, at: int) -> str:
 
 
 def _is_dead(part: RankPart, stream: int, at: int) -> bool:
-    """Whether its own stream overwrites all that it stores before anything, in any stream, may load it; or it lies in
-    scratch memory that nobody loads."""
+    """Whether the result of a READ is never used.
+
+    Its own stream overwrites all that it stores before any stream may load it, or it stores to scratch memory that no
+    instruction loads.
+    """
     instructions = part.streams[stream].instructions
     here, after = instructions[at], instructions[at + 1 :]
     if here.op != Op.READ or any(operand.kind != Kind.BUFFER for operand in stored(here)):

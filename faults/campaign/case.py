@@ -5,8 +5,8 @@ Ranks run in one of four ways, and faults need one of the last three:
     lockstep     single instructions and nature's moves in an order that the seed, or a schedule, decides
     turns        real communicators that take turns, in time of their own: deterministic, and every fault can happen
     threads, processes    real ones in real time
-The machine is named where it is shipped and written out where it is not; of an algorithm of somebody's own the token
-holds where it was and its digest, never the code.
+The machine is named if it is shipped, and written out if it is not; for a user's algorithm the token holds its path and
+its digest, never the code.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class CampaignCase(Model):
 
     @property
     def topology(self) -> Topology | None:
+        """The topology; None: two cards, and hosts of ``cluster`` ranks.
+
+        Raises:
+            ArgumentError: No shipped topology has the name in ``config``.
+        """
         if self.config is None or isinstance(self.config, Topology):
             return self.config
         shipped = shipped_configs()
@@ -78,6 +83,7 @@ class CampaignCase(Model):
 
     @property
     def call(self) -> Call:
+        """The call that every rank makes again and again."""
         cluster = self.ranks_per_cluster if self.recipe().takes_clusters else 1
         its = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
         return Call(*its, cluster=cluster)
@@ -98,10 +104,15 @@ class CampaignCase(Model):
 
     @property
     def schedule(self) -> list[LockstepMove] | None:
+        """The schedule for ranks in lockstep; None: the seed decides."""
         return None if self.moves is None else from_json(self.moves)
 
     def recipe(self) -> Recipe:
-        """Raises ArgumentError when the algorithm is not here; whether it is the same, a replay looks (replay.py)."""
+        """Load the case's algorithm; a replay checks whether its file is the same (faults/replay/replay.py).
+
+        Raises:
+            ArgumentError: The algorithm is not here.
+        """
         if self.algorithm is None:
             return catalog.recipe(self.collective, self.variant)
         return _own(self.algorithm, digest(self.algorithm))
@@ -110,7 +121,7 @@ class CampaignCase(Model):
         """Return the case if it can run. This loads the algorithm, and so executes its file.
 
         Raises:
-            ArgumentError, ConfigError: the case cannot run.
+            ArgumentError, ConfigError: The case cannot run.
         """
         catalog.check(self.call)
         oracle.check_exact(self.call)
@@ -135,7 +146,7 @@ class CampaignCase(Model):
         return self
 
     def scenario(self) -> Scenario:
-        """The same as a scenario of faults; for ranks that are not in lockstep."""
+        """Make the scenario of faults that equals the case; for ranks that are not in lockstep."""
         return Scenario(
             collective=self.collective,
             variant=self.variant,
@@ -153,7 +164,7 @@ class CampaignCase(Model):
         )
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it, without what is as ever: what `parse` takes."""
+        """Give the case as JSON has it, without fields that have their defaults: `parse` takes it back."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @classmethod
@@ -161,7 +172,7 @@ class CampaignCase(Model):
         """Read the case of a token. Nothing that it names is looked at.
 
         Raises:
-            TokenError: it is of another version, or no case.
+            TokenError: It is of another version, or not a case.
         """
         try:
             return cls.model_validate(body)
@@ -185,21 +196,27 @@ class CampaignCase(Model):
 
     @property
     def id(self) -> str:
-        """The same for equal cases, on every machine."""
+        """A digest that is the same for equal cases, on every machine."""
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=8).hexdigest()
 
 
 @lru_cache
 def _own(algorithm: str, contents: str) -> Recipe:
-    """Loaded once for the same contents: it executes the file."""
+    """Load a user's algorithm once for the same contents: this executes its file."""
     return catalog.load_algorithm(algorithm)
 
 
 def digest(algorithm: str) -> str:
     """Hash an algorithm's file with SHA-256.
 
+    Args:
+        algorithm: ``FILE.py:function`` or ``FILE.plan``.
+
+    Returns:
+        The digest, as 64 hexadecimal digits.
+
     Raises:
-        ArgumentError: the file cannot be read.
+        ArgumentError: The file cannot be read.
     """
     path = Path(algorithm if catalog.is_plan(algorithm) else algorithm.rpartition(":")[0])
     try:

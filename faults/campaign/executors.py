@@ -25,14 +25,26 @@ REPEAT_S = 0.2
 
 
 def cores() -> int:
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def executors(name: str, workers: int, scheduler: str | None) -> Iterator[Callable[[], Executor]]:
-    """Makes an executor whenever it is called. Raises ArgumentError where it cannot.
+    """Provide executors of one kind.
 
-    A Dask cluster that this process started ends with it; one that is at ``scheduler`` stays.
+    A Dask cluster that this process started ends with the context; a cluster at ``scheduler`` stays.
+
+    Args:
+        name: One of NAMES.
+        workers: How many workers an executor has, where this process starts them.
+        scheduler: Address of a Dask scheduler; None: start a cluster on this machine.
+
+    Yields:
+        A function that makes an executor whenever it is called.
+
+    Raises:
+        ArgumentError: Dask is not installed, no scheduler answers at the address, or an address is given without Dask.
     """
     if name == "dask":
         with _client(workers, scheduler) as client:
@@ -62,7 +74,10 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
 
 
 def end(executor: Executor) -> None:
-    """Leave what it is at: ours ends at once; a cluster's workers end with the cluster, or when they are done."""
+    """Stop an executor, whatever its cases do.
+
+    Workers of this machine end at once; a cluster's workers end with the cluster, or when they are done.
+    """
     if isinstance(executor, Workers):
         executor.end()
     else:
@@ -70,7 +85,13 @@ def end(executor: Executor) -> None:
 
 
 class Workers(ProcessPoolExecutor):
-    """As a context it ends its workers at once when it is left by an exception, and else when their work is done."""
+    """Worker processes of this machine.
+
+    As a context, it ends its workers at once when an exception leaves it, and otherwise when their work is done.
+
+    Args:
+        count: How many workers.
+    """
 
     def __init__(self, count: int) -> None:
         context = get_context("forkserver")
@@ -85,21 +106,22 @@ class Workers(ProcessPoolExecutor):
         self.shutdown(wait=True)
 
     def end(self) -> None:
-        """End the workers at once, whatever they are at."""
+        """End the workers at once, whatever they do."""
         self._held_open.close()
         self.shutdown(wait=True, cancel_futures=True)
 
 
 def _live_with(parents: Connection) -> None:
-    """Ctrl-C goes to the whole group of processes: it is left to the parent."""
+    """Leave Ctrl-C, which goes to the whole group of processes, to the parent; and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parents,), daemon=True).start()
 
 
 def _end_with(parents: Connection) -> None:
-    """Nothing is ever sent: the pipe ends when the parent closes its end, or is gone however it was killed.
+    """End this worker when the parent does. Nothing is ever sent: the pipe ends when the parent closes its end, or is
+    gone however it was killed.
 
-    A stop lets a world that is under way take its processes and its pool along; the next one finds none.
+    The first SIGTERM lets a world that is running take its processes and its pool along; the next one finds none.
     """
     parents.poll(None)
     while True:

@@ -1,4 +1,4 @@
-"""Explains an execution as the story of one line: of a read that was wrong, or of a wait that never ends.
+"""Explains an execution as the story of one line: the line of a read that was wrong, or of a wait that never ends.
 
 A story is data: what every host did to the line, and what its cache and the pool held after each step.
 `faults/campaign/picture.py` draws it.
@@ -23,24 +23,40 @@ EVENTS_MAX = 32
 
 
 class Held(NamedTuple):
-    """A host's view of the line; versions are indices into `Story.versions`."""
+    """A host's view of the line; versions are indices into `Story.versions`.
 
-    cached: int | None = None  # None: the line is not in the cache
+    Attributes:
+        cached: The version in the host's cache; None: the line is not in the cache.
+        dirty: Whether the cached line is dirty.
+        posted: The version of a write-back on its way, if there is one.
+    """
+
+    cached: int | None = None
     dirty: bool = False
-    posted: int | None = None  # a write-back on its way
+    posted: int | None = None
 
 
 @dataclass(frozen=True)
 class StoryEvent:
-    """A step of a rank, a move of nature or a fault, and the line's state after it."""
+    """A step of a rank, a move of nature or a fault, and the line's state after it.
+
+    Attributes:
+        host: Column of the host, an index into `Story.hosts`.
+        text: The instruction, or nature's move.
+        place: Such as "call 1 main:4", or "nature".
+        caches: Each host's view of the line.
+        pool: The version in the pool.
+        wrong: Why the step is wrong; empty if it is right.
+        left_out: Steps before this one that have nothing to do with the line.
+    """
 
     host: int
-    text: str  # the instruction, or what nature did
-    place: str  # "call 1 main:4", or "nature"
+    text: str
+    place: str
     caches: tuple[Held, ...]
     pool: int
-    wrong: str = ""  # why what was read is wrong
-    left_out: int = 0  # steps before this one that have nothing to do with the line
+    wrong: str = ""
+    left_out: int = 0
 
 
 class Signalled(NamedTuple):
@@ -52,15 +68,31 @@ class Signalled(NamedTuple):
 
 @dataclass(frozen=True)
 class Story:
-    line: str  # which one, in words
-    hosts: tuple[str, ...]  # headings
-    versions: tuple[str, ...]  # of each content that the line ever had: who wrote it
+    """The story of one line.
+
+    Attributes:
+        line: The line, in words.
+        hosts: Headings of the hosts' columns.
+        versions: For each content that the line ever had, the step that wrote it.
+        events: The steps, in order; of a long story the last EVENTS_MAX.
+        signals: The signals that shown waits found.
+        left_out_at_the_end: Steps after the last event.
+    """
+
+    line: str
+    hosts: tuple[str, ...]
+    versions: tuple[str, ...]
     events: tuple[StoryEvent, ...]
     signals: tuple[Signalled, ...] = ()
     left_out_at_the_end: int = 0
 
 
 def story(execution: Execution) -> Story | None:
+    """Tell the story of an execution.
+
+    Returns:
+        The story of its first wrong read or, without one, of its wait that never ends; None if there is neither.
+    """
     wrong = wrong_read(execution)
     if wrong is not None:
         return OfRead(execution, wrong).story()
@@ -69,7 +101,14 @@ def story(execution: Execution) -> Story | None:
 
 
 class Teller(ABC):
-    """Tells every move that changes the line, and those that ``concerns`` picks, up to move ``until``."""
+    """Tells every move that changes the line, and those that `concerns` picks.
+
+    Args:
+        execution: The execution, which is run again.
+        card: The card of the line.
+        line: Number of the line on its card.
+        until: Number of the last move that is told.
+    """
 
     def __init__(self, execution: Execution, card: int, line: int, until: int) -> None:
         self.execution, self.card, self.line, self._until = execution, card, line, until
@@ -83,17 +122,28 @@ class Teller(ABC):
 
     @abstractmethod
     def concerns(self, world: Lockstep, done: Done) -> bool:
-        """Whether this step is part of the story even if the line stays as it was."""
+        """Say whether a step is part of the story even if the line stays as it was.
+
+        Args:
+            world: The world, right after the step.
+            done: The step.
+        """
 
     def verdict(self, number: int, held: Held) -> str:
-        """What is wrong with move ``number``, after which its host holds this of the line; nothing: it is right."""
+        """Say what is wrong with a move; empty: it is right.
+
+        Args:
+            number: Number of the move.
+            held: What its host holds of the line after it.
+        """
         return ""
 
     def ending(self) -> Iterator[tuple[Done, str]]:
-        """Steps that were never made, and what is wrong with them."""
+        """Yield steps that were never made, and what is wrong with each."""
         return iter(())
 
     def story(self) -> Story:
+        """Run the execution again, and tell the story."""
         Watch(self.execution, self.execution.program, self._see).run(self.execution.world(replay(self.execution.moves)))
         moves = len(self.execution.moves)
         for done, wrong in self.ending():
@@ -115,6 +165,15 @@ class Teller(ABC):
         )
 
     def version(self, content: bytes | None, author: str = "") -> int | None:
+        """Number a content of the line; a new content gets the next number.
+
+        Args:
+            content: The line's LINE_BYTES bytes; None: there is no line.
+            author: The step that wrote a new content, in words; empty: nature.
+
+        Returns:
+            An index into `Story.versions`; None for no line.
+        """
         if content is None:
             return None
         if content not in self._versions:
@@ -123,9 +182,11 @@ class Teller(ABC):
         return self._versions[content]
 
     def versions(self) -> Iterator[tuple[bytes, int]]:
+        """Yield every content that the line had so far, with its number."""
         return iter(self._versions.items())
 
     def plan(self, done: Done) -> Plan:
+        """Look up the plan of a step's call."""
         return self.execution.program[done.call][0]
 
     def _see(self, world: Lockstep, number: int, done: Done | None) -> None:
@@ -162,7 +223,7 @@ class Teller(ABC):
 
 
 class OfRead(Teller):
-    """Who stored to the line, who loaded it, and how they synchronized, up to the read."""
+    """Tells which ranks stored to the line, which loaded it, and how they synchronized, up to the wrong read."""
 
     def __init__(self, execution: Execution, wrong: WrongRead) -> None:
         super().__init__(execution, wrong.piece.card, wrong.piece.line, wrong.move)
@@ -190,7 +251,7 @@ class OfRead(Teller):
         return any((piece.card, piece.line) == (self.card, self.line) for piece in found)
 
     def _synchronizes(self, done: Done) -> bool:
-        """Who stores to the line with who loads it in the same call; and who loaded it with who stores to it next."""
+        """Whether a step orders a store to the line before loads of the same call, or those before the next store."""
         i, layout, me = done.instruction, self.execution.layout, (done.rank, done.call)
         match i.op:
             case Op.FENCE | Op.WAIT_ALL:
@@ -203,7 +264,7 @@ class OfRead(Teller):
 
 
 class OfWait(Teller):
-    """The doorbell's line, what its owner did in the call instead of ringing it, and who waits in the end."""
+    """Tells the doorbell's line, what its owner did in the call instead of ringing it, and the waits of the end."""
 
     def __init__(self, execution: Execution, for_ever: Stuck) -> None:
         card, offset = execution.layout.doorbell_address(for_ever.doorbell, for_ever.epoch)
@@ -222,7 +283,7 @@ class OfWait(Teller):
 
 
 def _signals(shown: Sequence[Done | None], execution: Execution) -> Iterator[Signalled]:
-    """Which shown signal a shown wait was waiting for."""
+    """Match every shown wait with the shown signal that it was waiting for."""
     rung: dict[tuple[int, int], int] = {}  # (doorbell, epoch) -> event
     for index, done in enumerate(shown):
         if done is None:

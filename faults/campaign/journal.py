@@ -1,4 +1,4 @@
-"""What a campaign has done so far, in a file that survives it: one JSON object a line, appended and never changed.
+"""A journal of a campaign, in a file that survives it: one JSON object per line, appended and never changed.
 
 The first line says which campaign it is; each of the others is a case that was judged. A campaign that was killed in
 the middle of a line goes on from the line before it.
@@ -21,7 +21,18 @@ FILE_BYTES_MAX = 1 << 30
 
 
 class Journal:
-    """``done``: the records of a campaign that this one goes on with. Raises ArgumentError for another's journal."""
+    """A campaign's journal, open for appending; as a context it closes the file.
+
+    Args:
+        path: The file, which is created if it does not exist.
+        campaign: What identifies the campaign, as JSON has it.
+
+    Attributes:
+        done: The records that the file already has: the cases that were judged before.
+
+    Raises:
+        ArgumentError: The file cannot be opened, or is not the journal of this campaign.
+    """
 
     def __init__(self, path: Path, campaign: Mapping[str, Any]) -> None:
         self._path = path
@@ -44,7 +55,7 @@ class Journal:
             self.add(self._first)
 
     def _read(self) -> int:
-        """Up to where whole lines go."""
+        """Read the records; return how many bytes whole lines take."""
         if os.fstat(self._file.fileno()).st_size > FILE_BYTES_MAX:
             raise ArgumentError(
                 f"--resume {self._path} is larger than {FILE_BYTES_MAX} bytes: no journal grows so large"
@@ -84,7 +95,11 @@ class Journal:
         return ArgumentError(f"--resume {self._path}: line {number + 1} is not a campaign's; give another file")
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append a record; it is in the kernel's hands when this returns."""
+        """Append a record; it is in the kernel's hands when this returns.
+
+        Args:
+            record: JSON values; a case's record has its id under ``case``.
+        """
         self._file.write(json.dumps(record, sort_keys=True, separators=(",", ":")).encode() + b"\n")
         self._file.flush()
 

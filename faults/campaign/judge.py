@@ -1,4 +1,4 @@
-"""Runs one case and says what came of it: the one function that campaigns, shrinking and replays share."""
+"""Runs one case and judges it: the one function that campaigns, shrinking and replays share."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Judgement:
     """What came of a case. Equal findings have kind, rule and place in common.
 
     Attributes:
-        kind: one of FINE, or what is wrong.
-        rule: what was broken: a mutant, kinds of faults, or every schedule.
-        place: where, such as a collective and its variant.
-        detail: a sentence for people.
+        kind: One of FINE, or what is wrong.
+        rule: What was broken: a mutant, kinds of faults, or every schedule.
+        place: Where, such as a collective and its variant.
+        detail: A sentence for people.
     """
 
     kind: str
@@ -52,21 +52,24 @@ class Judgement:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """What equal findings have in common."""
         return self.kind, self.rule, self.place
 
     def plain(self) -> dict[str, str]:
+        """Give the judgement as JSON has it: `of` takes it back."""
         return asdict(self)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Judgement:
+        """Read a judgement from JSON; a missing field is empty, and each is cut off after 4000 characters."""
         return cls(*(str(plain.get(name, ""))[:4000] for name in ("kind", "rule", "place", "detail")))
 
 
 def judge(case: CampaignCase) -> Judgement:
-    """Run a case and say what came of it; deterministic for ranks in lockstep and in turns.
+    """Run a case and judge it; this is deterministic for ranks in lockstep and in turns.
 
     Raises:
-        InputError: the case cannot run.
+        InputError: The case cannot run.
     """
     return _judged_in_lockstep(case) if case.launch == "lockstep" else _judged_with_faults(case)
 
@@ -77,7 +80,7 @@ def _judged_with_faults(case: CampaignCase) -> Judgement:
     if report.verdict is ScenarioVerdict.SURVIVED and case.script.faults and not report.happened:
         return Judgement(UNTOUCHED)
     place = f"{case.collective} {case.variant}"
-    if report.verdict is ScenarioVerdict.WRONG_ERROR:  # the same wrong error of several algorithms has one cause
+    if report.verdict is ScenarioVerdict.WRONG_ERROR:  # the same wrong error in several algorithms has one cause
         place = report.why.partition(": ")[2].partition(":")[0]
     return Judgement(report.verdict.value, kinds, place, report.why)
 
@@ -119,7 +122,7 @@ def _order(case: CampaignCase, plans: list[Plan]) -> Order:
 
 
 def layout_in_lockstep(case: CampaignCase) -> Layout:
-    """A ring just large enough that a call takes a round or a few."""
+    """Make a ring just large enough that a call takes one round or a few."""
     cards = min(case.topology.pool_card_count, 2) if case.topology else 2
     room = round_up(max(SLOT_RANK_BYTES * case.ranks, case.nbytes), INTERLEAVE_BYTES * cards) // cards
     doorbells = 2 * (case.ranks + 1)
@@ -131,7 +134,7 @@ def layout_in_lockstep(case: CampaignCase) -> Layout:
 
 
 def meant_plans(case: CampaignCase) -> list[Plan]:
-    """The calls without any mistake."""
+    """Build the plans of the case's calls without any mistake: the same plan for each."""
     if case.launch == "lockstep":
         its = case.recipe()
         return [build(its, layout_in_lockstep(case), lent_if_zero_copy(case.call, its))] * case.calls
@@ -142,6 +145,18 @@ def meant_plans(case: CampaignCase) -> list[Plan]:
 
 
 def mutated(case: CampaignCase, plans: list[Plan]) -> list[Plan]:
+    """Make the case's mistake in its plans.
+
+    Args:
+        case: The case.
+        plans: The plans of its calls, as `meant_plans` builds them.
+
+    Returns:
+        The plans with the mistake, or ``plans`` if the case has none.
+
+    Raises:
+        ArgumentError: The plan has no such mutant.
+    """
     if case.mutant is None:
         return plans
     mutant = Mutant.parse(case.mutant)

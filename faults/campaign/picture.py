@@ -1,8 +1,8 @@
 """A message-sequence picture of a line's story: hosts and the pool are columns, time goes down.
 
 A column's band is what its cache holds of the line, in the colour of that version: filled when clean, hatched when
-dirty, absent when there is none. Arrows are the line on its way between cache and pool, dashed ones doorbells. What
-was read wrong is red. The picture needs nothing but itself: no script, no font, no network.
+dirty, absent when the line is not there. Arrows are the line on its way between cache and pool; dashed arrows are
+doorbells. A wrong read is red. The picture needs nothing but itself: no script, no font, no network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from faults.campaign.record import Execution
 
 LEFT, TOP, RIGHT, LEGEND = 64, 128, 110, 640
 COLUMN, ROW, BAND, BOX = 270, 46, 10, 30
-TEXT_CHARS = 33  # of an instruction beside its column, in each of two lines
+TEXT_CHARS = 33  # of an instruction's text beside its column, in each of two lines
 COLOURS = ("#9aa3ad", "#2f7ed8", "#1f9d55", "#c77700", "#8e44ad", "#00838f", "#ad1457", "#5d6d1e")
 
 _STYLE = """
@@ -34,23 +34,23 @@ def picture(case: CampaignCase) -> str | None:
     """Draw a case's wrong read or deadlock; this executes the case again.
 
     Returns:
-        An SVG, or None where nothing is wrong, or where ranks are not in lockstep.
+        An SVG; None if nothing is wrong, or if ranks are not in lockstep.
     """
     return drawn(executed(case)) if case.launch == "lockstep" else None
 
 
 def drawn(execution: Execution) -> str | None:
-    """Draw the first wrong read of an execution or, where there is none, the wait that never ends.
+    """Draw the first wrong read of an execution or, without one, the wait that never ends.
 
     Returns:
-        An SVG, or None where neither happens.
+        An SVG; None if neither happens.
     """
     told = story(execution)
     return None if told is None else svg(told)
 
 
 def svg(story: Story) -> str:
-    """The whole picture as one ``<svg>`` element, to stand alone or in a page."""
+    """Draw a story as one ``<svg>`` element, to stand alone or in a page."""
     width = max(LEFT + COLUMN * len(story.hosts) + RIGHT, LEGEND)
     bottom = TOP + ROW * len(story.events) + ROW * bool(story.left_out_at_the_end)
     height = bottom + 62 + 20 * len(story.versions)

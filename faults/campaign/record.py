@@ -2,9 +2,9 @@
 
 That is the first read that was wrong or, in a deadlock, the wait that never ends.
 
-An execution in lockstep is data (calls, inputs, a schedule), so that it can be watched as often as one likes. What a
-read should have returned comes from the calls as they were meant, run coherently: control flow does not depend on
-data, so the n-th load of a stream is the same load in both.
+An execution in lockstep is data (calls, inputs, a schedule), so it can be watched as often as needed. What a read
+should have returned comes from the calls as they were meant, run coherently: control flow does not depend on data, so
+the n-th load of a stream is the same load in both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ CallsWithInputs = Sequence[tuple[Plan, Sequence[Bytes]]]
 
 @dataclass(frozen=True)
 class Execution:
-    """Calls on a ring of their own, in the order of a schedule. ``meant``: the calls without the mistake."""
+    """Calls on a ring of their own, in the order of a schedule.
+
+    Attributes:
+        layout: The ring.
+        program: The plan of each call, with its inputs for each rank.
+        moves: The schedule.
+        memory: The memory, and the seed of its adversary.
+        hosts: The host of each rank; None: each rank on its own.
+        meant: The calls without the mistake; None: ``program`` has none.
+    """
 
     layout: Layout
     program: CallsWithInputs
@@ -38,10 +47,16 @@ class Execution:
     meant: CallsWithInputs | None = None
 
     def world(self, order: Order, memory: MemorySpec | None = None) -> Lockstep:
+        """Make a world for the calls; nothing runs yet.
+
+        Args:
+            order: Decides which stream is next, and what nature does.
+            memory: Replaces the execution's own memory.
+        """
         return Lockstep(self.layout, hosts=self.hosts, memory=memory or self.memory, order=order)
 
     def waited(self, done: Done) -> Iterator[tuple[int, int]]:
-        """Which doorbells a step waits for, and the epoch that each has to show."""
+        """Yield each doorbell that a step waits for, and the epoch that it has to show."""
         i = done.instruction
         if i.op in accesses.WAITS:
             for doorbell in accesses.doorbells(self.program[done.call][0].frame, i):
@@ -49,7 +64,14 @@ class Execution:
 
 
 class LinePiece(NamedTuple):
-    """Bytes of one line of the pool that an instruction stores, loads, flushes, invalidates or rings."""
+    """Bytes of one line of the pool that an instruction stores, loads, flushes, invalidates or rings.
+
+    Attributes:
+        card: The card of the line.
+        line: Number of the line on its card.
+        first: The first byte, counted from the line's begin.
+        last: The byte after the last.
+    """
 
     card: int
     line: int
@@ -58,24 +80,49 @@ class LinePiece(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An instruction that was executed."""
+    """An instruction that was executed.
+
+    Attributes:
+        rank: The rank.
+        call: Number of the call.
+        stream: Name of the stream.
+        at: Number of the instruction in the stream.
+        instruction: The instruction.
+        epoch: The first epoch of its call.
+    """
 
     rank: int
     call: int
     stream: str
     at: int
     instruction: Instruction
-    epoch: int  # its call's first
+    epoch: int
 
 
 class WrongRead(NamedTuple):
-    move: int  # number of the move that read it
+    """A load that got wrong bytes.
+
+    Attributes:
+        move: Number of the move.
+        piece: The bytes of the pool that it loaded.
+        right: What they should have been.
+    """
+
+    move: int
     piece: LinePiece
     right: bytes
 
 
 class Watch:
-    """Follows an order and tells after every move what was done. Positions are its own count: nothing is asked."""
+    """Follows an order, and tells after every move what was done.
+
+    It counts the instructions of each stream itself: nothing is asked of the world.
+
+    Args:
+        execution: The execution that is watched.
+        program: The calls to run: the execution's own, or those that were meant.
+        see: Called after every move with the world, the move's number, and its instruction; None: a move of nature.
+    """
 
     def __init__(
         self, execution: Execution, program: CallsWithInputs, see: Callable[[Lockstep, int, Done | None], None]
@@ -85,7 +132,7 @@ class Watch:
         self._program = program
 
     def run(self, world: Lockstep) -> str:
-        """The error that ended it, or nothing."""
+        """Run the calls in this world; return the error that ended them, or nothing."""
         follow, world.order = world.order, self._following(world, world.order)
         try:
             world.calls(self._program)
@@ -97,7 +144,7 @@ class Watch:
         return ""
 
     def left(self) -> dict[StreamStep, list[Done]]:
-        """Of every stream, what it has not done."""
+        """List for every stream the instructions that it has not executed."""
         return {step: list(queue) for step, queue in self._streams.items()}
 
     def _following(self, world: Lockstep, order: Order) -> Order:
@@ -115,7 +162,7 @@ class Watch:
 
 
 def queues(program: CallsWithInputs) -> dict[StreamStep, list[Done]]:
-    """Of every stream of every rank, what it executes, call after call."""
+    """List for every stream of every rank the instructions that it executes, call after call."""
     found: dict[StreamStep, list[Done]] = defaultdict(list)
     epoch = 1
     for call, (plan, _) in enumerate(program):
@@ -130,7 +177,14 @@ def queues(program: CallsWithInputs) -> dict[StreamStep, list[Done]]:
 
 
 def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator[LinePiece]:
-    """What an instruction stores to the pool's regions; or else, what it loads, flushes or invalidates there."""
+    """Split what an instruction touches in the pool's regions into pieces of lines.
+
+    Args:
+        world: The world in which it is executed.
+        plan: The plan of its call.
+        done: The instruction.
+        stores: Yield what it stores; otherwise what it loads, flushes or invalidates.
+    """
     i = done.instruction
     for operand in accesses.in_regions(accesses.stored(i) if stores else (i.a, i.b, i.c)):
         for extent in accesses.pool_extents(plan.frame, world.layout, done.epoch, operand, i.nbytes):
@@ -146,7 +200,8 @@ LOADS = (Op.READ, Op.REDUCE)
 
 
 def wrong_read(execution: Execution) -> WrongRead | None:
-    """The first load that did not get what it gets when the calls are run as they were meant."""
+    """Find the first load that did not get what it gets when the calls are run as they were meant; None: there is
+    none."""
     meant = execution.meant or execution.program
     right: dict[tuple[int, int, str], list[list[bytes | None]]] = defaultdict(list)
 
@@ -176,13 +231,29 @@ def wrong_read(execution: Execution) -> WrongRead | None:
 
 
 def loaded(world: Lockstep, rank: int, piece: LinePiece) -> bytes | None:
-    """What the rank's host has in its cache, right after a load; None where the adversary was quicker."""
+    """Look at what a load got, right after it.
+
+    Args:
+        world: The world.
+        rank: The rank that loaded.
+        piece: The bytes that it loaded.
+
+    Returns:
+        The bytes in the cache of the rank's host; None if the adversary evicted the line first.
+    """
     seen = world.caches[world.hosts[rank]].cards[piece.card].look(piece.line).cached
     return None if seen is None else seen[piece.first : piece.last]
 
 
 class Stuck(NamedTuple):
-    """``waits`` never sees ``doorbell`` show ``epoch``; ``others`` are where other streams stand."""
+    """A wait that never ends.
+
+    Attributes:
+        waits: The wait.
+        doorbell: The doorbell that it waits for.
+        epoch: The epoch that the doorbell never shows.
+        others: The steps at which other streams stand.
+    """
 
     waits: Done
     doorbell: int
@@ -191,9 +262,9 @@ class Stuck(NamedTuple):
 
 
 def stuck(execution: Execution) -> Stuck | None:
-    """None where the execution comes to its end.
+    """Find the wait to blame for an execution that does not end; None: it ends.
 
-    To blame is first a wait for a doorbell that nobody is going to ring; without one, ranks wait for each other.
+    To blame is first a wait for a doorbell that no rank is going to ring; without one, ranks wait for each other.
     """
     rung: set[tuple[int, int]] = set()
 
@@ -222,13 +293,13 @@ def _rings(done: Done) -> tuple[int, int]:
 
 
 def _shown(execution: Execution, rung: set[tuple[int, int]], doorbell: int, epoch: int) -> bool:
-    """Whether one of these makes the doorbell's line show ``epoch`` or more."""
+    """Whether one of these signals makes the doorbell's line show ``epoch`` or more."""
     address = execution.layout.doorbell_address
     line = address(doorbell, epoch)
     return any(other >= epoch and address(which, other) == line for which, other in rung if which == doorbell)
 
 
 def _heads(left: dict[StreamStep, list[Done]]) -> list[Done]:
-    """The next step of every stream whose rank is in that call: a call begins when the one before has ended."""
+    """List the next step of every stream whose rank is in that call: a call begins when the one before has ended."""
     heads = [queue[0] for queue in left.values() if queue]
     return [one for one in heads if one.call == min(other.call for other in heads if other.rank == one.rank)]

@@ -22,7 +22,12 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
-    """``campaign`` is what was asked for."""
+    """Give a campaign's result as JSON has it.
+
+    Args:
+        result: The result.
+        campaign: What was asked for, as JSON has it.
+    """
     return {
         "version": __version__,
         "campaign": campaign,
@@ -53,7 +58,11 @@ def _finding(finding: CampaignFinding) -> dict[str, Any]:
 
 
 def as_junit(result: CampaignResult) -> bytes:
-    """A test case for each case, in a suite for each collective; cases that the budget did not reach are one skip."""
+    """Write a campaign's result as JUnit XML, in UTF-8.
+
+    There is a test case for each case, in a suite for each collective; the cases that the budget did not reach are one
+    skip.
+    """
     suites = ET.Element("testsuites", name="cxlemu faults campaign")
     by_collective: dict[str, list[tuple[str, str, Any, float]]] = {}
     for entry in result.judged:
@@ -105,7 +114,12 @@ pre.token{white-space:pre-wrap;word-break:break-all;user-select:all}.picture{ove
 
 
 def page(result: CampaignResult, title: str) -> str:
-    """Draws a picture for each finding of ranks in lockstep, which means to execute it again."""
+    """Write a campaign's result as an HTML page; this executes each finding of ranks in lockstep again, to draw it.
+
+    Args:
+        result: The result.
+        title: Title and heading of the page.
+    """
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',

@@ -1,9 +1,9 @@
-"""Runs a sweep on any `concurrent.futures.Executor`: judges every case, and shrinks what is found, once of each kind.
+"""Runs a sweep on any `concurrent.futures.Executor`: judges every case, and shrinks each kind of finding once.
 
-A few cases a worker are under way at a time, so that a budget, Ctrl-C or a finding is noticed at once. What a worker is
-at when the budget ends has GRACE_S more: then the worker is ended, and nothing is known of that case. What was judged
-is in the journal. A worker that dies takes others' cases with it: each of them is tried again, alone, and the one with
-which a worker dies again is a finding like any other.
+A few cases per worker are under way at a time, so that a budget, Ctrl-C or a finding is noticed at once. A case that
+runs when the budget ends has GRACE_S more: then its worker is ended, and nothing is known of that case. Cases that were
+judged are in the journal. A worker that dies takes others' cases with it: each of them is tried again, alone, and the
+one with which a worker dies again is a finding like any other.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from faults.campaign.shrink import Shrunk, shrink
 from faults.campaign.spec import CaseSweep, Spec
 from faults.replay.token import Token
 
-FIRST_SHRINK_BUDGET_S = 10.0  # in a test, where somebody waits for it
+FIRST_SHRINK_BUDGET_S = 10.0  # in a test, which a person waits for
 CASES_A_WORKER = 4
 TICK_S = 0.2
-GRACE_S = 2.0  # after the budget, for what a worker is at
-SCENARIO = "case"  # the kind of its tokens
+GRACE_S = 2.0  # after the budget, for cases that are running
+SCENARIO = "case"  # the kind of a campaign's tokens
 
 Key = tuple[str, str, str]
 
@@ -42,12 +42,12 @@ class CampaignFinding:
     """One way to fail.
 
     Attributes:
-        judgement: how the smallest case fails.
-        first: the case that it was found in first.
-        smallest: the smallest case that shows it.
-        count: in how many cases it was found.
-        tried: how many smaller cases were run.
-        shrunk: whether nothing smaller was left to try.
+        judgement: How the smallest case fails.
+        first: The case in which it was found first.
+        smallest: The smallest case that shows it.
+        count: In how many cases it was found.
+        tried: How many smaller cases were run.
+        shrunk: Whether nothing smaller was left to try.
     """
 
     judgement: Judgement
@@ -59,34 +59,47 @@ class CampaignFinding:
 
     @property
     def command(self) -> str:
-        """What reproduces it, here; elsewhere the algorithm may lie somewhere else."""
+        """The command that reproduces it here; on another machine a user's algorithm may lie elsewhere."""
         return self.token.command(self.smallest.algorithm)
 
     @property
     def token(self) -> Token:
+        """The token of the smallest case."""
         return Token(SCENARIO, {"case": self.smallest.plain(), "found": self.judgement.plain()})
 
 
 @dataclass
 class CampaignResult:
-    """What is known so far; ``complete`` when every case was judged."""
+    """What is known so far.
+
+    Attributes:
+        total: How many cases the campaign has.
+        counts: How often each kind of judgement was given.
+        judged: For each judged case its id, its words, the judgement, and the seconds that it took.
+        found: The findings, by how each failed at first.
+        seconds: How long the campaign took.
+        interrupted: Whether Ctrl-C ended it.
+        unfinished: Cases that were under way when it was stopped: nothing is known of them.
+        resumed: How many of the judged cases were found in the journal.
+    """
 
     total: int
-    counts: Counter[str] = field(default_factory=Counter)  # of kinds of judgements
-    judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)  # id, words, judgement, seconds
-    found: dict[Key, CampaignFinding] = field(default_factory=dict)  # by how each failed at first
+    counts: Counter[str] = field(default_factory=Counter)
+    judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)
+    found: dict[Key, CampaignFinding] = field(default_factory=dict)
     seconds: float = 0.0
     interrupted: bool = False
-    unfinished: int = 0  # cases that were under way when it was stopped: nothing is known of them
-    resumed: int = 0  # of those judged, how many were found in the journal
+    unfinished: int = 0
+    resumed: int = 0
 
     @property
     def complete(self) -> bool:
+        """Whether every case was judged."""
         return len(self.judged) == self.total
 
     @property
     def state(self) -> str:
-        """How it ended, in words."""
+        """How the campaign ended, in words."""
         if self.complete:
             return "complete"
         stopped = f", {self.unfinished} not finished" if self.unfinished else ""
@@ -94,11 +107,12 @@ class CampaignResult:
 
     @property
     def findings(self) -> list[CampaignFinding]:
-        """Each once, though several first failures may have come to the same."""
+        """Each finding once, though several first failures may have shrunk to the same one."""
         return list({id(finding): finding for finding in self.found.values()}.values())
 
     @property
     def exit_code(self) -> int:
+        """1 if anything failed, else 0 if every case was judged, else 3."""
         if self.found:
             return 1
         return 0 if self.complete else 3
@@ -106,12 +120,17 @@ class CampaignResult:
 
 @dataclass(frozen=True)
 class TimedJudgement:
+    """A judgement, and the seconds that it took."""
+
     judgement: Judgement
     seconds: float
 
 
 def judged(case: CampaignCase) -> TimedJudgement:
-    """What a worker does. Whatever is no error of ours is a finding: bugs assert, here or in the algorithm."""
+    """Judge a case, in a worker.
+
+    An exception that is not a `CxlemuError` is a finding: bugs assert, here or in the algorithm.
+    """
     begun = time.monotonic()
     try:
         judgement = judge(case)
@@ -129,14 +148,14 @@ class CampaignRunner:
     """Runs a sweep.
 
     Attributes:
-        sweep: the cases.
-        executor: makes an executor, also in place of one whose worker died.
-        workers: how many cases the executor runs at a time.
-        budget_s: after this many seconds no case begins any more, and after GRACE_S more none goes on.
-        journal: where to note what was judged, and what was judged before.
-        tell: called with the result so far whenever it has changed.
-        shrink_budget_s: how long each finding is made smaller.
-        judge: runs one case, in a worker.
+        sweep: The cases.
+        executor: Makes an executor, also in place of one whose worker died.
+        workers: How many cases the executor runs at a time.
+        budget_s: After this many seconds no case begins any more, and after GRACE_S more none goes on.
+        journal: Where to note the cases that are judged; it also has those that were judged before.
+        tell: Called with the result so far whenever it has changed.
+        shrink_budget_s: How long each finding is made smaller, in seconds.
+        judge: Runs one case, in a worker.
     """
 
     sweep: CaseSweep
@@ -149,10 +168,11 @@ class CampaignRunner:
     judge: Callable[[CampaignCase], TimedJudgement] = judged
 
     def run(self) -> CampaignResult:
+        """Judge the cases until all are judged, the budget is spent or Ctrl-C comes; return the result."""
         self._result = CampaignResult(len(self.sweep))
         self._begun = time.monotonic()
         self._under_way: dict[Future[Any], CampaignCase] = {}
-        self._again: deque[CampaignCase] = deque()  # were under way when a worker died
+        self._again: deque[CampaignCase] = deque()  # cases that were under way when a worker died
         self._shrinking: dict[Future[Any], Key] = {}
         self._pool = self.executor()
         try:
@@ -188,14 +208,14 @@ class CampaignRunner:
             self._collect()
 
     def _drop_waiting(self) -> None:
-        """What no worker has begun, of cases and of findings to be made small: the budget is spent."""
+        """Cancel what no worker has begun, both cases and findings to be made small: the budget is spent."""
         for under_way in (self._under_way, self._shrinking):
             for future in [future for future in under_way if future.cancel()]:
                 del under_way[future]
 
     @property
     def _room(self) -> int:
-        """None while those that a dead worker left behind are tried, each alone."""
+        """How many cases may be under way: none while those that a dead worker left behind are tried, each alone."""
         return 0 if self._again else self.workers * CASES_A_WORKER
 
     @property
@@ -207,7 +227,7 @@ class CampaignRunner:
         return time.monotonic() - self._begun > self.budget_s + GRACE_S
 
     def _left(self) -> Iterator[CampaignCase]:
-        """The cases that the journal does not know; those that it knows are noted first, whatever the budget."""
+        """Yield the cases that the journal does not know; those that it knows are noted first, whatever the budget."""
         known = {record["case"]: record for record in self.journal.done} if self.journal else {}
         cases, unknown = iter(self.sweep), []
         while len(self._result.judged) < len(known) and (case := next(cases, None)) is not None:
@@ -288,7 +308,7 @@ class CampaignRunner:
         self.tell(self._result)
 
     def _merge(self) -> None:
-        """Findings that have shrunk to the same thing are one: the first of them stands for all."""
+        """Let findings that have shrunk to the same thing be one: the first of them stands for all."""
         firsts: dict[Key, CampaignFinding] = {}
         for key, finding in self._result.found.items():
             first = firsts.setdefault(finding.judgement.key, finding)
@@ -301,7 +321,7 @@ class CheckFailed(AssertionError):
     """A case of `check` failed.
 
     Attributes:
-        finding: the failure, made small.
+        finding: The failure, made small.
     """
 
     def __init__(self, finding: CampaignFinding) -> None:
@@ -313,13 +333,13 @@ def check(spec: Spec, *, seeds: int, seed: int) -> None:
     """Run a small campaign inside a test, in this process; the first failure ends it.
 
     Args:
-        spec: what to sweep over.
-        seeds: how many seeds each case is tried with.
-        seed: the first of them.
+        spec: What to sweep over.
+        seeds: How many seeds each case is tried with.
+        seed: The first of them.
 
     Raises:
-        CheckFailed: a case failed.
-        ArgumentError, ConfigError: a case cannot run, as `Spec.sweep` raises them.
+        CheckFailed: A case failed.
+        ArgumentError, ConfigError: A case cannot run, as `Spec.sweep` raises them.
     """
     for case in spec.sweep(seeds):
         script = case.script.model_copy(update={"seed": seed + case.script.seed})

@@ -1,7 +1,7 @@
 """Makes a failing case small: fewer faults, ranks, bytes and calls, a simpler machine, at last a simpler schedule.
 
-Smaller is what a person would rather read. A candidate counts only when it fails in the same way, of the same kind and
-in the same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of
+A smaller case is one that a person would rather read. A candidate counts only if it fails with the same kind and in the
+same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of
 things to try is fixed, so that the same case shrinks to the same case. Faults and schedules shrink by delta debugging
 (Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, IEEE TSE 2002).
 """
@@ -22,17 +22,17 @@ from faults.lockstep.schedule import LockstepMove, to_json
 T = TypeVar("T")
 
 BUDGET_S = 20.0
-SCHEDULE_MOVES_MAX = 20_000  # longer ones are left to their seed
+SCHEDULE_MOVES_MAX = 20_000  # longer schedules are left to their seed
 
 
 class Shrunk(NamedTuple):
     """The smallest case that was found.
 
     Attributes:
-        case: the case.
-        judgement: how it fails.
-        tried: how many cases were run.
-        done: whether nothing was left to try.
+        case: The case.
+        judgement: How it fails.
+        tried: How many cases were run.
+        done: Whether nothing was left to try.
     """
 
     case: CampaignCase
@@ -45,9 +45,9 @@ def shrink(case: CampaignCase, found: Judgement, *, budget_s: float = BUDGET_S) 
     """Make a failing case as small as it gets.
 
     Args:
-        case: the case.
-        found: what it was judged to be; smaller ones count when they fail in the same way, at the same place.
-        budget_s: how long to try, in seconds.
+        case: The case.
+        found: Its judgement; smaller cases count if they fail with the same kind, in the same place.
+        budget_s: How long to try, in seconds.
     """
     search = _Shrinking(found, time.monotonic() + budget_s)
     case = search.smaller(case)
@@ -67,7 +67,7 @@ class _Shrinking:
         return time.monotonic() > self._end
 
     def fails(self, case: CampaignCase) -> bool:
-        """In the same way; what cannot run at all does not."""
+        """Whether a case fails in the same way; a case that cannot run does not."""
         if self.over:
             return False
         self.tried += 1
@@ -81,12 +81,13 @@ class _Shrinking:
         return True
 
     def smaller(self, case: CampaignCase) -> CampaignCase:
-        """Faults first: they hold on to ranks."""
+        """Make a case smaller. Faults come first: a case needs the ranks at which they happen."""
         faults = fewer(case.script.faults, lambda some: self.fails(with_faults(case, some)))
         return smaller(with_faults(case, faults), simpler, self.fails)
 
     def with_a_short_schedule(self, case: CampaignCase) -> CampaignCase:
-        """The seed's schedule written out, as far as it is needed: what is left is then done round robin."""
+        """Write out the seed's schedule as far as the failure needs it; the steps that are left are then made round
+        robin."""
         try:
             moves = executed(case).moves
         except CxlemuError:
@@ -97,15 +98,17 @@ class _Shrinking:
 
 
 def with_moves(case: CampaignCase, moves: Sequence[LockstepMove]) -> CampaignCase:
+    """Copy a case with a schedule of its own, for ranks in lockstep."""
     return case.model_copy(update={"moves": to_json(moves)})
 
 
 def with_faults(case: CampaignCase, faults: Sequence[Fault]) -> CampaignCase:
+    """Copy a case with other faults in its script."""
     return case.model_copy(update={"script": case.script.model_copy(update={"faults": tuple(faults)})})
 
 
 def simpler(case: CampaignCase) -> Iterator[CampaignCase]:
-    """Simpler cases, the boldest of each kind first; each is nearer to the one case that has none."""
+    """Yield simpler cases, the boldest of each kind first; each is nearer to the one case that has no simpler one."""
     if case.launch in ("threads", "processes"):
         yield case.model_copy(update={"launch": "turns", "engine": "reference"})
         if case.launch == "processes":
@@ -141,7 +144,7 @@ def _changes(case: CampaignCase) -> Iterator[dict[str, object]]:
 
 
 def _below(value: int, least: int) -> Iterator[int]:
-    """least, and then ever nearer to the value: 1, 50, 75, ... 99 for 100."""
+    """Yield ``least``, and then numbers ever nearer to the value: 1, 51, 76, ... 99 for 100."""
     while least < value:
         yield least
         least += -(-(value - least) // 2)
@@ -174,9 +177,15 @@ def _simpler_faults(fault: Fault) -> Iterator[Fault]:
 
 
 def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Some of the items, in their order, with which it still fails, and from which no single one can be taken.
+    """Find fewer items with which it still fails, by delta debugging.
 
-    ``fails`` is asked about sequences that are shorter than those it said yes to, and about no other.
+    Args:
+        items: Items with which it fails.
+        fails: Says whether it fails with some of them. It is asked only about sequences shorter than those it said yes
+            to.
+
+    Returns:
+        Some of the items, in their order, from which no single one can be taken.
     """
     kept, pieces = list(items), 1
     while kept:
@@ -194,9 +203,16 @@ def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
 
 
 def smaller(value: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool]) -> T:
-    """Follow ``simpler``, which names the boldest simplifications of a value first, as long as it still fails.
+    """Simplify a value as long as it still fails.
 
-    Every value that it names must be simpler than the one it was asked about, or this does not end.
+    Args:
+        value: A value with which it fails.
+        simpler: Yields simplifications of a value, the boldest first. Each must be simpler than the value that it was
+            asked about, or this does not end.
+        fails: Says whether it fails with a value.
+
+    Returns:
+        A value of which no simplification fails.
     """
     while True:
         for candidate in simpler(value):

@@ -84,10 +84,13 @@ class Spec(Model):
 
     @classmethod
     def load(cls, name: str) -> Spec:
-        """Read a campaign's file, or make the default campaign on a topology, which is a file or a name.
+        """Read a campaign's file, or make the default campaign on a topology.
+
+        Args:
+            name: A campaign's file; or a topology, a file or a name.
 
         Raises:
-            ConfigError: one sentence says what is wrong, and where.
+            ConfigError: One sentence says what is wrong, and where.
         """
         path = Path(name)
         if path.is_file():
@@ -98,10 +101,13 @@ class Spec(Model):
         return cls(config=name)
 
     def sweep(self, seeds: int) -> CaseSweep:
-        """List the cases of this campaign, each with seeds from 0 to ``seeds`` - 1; nothing runs yet.
+        """List the cases of this campaign; nothing runs yet.
+
+        Args:
+            seeds: Each case is tried with the seeds from 0 to ``seeds`` - 1.
 
         Raises:
-            ArgumentError, ConfigError: a case cannot run.
+            ArgumentError, ConfigError: A case cannot run.
         """
         scripts = [Script.load(Path(file)) for file in self.scripts]
         for kind in self.kinds:
@@ -115,7 +121,7 @@ class Spec(Model):
         return sweep
 
     def _shapes(self, config: str | Topology | None) -> Iterator[CampaignCase]:
-        """Cases without a script."""
+        """Yield cases without a script."""
         algorithms, counts = self._algorithms(), self._ranks(config)
         for (collective, variant, own), ranks, size in product(algorithms, counts, self.sizes):
             contract = COLLECTIVES[collective]
@@ -166,7 +172,7 @@ class Spec(Model):
         return RANKS if self.cluster == 1 else (2 * self.cluster,)
 
     def _algorithms(self) -> Iterator[tuple[str, str, str | None]]:
-        """(collective, variant, own algorithm)"""
+        """Yield (collective, variant, the user's own algorithm or None)."""
         if self.algorithms:
             for own in self.algorithms:
                 recipe = catalog.load_algorithm(own)
@@ -187,7 +193,14 @@ class Spec(Model):
 
 
 class CaseShape(NamedTuple):
-    """A case without a script, and what may happen to it. ``instructions`` of each rank's part, to draw from."""
+    """A case without a script, and what may happen to it.
+
+    Attributes:
+        case: The case.
+        scripts: Fault scripts, each tried with every seed.
+        kinds: Kinds of faults that the seed places, one at a time.
+        instructions: Number of instructions of each rank's part, among which the seed draws a place.
+    """
 
     case: CampaignCase
     scripts: list[Script]
@@ -196,7 +209,7 @@ class CaseShape(NamedTuple):
 
 
 def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, ...]) -> CaseShape:
-    """Raises ArgumentError or PlanError for what no plan can be made of."""
+    """Add to a case what may happen to it. Raises ArgumentError or PlanError if there is no plan for it."""
     plan = mutated(case, meant_plans(case))[0]
     counts = tuple(part.instruction_count for part in plan.parts)
     if case.launch == "lockstep":
@@ -206,7 +219,12 @@ def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, .
 
 @dataclass(frozen=True)
 class CaseSweep:
-    """Cases, made as they are asked for."""
+    """The cases of a campaign, made as they are asked for.
+
+    Attributes:
+        shapes: The cases without scripts.
+        seeds: How many seeds each is tried with, from 0 on.
+    """
 
     shapes: list[CaseShape]
     seeds: int
@@ -228,7 +246,13 @@ def _with(shape: CaseShape, script: Script) -> CampaignCase:
 
 
 def drawn(shape: CaseShape, kind: str, seed: int) -> Script:
-    """A script with one fault of a kind, at a place that depends on the case and the seed alone."""
+    """Draw a script with one fault, at a place that depends on the case and the seed alone.
+
+    Args:
+        shape: The case.
+        kind: Name of the kind of fault, or NATURE: no fault, but an adversary.
+        seed: Decides the place; it is also the script's seed.
+    """
     if kind == NATURE:
         return Script(seed=seed, adversary=NatureRates())
     case = shape.case

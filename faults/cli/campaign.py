@@ -17,27 +17,34 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """A time such as ``60s``, ``10m`` or ``2h``, in seconds."""
+
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert a time to seconds."""
         if not (match := re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)([smh]?)", str(value), re.ASCII)):
             self.fail(f"{str(value)[:40]!r} is not a time: write 60s, 10m or 2h.", param, ctx)
         return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 class Words(click.ParamType):  # type: ignore[type-arg]
-    """A comma list; what may be in it, the campaign says."""
+    """A comma list; the campaign says which words may be in it."""
 
     name = "a,b"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Split a comma list."""
         return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 class Numbers(Words):
+    """A comma list of whole numbers."""
+
     name = "n,n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a comma list to numbers."""
         words = super().convert(value, param, ctx)
         if not all(re.fullmatch("[0-9]{1,6}", word, re.ASCII) for word in words):
             self.fail(f"{str(value)[:40]!r} is not a comma list of numbers.", param, ctx)

@@ -1,4 +1,4 @@
-"""What ``cxlemu faults campaign`` shows: a bar while it runs, then its findings."""
+"""The output of ``cxlemu faults campaign``: a bar while it runs, then its findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ SHOWN_MAX = 20
 
 
 class Screen:
-    """A context that shows progress, where there is a terminal to show it on."""
+    """A context that shows progress, if there is a terminal to show it on.
+
+    Args:
+        total: How many cases there are.
+        workers: How many workers run them.
+        executor: Name of the executor.
+    """
 
     def __init__(self, total: int, workers: int, executor: str) -> None:
         terminal = None if sys.stderr.isatty() else False
@@ -37,7 +43,7 @@ class Screen:
         self._told = 0
 
     def tell(self, result: CampaignResult) -> None:
-        """Called for every case: findings are printed as they come."""
+        """Show the result so far: this is called after every case, and prints findings as they come."""
         found = len(result.findings)
         words = f"{found} finding{'s' * (found != 1)}" if found else "no findings"
         self._progress.update(self._task, completed=len(result.judged), description=words)
@@ -56,7 +62,7 @@ class Screen:
         self._progress.stop()
 
     def print(self, result: CampaignResult) -> None:
-        """The end: findings, each with its token, and a sum."""
+        """Print the end: findings, each with its token, and a sum."""
         if result.findings:
             self._out.print(_table(result))
         for number, finding in enumerate(result.findings[:SHOWN_MAX], 1):

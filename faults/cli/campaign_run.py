@@ -1,4 +1,4 @@
-"""What ``cxlemu faults campaign`` does: sweeps, shrinks, and writes what was found."""
+"""The work of ``cxlemu faults campaign``: sweeps, shrinks, and writes findings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,15 @@ def run(
     html: Path | None,
     **flags: Any,
 ) -> None:
-    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError, ConfigError."""
+    """Run a campaign, and print and write the result, as the command's flags say.
+
+    The command exits with the code that its help tells. Every argument is the command's parameter of the same name;
+    ``flags`` replace fields of the campaign's file.
+
+    Raises:
+        ArgumentError: The flags do not fit each other, or a case cannot run.
+        ConfigError: The campaign's file, its topology or a script cannot be read.
+    """
     outputs = {"--json": json_file, "--junit": junit, "--html": html}
     for flag, path in outputs.items():
         if path is not None:
@@ -61,7 +69,7 @@ def run(
 
 
 def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
-    """Flags go before the file. Raises ArgumentError for what no campaign can be."""
+    """Let flags replace fields of the file. Raises ArgumentError for values that no campaign can have."""
     given = {name: value for name, value in asked.items() if value}
     try:
         return Spec.model_validate(spec.model_dump() | given)

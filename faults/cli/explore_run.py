@@ -1,4 +1,4 @@
-"""What ``cxlemu explore`` does: finds the program, searches it, and tells what was found."""
+"""The work of ``cxlemu explore``: finds the program, searches it, and tells the findings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,16 @@ def run(
     replay: str | None,
     json_file: Path | None,
 ) -> None:
-    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError."""
+    """Search a program, and print and write the result, as the command's flags say.
+
+    The command exits with the code that its help tells.
+
+    Args:
+        ctx: The command's context. Every other argument is the command's parameter of the same name.
+
+    Raises:
+        ArgumentError: The flags do not fit each other, or there is no such program or schedule.
+    """
     chosen, budget = parse(strategy), Budget(budget_states, budget_s, budget_bytes)
     check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
@@ -93,7 +102,7 @@ def _unbuilt(budget_s: float) -> Exploration:
 
 
 def _told(calls: Calls) -> list[str]:
-    """The flags that ask for these calls."""
+    """List the flags that ask for these calls."""
     flags = {"total_bytes": "--bytes", "number": "--calls", "dtype": "--datatype"}
     given = ((flags.get(f.name, f"--{f.name.replace('_', '-')}"), getattr(calls, f.name)) for f in fields(calls))
     return [

@@ -1,4 +1,5 @@
-"""What ``cxlemu explore`` is given to search: a protocol or an algorithm in a user's file, a plan, or a collective."""
+"""The programs that ``cxlemu explore`` searches: a protocol or an algorithm in a user's file, a plan, or a
+collective."""
 
 from __future__ import annotations
 
@@ -30,28 +31,50 @@ DTYPE = "f32"
 STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffers are not modelled"
 BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
 LINES_MAX = 100_000  # that all calls touch, each as often as it does
-BLOCKS_MAX = 8  # times as many as shipped algorithms publish, a user's may
+BLOCKS_MAX = 8  # a user's algorithm may publish this many times as many as a shipped one
 
 
 @dataclass(frozen=True)
 class Searchable:
+    """A program to search.
+
+    Attributes:
+        name: Its name, for people.
+        ranks: Number of ranks.
+        machine: Its machine.
+        judge: Gives the result of a search, with findings that the search alone does not make.
+        known: The result, if no search is needed.
+        note: A note beside the verdict.
+    """
+
     name: str
     ranks: int
     machine: Machine
-    judge: Callable[[Exploration], Exploration]  # what a search found, and what is found beyond that
-    known: Exploration | None = None  # no search is needed
-    note: str = ""  # beside the verdict
+    judge: Callable[[Exploration], Exploration]
+    known: Exploration | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Of a collective, one after the other; None where the command line does not say. ``among``: others before, between
-    and after them."""
+    """Consecutive calls of a collective; None where the command line does not say.
+
+    Attributes:
+        total_bytes: Size, as nccl-tests counts it.
+        variant: Name of the variant.
+        number: How many calls.
+        cluster: Ranks on each host.
+        dtype: Name of the dtype.
+        op: Name of the operation.
+        root: The root.
+        in_place: Whether the result replaces the input.
+        among: Whether other calls come before, between and after them.
+    """
 
     total_bytes: int | None = None
     variant: str | None = None
     number: int | None = None
-    cluster: int | None = None  # ranks on each host
+    cluster: int | None = None
     dtype: str | None = None
     op: str | None = None
     root: int | None = None
@@ -60,7 +83,17 @@ class Calls:
 
 
 def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
-    """Raises ArgumentError where there is no such program or no such call, PlanError for one that breaks a rule."""
+    """Find the program to search, and compile it.
+
+    Args:
+        spec: A collective, a ``FILE.plan``, or ``FILE.py:function``, which is executed.
+        ranks: Number of ranks; a saved plan has its own.
+        calls: The calls, of a collective or an algorithm.
+
+    Raises:
+        ArgumentError: There is no such program or no such call, or it is too large to search.
+        PlanError: The plan breaks a rule.
+    """
     if calls.among and calls.number is not None:
         raise ArgumentError("--among says how many calls there are, so that the ring wraps: leave out --calls")
     if spec in COLLECTIVES:
@@ -99,7 +132,7 @@ def _block_bytes(collective: str, ranks: int, calls: Calls) -> int:
 
 
 def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
-    """On a ring with room for few lines."""
+    """Build the plan on a ring with room for few lines."""
     collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
     number = calls.number or 1
     if nbytes * ranks * number > BYTES_MAX:
@@ -130,7 +163,7 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
 
 
 def _saved(file: str, calls: Calls) -> Searchable:
-    """As it is: on its own ring, however large that is."""
+    """Take a saved plan as it is: on its own ring, however large that is."""
     plan = load_algorithm(file).plan
     assert plan is not None
     call = plan.call
@@ -149,13 +182,14 @@ def _check_hosts(ranks: int, cluster: int) -> None:
 
 
 def _among(plan: Plan) -> list[Plan]:
-    """As the prover has it; and broadcasts of every other root after a call, since any writer may come too early."""
+    """Place the calls as the prover does, with broadcasts of every other root after a call, since any writer may come
+    too early."""
     others = (filling(plan.layout, NAIVE, root) for root in range(plan.ranks - 1))
     return among_others(plan) + [call for other in others for call in [plan, *[other] * plan.layout.slots]]
 
 
 def _lines(plan: Plan) -> int:
-    """How many lines a call touches, each as often as it is touched."""
+    """Count the lines that a call touches, each as often as it is touched."""
     its = (stream.records["nbytes"] for part in plan.parts for stream in part.streams)
     return sum(len(nbytes) + int(nbytes.sum()) // LINE_BYTES for nbytes in its)
 

@@ -1,4 +1,4 @@
-"""What ``cxlemu faults sweep`` does: places faults, runs each, and adds up how the runs ended."""
+"""The work of ``cxlemu faults sweep``: places faults, runs each, and adds up how the runs ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,16 @@ def run(
     jobs: int | None,
     json_file: Path | None,
 ) -> None:
-    """As the command's flags say. Exits with 1 where a run ended wrong. Raises ArgumentError."""
+    """Run the faults of a sweep, and print and write the result, as the command's flags say.
+
+    The command exits with 1 if a run ended wrong, else 0.
+
+    Args:
+        ctx: The command's context. Every other argument is the command's parameter of the same name.
+
+    Raises:
+        ArgumentError: The flags do not fit each other, or a call cannot run.
+    """
     if json_file is not None:
         check_json_file(json_file)
     if launch == "turns" and engine != "reference":
@@ -112,7 +121,8 @@ def run(
 
 
 def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
-    """Ranks and bytes of a block of a saved plan. Raises ArgumentError for one that is too large to run so often."""
+    """Return ranks and bytes of a block of a saved plan. Raises ArgumentError for a plan that is too large to run this
+    often."""
     if not 2 <= plan.ranks <= SWEPT_RANKS_MAX:
         raise ArgumentError(f"{source} is of {plan.ranks} ranks: faults are swept over 2 to {SWEPT_RANKS_MAX}")
     nbytes = plan.layout.extent_bytes * plan.layout.cards + plan.call.nbytes * plan.ranks

@@ -1,4 +1,4 @@
-"""What ``cxlemu litmus`` does: runs tests, and prints a line for each."""
+"""The work of ``cxlemu litmus``: runs tests, and prints a line for each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,17 @@ def run(
     budget_s: float,
     json_file: Path | None,
 ) -> None:
-    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError, ConfigError."""
+    """Run litmus tests, and print and write the results, as the command's flags say.
+
+    The command exits with the code that its help tells.
+
+    Args:
+        ctx: The command's context. Every other argument is the command's parameter of the same name.
+
+    Raises:
+        ArgumentError: A path cannot be read, or the witness's condition does not fit a test.
+        ConfigError: A file is not a litmus test.
+    """
     check_json_file(json_file)
     tests = [read(file) for file in _files(paths)]
     conditions = [_condition(litmus, witness) for litmus in tests] if witness is not None else []

@@ -1,4 +1,5 @@
-"""What ``cxlemu mutate`` shows: a line a plan, a line an operator, what survived, what is needless; and JSON."""
+"""The output of ``cxlemu mutate``: a line per plan, a line per operator, survivors and needless instructions; and
+JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has
 
 
 class MutateReport:
-    """Lines are printed as plans are done; the rest, and the JSON file, when all are or something failed."""
+    """A context that prints a line when a plan is done, and the rest when all plans are or something failed.
+
+    Args:
+        cases: The plans, in the order of the JSON file.
+        json_file: Where to write the JSON file; None: nowhere.
+    """
 
     def __init__(self, cases: Sequence[MutationCase], json_file: Path | None) -> None:
         self._cases = cases
@@ -47,7 +53,10 @@ class MutateReport:
 
     @property
     def bad(self) -> bool:
-        """Something survived, or a plan of ours has an instruction too many: in a user's the builder may put one."""
+        """Whether a mutant survived, or a shipped plan has a needless instruction.
+
+        A needless instruction of a user's plan does not count: the builder may have put it there.
+        """
         return any(row.survivors or (row.needless and not row.case.algorithm) for row in self._rows.values())
 
     def __enter__(self) -> Self:
@@ -56,6 +65,7 @@ class MutateReport:
         return self
 
     def update(self, row: MutationRow) -> None:
+        """Take a row that has changed; a row whose mutants are all judged is printed."""
         self._rows[row.case] = row
         rows = self._rows.values()
         self._progress.update(self._task, completed=sum(r.judged for r in rows), total=sum(r.mutants for r in rows))
@@ -89,7 +99,7 @@ class MutateReport:
         write_json(self._json_file, document)
 
     def _print_operators(self, operators: dict[str, Counter[Fate]], pairs: int) -> None:
-        """What became of the mutants of each, and how many pairs the one among them has left out that takes some."""
+        """Print what became of each operator's mutants, and from how many pairs the operator ``far`` takes its own."""
         self._print("")
         for name, fates in operators.items():
             if fates:
@@ -114,7 +124,7 @@ def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str
 
 
 def _counts(fates: Counter[Fate]) -> dict[str, int]:
-    """By COLUMNS."""
+    """Count fates by COLUMNS."""
     counts = fates.total(), killed(fates), fates[Fate.CONFIRMED], equivalent(fates), survived(fates)
     return dict(zip(COLUMNS, counts, strict=True))
 
@@ -151,7 +161,12 @@ def _token(case: MutationCase, judgement: MutantJudgement) -> Token:
 
 
 def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
-    """All that is known of one mutant."""
+    """Print all that is known of one mutant.
+
+    Args:
+        case: The plan that is mutated.
+        judgement: The judgement of the mutant.
+    """
     out = Console(highlight=False, soft_wrap=True)
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
     lines += [judgement.reason] if judgement.reason else []

@@ -1,4 +1,4 @@
-"""What ``cxlemu mutate`` does: chooses cases, and tries every mutant of each."""
+"""The work of ``cxlemu mutate``: chooses cases, and tries every mutant of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from faults.mutate.trial import Trial
 from faults.prove.calls import CARDS_MAX
 from faults.verdict import Verdict
 
-SLOTS_MAX = 64  # of a saved plan: calls before it fill them all
+SLOTS_MAX = 64  # slots of a saved plan: calls before it fill them all
 PLAN_MAX = 5000  # instructions of a saved plan, each with its mutants
 
 
@@ -41,8 +41,17 @@ def run(
     case_name: str,
     json_file: Path | None,
 ) -> None:
-    """As the command's flags say. Exits with 1 where a mutant survived, or an instruction is
-    needless. Raises ArgumentError."""
+    """Try mutants, and print and write the result, as the command's flags say.
+
+    The command exits with 1 if a mutant survived or an instruction is needless, else 0.
+
+    Args:
+        ctx: The command's context. Every other argument is the command's parameter of the same name.
+
+    Raises:
+        ArgumentError: The flags do not fit each other, or there is no such case or mutant.
+        RunError: A worker was killed.
+    """
     check_json_file(json_file)
     asked = target(collectives, algorithm, variant=variant != EVERY)
     if asked.plan is not None:
@@ -70,7 +79,7 @@ def run(
 
 
 def _check_size(asked: Target) -> None:
-    """Raises ArgumentError for a saved plan that is too large to be tried so often."""
+    """Raises ArgumentError for a saved plan that is too large to be tried this often."""
     assert asked.plan is not None
     instructions = sum(part.instruction_count for part in asked.plan.parts)
     layout = asked.plan.layout
@@ -86,7 +95,7 @@ def _check_size(asked: Target) -> None:
 
 
 def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> Iterator[MutationCase]:
-    """Raises ArgumentError for a collective that there is not, or a variant that none of them has."""
+    """Yield the cases. Raises ArgumentError for an unknown collective, or a variant that no chosen collective has."""
     for collective in collectives:
         if collective not in OPERATORS:
             contract_of(collective)

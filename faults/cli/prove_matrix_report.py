@@ -1,4 +1,4 @@
-"""What ``cxlemu prove --algorithm`` shows: a line for each number of ranks, every kind of mistake once, coverage."""
+"""The output of ``cxlemu prove --algorithm``: a line per number of ranks, every kind of mistake once, coverage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from faults.prove.matrix import AnsweredQuestion, Matrix, Question
 from faults.verdict import Verdict
 
 FATES = (*(verdict.value for verdict in Verdict), "refused")
-# The worst decides; where an algorithm refuses everything, nothing was proved, and it was bad input.
+# The worst fate decides. If an algorithm refuses everything, nothing was proved, and it was bad input.
 EXIT_CODES = {"violation": 1, "unknown": 3, "ok": 0, "refused": 2}
 COLORS = {"violation": "bold red", "unknown": "bold yellow", "ok": "green", "refused": "yellow"}
 COLUMNS = "{:>5} {:>6} {:>6} {:>9} {:>7} {:>7} {:>12} {:>8}"
@@ -34,10 +34,18 @@ KINDS_TOLD = 5  # of mistakes, and of refusals
 
 
 class MatrixReport:
-    """Numbers of ranks are printed as they are done; mistakes, coverage and the JSON file when all are."""
+    """A context that prints numbers of ranks as they are done; mistakes, coverage and the JSON file when all are."""
 
     def __init__(self, matrix: Matrix, algorithm: str, config: str, integrity: str | None, json_file: Path | None):
-        """``algorithm``: FILE.py:function. The others are those that the command line had."""
+        """Prepare the report; the context starts it.
+
+        Args:
+            matrix: The calls that the algorithm is asked for.
+            algorithm: ``FILE.py:function``.
+            config: The topology, as the command line named it.
+            integrity: Which checksums plans carry; None: none.
+            json_file: Where to write the JSON file; None: nowhere.
+        """
         self._matrix, self._algorithm, self._json_file = matrix, algorithm, json_file
         self._again = ["cxlemu", "prove", "--algorithm", algorithm]
         self._again += ["-c", config] if config != DEFAULT_TOPOLOGY else []
@@ -58,6 +66,7 @@ class MatrixReport:
 
     @property
     def exit_code(self) -> int:
+        """The exit code that the command's help tells for the verdict."""
         return EXIT_CODES[self.verdict]
 
     def __enter__(self) -> Self:
@@ -69,7 +78,12 @@ class MatrixReport:
         return self
 
     def prove(self, questions: Sequence[Question], judge: Callable[[Question], AnsweredQuestion]) -> None:
-        """Ask them all, in this order."""
+        """Ask all questions, in this order.
+
+        Args:
+            questions: Those of the matrix.
+            judge: Answers one question.
+        """
         self._questions = list(questions)
         task = self._bar.add_task("calls", total=len(questions))
         for number, question in enumerate(questions):
@@ -120,7 +134,8 @@ class MatrixReport:
         self._print(COLUMNS.format(*columns), COLORS[next(fate for fate in EXIT_CODES if its[fate])])
 
     def _tell_kinds(self, fate: str) -> None:
-        """The first of each kind whole, with the command that shows it; of the others what they have in common."""
+        """Tell the first of each kind whole, with the command that shows it; of the others, what they have in
+        common."""
         kinds, style = self._kinds(fate), COLORS[fate]
         for its in kinds[:KINDS_TOLD]:
             first = its[0]
@@ -167,7 +182,7 @@ class MatrixReport:
         return shlex.join(words)
 
     def _common(self, rows: Sequence[int]) -> str:
-        """What these calls have in common that not all calls have."""
+        """Tell what these calls have in common that not all calls have."""
         words = []
         asked = [judged.question for judged, _ in self._rows]
         chosen = [asked[number] for number in rows]
@@ -185,7 +200,7 @@ class MatrixReport:
     # --- kinds ------------------------------------------------------------------------------------------------
 
     def _kinds(self, fate: str) -> list[list[int]]:
-        """Rows of a fate, those of one rule, or with the same words but for numbers, together."""
+        """Group the rows of a fate: by the broken rule, or by the same words but for numbers."""
         kinds: dict[str, list[int]] = {}
         for number, (judged, _) in enumerate(self._rows):
             if judged.fate == fate:

@@ -1,4 +1,4 @@
-"""What ``cxlemu prove`` shows: a line a proof, violations told and shown, time against ranks; and JSON."""
+"""The output of ``cxlemu prove``: a line per proof, violations told and shown, time against ranks; and JSON."""
 
 from __future__ import annotations
 
@@ -35,15 +35,26 @@ WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not execut
 
 
 class ProofRow(NamedTuple):
+    """One proof.
+
+    Attributes:
+        case: The call, or the cases of a fused product.
+        proof: The proof.
+        seconds: How long it took, in seconds.
+        shown: An execution that shows the violation, if one was found.
+        file: The file that the plan is from; empty: none.
+    """
+
     case: Case
     proof: Proof
     seconds: float
     shown: Counterexample | None
-    file: str = ""  # that the plan is from
+    file: str = ""
 
 
 class ProveReport:
-    """Lines are printed as proofs are done; the rest, and the JSON file, when all are or something failed."""
+    """A context that prints a line when a proof is done; the rest, and the JSON file, when all are or something
+    failed."""
 
     def __init__(
         self,
@@ -54,8 +65,14 @@ class ProveReport:
         machine: str,
         roots: tuple[int, ...] | None = None,
     ) -> None:
-        """``integrity``: what plans carry. ``machine``: whose rings they were proved on. ``roots``: which were asked
-        for; None: all that `prove` chooses.
+        """Prepare the report; the context starts it.
+
+        Args:
+            proofs: How many proofs there will be.
+            json_file: Where to write the JSON file; None: nowhere.
+            integrity: Which checksums plans carry; None: none.
+            machine: The machine on whose rings they are proved, in words.
+            roots: The roots that were asked for; None: all that `prove` chooses.
         """
         self._proofs, self._json_file, self._integrity = proofs, json_file, integrity
         self._machine, self._roots = machine, roots
@@ -69,7 +86,7 @@ class ProveReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Of all proofs: a violation weighs more than what is not known."""
+        """The verdict on all proofs: a violation weighs more than an unknown."""
         found = {row.proof.verdict for row in self._rows} | ({Verdict.UNKNOWN} if self.spent else set())
         return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
 
@@ -79,14 +96,28 @@ class ProveReport:
         return self
 
     def begin(self, case: Case) -> None:
+        """Show that the proof of a case begins."""
         self._row_began = time.monotonic()
         self._name = f"{case.call.collective} {case.call.algorithm} {case.call.ranks} ranks"
         self._bar.update(self._task, description=self._name)
 
     def progress(self, done: int, of: int) -> None:
+        """Show how far the proof is.
+
+        Args:
+            done: Sequences of calls that are proved.
+            of: How many there are.
+        """
         self._bar.update(self._task, description=f"{self._name}, {done} of {of} sequences")
 
     def add(self, case: Case, proof: Proof, *, file: str = "") -> None:
+        """Add a proof, and print its line; a violation is executed if an execution is found that shows it.
+
+        Args:
+            case: The case of the last `begin`.
+            proof: Its proof.
+            file: The file that the plan is from.
+        """
         seconds = time.monotonic() - self._row_began
         row = ProofRow(case, proof, seconds, shown_of(proof), file)
         self._rows.append(row)
@@ -144,7 +175,7 @@ class ProveReport:
         return Coverage.of(covered, machine=self._machine)
 
     def _by_ranks(self) -> list[dict[str, Any]]:
-        """Time against ranks."""
+        """Count proofs, instructions and seconds for each number of ranks."""
         found = []
         for ranks in sorted({row.case.call.ranks for row in self._rows}):
             rows = [row for row in self._rows if row.case.call.ranks == ranks]
@@ -157,20 +188,25 @@ class ProveReport:
 
 
 def out_for(json_file: Path | None) -> Console:
-    """Where people read: standard error where standard output is for JSON."""
+    """Choose the console for people: standard error if standard output is for JSON."""
     return Console(highlight=False, soft_wrap=True, stderr=True) if json_file == STDOUT else console()
 
 
 def bar_on(out: Console) -> Progress:
-    """A bar on a terminal that goes away in the end."""
+    """Make a bar that goes away in the end; without a terminal it is not shown."""
     columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
 
 
 def shown_of(proof: Proof) -> Counterexample | None:
-    """An execution that goes wrong, if one is found that can be checked bit by bit. Behind emulated caches arrays of
-    the heap are copied: there is none to map. None is looked for where every execution folds in the wrong order: the
-    reason says in which, and which was promised.
+    """Find an execution that goes wrong as a proof says, and that can be checked bit by bit.
+
+    No execution is looked for if arrays of the heap were mapped: behind emulated caches they are copied, and there is
+    none to map. Nor if every execution folds in the wrong order: the reason then says which order it is, and which was
+    promised. Nor in worlds or pools that are too large to execute a step at a time.
+
+    Returns:
+        The execution; None if none was found or looked for.
     """
     violation = proof.violation
     if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS or violation.rule == FOLD_ORDER:
@@ -209,7 +245,16 @@ def _as_dict(row: ProofRow) -> dict[str, Any]:
 
 
 def again_with(proof: Proof, shown: Counterexample, algorithm: str | None = None) -> str:
-    """The command that shows it again; nothing where the schedule is too long for a token."""
+    """Give the command that shows an execution again.
+
+    Args:
+        proof: The proof, with the plans of its calls.
+        shown: The execution.
+        algorithm: ``FILE.py:function`` of a user's algorithm.
+
+    Returns:
+        The command; empty if the schedule is too long for a token.
+    """
     try:
         return token_of(proof.calls, shown, algorithm=algorithm).command(algorithm)
     except TokenError:
@@ -217,6 +262,12 @@ def again_with(proof: Proof, shown: Counterexample, algorithm: str | None = None
 
 
 def violation_as_dict(violation: Violation, shown: Counterexample | None) -> dict[str, Any]:
+    """Give a violation as JSON has it.
+
+    Args:
+        violation: The violation.
+        shown: An execution that shows it, if one was found.
+    """
     return {
         "rule": violation.rule,
         "call": violation.call,

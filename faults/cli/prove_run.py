@@ -1,4 +1,4 @@
-"""What ``cxlemu prove`` does: plans from files, algorithms of somebody's own, and what we ship."""
+"""The work of ``cxlemu prove``: plans from files, users' algorithms, and the plans that cxlemu ships."""
 
 from __future__ import annotations
 
@@ -60,8 +60,18 @@ def run(
     budget_s: float | None,
     json_file: Path | None,
 ) -> None:
-    """As the command's flags say. Exits as the command's help tells. Raises ArgumentError, ConfigError,
-    PlanFileError."""
+    """Prove plans, and print and write the result, as the command's flags say.
+
+    The command exits with the code that its help tells.
+
+    Args:
+        ctx: The command's context. Every other argument is the command's parameter of the same name.
+
+    Raises:
+        ArgumentError: The flags do not fit each other, or there is no such call.
+        ConfigError: The topology cannot be read.
+        PlanFileError: A file holds no plan.
+    """
     budget = _Budget(budget_s)
     check_json_file(json_file)
     check_integrity(integrity)
@@ -134,13 +144,14 @@ def run(
 
 
 class _Budget:
-    """Seconds from now on, for all that is proved; None: as many as it takes."""
+    """Seconds from now on for all proofs; None: without limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds, self._began = seconds, time.monotonic()
 
     def on(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, which raises BudgetSpentError when they have passed. What is told after it is not stopped."""
+        """Wrap a function so that it raises BudgetSpentError when the seconds have passed; work after it returns is not
+        stopped."""
 
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
             if self._seconds is None:
@@ -152,7 +163,7 @@ class _Budget:
 
     @contextmanager
     def told_by(self, report: ProveReport | MatrixReport) -> Iterator[None]:
-        """Ends what is inside when they have passed, and has the report say so."""
+        """End the code inside when the seconds have passed, and let the report say so."""
         try:
             yield
         except BudgetSpentError:
@@ -160,7 +171,7 @@ class _Budget:
 
 
 def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json_file: Path | None) -> int:
-    """The exit code. Raises PlanFileError for a file that holds no plan."""
+    """Prove plan files; return the exit code. Raises PlanFileError for a file that holds no plan."""
     for parameter in ctx.command.params:
         name = str(parameter.name)
         if (
@@ -203,7 +214,7 @@ def _own(
 
 
 def _roots(text: str) -> tuple[int, ...] | None:
-    """None: all."""
+    """Read the roots; None: all."""
     if text == "all":
         return None
     if not re.fullmatch(r"\d{1,6}", text, re.ASCII):
@@ -212,7 +223,7 @@ def _roots(text: str) -> tuple[int, ...] | None:
 
 
 def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
-    """All that are asked for; those on two levels with clusters of every size."""
+    """Yield all cases that are asked for; those on two levels with clusters of every size."""
     sizes = cluster_sizes(ranks)
     if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).takes_clusters:
         return
@@ -222,7 +233,8 @@ def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
 
 
 def _products(named: tuple[str, ...], ranks: Sequence[int], variant: str) -> list[ProductCase]:
-    """Of the products among these names. Raises ArgumentError for a style that a product, named alone, has not."""
+    """Make the cases of the products among these names. Raises ArgumentError for a style that a product named alone
+    does not have."""
     kinds = [name for name in named if name in fused.KINDS]
     styles = fused.STYLES if variant == EVERY else tuple(variant.split(","))
     if len(kinds) < len(named) or named == fused.KINDS:
@@ -231,7 +243,8 @@ def _products(named: tuple[str, ...], ranks: Sequence[int], variant: str) -> lis
 
 
 def _carries(recipe: Recipe, variant: str) -> bool:
-    """Whether its doorbells have room for checksums. Raises ArgumentError where one that has not is asked for."""
+    """Whether an algorithm's doorbells have room for checksums. Raises ArgumentError if one that has none is asked
+    for."""
     if recipe.spec.in_lines and variant != EVERY:
         raise ArgumentError(
             "--integrity: the line variant carries its payload where a checksum would be, and needs none"
@@ -240,7 +253,7 @@ def _carries(recipe: Recipe, variant: str) -> bool:
 
 
 def _having(sweep: Sweep, named: tuple[str, ...]) -> Sweep:
-    """Of every collective that has the variant; of all, which says what they have, when none has it."""
+    """Keep the collectives that have the variant; if none has it, keep all, so that the error names theirs."""
     having = tuple(
         c for c in named if c not in COLLECTIVES or sweep.variant in (EVERY, *catalog.variants(c, clusters=True))
     )

@@ -11,7 +11,12 @@ _ITEM = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: the numbers, each once, from small to large."""
+    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: the numbers, each once, from small to large.
+
+    Args:
+        least: The smallest number that is allowed.
+        most: The largest number that is allowed.
+    """
 
     name = "ranks"
 
@@ -21,6 +26,7 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
     def convert(
         self, value: str | Sequence[int], param: click.Parameter | None, ctx: click.Context | None
     ) -> Sequence[int]:
+        """Convert the text to numbers; a default that is a sequence already is left as it is."""
         if not isinstance(value, str):
             return value
         found: set[int] = set()

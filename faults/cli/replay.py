@@ -1,4 +1,4 @@
-"""``cxlemu replay``: what a token describes, once more."""
+"""``cxlemu replay``: runs the failure that a token describes once more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``cxlemu replay`` does: reads a token, and runs what it describes."""
+"""The work of ``cxlemu replay``: reads a token, and runs the failure that it describes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from faults.replay.token import TOKEN_CHARS_MAX, parse
 
 
 def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None) -> None:
-    """As the command's flags say. Exits with 1 where it fails again. Raises ArgumentError."""
+    """Replay a token, and print the result, as the command's flags say.
+
+    The command exits with 1 if it fails again, else 0.
+
+    Args:
+        ctx: The command's context. Every other argument is the command's parameter of the same name.
+
+    Raises:
+        ArgumentError: The token's file cannot be read, or there is nothing to draw.
+        The errors of `faults.replay.replay.replay`.
+    """
     if svg is not None:
         check_output("--svg", svg)
     parsed = parse(_read(Path(token[1:])) if token.startswith("@") else token)

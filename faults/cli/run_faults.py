@@ -22,11 +22,23 @@ from faults.inject.script import Script
 
 @dataclass(frozen=True)
 class FaultScript:
+    """A fault script, and what ``cxlemu run`` needs to let its faults happen."""
+
     script: Script
 
     @classmethod
     def load(cls, file: Path, *, how: str, adversary: str | None) -> FaultScript:
-        """Raises ConfigError for the file, ArgumentError for flags that do not go with it."""
+        """Read a script, and check that it goes with the command's flags.
+
+        Args:
+            file: The script.
+            how: How ranks are launched.
+            adversary: The flag ``--adversary``, if it is given.
+
+        Raises:
+            ConfigError: The file is not a script.
+            ArgumentError: The flags do not go with it.
+        """
         script = Script.load(file)
         if how == "env":
             raise ArgumentError("--faults does not go with --launch env: faults are told where ranks are launched")
@@ -35,18 +47,29 @@ class FaultScript:
         return cls(script)
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
-        """The script's adversary, if it has one."""
+        """Describe the memory with the script's adversary; ``otherwise`` if it has none."""
         return otherwise if self.script.adversary is None else self.script.memory()
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Raises ConfigError for what cannot happen there."""
+        """Check that every fault can happen in a world.
+
+        Args:
+            ranks: Number of ranks.
+            backend: Name of the backend.
+
+        Raises:
+            ConfigError: A fault cannot happen.
+        """
         self.script.check(ranks=ranks, backend=backend)
 
     @property
     def engine(self) -> EngineMaker:
+        """Makes each rank's engine, to which the faults happen."""
         return partial(armed, script=self.script)
 
     def listening(self, report: Callable[[object], None]) -> Callable[[object], None]:
+        """Return a listener that prints faults as they come, and passes everything else to ``report``."""
+
         def on_message(message: object) -> None:
             if isinstance(message, Happened):
                 click.echo(f"fault: {self.script.faults[message.fault]}", err=True)

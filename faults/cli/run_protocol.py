@@ -27,7 +27,15 @@ TAKES |= {"adversary", "how", "deadline_s", "json_file"}
 
 
 def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
-    """With what ``cxlemu run`` was given. Exits with 0 where nothing went wrong, else 1."""
+    """Run a user's protocol with the parameters of ``cxlemu run``; exit with 0 if nothing went wrong, else 1.
+
+    Args:
+        ctx: The context of ``cxlemu run``.
+        spec: The protocol, ``FILE.py:function``, which is executed.
+
+    Raises:
+        ArgumentError: The flags do not go with a protocol, or not with each other.
+    """
     given = ctx.params
     _check_flags(ctx)
     json_file = given["json_file"]
@@ -82,7 +90,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
 
 
 def _check_flags(ctx: click.Context) -> None:
-    """Raises ArgumentError for one that only collectives have."""
+    """Raises ArgumentError for a flag that only collectives have."""
     for param in ctx.command.params:
         if param.name in TAKES or ctx.get_parameter_source(param.name or "") != ParameterSource.COMMANDLINE:
             continue
@@ -92,7 +100,7 @@ def _check_flags(ctx: click.Context) -> None:
 
 
 def _seeds(seed: int | None, given: Mapping[str, Any]) -> tuple[int | None, ...]:
-    """Of each run. Raises ArgumentError for seeds where there is no adversary, and for too many runs."""
+    """List the seed of each run. Raises ArgumentError for seeds without an adversary, and for too many runs."""
     if seed is None and given["seeds"] is not None:
         raise ArgumentError("--seeds seed an adversary, and this run has none: use --repeat instead")
     seeds, repeat = given["seeds"] or (1 if given["repeat"] else RUNS), given["repeat"] or (RUNS if seed is None else 1)

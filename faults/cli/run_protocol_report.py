@@ -1,4 +1,4 @@
-"""What ``cxlemu run --protocol`` shows while runs end: what went wrong, a progress bar, at the end a sum; and JSON."""
+"""The output of ``cxlemu run --protocol``: what goes wrong as runs end, a progress bar, at the end a sum; and JSON."""
 
 from __future__ import annotations
 
@@ -25,23 +25,42 @@ from faults.protocols.rank import Ending, How
 from faults.protocols.run import ProtocolRun
 
 TO_STDOUT = Path("-")
-RESULTS_SHOWN = 3  # different ones of a rank
+RESULTS_SHOWN = 3  # different results of a rank
 
 
 @dataclass(frozen=True)
 class Setting:
+    """What runs, and where.
+
+    Attributes:
+        spec: The protocol, ``FILE.py:function``.
+        hosts: The host of each rank.
+        memory: The memory.
+        seed: The seed of the first run's adversary; None: there is no adversary.
+        runs: How many runs there will be.
+        launch: How ranks are launched.
+        cards: The real cards or the tenant's, in words; empty: neither.
+        topology: Name of the topology.
+    """
+
     spec: str
-    hosts: tuple[int, ...]  # of each rank
+    hosts: tuple[int, ...]
     memory: MemorySpec
-    seed: int | None  # of the first run's adversary
+    seed: int | None
     runs: int
     launch: str
-    cards: str  # what real ones are, or a tenant's
+    cards: str
     topology: str
 
 
 class ProtocolReport:
-    """Call it with each `ProtocolRun`; as a context it surrounds all of them. ``silent``: as in run_report.Report."""
+    """A context that is called with each `ProtocolRun` and reports them.
+
+    Args:
+        setting: What runs, and where.
+        json_file: Where to write the JSON file; None: nowhere.
+        silent: Print and write nothing: for the processes of one launcher that are not rank 0.
+    """
 
     def __init__(self, setting: Setting, *, json_file: Path | None, silent: bool) -> None:
         self._setting = setting
@@ -186,7 +205,7 @@ def _told(ending: Ending) -> str:
 
 
 def _results(endings: list[Ending]) -> str:
-    """Of one rank in all runs."""
+    """Tell the results of one rank in all runs."""
     counts = Counter(_told(ending) for ending in endings).most_common()
     if len(counts) == 1:
         return counts[0][0]

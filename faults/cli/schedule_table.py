@@ -12,6 +12,12 @@ from faults.machine.text import rows
 
 
 def schedule_table(machine: Machine, schedule: Schedule) -> Table:
+    """Draw an execution as a table.
+
+    Args:
+        machine: The program's machine.
+        schedule: The moves of the execution.
+    """
     names = [thread.name for thread in machine.program.threads]
     hosts = _hosts(machine)
     table = Table("", *names, "nature", box=box.SIMPLE_HEAD)
@@ -23,7 +29,7 @@ def schedule_table(machine: Machine, schedule: Schedule) -> Table:
 
 
 def _hosts(machine: Machine) -> dict[int, str]:
-    """Named as the one rank on it, or as a litmus test names it."""
+    """Name each host as the one rank on it, or as a litmus test names it."""
     ranks: dict[int, set[str]] = {}
     for thread in machine.program.threads:
         ranks.setdefault(thread.host, set()).add(thread.name.split(".")[0])

@@ -1,6 +1,8 @@
-"""What each kind of fault does when its instruction comes; faults/inject/model.py says what is owed for it.
+"""The effects of faults: what each kind does at its instruction; faults/inject/model.py says what a run then owes.
 
-An effect adds acts to the rank's call. The simplest are done at once, right before the instruction: see `before`.
+An effect adds acts to the rank's call. The simplest are done at once, right before the instruction: see `before`. All
+effects take the same arguments: the rank's call, the number of the fault in its script, the fault, and the place in the
+call at which it happens.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from faults.inject.places import InstructionPlace, bells, data
 
 
 class Killed(BaseException):
-    """The rank is dead, where its process cannot be because others live in it."""
+    """The rank is dead, but its process cannot be, because other ranks live in it."""
 
 
 def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
@@ -35,7 +37,11 @@ def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
 
 
 def before(what: Effect) -> Effect:
-    """Make an effect of something that is done right before the instruction, which then follows."""
+    """Make an effect of something that is done right before the instruction, which then follows.
+
+    Args:
+        what: Called with the effect's arguments when the rank comes to the instruction.
+    """
 
     def effect(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
         def act() -> bool:
@@ -53,6 +59,11 @@ def before(what: Effect) -> Effect:
 
 @before
 def nature(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Evict, prefetch or land lines, as the fault's kind says.
+
+    The lines are those that the instruction touches; or, if the fault has a ``card``, ``lines`` lines from ``line`` on,
+    or all lines of that card.
+    """
     memory, cache = _cache(injection)
     windows = [(span.card, *span.lines) for span in injection.spans(start)]
     if fault.card is not None:
@@ -66,6 +77,7 @@ def nature(injection: Injection, number: int, fault: Fault, start: InstructionPl
 
 @before
 def tear(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Let posted write-backs arrive, each line's with a probability of one half."""
     memory, cache = _cache(injection)
     rng = np.random.default_rng((injection.seed, number))
     for card, held in enumerate(cache.memory):
@@ -77,7 +89,7 @@ def tear(injection: Injection, number: int, fault: Fault, start: InstructionPlac
 
 
 def _ring(injection: Injection, where: InstructionPlace) -> Callable[[], None]:
-    """Rings the doorbell of the instruction as it would now, whenever it is called."""
+    """Return a function that rings the doorbell of the instruction as the instruction would ring it now."""
     i, binding = injection.instruction(where), injection.running.binding
     epoch = binding.epoch + i.value
     card, offset = binding.layout.doorbell_address(i.arg, epoch)
@@ -89,6 +101,8 @@ def _ring(injection: Injection, where: InstructionPlace) -> Callable[[], None]:
 
 
 def skip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Leave out the instruction, which rings a doorbell."""
+
     def act() -> bool:
         injection.happened(number)
         return True
@@ -98,10 +112,13 @@ def skip_doorbell(injection: Injection, number: int, fault: Fault, start: Instru
 
 @before
 def repeat_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Ring the instruction's doorbell before the instruction rings it."""
     _ring(injection, start)()
 
 
 def late_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Hold back a doorbell until its stream rings it again, its rank has waited for a while, or its rank's call
+    ends."""
     late: list[Callable[[], None]] = []
 
     def hold_back() -> bool:
@@ -129,6 +146,7 @@ def late_doorbell(injection: Injection, number: int, fault: Fault, start: Instru
 
 
 def stall(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Let the rank sleep for ``seconds`` before the instruction."""
     assert fault.seconds is not None
 
     def act() -> bool:
@@ -140,9 +158,10 @@ def stall(injection: Injection, number: int, fault: Fault, start: InstructionPla
 
 
 def slow(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
-    """Later in the streams' order; bytes at the rate that is left, or instructions at their new pace.
+    """Slow down the instruction and all that follow it in the order of the rank's streams.
 
-    Delays that are shorter than the clock can tell add up until it can.
+    Each is delayed by ``seconds``, or by the time that its pool bytes take at ``gbytes_per_s``. Delays that are shorter
+    than the clock can tell add up until it can.
     """
     later = list(injection.everywhere())
     later = later[later.index(start) :]
@@ -179,14 +198,16 @@ def _die(injection: Injection) -> NoReturn:
 
 @before
 def kill(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Kill the rank: its process by SIGKILL or, where ranks share a process, its thread by `Killed`."""
     _die(injection)
 
 
 @before
 def crash(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Crash the rank's host: its cache is lost, its link is cut, and the rank is killed."""
     _, cache = _cache(injection)
     cache.crash(np.random.default_rng((injection.seed, number)))
-    cache.damage.cut_link(number, cache.host)  # of its other ranks, too, nothing arrives any more
+    cache.damage.cut_link(number, cache.host)  # nothing arrives any more from the host's other ranks either
     _die(injection)
 
 
@@ -195,6 +216,7 @@ def crash(injection: Injection, number: int, fault: Fault, start: InstructionPla
 
 @before
 def poison(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Poison the fault's line, or the first line that the instruction touches."""
     _, cache = _cache(injection)
     for card, line in _named(injection, fault, start):
         cache.damage.poison(number, card, line)
@@ -202,21 +224,27 @@ def poison(injection: Injection, number: int, fault: Fault, start: InstructionPl
 
 @before
 def lose_card(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Lose the fault's card, or the first card that the instruction touches."""
     _, cache = _cache(injection)
     for card, _ in _named(injection, fault, start):
         cache.damage.lose_card(number, card)
 
 
 def _named(injection: Injection, fault: Fault, start: InstructionPlace) -> list[tuple[int, int]]:
-    """(card, line) of the fault, or the first that its instruction is about; none where a call touches nothing."""
+    """Locate the fault's (card, line), or the first that its instruction touches; empty if the call touches nothing."""
     if fault.card is not None:
         return [(fault.card, fault.line or 0)]
     return [(span.card, span.lines[0]) for span in injection.spans(start)[:1]]
 
 
 def link_down(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Cut the host's link.
+
+    The link is up again after ``instructions`` more instructions of this rank, or at the end of its call; without that
+    field it stays down.
+    """
     _, cache = _cache(injection)
-    executed: list[InstructionPlace] = []  # since it went down
+    executed: list[InstructionPlace] = []  # since the link went down
 
     def count(where: InstructionPlace) -> bool:
         if executed or where == start:
@@ -241,16 +269,19 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
 
 @before
 def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Flip a bit of the first data in the pool that the instruction is about."""
     for card, offset, nbytes in injection.spans(start, data)[:1]:
         _flip(injection, card, offset, (fault.bit or 0) % (8 * nbytes))
 
 
 @before
 def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Flip a bit of the word of the first doorbell that the instruction is about."""
     for card, offset, _ in injection.spans(start, bells)[:1]:
         _flip(injection, card, offset, fault.bit or 0)
 
 
 @before
 def flip_superblock(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+    """Flip a bit of the superblock on the fault's card, or on card 0."""
     _flip(injection, fault.card or 0, 0, fault.bit or 0)

@@ -103,7 +103,7 @@ Effect = Callable[[Injection, int, Fault, InstructionPlace], None]
 
 
 class Requirement(Enum):
-    """What is owed when a fault has come; faults/inject/model.py says what each means."""
+    """What a run owes when a fault has come; faults/inject/model.py says what each means."""
 
     SURVIVE = "survive"
     DETECT = "detect"
@@ -111,12 +111,12 @@ class Requirement(Enum):
 
 
 def here(injection: Injection, start: InstructionPlace) -> InstructionPlace | None:
-    """Where most faults happen: at the instruction that the script names."""
+    """Where most faults happen: at the instruction that the script names, ``start``."""
     return start
 
 
 def next_ring(injection: Injection, start: InstructionPlace) -> InstructionPlace | None:
-    """Where a doorbell's faults happen: the next instruction of the stream that rings one."""
+    """Where a doorbell's faults happen: at the next instruction of the stream, from ``start`` on, that rings one."""
     return injection.next_ring(start)
 
 
@@ -137,24 +137,24 @@ class FaultKind:
     """A kind of fault: all that scripts, sweeps, campaigns, shrinking and judging know of it.
 
     Attributes:
-        name: the ``kind`` of a script's fault, a lower-case word.
-        what: what happens, for people.
-        requirement: what is owed when it has come.
-        effect: adds what happens to the rank's call.
-        errors: what survivors may raise where it may be detected.
-        where: the instruction of the rank's call that it happens at, from the one that the script names; None: it does
-            not come.
-        needs: the fields that a script must give, each with the value that sweeps and campaigns give it: of a fault
+        name: The ``kind`` of a script's fault, a lower-case word.
+        what: What happens, for people.
+        requirement: What a run owes when the fault has come.
+        effect: Adds what happens to the rank's call.
+        errors: Errors that survivors may raise where the fault may be detected.
+        where: Finds the instruction of the rank's call at which the fault happens, from the one that the script names;
+            None: it does not come.
+        needs: The fields that a script must give, each with the value that sweeps and campaigns give it: for a fault
             that lasts, a time far below any deadline.
-        may: the fields that a script may give, each before those that need it.
-        emulated: whether it happens on the emulated backend only.
-        bits: how many bits a fault with a ``bit`` can flip.
-        kills: whose peers must notice that it is dead, the rank alone or its whole host.
-        restarts: whether all ranks begin again in the same pool.
-        loses_data_with: a field with which bytes get lost so that only a checksum can tell.
-        simpler: names simpler faults than one of this kind, the boldest first; each is closer to one that has none.
-            When it happens is simplified besides.
-        tell: what a report says of a fault besides kind, rank and when.
+        may: The fields that a script may give, each before those that need it.
+        emulated: Whether it happens on the emulated backend only.
+        bits: How many bits a fault with a ``bit`` can flip.
+        kills: Whether the rank alone or its whole host dies, so that peers must notice; None: neither.
+        restarts: Whether all ranks begin again in the same pool.
+        loses_data_with: A field; a fault that has it loses bytes in such a way that only a checksum can tell.
+        simpler: Yields simpler faults than one of this kind, the boldest first; each is closer to a fault that has
+            none. When the fault happens is simplified separately.
+        tell: Lists what a report says of a fault besides kind, rank and when.
     """
 
     name: str
@@ -174,11 +174,17 @@ class FaultKind:
     tell: Callable[[Fault], list[str]] = fields_given
 
     def at(self, rank: int, when: When, **extras: Any) -> Fault:
-        """Make a fault of this kind, which has what it needs and ``extras``."""
+        """Make a fault of this kind.
+
+        Args:
+            rank: The rank at whose instruction it happens.
+            when: Call and instruction.
+            extras: Fields of the fault, besides those that the kind needs or instead of their values.
+        """
         return Fault(kind=self.name, rank=rank, when=when, **{**self.needs, **extras})
 
     def may_lose_data(self, fault: Fault) -> bool:
-        """Whether a fault of this kind makes wrong bytes that nothing but a checksum can tell from right ones."""
+        """Whether a fault of this kind makes wrong bytes that only a checksum can tell from right ones."""
         lost = self.loses_data_with is not None and getattr(fault, self.loses_data_with) is not None
         return lost or self.requirement is Requirement.CHECKSUM
 
@@ -190,8 +196,11 @@ FAULTS: dict[str, FaultKind] = {}
 def register(kind: FaultKind) -> FaultKind:
     """Add a kind of fault to everything that knows kinds, in this process.
 
+    Returns:
+        The kind.
+
     Raises:
-        ArgumentError: there is a kind of that name, or the declaration contradicts itself.
+        ArgumentError: There is a kind of that name, or the declaration contradicts itself.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", kind.name):
         raise ArgumentError(f"a kind of fault is a short lower-case word, such as lose_card, not {kind.name!r:.80}")
@@ -209,7 +218,7 @@ def register(kind: FaultKind) -> FaultKind:
 def register_installed() -> None:
     """Register the kinds that installed packages bring: the entry points of ``cxlemu.fault_kinds``.
 
-    One that cannot be loaded is left out with a warning: it is somebody else's, and must not take all others with it.
+    A kind that cannot be loaded is left out with a warning, so that it does not take all others with it.
     """
     for entry in sorted(entry_points(group=ENTRY_GROUP), key=lambda entry: entry.name):
         try:

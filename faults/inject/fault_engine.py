@@ -24,12 +24,12 @@ class FaultEngine:
     """An engine to which a script's faults happen.
 
     Attributes:
-        inner: what executes the instructions.
-        context: the rank's.
-        memory: the view of the pool that ``inner`` has.
-        script: whose faults happen; those of other ranks are passed over.
-        armed: whether faults happen and calls are counted; see `arm`.
-        calls: how many calls were made since then.
+        inner: Executes the instructions.
+        context: The rank's context.
+        memory: The view of the pool that ``inner`` has.
+        script: The faults; those of other ranks are passed over.
+        armed: Whether faults happen and calls are counted; see `arm`.
+        calls: How many calls were made since then.
     """
 
     inner: Engine
@@ -40,7 +40,7 @@ class FaultEngine:
     calls: int = 0
 
     def arm(self) -> None:
-        """From now on faults happen: the next call is call 0 of the script."""
+        """Let faults happen from now on: the next call is call 0 of the script."""
         self.armed = True
 
     def run(
@@ -52,7 +52,19 @@ class FaultEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """As `Engine.run`. Faults raise what they do besides, such as `faults.inject.effects.Killed`."""
+        """Run one rank's part of a call to its end, as `Engine.run` does; when armed, with the faults of this call.
+
+        Args:
+            running: The call, the rank's part in it, and where its communicator lies.
+            buffers: The rank's buffers in the part's order, each a 1-D uint8 array of at least the part's bytes.
+            deadline_s: How long no stream may progress, in seconds.
+            watch: Called now and then while the rank waits.
+            stops: Called when a stream comes to these records, unless armed: then the faults' own stops take their
+                place.
+
+        Raises:
+            The errors of `Engine.run`, and those of faults, such as `faults.inject.effects.Killed`.
+        """
         if not self.armed:
             self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
             return
@@ -74,12 +86,12 @@ def injected(context: RankContext, engine: str, script: Script) -> FaultEngine:
     """Make the engine of one rank to which a script's faults happen, from when it is armed.
 
     Args:
-        context: the rank's.
-        engine: name of the engine that executes the instructions, ``reference`` or ``native``.
-        script: the faults of all ranks.
+        context: The rank's context.
+        engine: Name of the engine that executes the instructions, ``reference`` or ``native``.
+        script: The faults of all ranks.
 
     Raises:
-        ArgumentError: there is no such engine here, as `cxlemu.engines.engine_for` says.
+        ArgumentError: There is no such engine here, as `cxlemu.engines.engine_for` says.
     """
     inner: Engine = engine_for(engine, context.backend, context.memory, context.pool.cards, context.pacer)
     memory: HostMemory = context.memory
@@ -91,7 +103,16 @@ def injected(context: RankContext, engine: str, script: Script) -> FaultEngine:
 
 
 def armed(context: RankContext, engine: str, script: Script) -> FaultEngine:
-    """Make the same for `Communicator.world`, whose own first call does not count."""
+    """Make an armed engine for `Communicator.world`, whose own first call does not count.
+
+    Args:
+        context: The rank's context.
+        engine: Name of the engine that executes the instructions, ``reference`` or ``native``.
+        script: The faults of all ranks.
+
+    Raises:
+        ArgumentError: There is no such engine here.
+    """
     made = injected(context, engine, script)
     made.arm()
     made.calls = -1

@@ -1,4 +1,4 @@
-"""What happens in one call of one rank: acts before its instructions, while it waits and at its end."""
+"""The effects of faults in one call of one rank: acts before its instructions, while it waits and at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ Act = Callable[[], bool]
 
 
 class Happened(NamedTuple):
-    """A rank's message: a fault of the script has come. ``delay_s``: for how long it holds the rank up."""
+    """A rank's message: a fault of the script has come.
+
+    Attributes:
+        fault: Number of the fault in the script.
+        rank: The rank.
+        delay_s: For how long the fault holds the rank up, in seconds.
+    """
 
     fault: int
     rank: int
@@ -31,14 +37,14 @@ class Injection:
     """One rank's call, and what happens in it: the effects of faults add their acts.
 
     Attributes:
-        context: the rank's.
-        memory: the engine's view of the pool.
-        seed: the script's, of everything that is random.
-        running: the call.
-        buffers: the call's arrays, as bytes.
-        acts: what happens before each instruction.
-        while_waiting: called whenever the rank has waited for a while.
-        at_end: called when the rank has executed all its instructions.
+        context: The rank's context.
+        memory: The engine's view of the pool.
+        seed: The script's seed, of everything that is random.
+        running: The call.
+        buffers: The call's arrays, as bytes.
+        acts: What happens before each instruction.
+        while_waiting: Called whenever the rank has waited for a while.
+        at_end: Called when the rank has executed all its instructions.
     """
 
     context: RankContext
@@ -51,18 +57,31 @@ class Injection:
     at_end: list[Callable[[], object]] = field(default_factory=list)
 
     def at(self, where: InstructionPlace, act: Act) -> None:
-        """Let ``act`` happen before the instruction there; several acts happen in the order in which they came."""
+        """Let an act happen before an instruction; several acts happen in the order in which they were added.
+
+        Args:
+            where: The instruction.
+            act: Called when the rank comes to it; returns true to leave the instruction out.
+        """
         self.acts.setdefault(where, []).append(act)
 
     def happened(self, number: int, delay_s: float = 0.0) -> None:
-        """Report that fault ``number`` has come, and for how long it holds the rank up."""
+        """Report that a fault has come.
+
+        Args:
+            number: Number of the fault in the script.
+            delay_s: For how long it holds the rank up, in seconds.
+        """
         self.context.emit(Happened(number, self.context.rank, delay_s))
 
     @property
     def stops(self) -> Breakpoints:
+        """The acts, as the engine wants them: one stop for each instruction that has any."""
         return {where: partial(_all, acts) for where, acts in self.acts.items()}
 
     def watching(self, watch: Watch | None) -> Watch:
+        """Return a watch that calls ``while_waiting``, and then ``watch``."""
+
         def waits(running: Running, blocked: list[Blocked], waited_s: float) -> None:
             for each in self.while_waiting:
                 each()
@@ -74,24 +93,35 @@ class Injection:
     # --- places in the call ------------------------------------------------------------------------------------
 
     def instruction(self, where: InstructionPlace) -> Instruction:
+        """Look up the instruction at a place of the rank's part."""
         return self.running.part.streams[where.stream].instructions[where.at]
 
     def onward(self, start: InstructionPlace) -> Iterator[InstructionPlace]:
-        """Its own stream from there on."""
+        """Yield the places of a stream from ``start`` on."""
         for at in range(start.at, len(self.running.part.streams[start.stream].records)):
             yield InstructionPlace(start.stream, at)
 
     def everywhere(self) -> Iterator[InstructionPlace]:
+        """Yield all places of the rank's part, stream after stream."""
         for stream in range(len(self.running.part.streams)):
             yield from self.onward(InstructionPlace(stream, 0))
 
     def next_ring(self, start: InstructionPlace) -> InstructionPlace | None:
+        """Find the next instruction of the stream, from ``start`` on, that rings a doorbell; None: there is none."""
         return next((where for where in self.onward(start) if self.instruction(where).op in RINGS), None)
 
     def spans(
         self, start: InstructionPlace, about: Callable[[Running, Instruction], list[Span]] = touched
     ) -> list[Span]:
-        """What the instruction is ``about`` or, where that is nothing, the next one of its stream; or any other."""
+        """Find bytes of the pool that an instruction is about.
+
+        Args:
+            start: The instruction. If it is about none, the next one of its stream that is stands for it, or any other.
+            about: Locates the bytes of an instruction; by default all that it touches.
+
+        Returns:
+            Bytes of one instruction; empty if no instruction of the call is about any.
+        """
         for where in (*self.onward(start), *self.everywhere()):
             if found := about(self.running, self.instruction(where)):
                 return found
@@ -99,6 +129,6 @@ class Injection:
 
 
 def _all(acts: list[Act]) -> bool:
-    """Do them all; true when one says so."""
+    """Do all acts; return true when any of them leaves the instruction out."""
     left_out = [act() for act in acts]
     return any(left_out)

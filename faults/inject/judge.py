@@ -1,4 +1,4 @@
-"""What became of the ranks of a scenario, judged by the requirement of each fault that happened."""
+"""The ends of a scenario's ranks, judged by the requirement of each fault that happened."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ class RankEnd(Enum):
 
 
 class ScenarioVerdict(Enum):
-    """What a whole scenario comes to, worst last."""
+    """The verdict on a whole scenario, worst last."""
 
     SURVIVED = "survived"
     DETECTED = "detected"
-    UNPROTECTED = "unprotected"  # wrong bytes that nothing but a checksum can tell
+    UNPROTECTED = "unprotected"  # wrong bytes that only a checksum can tell from right ones
     WRONG_ERROR = "wrong error"
     HUNG = "hung"
     SILENTLY_WRONG = "silently wrong"
 
     @property
     def ok(self) -> bool:
+        """Whether the run gave all that it owed."""
         return self in (ScenarioVerdict.SURVIVED, ScenarioVerdict.DETECTED, ScenarioVerdict.UNPROTECTED)
 
 
@@ -44,9 +45,9 @@ class RankOutcome:
     """How one rank's run ended.
 
     Attributes:
-        end: in a word.
-        wrong: how many elements of its results were wrong.
-        error: what it raised.
+        end: The end, in a word.
+        wrong: How many elements of its results were wrong.
+        error: What it raised.
     """
 
     end: RankEnd
@@ -64,10 +65,10 @@ class ScenarioReport:
     """What came of a scenario.
 
     Attributes:
-        verdict: the worst that any survivor shows.
-        ranks: how each rank ended, in each world in turn: a restart makes a second one.
-        happened: the faults that came, in the order in which ranks reported them.
-        why: where the verdict is not ok, which rank it is about and how that ended.
+        verdict: The worst verdict on any survivor.
+        ranks: How each rank ended, in each world in turn: a restart makes a second one.
+        happened: The faults that came, in the order in which ranks reported them.
+        why: If the verdict is not ok, which rank it is about and how that rank ended.
     """
 
     verdict: ScenarioVerdict
@@ -107,12 +108,12 @@ def judge(
     """Judge how ranks ended by what the faults that came require; the worst survivor decides.
 
     Args:
-        script: the faults that were to come.
-        hosts: the host of each rank.
-        ranks: how each rank ended, in each world in turn.
-        happened: the faults that came.
-        deadline_s: how long any one wait may take.
-        protected: whether a checksum covers the payload.
+        script: The faults that were to come.
+        hosts: The host of each rank.
+        ranks: How each rank ended, in each world in turn.
+        happened: The faults that came.
+        deadline_s: How long any one wait may take, in seconds.
+        protected: Whether a checksum covers the payload.
     """
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if FAULTS[fault.kind].kills}
@@ -134,7 +135,11 @@ def judge(
 
 
 def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[type[RunError], ...]:
-    """The errors that survivors may raise for it. A rank may be held up for less than peers take it for dead after."""
+    """List the errors that survivors may raise for a fault.
+
+    There are none if the fault must be survived, unless it holds the rank up for half of the deadline or more: peers
+    may then take the rank for dead.
+    """
     kind = FAULTS[fault.kind]
     if kind.requirement is Requirement.SURVIVE and happened.delay_s < deadline_s / 2:
         return ()

@@ -1,16 +1,16 @@
-"""The fault model: what may break, what must be survived, what must only be detected.
+"""The fault model: what may break, what a run must survive, and what it must only detect.
 
 May break, at any instruction of any rank: caches and posted writes (nature does as the memory model lets it),
 doorbells, ranks and hosts, cards and links, single bits. Nothing lies: no rank sends wrong bytes on purpose.
 
 - SURVIVE   every rank ends with the right result. Nature's moves and delays shorter than the deadline are no failures.
 - DETECT    every survivor ends with the right result or with a right error, within its deadline, in this call or in one
-            after it. Nobody waits for ever, nobody returns wrong bytes.
+            after it. No rank waits for ever or returns wrong bytes.
 - CHECKSUM  DETECT where payloads travel with a checksum (integrity="crc32c"). Without one no order of instructions can
-            tell such bytes from right ones, so nothing is owed.
+            tell such bytes from right ones, so a run owes nothing.
 
-What a fault does to a cache, a card or a link needs the emulated backend; what it does to a rank or a doorbell, none.
-Each kind is one declaration here; what it does is a function in faults/inject/effects.py.
+What a fault does to a cache, a card or a link needs the emulated backend; what it does to a rank or a doorbell needs
+none. Each kind is one declaration here; its effect is a function in faults/inject/effects.py.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ class InstructionPlace(NamedTuple):
     """One instruction of a rank's part.
 
     Attributes:
-        stream: number of the stream.
-        at: number of the instruction in its stream.
+        stream: Number of the stream.
+        at: Number of the instruction in its stream.
     """
 
     stream: int
@@ -23,7 +23,15 @@ class InstructionPlace(NamedTuple):
 
 
 def place(part: RankPart, instruction: int) -> InstructionPlace | None:
-    """Find instruction number ``instruction`` of a part, counted through its streams; None beyond the last."""
+    """Find an instruction of a part by its number.
+
+    Args:
+        part: The rank's part.
+        instruction: The number, counted from 0 through the part's streams.
+
+    Returns:
+        The place; None beyond the last instruction.
+    """
     for stream, one in enumerate(part.streams):
         if instruction < len(one.records):
             return InstructionPlace(stream, instruction)
@@ -32,7 +40,13 @@ def place(part: RankPart, instruction: int) -> InstructionPlace | None:
 
 
 class Span(NamedTuple):
-    """Bytes of one card."""
+    """Bytes of one card.
+
+    Attributes:
+        card: Number of the card.
+        offset: Where on the card they begin, in bytes.
+        nbytes: How many they are.
+    """
 
     card: int
     offset: int
@@ -40,12 +54,19 @@ class Span(NamedTuple):
 
     @property
     def lines(self) -> tuple[int, int]:
-        """First and past the last."""
+        """The first line that the bytes touch, and the line after the last."""
         return lines_of(self.offset, self.nbytes)
 
 
 def data(running: Running, i: Instruction) -> list[Span]:
-    """The pool bytes of its operands; those behind a doorbell's word where they travel in its line."""
+    """Locate the pool bytes of an instruction's operands.
+
+    For SIGNAL_DATA and WAIT_DATA these are the payload behind the doorbell's word.
+
+    Args:
+        running: The call, and where its communicator lies.
+        i: An instruction of the rank's part.
+    """
     if i.op in (Op.SIGNAL_DATA, Op.WAIT_DATA):
         return [Span(card, offset + 8, i.nbytes) for card, offset, _ in bells(running, i)]
     binding, spans = running.binding, []
@@ -56,7 +77,13 @@ def data(running: Running, i: Instruction) -> list[Span]:
 
 
 def bells(running: Running, i: Instruction) -> list[Span]:
-    """The lines of its doorbells."""
+    """Locate the lines of an instruction's doorbells.
+
+    Args:
+        running: The call, and where its communicator lies.
+        i: An instruction of the rank's part. A WAIT_ALL waits neither for its own rank nor for a round before the
+            first.
+    """
     layout, epoch = running.binding.layout, running.binding.epoch + i.value
     rung = accesses.doorbells(running.frame, i)
     if i.op == Op.WAIT_ALL:
@@ -66,5 +93,10 @@ def bells(running: Running, i: Instruction) -> list[Span]:
 
 
 def touched(running: Running, i: Instruction) -> list[Span]:
-    """Everything in the pool that it is about."""
+    """Locate everything in the pool that an instruction is about: its data, then its doorbells.
+
+    Args:
+        running: The call, and where its communicator lies.
+        i: An instruction of the rank's part.
+    """
     return data(running, i) + bells(running, i)

@@ -1,4 +1,4 @@
-"""A scenario: a collective, a script and a world, as data; and what becomes of every rank when it runs.
+"""A scenario: a collective, a script and a world, as data; and how every rank ends when it runs.
 
     report = run(Scenario(collective="all_gather", ranks=3, script=Script.load(path)))
     report.verdict                                   # survived, detected, silently wrong, hung or wrong error
@@ -46,21 +46,25 @@ from faults.inject.script import Script
 
 CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
-RINGS = 2  # of a saved plan's have room on its cards: a world's communicator takes half of them
+RINGS = 2  # of a saved plan that its cards have room for: a world's communicator takes half of them
 CALLS_AFTER = SLOTS_MIN
-START_S = 30.0  # that real processes have to meet in, before anything happens
+START_S = 30.0  # in which real processes have to meet, before anything happens
 Launch = Literal["turns", "threads", "processes"]
 
 
 def known_backend(name: str) -> str:
-    """The name; ValueError, as pydantic wants it, where no backend has it."""
+    """Return the name of a backend.
+
+    Raises:
+        ValueError: There is no such backend; pydantic wants this error.
+    """
     if name not in BACKENDS:
         raise ValueError(f"a backend is one of {', '.join(BACKENDS)}")
     return name
 
 
 class Scenario(Model):
-    """What runs and what happens to it. Immutable; equal scenarios that run in turns end equally."""
+    """What runs and what happens to it. A scenario is immutable; equal scenarios that run in turns end equally."""
 
     collective: str = Field(description="one of the collectives, or barrier")
     variant: str = Field(default="aggregate", description="one of its variants")
@@ -83,6 +87,7 @@ class Scenario(Model):
 
     @cached_property
     def call(self) -> Call:
+        """The call that every rank makes again and again; that of a saved plan, if there is one."""
         contract = contract_of(self.collective)
         chosen = self._named
         if chosen.plan is not None:
@@ -101,12 +106,13 @@ class Scenario(Model):
 
     @property
     def ring(self) -> Layout | None:
-        """The ring of a saved plan; None: one of REGION_BYTES."""
+        """The ring of a saved plan; None: a ring of REGION_BYTES."""
         plan = self._named.plan
         return None if plan is None else ring_of(plan)
 
     @property
     def topology(self) -> Topology:
+        """The topology that ``config`` names; by default two cards, and hosts of ``cluster`` ranks."""
         ring = self.ring
         return _topology(self.config, self.ranks, self.cluster, 0 if ring is None else ring.extent_bytes)
 
@@ -117,7 +123,7 @@ class Scenario(Model):
 
     @property
     def in_place(self) -> bool:
-        """Whether the result replaces the input, as that of a broadcast always does."""
+        """Whether the result replaces the input, as the result of a broadcast always does."""
         plan = self._named.plan
         return contract_of(self.collective).one_buffer or (plan is not None and plan.call.in_place)
 
@@ -129,6 +135,7 @@ class Scenario(Model):
 
     @property
     def chosen(self) -> Recipe:
+        """The algorithm, with checksums if ``integrity`` asks for them."""
         found = self._named
         return with_checksums(found) if self.integrity else found
 
@@ -139,13 +146,16 @@ class Scenario(Model):
 
     @property
     def calls(self) -> int:
+        """How many calls each rank makes: up to the last fault, and CALLS_AFTER more."""
         return max((fault.when.call for fault in self.script.faults), default=0) + 1 + CALLS_AFTER
 
     @property
     def restarts(self) -> bool:
+        """Whether a fault of the script lets all ranks begin again."""
         return any(FAULTS[fault.kind].restarts for fault in self.script.faults)
 
     def world(self) -> World:
+        """Describe the world: its topology, its memory with the script's adversary, and its deadline."""
         memory = self.script.memory() if BACKENDS[self.backend].emulates_caches else MemorySpec(self.backend)
         patience_s = self.deadline_s if self.launch == "turns" else max(self.deadline_s, START_S)
         return World(self.ranks, self.topology, memory, patience_s, self.launch)
@@ -155,14 +165,14 @@ def run(scenario: Scenario) -> ScenarioReport:
     """Run a scenario and judge how its ranks end.
 
     Args:
-        scenario: what runs, and the faults that happen to it.
+        scenario: What runs, and the faults that happen to it.
 
     Returns:
         The verdict, how each rank ended, and the faults that came.
 
     Raises:
-        ConfigError: the script's faults cannot happen there.
-        ArgumentError: the call cannot run there. Nothing else is raised: what ranks raise is in the report.
+        ConfigError: The script's faults cannot happen there.
+        ArgumentError: The call cannot run there. Nothing else is raised: the errors of ranks are in the report.
     """
     check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
@@ -200,7 +210,7 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
 
 
 def _rank(context: RankContext, scenario: Scenario) -> int:
-    """All calls on one rank; how many elements were wrong."""
+    """Make all calls on one rank; return how many elements were wrong."""
     engine = injected(context, scenario.engine, scenario.script)
     heap_bytes = HEAP_BYTES if scenario.chosen.spec.zero_copy else 0
     with Communicator.world(
@@ -228,7 +238,7 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
 
 @lru_cache
 def _topology(config: str | Topology, ranks: int, cluster: int, ring_bytes: int) -> Topology:
-    """``ring_bytes``: of a saved plan's ring on each card, or 0."""
+    """Make or load the topology; ``ring_bytes`` are those of a saved plan's ring on each card, or 0."""
     if isinstance(config, Topology):
         return config
     if config:

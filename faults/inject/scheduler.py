@@ -1,4 +1,4 @@
-"""A world in which one rank runs at a time, in time of its own: real ranks on a real pool, and nobody ever sleeps.
+"""A world in which one rank runs at a time, in time of its own: real ranks on a real pool, and no rank ever sleeps.
 
 Ranks are threads; one that waits hands its turn to the next, in the order of their numbers. Time goes on only when a
 rank waits, a little each time, so that deadlines come as they do in life and take no time, and every run is the same.
@@ -25,7 +25,7 @@ from cxlemu.world.outcome import Outcome
 
 T = TypeVar("T")
 
-TURN_S = 0.01  # that a wait takes, at least
+TURN_S = 0.01  # of virtual time that a wait takes, at least
 PATIENCE = 100  # deadlines after which a world is taken to hang
 
 
@@ -33,8 +33,8 @@ class CooperativeScheduler:
     """The clock of such a world, which also knows whose turn it is.
 
     Args:
-        ranks: how many take turns.
-        limit_s: virtual time, in seconds, after which the world is taken to hang.
+        ranks: How many ranks take turns.
+        limit_s: Virtual time, in seconds, after which the world is taken to hang.
     """
 
     def __init__(self, ranks: int, limit_s: float) -> None:
@@ -49,13 +49,17 @@ class CooperativeScheduler:
         self._over.acquire()
 
     def now(self) -> float:
+        """Tell the virtual time, in seconds since the world began."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let all others have at least one turn.
+        """Let all other ranks have at least one turn.
+
+        Args:
+            seconds: Virtual time that must pass; even for 0 a turn takes TURN_S.
 
         Raises:
-            CancelledError: the world has gone on for longer than its limit.
+            CancelledError: The world has gone on for longer than its limit.
         """
         end = self._now_s + seconds
         while True:
@@ -108,10 +112,10 @@ def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_
     """Run ``main`` on every rank, one rank at a time.
 
     Args:
-        main: gets the rank's context.
-        world: the ranks, their hosts and the deadline of any one wait.
-        pool: of `private_pool`.
-        on_message: called with whatever a rank emits.
+        main: Called on each rank with its context.
+        world: The ranks, their hosts and the deadline of any one wait.
+        pool: A pool that `private_pool` made.
+        on_message: Called with whatever a rank emits.
 
     Returns:
         What each rank returned or raised.

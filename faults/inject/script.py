@@ -32,7 +32,7 @@ Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(l
 
 
 class NatureRates(Model):
-    """The adversary's, as AdversaryRates has them."""
+    """The rates of the adversary, as `AdversaryRates` has them."""
 
     evict: Rate = Field(default=DEFAULT_RATES.evict, description="probability of an eviction around each operation")
     prefetch: Rate = Field(default=DEFAULT_RATES.prefetch, description="probability of a prefetch")
@@ -40,7 +40,7 @@ class NatureRates(Model):
 
 
 class Script(Model):
-    """A whole script. Immutable, equal where the files say the same."""
+    """A whole script. It is immutable; scripts are equal if their files say the same."""
 
     seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="of everything that is random")
     adversary: NatureRates | None = Field(default=None, description="absent: nature moves nothing by itself")
@@ -53,38 +53,47 @@ class Script(Model):
         """Read a script from a file.
 
         Raises:
-            ConfigError: one sentence, ``FILE:LINE: KEY what is wrong and what would be right``.
+            ConfigError: The file is not a script; one sentence says ``FILE:LINE: KEY what is wrong and what would be
+                right``.
         """
         return validated(cls, Document.read(path, "fault script"))
 
     @classmethod
     def parse(cls, text: str, file: str = "script") -> Script:
-        """Read a script from text, which errors call ``file``.
+        """Read a script from text.
+
+        Args:
+            text: The script, as YAML.
+            file: The name that errors call it.
 
         Raises:
-            ConfigError: as `load` raises it.
+            ConfigError: The text is not a script, as `load` says it.
         """
         return validated(cls, Document(text.encode(), file, "fault script"))
 
     def dump(self) -> str:
-        """YAML that ``parse`` turns into an equal script."""
+        """Write the script as YAML that `parse` turns into an equal script."""
         return yaml.safe_dump(self.plain(), sort_keys=False, default_flow_style=None, width=120)
 
     def plain(self) -> dict[str, Any]:
-        """The script as JSON has it: ``Script.model_validate`` takes it back."""
+        """Give the script as JSON has it: ``Script.model_validate`` takes it back."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def memory(self) -> MemorySpec:
-        """Make the emulated memory with this script's adversary."""
+        """Describe the emulated memory with this script's adversary; without one, nature moves nothing by itself."""
         if self.adversary is None:
             return MemorySpec()
         return MemorySpec(seed=self.seed, rates=AdversaryRates(**self.adversary.model_dump()))
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Check that every fault can happen on this many ranks and this backend.
+        """Check that every fault can happen in a world.
+
+        Args:
+            ranks: Number of ranks.
+            backend: Name of the backend.
 
         Raises:
-            ConfigError: one cannot.
+            ConfigError: A fault cannot happen.
         """
         for number, fault in enumerate(self.faults):
             if fault.rank >= ranks:

@@ -1,4 +1,4 @@
-"""Faults at every instruction of every rank, or at some of them; and the table of what became of it."""
+"""Faults at every instruction of every rank, or at some of them; and the table of how the runs ended."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "eve
     """Make a scenario of each collective in each variant, or of the template's own algorithm.
 
     Args:
-        collectives: names; none stands for all.
-        template: what all scenarios have in common.
-        variant: a name, or ``every``.
+        collectives: Names of collectives; empty: all.
+        template: What all scenarios have in common.
+        variant: A name, or ``every``.
 
     Raises:
-        ArgumentError: there is no such collective or variant.
+        ArgumentError: There is no such collective or variant.
     """
     if template.algorithm is not None:
         own = load_algorithm(template.algorithm)
@@ -51,7 +51,15 @@ def _variants(collective: str, variant: str, clusters: bool, checked: bool) -> l
 
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
-    """Put one fault of each kind before each instruction of each rank in the first call: a scenario for each."""
+    """Put one fault before each instruction of each rank in the first call.
+
+    Args:
+        base: The scenario without a fault; its seed and adversary are kept.
+        kinds: Names of kinds of faults.
+
+    Yields:
+        A scenario for each kind, rank and instruction.
+    """
     topology, chosen = base.world().topology, base.chosen
     layout = base.ring
     if layout is None:
@@ -71,7 +79,16 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
 
 
 def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]:
-    """Draw ``count`` of the scenarios, or take all where there are fewer, in their order."""
+    """Draw some of the scenarios.
+
+    Args:
+        scenarios: All scenarios.
+        count: How many to draw; all if there are no more.
+        seed: Decides which.
+
+    Returns:
+        The scenarios that were drawn, in their order.
+    """
     if count >= len(scenarios):
         return list(scenarios)
     chosen = sorted(random.Random(seed).sample(range(len(scenarios)), count))
@@ -79,6 +96,15 @@ def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]
 
 
 class ScenarioResult(NamedTuple):
+    """What came of one scenario.
+
+    Attributes:
+        scenario: The scenario.
+        verdict: The verdict on it.
+        happened: Whether a fault came.
+        why: If the verdict is not ok, which rank it is about and how that rank ended.
+    """
+
     scenario: Scenario
     verdict: ScenarioVerdict
     happened: bool
@@ -87,15 +113,24 @@ class ScenarioResult(NamedTuple):
 
 @dataclass
 class FaultSweepRow:
-    """Counts of one collective in one variant under one kind of fault."""
+    """Counts for one collective in one variant under one kind of fault.
+
+    Attributes:
+        collective: Name of the collective.
+        variant: Name of the variant.
+        fault: Name of the kind.
+        verdicts: How often each verdict was given.
+        unreached: Runs in which the fault never came.
+    """
 
     collective: str
     variant: str
     fault: str
     verdicts: Counter[ScenarioVerdict] = field(default_factory=Counter)
-    unreached: int = 0  # runs in which the fault never came
+    unreached: int = 0
 
     def plain(self) -> dict[str, object]:
+        """Give the row as JSON has it."""
         counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in ScenarioVerdict}
         row = {"collective": self.collective, "variant": self.variant, "fault": self.fault}
         return {**row, "scenarios": self.verdicts.total(), "unreached": self.unreached, **counts}
@@ -107,9 +142,9 @@ def sweep(
     """Run all scenarios.
 
     Args:
-        scenarios: each has a script of one fault.
-        jobs: how many processes run them.
-        tell: called with each result, in the scenarios' order.
+        scenarios: Each has a script of one fault.
+        jobs: How many processes run them.
+        tell: Called with each result, in the scenarios' order.
 
     Returns:
         A row for each collective, variant and kind of fault.

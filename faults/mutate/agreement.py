@@ -22,7 +22,14 @@ BUDGET = Budget(states=2_000_000, seconds=60.0)
 
 
 class Opinions(NamedTuple):
-    """What prover and search say about the calls of a plan, with a mistake or without one."""
+    """The verdicts of prover and explorer on the calls of a plan, with a mistake or without one.
+
+    Attributes:
+        mutant: The mistake; None: the plan as it is.
+        prover: The prover's verdict.
+        explorer: The explorer's verdict.
+        why: What each of them found, for people.
+    """
 
     mutant: Mutant | None
     prover: Verdict
@@ -31,11 +38,21 @@ class Opinions(NamedTuple):
 
     @property
     def agree(self) -> bool:
+        """Whether both are sure and say the same."""
         return self.prover is self.explorer is not Verdict.UNKNOWN
 
 
 def opinions(case: MutationCase, calls: int = 1, budget: Budget = BUDGET) -> Iterator[Opinions]:
-    """Of the plan, and of every mutant that the rules of plans let through."""
+    """Ask both judges about a plan, and about every mutant of it that obeys the rules of plans.
+
+    Args:
+        case: The plan.
+        calls: How often the plan is called, one call after the other.
+        budget: What the explorer may spend on each.
+
+    Yields:
+        The opinions on the plan itself, then those on each mutant.
+    """
     plan = plan_of(case)
     yield _opinions(None, plan, calls, budget)
     for mutant in mutants(plan):

@@ -1,4 +1,4 @@
-"""What is mutated: every shipped plan, small, in the midst of calls in which each of its instructions matters.
+"""The plans that are mutated: every shipped plan, small, amidst calls in which each of its instructions matters.
 
 The ring has few slots, and before the plan under test a broadcast has filled them whole: slots are reused and lines
 are stale. The plan comes often enough for the ring to wrap, then a user rewrites what was lent, then broadcasts of
@@ -36,8 +36,20 @@ OPERATORS = (*COLLECTIVES, *fused.KINDS)
 
 
 class MutationCase(NamedTuple):
-    """A plan that is shipped, or a user's. ``rounds`` 2: in a ring of one slot, or later rounds would be ordered by
-    earlier ones."""
+    """A plan to mutate: a shipped one, or a user's.
+
+    Attributes:
+        collective: Name of the collective or the fused product.
+        variant: Name of the variant, of the style of a fused product, or of a user's algorithm.
+        ranks: Number of ranks.
+        rounds: 1; or 2, in a ring of one slot, because otherwise earlier rounds would order later ones.
+        in_place: Whether the result replaces the input.
+        output_in_heap: Whether the result lies in the heap.
+        cluster: Ranks in each cluster; 1 without clusters.
+        form: For a fused product: its other transport, or WIDE.
+        checked: Whether doorbells carry checksums.
+        algorithm: ``FILE.py:function`` or ``FILE.plan`` of a user; empty for a shipped plan.
+    """
 
     collective: str
     variant: str
@@ -46,9 +58,9 @@ class MutationCase(NamedTuple):
     in_place: bool = False
     output_in_heap: bool = False
     cluster: int = 1
-    form: str = ""  # of a fused product: its other transport, or WIDE
-    checked: bool = False  # doorbells carry checksums
-    algorithm: str = ""  # FILE.py:function or FILE.plan: a user's, whose name the variant is
+    form: str = ""
+    checked: bool = False
+    algorithm: str = ""
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
@@ -66,7 +78,13 @@ def variants(collective: str) -> list[str]:
 
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
-    """All forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap."""
+    """Yield all forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap.
+
+    Args:
+        collective: Name of a collective or a fused product.
+        variant: One of its variants or styles.
+        ranks: Number of ranks.
+    """
     if collective in fused.KINDS:
         yield from _fused_cases(collective, variant, ranks)
         return
@@ -101,12 +119,12 @@ def _fused_cases(collective: str, style: str, ranks: int) -> Iterator[MutationCa
 
 
 def _replaces_what_peers_read(contract: Collective) -> bool:
-    """In place, every rank's result takes the bytes that its peers get from it."""
+    """Whether in place every rank's result takes the bytes that its peers get from it."""
     return contract.input_blocks == contract.output_blocks and not contract.rooted
 
 
 def _takes_slots(its: Recipe) -> bool:
-    """Whether blocks travel through slots. With zero copy only those do that are no part of the input."""
+    """Whether blocks travel through slots. With zero copy only those blocks do that are not part of the input."""
     if not its.spec.zero_copy:
         return True
     call = _sample(its)
@@ -132,17 +150,21 @@ def _waits_in_place(its: Recipe) -> bool:
 
 
 def _sample(its: Recipe) -> Call:
-    """A call of three ranks: for no power of two an algorithm has all of its steps."""
+    """Make a call of three ranks: an algorithm has all of its steps only if their number is no power of two."""
     return Call(its.collective, its.name, 3, 3 * 4 * LINE_BYTES, *_folds(COLLECTIVES[its.collective]))
 
 
 def _folds(contract: Collective) -> tuple[str, str]:
-    """A dtype and an operation: sums of floats show their order."""
+    """Choose a dtype and an operation: sums of floats show their order."""
     return ("f32", "sum") if contract.reduces else ("u8", "none")
 
 
 def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
-    """List the cases of a user's algorithm, or of a saved plan.
+    """List the cases of a user's algorithm or saved plan.
+
+    Args:
+        algorithm: ``FILE.py:function`` or ``FILE.plan``.
+        ranks: Numbers of ranks; a saved plan has its own.
 
     Raises:
         The errors of `load_algorithm`.
@@ -167,14 +189,18 @@ def can_check(case: MutationCase) -> bool:
 
 
 def shipped(ranks: int) -> Iterator[MutationCase]:
-    """Every case of every variant of every collective and every fused product."""
+    """Yield every case of every variant of every collective and every fused product on ``ranks`` ranks."""
     for collective in OPERATORS:
         for variant in variants(collective):
             yield from cases(collective, variant, ranks)
 
 
 def plan_of(case: MutationCase) -> Plan:
-    """Two lines a block: in one round, of two chunks where a style has chunks, or a round for each."""
+    """Build the plan of a case.
+
+    A block has two lines: in one round, of two chunks if the variant has chunks, or one line in each of two rounds. A
+    user's plan is as `faults.mutate.own.smallest` makes it.
+    """
     if case.algorithm:
         return smallest(load_algorithm(case.algorithm), case.ranks, case.rounds)
     if case.collective in fused.KINDS:
@@ -191,7 +217,8 @@ def plan_of(case: MutationCase) -> Plan:
 
 
 def _slices(case: MutationCase) -> int:
-    """Into how many parts the algorithm cuts a block, each of which has two lines; on clusters, for each of them."""
+    """Count the parts of two lines each into which the algorithm cuts a block; on clusters, the parts of each
+    cluster."""
     if case.cluster > 1:
         shared = COLLECTIVES[case.collective].shared_result
         return case.ranks if shared else case.cluster if case.collective in SLICED else 1
@@ -206,7 +233,8 @@ def _loop(case: MutationCase, nbytes: int) -> Loop | None:
 
 
 def _fused_call(case: MutationCase) -> Call:
-    """Shards of two rows, each a line of what moves: a communication tile, and two compute tiles or part of one."""
+    """Make a call with shards of two rows, each a line that moves: a communication tile, and two compute tiles or part
+    of one."""
     ranks = case.ranks
     m, n, k = (2 * ranks, 2 * ranks, 16) if case.collective == "all_gather_gemm" else (2 * ranks, 16, 2 * ranks)
     columns = 1 if case.collective == "all_gather_gemm" else 8
@@ -218,7 +246,8 @@ def _fused_call(case: MutationCase) -> Call:
 
 
 def _smallest(case: MutationCase, call: Call, line_bytes: int) -> Plan:
-    """In the smallest slots that will do; a block gets more lines where those take less than the case's rounds."""
+    """Build the plan in the smallest slots that hold it; a block gets more lines if those take fewer rounds than the
+    case has."""
     slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
     for lines in range(1, LINES_MAX):
         layout = with_heap(Layout(case.ranks, 2, slots, lines * LINE_BYTES, doorbells, interleave_bytes=LINE_BYTES))
@@ -237,7 +266,7 @@ def _smallest(case: MutationCase, call: Call, line_bytes: int) -> Plan:
 
 
 def _blocks(case: MutationCase) -> int:
-    """How many doorbells a rank needs for each chunk."""
+    """Count the doorbells that a rank needs for each chunk."""
     if case.cluster > 1:
         inside, across, _ = needs(Call(case.collective, case.variant, case.ranks, 0, cluster=case.cluster))
         return inside + across
@@ -258,7 +287,16 @@ def _build(layout: Layout, call: Call) -> Plan:
 
 
 def sequence(case: MutationCase, plan: Plan, rank: int) -> list[Plan]:
-    """The calls in which a mistake of ``rank`` is looked for, the plan among them."""
+    """List the calls in which a mistake of a rank is looked for.
+
+    Args:
+        case: The case.
+        plan: Its plan, which is among the calls.
+        rank: The rank that makes the mistake.
+
+    Returns:
+        The plans of consecutive calls.
+    """
     slots = plan.layout.slots
     before = [_filling(case, plan.layout, rank)] * slots
     after = [_filling(case, plan.layout, (rank + 1) % case.ranks)] * slots
@@ -266,7 +304,15 @@ def sequence(case: MutationCase, plan: Plan, rank: int) -> list[Plan]:
 
 
 def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
-    """The plan between calls of every other shipped plan that fits the same slots, of each root that it has."""
+    """Place a plan between calls of every other shipped plan that fits the same slots, for each root that it has.
+
+    Args:
+        case: The case.
+        plan: Its plan, with a mistake or without.
+
+    Yields:
+        The plans of consecutive calls.
+    """
     layout, slots = plan.layout, plan.layout.slots
     for collective, contract in COLLECTIVES.items():
         for variant in variants(collective):
@@ -283,12 +329,13 @@ def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
 
 
 def _filling(case: MutationCase, layout: Layout, root: int) -> Plan:
-    """A broadcast that writes all of a slot: its data or, for the line style, its doorbells."""
+    """Build a broadcast that writes all of a slot: its data or, if the case's payloads travel in lines, its
+    doorbells."""
     return filling(layout, LINE if _spec(case).in_lines else NAIVE, root)
 
 
 def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
-    """A user who fills a result in the heap anew as soon as the call returns, and publishes that.
+    """Make the call of a user who fills a result in the heap anew as soon as the call returns, and publishes that.
 
     All other calls rewrite their inputs themselves, when they come again.
     """
@@ -301,7 +348,7 @@ def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
 
 
 def _spec(case: MutationCase) -> VariantSpec:
-    """What its variant declares; a fused product's transports are no variants."""
+    """Look up what the case's variant declares; transports of a fused product are no variants."""
     if case.algorithm:
         return load_algorithm(case.algorithm).spec
     return ALL if case.collective in fused.KINDS else recipe(case.collective, case.variant).spec

@@ -17,7 +17,14 @@ from faults.mutate.operators import Mutation, MutationSite, far_pairs, mutations
 
 
 class Mutant(NamedTuple):
-    """As text, ``RANK.STREAM.AT:KIND``; ``at`` counts the stream's instructions before the mutation."""
+    """One mistake in a plan; as text, ``RANK.STREAM.AT:KIND``.
+
+    Attributes:
+        rank: The rank that makes it.
+        stream: Number of the rank's stream.
+        at: Number of the instruction in the stream, before the mutation.
+        kind: The mistake: the name of an operator, and what tells its mutants apart.
+    """
 
     rank: int
     stream: int
@@ -29,19 +36,23 @@ class Mutant(NamedTuple):
 
     @property
     def operator(self) -> str:
-        """The name of the operator that makes it."""
+        """Name of the operator that makes it."""
         return operator_of(self.kind)
 
     @classmethod
     def parse(cls, text: str) -> Mutant:
-        """Raises ArgumentError for what is no mutant; whether a plan has it, `apply` says."""
+        """Read a mutant from its text; whether a plan has it, `apply` says.
+
+        Raises:
+            ArgumentError: The text is not a mutant.
+        """
         if not (match := re.fullmatch(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9}):([a-z0-9=+-]{1,32})", text, re.ASCII)):
             raise ArgumentError(f"a mutant is written RANK.STREAM.AT:KIND, such as 1.0.3:delete, not {text[:80]!r}")
         return cls(int(match[1]), int(match[2]), int(match[3]), match[4])
 
 
 def mutants(plan: Plan) -> Iterator[Mutant]:
-    """Every mutant of a plan, no two of them equal."""
+    """Yield every mutant of a plan; no two of them are equal."""
     seen: set[object] = {_content(plan, Mutation({}))}
     for part in plan.parts:
         for s, stream in enumerate(part.streams):
@@ -60,6 +71,13 @@ def pairs_apart(plan: Plan) -> int:
 
 def apply(plan: Plan, mutant: Mutant) -> Plan:
     """Make a mistake in a plan.
+
+    Args:
+        plan: The plan.
+        mutant: The mistake.
+
+    Returns:
+        A new plan with the mistake.
 
     Raises:
         ArgumentError: The plan has no such mutant.
@@ -90,7 +108,7 @@ def _plan(plan: Plan, mutation: Mutation) -> Plan:
 
 
 def _content(plan: Plan, mutation: Mutation) -> object:
-    """What of the plan is another: equal for equal mutants, and for none nothing."""
+    """Describe what a mutation changes: equal for equal mutants, and empty for a mutation that changes nothing."""
     changed = {
         (rank, s): instructions
         for (rank, s), instructions in mutation.streams.items()

@@ -24,7 +24,14 @@ Streams = Mapping[tuple[int, int], list[Instruction]]  # (rank, stream) -> its i
 
 @dataclass(frozen=True)
 class MutationSite:
-    """An instruction, and all that its mutations need to know."""
+    """An instruction, and all that its mutations need to know.
+
+    Attributes:
+        plan: The plan.
+        rank: The rank.
+        stream: Number of the rank's stream.
+        at: Number of the instruction in the stream.
+    """
 
     plan: Plan
     rank: int
@@ -40,30 +47,44 @@ class MutationSite:
         return self.instructions[self.at]
 
     def replaced(self, *instead: Instruction) -> Mutation:
-        """The mutation that puts these where the instruction was."""
+        """Put ``instead`` in the place of the instruction; without any, the instruction is left out."""
         return self.stream_of([*self.instructions[: self.at], *instead, *self.instructions[self.at + 1 :]])
 
     def exchanged(self, first: int, second: int) -> Mutation:
+        """Let two instructions of the stream, by their numbers, change places."""
         changed = list(self.instructions)
         changed[first], changed[second] = changed[second], changed[first]
         return self.stream_of(changed)
 
     def stream_of(self, instructions: list[Instruction]) -> Mutation:
+        """Let these instructions be the stream."""
         return Mutation({(self.rank, self.stream): instructions})
 
 
 class Mutation(NamedTuple):
-    """The streams that change, and the groups that have to be there for them."""
+    """A change of a plan.
+
+    Attributes:
+        streams: The streams that change, as (rank, stream) -> instructions.
+        groups: Doorbell groups that the frame needs for them, after those that it has.
+    """
 
     streams: Streams
     groups: tuple[DoorbellGroup, ...] = ()
 
 
-Mutations = Iterator[tuple[str, Mutation]]  # kinds and what they make
+Mutations = Iterator[tuple[str, Mutation]]  # kinds, and the mutations that they name
 
 
 class MutationOperator(NamedTuple):
-    """``ops``: the instructions that it is applied to. A kind of mutant begins with its operator's name."""
+    """A kind of mistake.
+
+    Attributes:
+        name: Its name, with which the kind of each of its mutants begins.
+        what: What it does, for people.
+        ops: The opcodes to which it is applied.
+        make: Yields its mutations of an instruction.
+    """
 
     name: str
     what: str
@@ -94,9 +115,14 @@ def _later(place: MutationSite) -> Mutations:
 
 
 def far_pairs(count: int) -> tuple[list[tuple[int, int]], int]:
-    """Which instructions of a stream of ``count`` are exchanged over a distance, and of how many pairs those are.
+    """Choose which instructions of a stream are exchanged over a distance.
 
-    As many pairs as the stream has instructions at most, evenly among all that are two or more apart.
+    Args:
+        count: Number of instructions in the stream.
+
+    Returns:
+        Pairs of instructions that are two or more apart, evenly among all such pairs and no more than ``count``; and
+        how many such pairs there are.
     """
     pairs = [(first, second) for first, second in combinations(range(count), 2) if second - first > 1]
     return pairs[:: -(-len(pairs) // max(count, 1)) or 1], len(pairs)
@@ -113,7 +139,7 @@ def _older_epoch(place: MutationSite) -> Mutations:
 
 
 def _smaller_group(place: MutationSite) -> Mutations:
-    """Two groups take the place of one: those before the member that is left out, and those after it."""
+    """Two groups take the place of one: the members before the one that is left out, and those after it."""
     group = place.plan.frame.groups[place.instruction.arg]
     for member in range(group.count):
         rest = (
@@ -145,7 +171,7 @@ def _other_data(place: MutationSite) -> Mutations:
 
 
 def _moved(place: MutationSite, name: str, fields: tuple[str, ...]) -> Mutations:
-    """These operands, where they lie in the pool, a line further on or back in their region."""
+    """Move these operands, if they lie in the pool, a line further on or back in their region."""
     i = place.instruction
     for field in fields:
         operand = getattr(i, field)
@@ -175,7 +201,8 @@ def _other_rank(place: MutationSite) -> Mutations:
 
 
 def _two_doorbells(place: MutationSite) -> Mutations:
-    """Made once for two doorbells that a rank rings: where it first rings the lower one."""
+    """Exchange two doorbells that a rank rings; this is made once for each pair, where the rank first rings the lower
+    one."""
     plan, i = place.plan, place.instruction
     rung = [
         ((s, at), other.arg)
@@ -190,7 +217,12 @@ def _two_doorbells(place: MutationSite) -> Mutations:
 
 
 def exchanged_everywhere(plan: Plan, names: Mapping[int, int]) -> Mutation:
-    """Whoever rings or waits for one of these doorbells does so for the one that it is exchanged with."""
+    """Exchange doorbells in all streams that ring them or wait for them.
+
+    Args:
+        plan: The plan.
+        names: Each doorbell, and the one that takes its place.
+    """
     groups: list[DoorbellGroup] = []
     streams: dict[tuple[int, int], list[Instruction]] = {}
     for part in plan.parts:
@@ -234,7 +266,8 @@ def _after(place: MutationSite) -> Iterator[tuple[int, Instruction]]:
 
 
 def _without_round(place: MutationSite) -> Mutations:
-    """Made once for each round of a rank: where its first stream that has a part in it begins that."""
+    """Leave out a rank's part of a round; this is made once for each round, where the rank's first stream with a part
+    in it begins it."""
     streams = place.plan.part(place.rank).streams
     rounds = _rounds(place.plan, place.rank)
     number = rounds[place.stream][place.at]
@@ -252,7 +285,8 @@ _KNOWN: dict[str, tuple[RankPart, list[list[int]]]] = {}  # the part that was as
 
 
 def _rounds(plan: Plan, rank: int) -> list[list[int]]:
-    """Of every instruction of every stream of a rank; its instructions are asked for one after another."""
+    """Find the round of every instruction in every stream of a rank. The last answer is kept: instructions are asked
+    about one after another."""
     part = plan.part(rank)
     if "last" not in _KNOWN or _KNOWN["last"][0] is not part:
         found = [rounds_of(stream.records, plan.layout.slots).clip(0).tolist() for stream in part.streams]
@@ -285,7 +319,7 @@ _APPLIED: dict[str, tuple[frozenset[Op], Callable[[MutationSite], Mutations]]] =
 OPERATORS = tuple(MutationOperator(name, what, *_APPLIED[name]) for name, what in MUTATIONS.items())
 
 
-FAR = "far"  # the one that makes some of its mutants only
+FAR = "far"  # the only operator that makes just some of its mutants
 
 
 def operator_of(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""A user's plan to be mutated: as it was saved, or what an algorithm makes of a small call on a small ring."""
+"""A user's plan to be mutated: as it was saved, or as an algorithm makes it of a small call on a small ring."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ DOORBELLS_MAX = 256  # of a rank
 
 
 def smallest(own: Recipe, ranks: int, rounds: int) -> Plan:
-    """The plan in the smallest slots in which it takes no more rounds than in large ones; with ``rounds`` 2, no more
-    than twice as many, in a ring of one slot. It obeys all rules.
+    """Build a user's plan in the smallest slots in which it takes no more rounds than in large ones.
 
-    Raises ArgumentError where the algorithm does not take that call, PlanError where it breaks a rule.
+    Args:
+        own: The user's algorithm, or a saved plan, which is returned as it is.
+        ranks: Number of ranks.
+        rounds: 1; or 2: the plan may take twice as many rounds, in a ring of one slot.
+
+    Returns:
+        A plan that obeys all rules.
+
+    Raises:
+        ArgumentError: The algorithm does not take that call.
+        PlanError: The algorithm breaks a rule.
     """
     if own.plan is not None:
         return own.plan

@@ -1,4 +1,4 @@
-"""Where an execution should look for a mutant's mistake: who comes too early, and which lines may be stale."""
+"""Where an execution should look for a mutant's mistake: which rank comes too early, and which lines may be stale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from faults.mutate.operators import WAITS
 
 
 def suspect(plans: Sequence[Plan], plan: Plan, mutant: Mutant) -> Suspect:
-    """``plans``: all calls, ``plan`` (right, as it was) among them."""
+    """Find where a mutant's mistake may show.
+
+    Args:
+        plans: The plans of all calls.
+        plan: The plan among them that is mutated, without the mistake.
+        mutant: The mistake.
+    """
     stream = plan.part(mutant.rank).streams[mutant.stream].instructions
     instruction, layout = stream[mutant.at], plan.layout
     owner = None

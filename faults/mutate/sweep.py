@@ -20,14 +20,24 @@ SHARE = 60  # mutants that a worker takes at once
 
 @dataclass
 class MutationRow:
-    """What became of the mutants of one plan. ``seconds`` are those of all workers."""
+    """What became of the mutants of one plan.
+
+    Attributes:
+        case: The plan.
+        mutants: Count of its mutants.
+        pairs: Count of pairs of instructions that are two or more apart, of which the operator "far" exchanges some.
+        operators: How often each fate befell the mutants of each operator.
+        survivors: The judgements of mutants that survived.
+        needless: The judgements of equivalent deletions, whose instructions the plan does not need.
+        seconds: Processor time of all workers together.
+    """
 
     case: MutationCase
     mutants: int
-    pairs: int = 0  # of instructions two or more apart, of which operator "far" exchanges some
-    operators: dict[str, Counter[Fate]] = field(default_factory=dict)  # of the mutants that each makes
+    pairs: int = 0
+    operators: dict[str, Counter[Fate]] = field(default_factory=dict)
     survivors: list[MutantJudgement] = field(default_factory=list)
-    needless: list[MutantJudgement] = field(default_factory=list)  # deletions that are equivalent
+    needless: list[MutantJudgement] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -44,11 +54,12 @@ class MutationRow:
 
     @property
     def killed(self) -> int:
-        """By a rule of plans, or by the prover."""
+        """Count of mutants that a rule of plans or the prover rejects."""
         return killed(self.fates)
 
     @property
     def equivalent(self) -> int:
+        """Count of mutants that the prover proves right."""
         return equivalent(self.fates)
 
     @property
@@ -57,18 +68,22 @@ class MutationRow:
 
     @property
     def judged(self) -> int:
+        """Count of mutants that were judged so far."""
         return sum(fates.total() for fates in self.operators.values())
 
 
 def killed(fates: Counter[Fate]) -> int:
+    """Count the mutants that a rule of plans or the prover rejects, shown by an execution or not."""
     return fates[Fate.REFUSED] + fates[Fate.CONFIRMED] + fates[Fate.HIDDEN] + fates[Fate.UNCONFIRMED]
 
 
 def equivalent(fates: Counter[Fate]) -> int:
+    """Count the mutants that the prover proves right."""
     return fates[Fate.EQUIVALENT] + fates[Fate.INDEBTED]
 
 
 def survived(fates: Counter[Fate]) -> int:
+    """Count the mutants about which prover and executions disagree, or the prover cannot tell."""
     return sum(count for fate, count in fates.items() if fate.survived)
 
 
@@ -79,7 +94,13 @@ def _trial(case: MutationCase) -> Trial:
 
 @dataclass(frozen=True)
 class Share:
-    """Some of a plan's mutants, and the time that they took."""
+    """Some of a plan's mutants, judged by one worker.
+
+    Attributes:
+        case: The plan.
+        judgements: One for each mutant.
+        seconds: Processor time that they took.
+    """
 
     case: MutationCase
     judgements: list[MutantJudgement]
@@ -90,6 +111,10 @@ def judge(case: MutationCase, mutants: Sequence[Mutant]) -> Share:
     """Judge some mutants of a case, in a worker.
 
     Executions that confirm the prover's finding are not kept: their schedules are long.
+
+    Args:
+        case: The plan.
+        mutants: Its mutants.
     """
     begun, trial = process_time(), _trial(case)
     judgements = [trial.judge(mutant) for mutant in mutants]
@@ -98,7 +123,15 @@ def judge(case: MutationCase, mutants: Sequence[Mutant]) -> Share:
 
 
 def sweep(cases: Sequence[MutationCase], executor: Executor) -> Iterator[MutationRow]:
-    """One row a case, given when its mutants are known and again whenever more are judged, until all are."""
+    """Judge all mutants of all cases.
+
+    Args:
+        cases: The plans.
+        executor: Runs `judge`, for SHARE mutants at a time.
+
+    Yields:
+        The row of each case when its mutants are known, and again whenever more of them are judged, until all are.
+    """
     rows: dict[MutationCase, MutationRow] = {}
     futures: list[Future[Share]] = []
     for case in cases:
@@ -124,6 +157,10 @@ def is_needless(plan: Plan, judgement: MutantJudgement) -> bool:
     """Say whether the plan would be as good without the mutated instruction.
 
     A signal is not needless if it lets other ranks go on sooner: before work that precedes the next signal of its line.
+
+    Args:
+        plan: The plan, without the mistake.
+        judgement: The judgement of a mutant of it.
     """
     rank, stream, at, kind = judgement.mutant
     if judgement.fate is not Fate.EQUIVALENT or kind != "delete":

@@ -33,6 +33,8 @@ TRIED = 1  # orders in which what is proved right is executed all the same
 
 
 class Fate(Enum):
+    """What became of a mutant; the head of this module describes each fate."""
+
     REFUSED = "refused"
     CONFIRMED = "confirmed"
     HIDDEN = "hidden"
@@ -44,11 +46,20 @@ class Fate(Enum):
 
     @property
     def survived(self) -> bool:
+        """Whether prover and executions disagree, or the prover cannot tell."""
         return self in (Fate.UNCONFIRMED, Fate.MISSED, Fate.UNKNOWN)
 
 
 class MutantJudgement(NamedTuple):
-    """``reason``: the rule that is broken, in a sentence. ``shown``: an execution in which it goes wrong."""
+    """What became of one mutant.
+
+    Attributes:
+        mutant: The mutant.
+        fate: Its fate.
+        instruction: Name of the opcode of the instruction that it changes.
+        reason: In a sentence, what is wrong or not known.
+        shown: An execution in which it goes wrong, if one was found.
+    """
 
     mutant: Mutant
     fate: Fate
@@ -59,7 +70,12 @@ class MutantJudgement(NamedTuple):
 
 @dataclass
 class Trial:
-    """All mutants of one plan, on trial in the calls that cases.py puts around it."""
+    """All mutants of one plan, on trial in the calls that cases.py puts around it.
+
+    Attributes:
+        case: What is mutated.
+        plan: Its plan, without a mistake.
+    """
 
     case: MutationCase
     plan: Plan = field(init=False)
@@ -72,17 +88,21 @@ class Trial:
         return mutants(self.plan)
 
     def unmutated(self) -> Proof:
-        """Of the plan without any mistake: its mutants tell nothing unless it is right."""
+        """Prove the plan without any mistake: its mutants tell nothing unless it is right."""
         return prove_calls(self.program(0).plans)
 
     def program(self, rank: int) -> CallSequence:
-        """The right calls in which a mistake of this rank is looked for."""
+        """Return the right calls in which a mistake of ``rank`` is looked for."""
         if rank not in self._programs:
             self._programs[rank] = CallSequence.of(sequence(self.case, self.plan, rank))
         return self._programs[rank]
 
     def judge(self, mutant: Mutant) -> MutantJudgement:
-        """Raises ArgumentError when the plan has no such mutant."""
+        """Try one mutant.
+
+        Raises:
+            ArgumentError: The plan has no such mutant.
+        """
         mutated = apply(self.plan, mutant)
         name = self.plan.part(mutant.rank).streams[mutant.stream].instructions[mutant.at].op.name
         finding = next(findings(mutated), None)
@@ -108,7 +128,8 @@ class Trial:
         return MutantJudgement(mutant, fate, name, obliged.reason)
 
     def _proofs(self, wrong: CallSequence, mutated: Plan) -> Iterator[tuple[CallSequence, Proof]]:
-        """Of the calls in which most mistakes matter; then, if it breaks what other calls rely on, of all mixtures."""
+        """Yield the proof of the calls in which most mistakes matter; then, if the mutant breaks what other calls rely
+        on, those proofs of all mixtures that are not OK."""
         yield wrong, prove_calls(wrong.plans)
         if prove_calls(wrong.plans, obliges=True).verdict is not Verdict.OK:
             for plans in mixtures(self.case, mutated):

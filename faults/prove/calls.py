@@ -31,12 +31,20 @@ check_compiled("faults.prove._pass", _pass.CONSTANTS, {rule.upper(): at for at, 
 
 
 def _operands(table: Mapping[Op, tuple[str, ...]]) -> dict[Op, int]:
-    """Each opcode's operands in plan/accesses.py, as C has them: a bit for each of OPERAND_FIELDS."""
+    """Encode each opcode's operands in plan/accesses.py as C has them: a bit for each of OPERAND_FIELDS."""
     return {op: sum(1 << OPERAND_FIELDS.index(name) for name in table.get(op, ())) for op in Op}
 
 
 def check_accesses(compiled: Sequence[tuple[int, int]]) -> None:
-    """Raises ImportError where C loads or stores other operands of an opcode than plan/accesses.py says."""
+    """Check that C loads and stores the same operands of each opcode as plan/accesses.py.
+
+    Args:
+        compiled: For each opcode, the operands that C loads and those that it stores, each with a bit for each of
+            OPERAND_FIELDS.
+
+    Raises:
+        ImportError: C and plan/accesses.py differ.
+    """
     for verb, column, table in (("loads", 0, LOADED), ("stores", 1, STORED)):
         ours = {f"{op.name} {verb}": bits for op, bits in _operands(table).items()}
         check_compiled("faults.prove._pass", {f"{op.name} {verb}": compiled[op][column] for op in Op}, ours)
@@ -69,21 +77,22 @@ def prove_calls(
     mapped: bool = False,
     obliges: bool = False,
 ) -> Proof:
-    """Prove that these calls, one after another on one communicator, are right in every interleaving.
+    """Prove that consecutive calls on one communicator are right in every interleaving, whatever caches do.
 
     Args:
-        plans: the calls, all on one layout.
-        hosts: the host of each rank; None: each rank has its own.
-        without: names of rules (`RULES`) that are switched off.
-        mapped: whether arrays of the heap lie in the pool itself, and their users store to them between calls.
-        obliges: whether every call is also held to what allows any other one before and after it.
+        plans: The plans of the calls, all on one layout.
+        hosts: The host of each rank; default: each rank on its own.
+        without: Names of rules (`RULES`) that are switched off.
+        mapped: Whether arrays of the heap lie in the pool itself, and their users store to them between calls.
+        obliges: Whether every call is also held to the obligations that allow any other call before and after it.
 
     Returns:
         A proof: OK, a violation with its sentence, or UNKNOWN with what the prover cannot do.
 
     Raises:
-        ArgumentError: the question is impossible.
-        PlanError: records are no instructions.
+        ArgumentError: There are no calls, they share no ring, ``hosts`` or ``without`` does not fit, a collective has
+            no contract, or the layout has more than CARDS_MAX cards.
+        PlanError: The records are not instructions, or break a rule of plans so that the prover cannot take them.
     """
     began, mask = time.monotonic(), mask_of(without)
     layout = _layout(plans)
@@ -138,7 +147,7 @@ def _unknown(plans: Sequence[Plan], at: ProgramPoint, reason: int) -> str:
     return f"{where} {_REASONS[reason].format(kernel=kernel)}"
 
 
-# --- what the pass is told --------------------------------------------------------------------------------------
+# --- arguments of the pass --------------------------------------------------------------------------------------
 
 
 def _layout(plans: Sequence[Plan]) -> Layout:
@@ -182,9 +191,10 @@ def _described(plan: Plan, mapped: bool) -> _Described:
 
 
 def _kernels(plan: Plan) -> object:
-    """(rows, bytes, stride) of dst, a, b and c that each touches, what it makes, and of which dtype a product is.
+    """Describe each kernel: (rows, bytes, stride) of dst, a, b and c that it touches, what it makes, and the dtype of a
+    product.
 
-    Raises PlanError for one that is not.
+    Raises PlanError for an unknown kernel.
     """
     if any(kernel.name not in KERNELS for kernel in plan.frame.kernels):
         rules.check(plan)
@@ -199,7 +209,7 @@ def _kernels(plan: Plan) -> object:
 
 
 def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, int, int]]:
-    """(the buffer that it lies in, where in that, card or -1, where in the extent) of each buffer."""
+    """Locate each buffer: (the buffer that it lies in, its offset there, its card or -1, its offset in the extent)."""
     names = [buffer.name for buffer in part.buffers]
     heap, layout = plan.call.heap, plan.layout
     in_heap: dict[int, int] = {}  # buffer -> offset in the rank's strip
@@ -226,10 +236,10 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
 
 
 def _contract(plan: Plan, rank: int) -> list[int]:
-    """What the rank's output must be, piece by piece.
+    """Describe what the rank's output must be, piece by piece.
 
-    (at, bytes, divisor, how many, 2, how many are folded apart or 0 for any order that all holders share), and (rank,
-    offset) of each.
+    For each piece: its offset, its bytes, the divisor, the count of contributions, 2, and how many of them are folded
+    apart, or 0 for any order that all holders share; then (rank, offset) of each contribution.
     """
     if plan.call.gemm is not None:
         return _products(plan, rank)
@@ -244,7 +254,7 @@ def _contract(plan: Plan, rank: int) -> list[int]:
 
 
 def _products(plan: Plan, rank: int) -> list[int]:
-    """Of a matrix product, row by row."""
+    """Describe what the rank's output of a matrix product must be, row by row."""
     unit = DTYPE_NAMES.index(plan.call.dtype)
     words: list[int] = []
     for row in products.postcondition(plan.call, rank):
@@ -256,7 +266,8 @@ def _products(plan: Plan, rank: int) -> list[int]:
 
 
 def _broken(plans: Sequence[Plan], rule: str, detail: int, place: ProgramPoint, byte: int) -> str:
-    """As the contract's own checker tells it, if that knows the plan's kernels and finds it in the plan alone."""
+    """Tell a broken contract in the words of the contract's own checker, if it knows the plan's kernels and finds the
+    mistake in the plan alone."""
     plan = plans[place.call]
     if detail in (UNMATCHED, MISFOLDED):
         return sentence(plans, "contract", detail, place, None, -1, 0)

@@ -25,14 +25,17 @@ def prove_case(
     """Prove that a call is right on a ring, whatever calls come before and after.
 
     Args:
-        recipe: the algorithm.
-        layout: the ring.
-        call: one call; its root does not matter.
-        roots: of which roots; None: as `prove` chooses them.
-        progress: called with how many sequences of calls are done, and of how many.
+        recipe: The algorithm. If it is zero copy, the call's arrays are placed in a heap.
+        layout: The ring.
+        call: The call; its root does not matter.
+        roots: The roots to prove it for; default: as `prove` chooses them.
+        progress: Called after each sequence of calls, with the number of sequences done and their count.
+
+    Returns:
+        The proof. A call of many equal rounds is proved with fewer rounds: ``rounds_alike`` counts the rounds left out.
 
     Raises:
-        ArgumentError: the algorithm has no such call.
+        ArgumentError: The algorithm has no such call.
     """
     if recipe.spec.zero_copy and call.heap is None:
         call, layout = in_heap(call, layout)

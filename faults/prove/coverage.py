@@ -1,4 +1,4 @@
-"""What proofs covered, and what they did not, in words and as data: said with every verdict."""
+"""What proofs covered and what they did not, in words and as data: every verdict states it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ IN_TURNS = "each number of ranks with each size, dtype and place; each op with e
 
 @dataclass(frozen=True)
 class Covered:
-    """One call that was proved: its size in words, and on which roots (None: as `prove` chooses them)."""
+    """One call that was proved.
+
+    Attributes:
+        call: The call.
+        size: Its size in words.
+        roots: The roots that it was proved for; None: as `prove` chooses them.
+    """
 
     call: Call
     size: str
@@ -28,7 +34,22 @@ class Covered:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of all calls that were proved right. ``places``: whether in place."""
+    """What all calls that were proved right have covered.
+
+    Attributes:
+        collectives: Names of the collectives and fused products.
+        variants: Names of the variants, and of styles of fused products.
+        ranks: Numbers of ranks, rising.
+        sizes: Sizes in words.
+        dtypes: Names of the dtypes.
+        ops: Names of the operations.
+        roots: The roots that were asked for; None: all, or a few if there are many ranks.
+        rooted: Whether any of the collectives has a root.
+        in_place: The places that were proved: out of place (False), in place (True) or both.
+        combined: How ranks, sizes, dtypes and operations were combined, in words.
+        machine: The machine on whose rings they were proved.
+        clusters: Numbers of ranks in each cluster; empty without clusters.
+    """
 
     collectives: tuple[str, ...]
     variants: tuple[str, ...]
@@ -36,16 +57,22 @@ class Coverage:
     sizes: tuple[str, ...]
     dtypes: tuple[str, ...]
     ops: tuple[str, ...]
-    roots: tuple[int, ...] | None  # None: all, of many ranks a few
+    roots: tuple[int, ...] | None
     rooted: bool
     in_place: tuple[bool, ...]
     combined: str
     machine: str
-    clusters: tuple[int, ...] = ()  # ranks in each, where there are any
+    clusters: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, calls: Iterable[Covered], *, machine: str, combined: str = COMBINED) -> Coverage:
-        """``machine``: whose rings they were proved on."""
+        """Sum up calls that were proved.
+
+        Args:
+            calls: The calls.
+            machine: The machine on whose rings they were proved.
+            combined: How ranks, sizes, dtypes and operations were combined, in words.
+        """
         its = list(calls)
         moving = [one for one in its if one.call.gemm is not None or COLLECTIVES[one.call.collective].moves_data]
         plain = [one for one in moving if one.call.gemm is None]
@@ -66,10 +93,11 @@ class Coverage:
         )
 
     def as_dict(self) -> dict[str, Any]:
+        """The coverage as JSON has it: all attributes, and both sentences."""
         return asdict(self) | {"covered": self.covered(), "not_covered": self.not_covered()}
 
     def covered(self) -> str:
-        """What was, in words."""
+        """Say in words what was proved."""
         if not self.ranks:
             return "nothing"
         words = [
@@ -88,7 +116,7 @@ class Coverage:
         return "; ".join(word for word in words if word)
 
     def not_covered(self) -> str:
-        """What a proof of these says nothing about, in words."""
+        """Say in words what these proofs leave open."""
         if not self.ranks:
             return "everything"
         between = [count for count in range(self.ranks[0], self.ranks[-1]) if count not in self.ranks]

@@ -1,11 +1,11 @@
-"""Which calls prove an algorithm that somebody else wrote: sizes, ranks, operations, dtypes, roots, in place and not.
+"""The matrix of calls that proves a user's algorithm: sizes, ranks, operations, dtypes, roots, in place and not.
 
 A proof holds for one call, of any root, among any others. An algorithm may still be wrong at sizes that its slices do
-not divide, in a second round, from some number of ranks on: so it is asked for a matrix of calls. Sizes of a few
-elements are given; those of one round, of one element more and of so many rounds that the ring wraps twice are looked
-up, on a ring so small that they are a few kilobytes. Every number of ranks meets every size, dtype and place, in place
-or not. What is folded from what does not depend on the operation, but for the division of an average: by default
-operations take turns, such that each meets every number of ranks with every size.
+not divide, in a second round, or from some number of ranks on, so it is asked for a matrix of calls. Sizes of a few
+elements are given. Sizes of one round, of one round and one element, and of enough rounds for the ring to wrap twice
+are looked up, on a ring so small that they are a few kilobytes. Every number of ranks meets every size, dtype and
+place, in place or not. The operation does not decide what is folded from what, except for the division of an average:
+by default operations take turns, such that each meets every number of ranks with every size.
 """
 
 from __future__ import annotations
@@ -33,17 +33,24 @@ from faults.prove.proof import Proof
 from faults.prove.sequences import Progress, prove, some_roots
 from faults.verdict import Verdict
 
-ELEMENTS = (1, 13, 101)  # fewer than ranks; several lines, and no number of ranks divides it
+ELEMENTS = (1, 13, 101)  # fewer than ranks; then several lines, in sizes that no number of ranks divides
 MACHINE_BYTES = 4096  # on the ring that the machine has for any other call
 QUESTIONS_MAX = 10_000
 
-_PROBE_DTYPE, _PROBE_BYTES = "f64", 8  # with it it is looked up how many bytes make a round
+_PROBE_DTYPE, _PROBE_BYTES = "f64", 8  # to look up how many bytes make a round
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Blocks of ``nbytes`` and some ``elements`` on a ring of ``region_bytes``; or blocks of this ``total``, as
-    nccl-tests counts it."""
+    """A size of blocks, on a ring of its own.
+
+    Attributes:
+        text: The size in words.
+        region_bytes: Bytes of the ring.
+        nbytes: Bytes of a block, rounded down to whole elements, to which ``elements`` are added.
+        elements: Elements of a block beyond ``nbytes``.
+        total: Bytes as nccl-tests counts them, instead of ``nbytes`` and ``elements``.
+    """
 
     text: str
     region_bytes: int
@@ -52,6 +59,13 @@ class Size:
     total: int | None = None
 
     def block_bytes(self, collective: str, ranks: int, itemsize: int) -> int:
+        """Compute the bytes of a block.
+
+        Args:
+            collective: Name of the collective.
+            ranks: Number of ranks.
+            itemsize: Bytes of an element.
+        """
         if self.total is not None:
             return block_bytes(collective, self.total, ranks, itemsize)
         return round_down(self.nbytes, itemsize) + self.elements * itemsize
@@ -59,7 +73,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One call on its ring. ``roots``: those that it is asked of; None: as `prove` chooses them."""
+    """One call, on its ring.
+
+    Attributes:
+        recipe: The algorithm.
+        layout: The ring.
+        call: The call.
+        size: Its size, as the matrix has it.
+        roots: The roots to prove it for; None: as `prove` chooses them.
+    """
 
     recipe: Recipe
     layout: Layout
@@ -69,11 +91,12 @@ class Question:
 
     @property
     def size_bytes(self) -> int:
-        """As nccl-tests has it."""
+        """Bytes of the call, as nccl-tests counts them."""
         return size_bytes(self.call.collective, self.call.nbytes, self.call.ranks)
 
     @property
     def all_roots(self) -> Sequence[int]:
+        """The roots to prove the call for; (0,) if its collective has none."""
         if not COLLECTIVES[self.call.collective].rooted:
             return (0,)
         return some_roots(self.call.ranks) if self.roots is None else self.roots
@@ -81,9 +104,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """What came of a question. ``proof`` is None where the algorithm refuses the call; ``why`` says so, or what is
-    wrong or not known. ``rule`` is what was broken: one of the memory model's, "plan" for one that every plan obeys,
-    "raises" where the algorithm fails. ``root``: that of the call that is wrong.
+    """What came of a question.
+
+    Attributes:
+        question: The question.
+        proof: The proof; None if the algorithm refuses the call.
+        why: Why the algorithm refuses the call, or what is wrong or not known.
+        rule: The rule that is broken: a rule of the memory model, "plan" for one that every plan obeys, or "raises" if
+            the algorithm fails.
+        root: The root of the call that is wrong.
+        refused_roots: Roots that the algorithm refuses, although others are proved.
+        refusal: Why it refuses the first of them.
     """
 
     question: Question
@@ -91,24 +122,37 @@ class AnsweredQuestion:
     why: str = ""
     rule: str = ""
     root: int | None = None
-    refused_roots: tuple[int, ...] = ()  # though others are proved
+    refused_roots: tuple[int, ...] = ()
     refusal: str = ""
 
     @property
     def roots(self) -> tuple[int, ...] | None:
-        """Those that it is about; None: as `prove` chooses them."""
+        """The roots that the answer is about; None: as `prove` chooses them."""
         if not self.refused_roots:
             return self.question.roots
         return tuple(root for root in self.question.all_roots if root not in self.refused_roots)
 
     @property
     def fate(self) -> str:
+        """The verdict of the proof, or "refused" if there is none."""
         return "refused" if self.proof is None else self.proof.verdict.value
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """What is asked of an algorithm; None: the defaults above. ``sizes`` are total bytes as nccl-tests has them."""
+    """The calls that an algorithm is asked for.
+
+    Attributes:
+        recipe: The algorithm.
+        topology: The machine whose ring is used.
+        ranks: Numbers of ranks.
+        sizes: Total bytes, as nccl-tests counts them; None: the sizes that the head of this module describes.
+        redops: Operations, for a collective that reduces; None: MATRIX_REDOPS.
+        dtypes: Names of dtypes; None: MATRIX_DTYPES.
+        roots: Roots, for a collective that has one; None: as `prove` chooses them.
+        in_place: Whether the result replaces the input; None: both.
+        region_bytes: Bytes of the ring; None: a small one, or the machine's own if ``sizes`` are given.
+    """
 
     recipe: Recipe
     topology: Topology
@@ -127,7 +171,11 @@ class Matrix:
         return reduces and self.redops is None and len(self._dtypes) * len(self._places) >= len(MATRIX_REDOPS)
 
     def questions(self) -> list[Question]:
-        """From few ranks and small sizes on. Raises ArgumentError for what no call can be."""
+        """List the calls, from few ranks and small sizes on.
+
+        Raises:
+            ArgumentError: A root is not a rank of every call, or there are more than QUESTIONS_MAX calls.
+        """
         found: list[Question] = []
         for ranks in self.ranks:
             for question in self._questions(ranks):
@@ -188,13 +236,16 @@ class Matrix:
         return [*few, *self._in_rounds(ranks, region), *([] if self.region_bytes else [machine])]
 
     def _small_ring(self, ranks: int) -> int:
-        """Bytes of a ring with a few lines for each of as many blocks as there are ranks, of every rank: a slot of
-        kilobytes; the machine's own where the algorithm wants more of a slot."""
+        """Choose the bytes of a small ring.
+
+        Its slots are kilobytes, with a few lines for each of as many blocks as there are ranks, of every rank. If the
+        algorithm needs a larger slot, it is the machine's own ring.
+        """
         region = min(max(ranks * ranks * 2048, self.topology.pool_card_count * 4096), REGION_BYTES)
         return region if self._rounds(ranks, region)(_alike(ranks)) is not None else REGION_BYTES
 
     def _rounds(self, ranks: int, region_bytes: int) -> Callable[[int], int | None]:
-        """How many rounds blocks of so many bytes take; None where there is no such call."""
+        """Return a function from bytes of a block to the rounds that it takes, or None where there is no such call."""
         layout = world_layout(self.topology, ranks, region_bytes=region_bytes)
         redop = "sum" if COLLECTIVES[self.recipe.collective].reduces else "none"
 
@@ -210,7 +261,8 @@ class Matrix:
         return rounds
 
     def _in_rounds(self, ranks: int, region: int) -> Iterator[Size]:
-        """One round that ranks can share alike; a second one of one element; and so many that the ring wraps twice."""
+        """Yield one round that ranks can share alike, a second round of one element, and enough rounds for the ring to
+        wrap twice."""
         rounds, layout = self._rounds(ranks, region), world_layout(self.topology, ranks, region_bytes=region)
         unit = _alike(ranks)
         alike = _whole_round(rounds, unit, layout.slot_bytes)
@@ -224,7 +276,7 @@ class Matrix:
         many = max(2, -(-(2 * layout.slots + 1) // more))
         if rounds(many * whole + 13 * _PROBE_BYTES) is not None:
             yield Size("many rounds and 13 elements", region, many * whole, 13)
-        else:  # it takes what ranks can share alike
+        else:  # it takes only what ranks can share alike
             yield Size("many rounds", region, (many + 1) * alike)
 
 
@@ -234,7 +286,10 @@ def _alike(ranks: int) -> int:
 
 
 def _whole_round(rounds: Callable[[int], int | None], unit: int, slot_bytes: int) -> int | None:
-    """The most bytes, in units, that a block has without another round than blocks of a unit; None: there is none."""
+    """Find the most bytes, in units, of a block that takes no more rounds than a block of one unit.
+
+    None: there is no such size, because a unit is refused or a round holds any block.
+    """
     few = rounds(unit)
     if few is None:
         return None
@@ -260,7 +315,12 @@ def _elements(count: int) -> str:
 
 
 def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQuestion:
-    """Prove one call of all its roots, or say what is wrong with it, or why the algorithm refuses it."""
+    """Prove one call for all its roots, or say what is wrong with it or why the algorithm refuses it.
+
+    Args:
+        question: The call.
+        progress: Called after each sequence of calls, with the number of sequences done and their count.
+    """
     recipe, collective = question.recipe, question.call.collective
     if recipe.spec.zero_copy and question.call.in_place and collective in NO_ZERO_COPY_IN_PLACE:
         why = f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}"

@@ -24,26 +24,39 @@ TILINGS = (
     (2, (3, 4)),
     (5, (1, 7)),
     (2, (10, 5)),
-)  # communication tile's rows, compute tile: of two shards
+)  # rows of a communication tile, and a compute tile; the last one spans two shards
 
 
 class ProductCase(NamedTuple):
-    """All cases of an operator in one style; ``call`` is one of them."""
+    """All cases of a fused product in one style.
+
+    Attributes:
+        call: One of the cases' calls.
+        cases: Each case's ring and call.
+    """
 
     call: Call
     cases: list[tuple[Layout, Call]]
 
     @property
     def size_bytes(self) -> int:
-        """Of what moves between ranks."""
+        """Bytes that move between ranks."""
         return self.call.nbytes * self.call.ranks
 
     @property
     def in_place(self) -> bool:
+        """Always false: a product's result replaces nothing."""
         return False
 
     def prove(self, *, progress: Progress | None = None) -> Proof:
-        """Of all cases together: the first that is not right, or what all took."""
+        """Prove all cases.
+
+        Args:
+            progress: Called after each case, with the number of cases done and their count.
+
+        Returns:
+            The first proof that is not OK, else the last one; its instructions and seconds are those of all proofs.
+        """
         instructions, seconds = 0, 0.0
         proof = Proof(Verdict.OK, None, "", 0, 0.0)
         for number, (layout, call) in enumerate(self.cases):
@@ -57,21 +70,30 @@ class ProductCase(NamedTuple):
 
 
 def product_case(kind: str, style: str, ranks: int) -> ProductCase:
-    """Raises as `product_cases` does."""
+    """Collect all cases of a fused product in one style; arguments and errors are those of `product_cases`."""
     cases = list(product_cases(kind, style, ranks))
     return ProductCase(cases[0][1], cases)
 
 
 def product_cases(kind: str, style: str, ranks: int) -> Iterator[tuple[Layout, Call]]:
-    """Every tiling, order and transport of a style, in one round and in several.
+    """Yield every tiling, order and transport of a style, in one round and in several.
 
-    Raises ArgumentError for an operator or a style that there is not.
+    Args:
+        kind: Name of the fused product, such as ``all_gather_gemm``.
+        style: One of `collectives.fused.STYLES`.
+        ranks: Number of ranks.
+
+    Yields:
+        Each case's ring and call.
+
+    Raises:
+        ArgumentError: There is no such product or style.
     """
     m, n, k = SHARD_ROWS * ranks, 7, 6 * ranks
     if kind == "all_gather_gemm":
         n *= ranks
     doorbells = 5 * (ranks + 1)
-    for slot_lines in (3 * doorbells, ranks + 1):  # of every rank
+    for slot_lines in (3 * doorbells, ranks + 1):  # lines of a slot, for every rank
         layout = Layout(ranks, 2, 2, slot_lines * 64 * ranks, doorbells, 64)
         for transport in TRANSPORTS.get(kind, ("",)):
             if style != STYLES[0]:

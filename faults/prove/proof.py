@@ -1,4 +1,4 @@
-"""What the prover says: a verdict and, where a plan is wrong, which rule it breaks, where, and in a sentence why."""
+"""The prover's answer: a verdict and, where a plan is wrong, which rule it breaks, where, and in a sentence why."""
 
 from __future__ import annotations
 
@@ -16,24 +16,32 @@ RULES = (
     "older_write",  # what lay beneath it had landed before
     "fresh",  # the reader's host dropped the line after that
     "residue",  # no other host held the line dirty when it was written
-    "stale_allocate",  # who stores beside it holds it fresh
-    "false_sharing",  # nobody stores beside it at the same time
+    "stale_allocate",  # a rank that stores beside it holds it fresh
+    "false_sharing",  # no rank stores beside it at the same time
     "payload",  # a doorbell's payload has been taken before the next one is stored
     "fence_scope",  # a fence is its rank's, not its host's
     "local",  # streams of one rank do not race for its buffers
-    "exit",  # when all are done with a round, all it wrote has landed, all it read has been read
-    "reuse",  # who stores to a slot knows that all are done with the round before
-    "barrier",  # nobody leaves a barrier before everybody came
+    "exit",  # when all ranks are done with a round, all it wrote has landed, all it read has been read
+    "reuse",  # a rank that stores to a slot knows that all ranks are done with the round before
+    "barrier",  # no rank leaves a barrier before all ranks have come
     "contract",  # every byte of a result is folded from the contributions that it should be
     "fold_order",  # in the order that the call declares, and alike on all ranks that hold it
 )
-FOLD_ORDER = RULES[-1]  # what breaks it is seen without a schedule: in all executions that are right otherwise
-DEADLOCK = "deadlock"  # found as well: a wait that no signal satisfies
+FOLD_ORDER = RULES[-1]  # breaking it shows without a schedule, in all executions that are right otherwise
+DEADLOCK = "deadlock"  # also found: a wait that no signal satisfies
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramPoint:
-    """An instruction of a call. ``at`` is -1 for what the user does before it, and one too many for after it."""
+    """An instruction of a call.
+
+    Attributes:
+        call: Number of the call.
+        rank: The rank.
+        stream: Number of the rank's stream.
+        at: Number of the instruction in the stream; -1 for what the user does before the call, one too many for after
+            it.
+    """
 
     call: int
     rank: int
@@ -45,9 +53,14 @@ class ProgramPoint:
 class Violation:
     """A rule that is broken at an instruction.
 
-    ``card`` and ``line`` (of the communicator's extent on that card) are -1 where no pool line is at stake; ``by`` is
-    the other instruction that is involved, if there is one. ``mapped``: found where arrays of the heap lie in the
-    pool itself, as on real cards.
+    Attributes:
+        rule: Name of the rule, one of RULES, or DEADLOCK.
+        call: Number of the call; with ``rank``, ``stream`` and ``at`` it is the instruction's `ProgramPoint`.
+        card: The card of the line; -1 if no pool line is at stake.
+        line: The line of the communicator's extent on that card; -1 if no pool line is at stake.
+        sentence: What is wrong, for people.
+        by: The other instruction that is involved, if there is one.
+        mapped: Whether arrays of the heap lie in the pool itself in the calls that were proved, as on real cards.
     """
 
     rule: str
@@ -64,9 +77,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """``instructions`` were looked at. ``reason``: of a violation its sentence, of unknown what the prover cannot do.
-    ``calls``: those that it is about; a violation counts them from 0. ``rounds_alike``: so many more rounds of the call
-    were not looked at, because they repeat those that were (rounds.py says why that is enough).
+    """The prover's answer about a sequence of calls.
+
+    Attributes:
+        verdict: OK, VIOLATION or UNKNOWN.
+        violation: What is wrong, if the verdict is VIOLATION and the prover's own pass found it.
+        reason: The sentence of a violation, or what the prover cannot do if the verdict is UNKNOWN.
+        instructions: Count of instructions that were looked at.
+        seconds: How long that took.
+        calls: The plans of the calls; a violation counts them from 0.
+        rounds_alike: Count of further rounds of the call that were not looked at, because they repeat those that were
+            (rounds.py says why that is enough).
     """
 
     verdict: Verdict
@@ -79,7 +100,11 @@ class Proof:
 
 
 def mask_of(without: Collection[str]) -> int:
-    """Raises ArgumentError for a rule that there is not."""
+    """Encode rules that are switched off: bit k for rule k of RULES.
+
+    Raises:
+        ArgumentError: There is no such rule.
+    """
     for name in without:
         if name not in RULES:
             raise ArgumentError(f"there is no rule {name!r} to switch off: it is one of {', '.join(RULES)}")

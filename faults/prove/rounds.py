@@ -1,12 +1,12 @@
-"""Calls of so many rounds that proving them all would take too long: fewer of the same rounds tell as much.
+"""Calls of too many rounds to prove them all: fewer of the same rounds tell as much.
 
 A block is cut into rounds, each of which does what the one before did, a slot further. Rounds share nothing but slots,
 and those only with rounds a whole number of laps away. What a round finds there is what the round a lap before left,
-whatever came earlier: whoever stores has waited until all were done with that one (rule reuse), and then it was over
-and in the pool (rule exit). So a call of rounds that repeat is right if one of more than two laps of them is. That they
-repeat is checked on that call: with one round more, every stream of every rank has one round more, equal to its
-neighbour but for the round's number, and is otherwise the same. That this goes on however many rounds there are is
-taken from the builder's loop, and so from algorithms that we ship only.
+whatever came earlier: a rank that stores has waited until all ranks were done with that one (rule reuse), and then it
+was over and in the pool (rule exit). So a call of rounds that repeat is right if one of more than two laps of them is.
+That they repeat is checked on that call: with one round more, every stream of every rank has one round more, equal to
+its neighbour but for the round's number, and is otherwise the same. That this goes on however many rounds there are
+follows from the builder's loop, and therefore holds only for algorithms that cxlemu ships.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NUMBERED = (Op.SIGNAL, Op.WAIT, Op.WAIT_ALL, Op.SIGNAL_DATA, Op.WAIT_DATA)
 
 @dataclass
 class _Counting(Builder):
-    """Builds nothing: notes into how many bytes a round each loop is cut."""
+    """Builds nothing: notes how many bytes a round of each loop has."""
 
-    loops: list[tuple[int, int]] = field(default_factory=list)  # (bytes, of these in a round)
+    loops: list[tuple[int, int]] = field(default_factory=list)  # (bytes, bytes in a round)
 
     def rounds(
         self,
@@ -55,9 +55,18 @@ def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
 
 
 def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
-    """The call of fewer rounds that tells as much, and how many rounds it has less: 0, and the same call, if none does.
+    """Shorten a call to fewer rounds that tell as much.
 
-    Raises ArgumentError for an impossible call.
+    Args:
+        recipe: The algorithm. Only a shipped one of the plain builder, without zero copy, is shortened.
+        layout: The ring.
+        call: The call.
+
+    Returns:
+        The call of fewer rounds, and how many rounds fewer it has; the same call and 0 if it cannot be shortened.
+
+    Raises:
+        ArgumentError: The algorithm has no such call.
     """
     if recipe.source or recipe.builder is not Builder or recipe.spec.zero_copy or call.ranks == 1:
         return call, 0
@@ -67,7 +76,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
         return call, 0
     [(nbytes, piece)] = loops
     less = -(-nbytes // piece) - enough
-    for share in (piece, piece * call.ranks):  # a loop goes over a block, or over a rank's slice of it
+    for share in (piece, piece * call.ranks):  # a loop goes over a block, or over each rank's slice of it
         fewer = replace(call, nbytes=call.nbytes - less * share)
         if fewer.nbytes > 0 and _loops(recipe, layout, fewer) == [(nbytes - less * piece, piece)]:
             more = replace(fewer, nbytes=fewer.nbytes + share)
@@ -80,7 +89,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
 
 
 def _one_round_more(longer: Plan, shorter: Plan, after: int) -> bool:
-    """Whether the longer plan differs in nothing but one more round after this one, equal to it."""
+    """Whether the longer plan differs only by one more round, after round ``after`` and equal to it."""
     if longer.frame.regions != shorter.frame.regions or longer.frame.kernels != shorter.frame.kernels:
         return False
     if longer.rounds != shorter.rounds + 1:
@@ -106,9 +115,17 @@ def _repeats(long: Records, short: Records, after: int, events: int, slots: int)
 
 
 def rounds_of(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The round that each record belongs to: the last one that was named so far."""
+    """Find the round to which each record of a stream belongs: the last one that was named so far.
+
+    Args:
+        records: The stream's records, in order.
+        slots: Slots of the ring.
+
+    Returns:
+        Array of int64, as long as ``records``; -1 before any round is named.
+    """
     named = np.where(np.isin(records["op"], _NUMBERED), records["value"], -1)
-    named += np.where(records["op"] == Op.WAIT_ALL, slots, 0)  # of the round that used the slot before
+    named += np.where(records["op"] == Op.WAIT_ALL, slots, 0)  # it names the round that used the slot before
     for name in OPERAND_FIELDS:
         operand = records[name]
         named = np.maximum(named, np.where(operand["kind"] == Kind.REGION, operand["seq"], -1))
@@ -117,7 +134,8 @@ def rounds_of(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def _plain(records: Records, earlier: int, events: int) -> bytes:
-    """The records so many rounds and events earlier, wherever they lie in local memory."""
+    """Encode the records as if they came ``earlier`` rounds and ``events`` events before, wherever they lie in local
+    memory."""
     plain = records.copy()
     plain["value"] -= np.where(np.isin(plain["op"], _NUMBERED), earlier, 0)
     plain["arg"] -= np.where(np.isin(plain["op"], (Op.RECORD, Op.AWAIT)), events, 0).astype(np.int32)

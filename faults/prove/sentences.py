@@ -1,4 +1,4 @@
-"""Findings of the pass in the field's words: which link of the chain is missing."""
+"""Findings of the prover's pass in the field's words: each names the link of the chain that is missing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ from faults.prove.proof import DEADLOCK, RULES, ProgramPoint
     )
 )
 
-# {line}: which line, {rank}: who is wronged, {by}: who else is involved; by rule and detail, or by detail alone.
+# {line}: the line, {rank}: the rank that goes wrong, {by}: the other rank that is involved; by rule and detail, or by
+# detail alone.
 _SENTENCES: dict[tuple[str, int] | int, str] = {
     UNWRITTEN: "rank {rank} reads {line}, which nobody has written",
     ("order", UNORDERED_WRITE): "rank {rank} reads {line} but has waited for no signal that follows {by}'s store to it",
@@ -97,14 +98,24 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
 }
 
 
-# A call has returned, and so the user whose array was lent may store to it.
+# A call has returned, so the user whose array was lent may store to it.
 _USER = "rank {rank} may still be reading {line} when {by}'s call has returned, whose user may store there at once"
 
 
 def sentence(
     plans: Sequence[Plan], rule: str, detail: int, at: ProgramPoint, by: ProgramPoint | None, card: int, line: int
 ) -> str:
-    """Of one finding, ending with the instruction that it was found at."""
+    """Put one finding into words that end with the instruction at which it was found.
+
+    Args:
+        plans: The plans of the calls.
+        rule: Name of the rule that is broken, or DEADLOCK.
+        detail: One of this module's constants: in which way it is broken.
+        at: The instruction.
+        by: The other instruction that is involved, if there is one.
+        card: The card of the line; -1: the finding is about a slot.
+        line: The line of the extent on that card, the line of a local buffer for the rule ``local``, or the slot.
+    """
     key = (rule, detail)
     words = _SENTENCES[key if key in _SENTENCES else detail]
     layout = plans[at.call].layout
@@ -136,7 +147,7 @@ def _line(layout: Layout, rule: str, card: int, line: int) -> str:
 
 
 def _is_instruction(plans: Sequence[Plan], place: ProgramPoint) -> bool:
-    """Or else something that the user does before or after the call."""
+    """Whether a point is an instruction, and not something that the user does before or after the call."""
     streams = plans[place.call].part(place.rank).streams
     return place.stream < len(streams) and 0 <= place.at < len(streams[place.stream].records)
 
@@ -151,4 +162,5 @@ def _instruction(plans: Sequence[Plan], at: ProgramPoint) -> str:
 
 
 def rule_name(number: int) -> str:
+    """Name a rule by its number in enum rule of pass/pass.h; the number after the last one is DEADLOCK."""
     return RULES[number] if number < len(RULES) else DEADLOCK

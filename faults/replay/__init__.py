@@ -1,1 +1,1 @@
-"""Tokens: what was found, as text that replays elsewhere."""
+"""Tokens: findings as text that replays elsewhere."""

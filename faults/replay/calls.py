@@ -1,4 +1,4 @@
-"""Tokens of what provers and mutation testing show: calls on one ring, a mistake in some of them, and a schedule.
+"""Tokens of the prover's and the mutants' executions: calls on one ring, a mistake in some of them, and a schedule.
 
     print(token_of(plans, shown, mutated=plan, mutant="1.0.3:delete").command())
 
@@ -43,7 +43,7 @@ Word = Annotated[str, Field(max_length=63)]
 
 
 class Heap(Model):
-    """An InHeap."""
+    """An `InHeap`, as a token holds it."""
 
     input: Bytes
     step: Bytes = 0
@@ -51,7 +51,7 @@ class Heap(Model):
 
 
 class TokenGemm(Model):
-    """A Gemm."""
+    """A `Gemm`, as a token holds it."""
 
     m: Dimension
     n: Dimension
@@ -64,7 +64,7 @@ class TokenGemm(Model):
 
 
 class OneCall(Model):
-    """A Call, and the mistake in its plan."""
+    """A `Call`, as a token holds it, and the mistake in its plan."""
 
     collective: Word
     algorithm: Word
@@ -82,13 +82,14 @@ class OneCall(Model):
 
     @property
     def call(self) -> Call:
+        """The call, without the mistake."""
         heap = InHeap(**self.heap.model_dump()) if self.heap else None
         gemm = Gemm(**self.gemm.model_dump()) if self.gemm else None
         return Call(**self.model_dump(exclude={"mutant", "heap", "gemm"}), heap=heap, gemm=gemm)
 
 
 class Ring(Model):
-    """A Layout."""
+    """A `Layout`, as a token holds it."""
 
     ranks: Ranks
     cards: Annotated[int, Field(ge=1, le=256)]
@@ -102,7 +103,18 @@ class Ring(Model):
 
 
 class Body(Model):
-    """``plans`` is the digest of the plan with the mistake; ``kind`` and ``detail`` are what came of it."""
+    """The body of a token of this kind.
+
+    Attributes:
+        ring: The ring of all calls.
+        calls: The calls, in order.
+        moves: The schedule.
+        kind: What came of the execution.
+        detail: What came of it, in a sentence.
+        plans: The digest of the plan with the mistake; without one, of the first plan.
+        algorithm: ``FILE.py:function`` of a user's algorithm.
+        algorithm_sha256: The digest of its file.
+    """
 
     ring: Ring
     calls: Annotated[tuple[OneCall, ...], Field(strict=False, min_length=1, max_length=CALLS_MAX)]
@@ -125,14 +137,17 @@ def token_of(
     """Make the token of an execution that went wrong.
 
     Args:
-        plans: the calls as they are meant.
-        shown: the execution.
-        mutated: the plan among them that has the mistake.
-        mutant: the mistake, ``RANK.STREAM.AT:KIND``.
-        algorithm: ``FILE.py:function`` where it is not shipped.
+        plans: The plans of the calls as they are meant.
+        shown: The execution.
+        mutated: The plan among them that has the mistake.
+        mutant: The mistake, ``RANK.STREAM.AT:KIND``.
+        algorithm: ``FILE.py:function`` or ``FILE.plan`` of a user's algorithm.
+
+    Returns:
+        The token. If it is too large for a word, writing it raises TokenError.
 
     Raises:
-        TokenError: no token can hold it.
+        ArgumentError: The file of the algorithm cannot be read, or the plan has no such mutant.
     """
     calls = []
     for plan in plans:
@@ -147,7 +162,19 @@ def token_of(
 
 
 def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
-    """Raises TokenError, and InputErrors for what cannot run here."""
+    """Execute the calls of a token again.
+
+    Args:
+        body: The token's body.
+        algorithm: The file that stands for the user's algorithm that the token names; it is executed.
+
+    Returns:
+        How the failure fared.
+
+    Raises:
+        TokenError: The body is of another version, or its pool is too large.
+        InputError: The calls cannot run here, or an algorithm is missing, or given where the token names none.
+    """
     try:
         parsed = Body.model_validate(body)
     except ValidationError as error:
@@ -193,7 +220,7 @@ def _own(parsed: Body, algorithm: str | None) -> tuple[Recipe | None, list[str]]
 
 
 def _plans(parsed: Body, layout: Layout, own: Recipe | None) -> tuple[list[Plan], list[Plan]]:
-    """As they are meant, and with their mistakes; equal calls have one plan."""
+    """Build the plans as they are meant, and with their mistakes; equal calls have one plan."""
     meant: dict[OneCall, Plan] = {}
     plans: dict[OneCall, Plan] = {}
     for one in parsed.calls:

@@ -1,4 +1,4 @@
-"""Runs what a token describes, once more. Nothing that a token names is executed: code is named by who replays it.
+"""Runs a token's failure once more. Nothing that a token names is executed: the user who replays it names the code.
 
 There are two kinds of tokens: a campaign's case, replayed here, and calls with a mistake (faults/replay/calls.py).
 """
@@ -21,13 +21,16 @@ def replay(token: Token, algorithm: str | None = None) -> Replayed:
     """Run what a token describes, here.
 
     Args:
-        token: of a campaign, of ``cxlemu prove`` or of ``cxlemu mutate``.
-        algorithm: the ``FILE.py:function`` that stands for the one that the token names; it is executed.
+        token: A token of a campaign, of ``cxlemu prove`` or of ``cxlemu mutate``.
+        algorithm: The ``FILE.py:function`` that stands for the one that the token names; it is executed.
+
+    Returns:
+        How the failure fared.
 
     Raises:
-        TokenError: the token is of another version, or of a kind that is not known here.
-        ArgumentError: an algorithm is missing, or given where the token names none.
-        InputError: the token's case cannot run here.
+        TokenError: The token is of another version, or of a kind that is not known here.
+        ArgumentError: An algorithm is missing, or given where the token names none.
+        InputError: The token's case cannot run here.
     """
     if token.kind not in REPLAYERS:
         known = ", ".join(REPLAYERS)
@@ -36,7 +39,20 @@ def replay(token: Token, algorithm: str | None = None) -> Replayed:
 
 
 def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
-    """Raises TokenError, and ArgumentError for an algorithm that is missing, or given where there is none."""
+    """Judge the case of a campaign's token again.
+
+    Args:
+        body: The token's body.
+        algorithm: The ``FILE.py:function`` that stands for the one that the case names; it is executed.
+
+    Returns:
+        How the failure fared.
+
+    Raises:
+        TokenError: The body is of another version, or holds no case.
+        ArgumentError: An algorithm is missing, or given where the case names none.
+        InputError: The case cannot run here.
+    """
     found = body.get("found")
     if body.keys() != {"case", "found"} or not isinstance(found, dict):
         raise TokenError("a token of this kind holds a case and what was found, this one does not: update cxlemu")

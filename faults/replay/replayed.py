@@ -1,4 +1,4 @@
-"""What came of a replay."""
+"""The outcome of a replay."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Replayed:
     """How a failure fared in a replay.
 
     Attributes:
-        what: the calls that were replayed, in words.
-        before: the failure that the token holds; empty where there was none.
-        now: the failure of this replay; empty where there is none.
-        remarks: reasons why the two may differ.
-        picture: draws an SVG, or gives None where there is nothing to draw.
+        what: The calls that were replayed, in words.
+        before: The failure that the token holds; empty if it holds none.
+        now: The failure of this replay; empty if nothing failed.
+        remarks: Reasons why the two may differ.
+        picture: Draws an SVG, or gives None if there is nothing to draw.
     """
 
     what: str
@@ -26,4 +26,5 @@ class Replayed:
 
     @property
     def same(self) -> bool:
+        """Whether it failed exactly as before."""
         return self.before == self.now

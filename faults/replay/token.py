@@ -5,7 +5,7 @@
 The JSON is canonical (sorted keys, no blanks) and holds three things: the ``kind`` of what is replayed, the
 ``versions`` it was made with, and a ``body`` that the kind's own model checks (see faults/replay/replay.py). Tokens are
 untrusted: nothing is unpickled, every length is bounded before it is used, and every defect is a TokenError of one
-sentence. Equal values give equal JSON; the deflated bytes may differ between builds of zlib, and nobody compares them.
+sentence. Equal values give equal JSON; the deflated bytes may differ between builds of zlib, and are never compared.
 """
 
 from __future__ import annotations
@@ -35,20 +35,30 @@ _KIND = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def versions_here() -> dict[str, str]:
-    """What a replay may depend on, and therefore names when it differs."""
+    """List the versions on which a replay may depend, and which it therefore names when they differ."""
     return {"cxlemu": __version__, "numpy": np.__version__, "machine": platform.machine()}
 
 
 @dataclass(frozen=True)
 class Token:
-    """A ``kind`` that `faults.replay.replay` knows, and what it needs: JSON values only."""
+    """A failure that can be replayed.
+
+    Attributes:
+        kind: What is replayed, a kind that `faults.replay.replay` knows.
+        body: What the replay needs: JSON values only.
+        versions: The versions with which the token was made.
+    """
 
     kind: str
     body: Mapping[str, Any]
     versions: Mapping[str, str] = field(default_factory=versions_here)
 
     def __str__(self) -> str:
-        """The token as one word. Raises TokenError for what is larger than `parse` takes."""
+        """Write the token as one word.
+
+        Raises:
+            TokenError: It is larger than `parse` takes.
+        """
         content = {"body": self.body, "kind": self.kind, "versions": self.versions}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > JSON_BYTES_MAX:
@@ -60,11 +70,15 @@ class Token:
         return word
 
     def command(self, algorithm: str | None = None) -> str:
-        """What reproduces it. ``algorithm``: where somebody's own lies on this machine, ``FILE.py:function``."""
+        """Give the command that reproduces the failure.
+
+        Args:
+            algorithm: Where a user's algorithm lies on this machine, ``FILE.py:function``.
+        """
         return f"cxlemu replay {self}" + (f" --algorithm {shlex.quote(algorithm)}" if algorithm else "")
 
     def differences(self) -> list[str]:
-        """How the versions it was made with differ from those here, as sentences' ends."""
+        """Tell how the versions with which it was made differ from those here, as sentences' ends."""
         here = versions_here()
         return [
             f"{name} was {self.versions.get(name, 'unknown')}, here it is {here[name]}"
@@ -74,7 +88,11 @@ class Token:
 
 
 def parse(word: str) -> Token:
-    """The token that a word says; blanks and line breaks in it are ignored. Raises TokenError."""
+    """Read a token from its word; blanks and line breaks in it are ignored.
+
+    Raises:
+        TokenError: The word is damaged, foreign or too large.
+    """
     if len(word) > 2 * TOKEN_CHARS_MAX:
         raise TokenError(f"a token has at most {TOKEN_CHARS_MAX} characters, this has {len(word)}")
     word = "".join(word.split())
@@ -133,7 +151,7 @@ def _json(text: bytes) -> Any:
 
 
 def _check_depth(text: bytes) -> None:
-    """Brackets within strings count, too: bodies have none to speak of, and a bound may be generous."""
+    """Bound the nesting. Brackets within strings count as well: bodies have few of them, and the bound is generous."""
     depth = 0
     for byte in re.findall(rb"[][{}]", text):
         depth += 1 if byte in b"[{" else -1
@@ -146,7 +164,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for a key that stands twice."""
+    """Make an object of its pairs. Raises ValueError for a key that stands twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
