@@ -18,9 +18,19 @@ __all__ = ["Called", "Computed", "Replay", "replay"]
 
 
 def replay(workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None = None) -> Replay:
-    """With an ``accelerator``, what it computes takes what it would; otherwise what was recorded.
+    """Replay a workload on a modelled fabric, in virtual time.
 
-    Raises PlanFileError for ranks that call different things or wait for each other, ArgumentError for computing that
-    has no time, and for collectives that do not fit the topology.
+    Args:
+        workload: Every rank's nodes, as read from its Chakra traces.
+        topology: The fabric that the collectives run on.
+        accelerator: Computing on an accelerator takes what it would take on this one, where a node says how much it
+            computes; without one, every node takes the time that was recorded.
+
+    Returns:
+        What every rank did and when; times in ns.
+
+    Raises:
+        PlanFileError: Ranks call different things or wait for each other.
+        ArgumentError: Computing has no time, or collectives do not fit the topology.
     """
     return Schedule(workload, topology, accelerator).run()

@@ -36,9 +36,14 @@ class Parallelism:
 
     @classmethod
     def parse(cls, text: str, ranks: int | None) -> Parallelism:
-        """``fsdp``, ``tp=8,pp=64,dp=6,sp``, ``fsdp,tp=12,serial``; what dp leaves open, ``ranks`` says.
+        """Read ``--parallel``: ``fsdp``, ``tp=8,pp=64,dp=6,sp`` or ``fsdp,tp=12,serial``.
 
-        Raises ArgumentError for a word that is none, and for degrees that are not those of the ranks.
+        Args:
+            text: Words with commas between them.
+            ranks: How many ranks there are, which gives dp where the text leaves it open; None: as the text says.
+
+        Raises:
+            ArgumentError: A word is unknown, or the degrees do not multiply to the ranks.
         """
         given: dict[str, Any] = {}
         for word in text.split(","):
