@@ -12,14 +12,21 @@ from collections.abc import Iterable
 
 
 class SnoopFilter:
-    """Room for ``lines``, of which the least recently used one leaves first."""
+    """A directory with room for ``lines``, of which the least recently used one leaves first."""
 
     def __init__(self, lines: int) -> None:
         self._room = lines
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def read(self, lines: Iterable[int]) -> int:
-        """Somebody reads these lines, one after another: how many others are back-invalidated for that."""
+        """Note that lines are read, one after another.
+
+        Args:
+            lines: Their numbers.
+
+        Returns:
+            How many others are back-invalidated for that.
+        """
         held, before = self._held, 0
         for line in lines:
             if line in held:

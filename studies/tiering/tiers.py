@@ -20,7 +20,13 @@ REGION_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class Tier:
-    """``capacity_bytes``: what each of the ranks has of it. ``regions``: of each rank. ``load_ns``: of an idle line."""
+    """One kind of memory that ranks have.
+
+    Attributes:
+        capacity_bytes: What each of the ranks has of it.
+        regions: For each rank, where its part lies.
+        load_ns: What a load of an idle line takes.
+    """
 
     name: str
     space: Space
@@ -34,9 +40,14 @@ class Tier:
 
 
 def tiers_of(model: CostModel, ranks: int) -> list[Tier]:
-    """For the first ``ranks`` of the model, which share alike; the others lend their memory and do nothing.
+    """Find the tiers of a topology's memory, nearest first.
 
-    Raises ArgumentError where ranks are more than places, or the topology has no memory for them.
+    Args:
+        model: The topology's costs.
+        ranks: The first so many ranks share memory alike; the others lend theirs and do nothing.
+
+    Raises:
+        ArgumentError: There are more ranks than places, or the topology has no memory for them.
     """
     if not 1 <= ranks <= len(model.hosts):
         raise ArgumentError(f"{model.topology.name} has {len(model.hosts)} places for ranks, not {ranks}")

@@ -34,8 +34,9 @@ class TwoLevels:
         return self.between.line(ranks)
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
-        """Return what one call takes, in ns: on two levels for all-gather and reduce-scatter, else between clusters
-        alone.
+        """Return what one call takes, in ns.
+
+        All-gather and reduce-scatter take two levels; other collectives run between clusters alone.
 
         Args:
             collective: Its name.

@@ -34,8 +34,9 @@ def blocks_of(blocks: int, stages: int) -> list[int]:
 
 
 def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
-    """Order one stage's passes: as many forwards as there are stages behind it, then both in turn, then the backwards
-    left.
+    """Order one stage's passes.
+
+    First come as many forwards as there are stages behind it, then both in turn, then the backwards that are left.
 
     Args:
         stage: Its number, from 0.

@@ -87,7 +87,7 @@ def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), 
         sharing: How many groups of ranks do the same at once; it counts only on two levels.
 
     Raises:
-        ArgumentError: There are more ranks than the pool has places for.
+        ArgumentError: There are more ranks than places, on a pool or with failures.
     """
     space, places = topology.pool_space, topology.place_count
     if ranks > places and (not space.owned or failures):
