@@ -12,7 +12,15 @@ LINES = ("-", "--", ":", "-.")  # of policies
 
 
 def draw(rows: Sequence[Measured], edges: Memory) -> Any:
-    """The figure; ``edges``: whose memories mark where they are full."""
+    """Draw the time per access over the working set.
+
+    Args:
+        rows: All measurements.
+        edges: The topology whose nearest memories are marked where they are full.
+
+    Returns:
+        A matplotlib Figure.
+    """
     names = list(dict.fromkeys(row.workload for row in rows))
     figure, every = panels((4.2 * len(names) + 0.6, 4.8), 1, len(names), share="y")
     for panel, name in zip(every, names, strict=True):
@@ -52,7 +60,7 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
 
 
 def _edges(panel: Any, memory: Memory) -> None:
-    """Where the nearest memories are full."""
+    """Mark where the nearest memories are full."""
     total = 0
     for tier in memory.tiers[:2]:
         total += tier.capacity_bytes

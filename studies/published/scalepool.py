@@ -91,7 +91,7 @@ class Pair:
 
     @property
     def communication(self) -> float:
-        """How many times as long communication between clusters takes on the baseline, whether it is exposed or hidden."""
+        """How many times as long communication between clusters takes on the baseline, exposed or hidden."""
         return self.baseline.timeline.spent_ns(BETWEEN) / self.scalepool.timeline.spent_ns(BETWEEN)
 
 

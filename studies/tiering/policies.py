@@ -52,8 +52,9 @@ class Static:
 
 
 class Lru:
-    """The page touched goes to tier 0; a page without room left there goes one tier further, and so on: the least
-    recently used first. So the tiers are one stack of pages by their last use, cut where tiers are full.
+    """Brings the page touched to tier 0; a tier that is full then hands its least recently used page one tier further.
+
+    So the tiers are one stack of pages by their last use, cut where tiers are full.
     """
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
@@ -134,10 +135,10 @@ class Hotness:
 
 
 class Prefetch:
-    """Brings pages to tier 0 before they are touched, in place of the page that is needed last, if that is later still
-    (Belady's rule).
+    """Brings pages to tier 0 before they are touched.
 
-    It needs the schedule, which a training step or a batch of decoding has.
+    A page comes in place of the one that is needed last, if that is later still (Belady's rule). It needs the schedule,
+    which a training step or a batch of decoding has.
 
     Args:
         ahead: How many accesses before its own a page is brought.
@@ -182,8 +183,9 @@ class Prefetch:
         return moves
 
     def _needed_last(self) -> int | None:
-        """Find the page of tier 0 that is needed last; entries of pages that have moved, or been touched since, are
-        stale.
+        """Find the page of tier 0 that is needed last.
+
+        Entries of pages that have moved, or been touched since, are stale.
         """
         while self._last:
             minus_next, page = self._last[0]
