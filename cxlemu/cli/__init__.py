@@ -25,9 +25,10 @@ INTERRUPTED = 130  # as shells report SIGINT
 
 
 class VerbGroup(LazyGroup):
-    """Turns our errors into one sentence and an exit code."""
+    """The group of all verbs; it turns our errors into one sentence and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a verb; if stdout cannot be written, say so and exit with 1."""
         try:
             return super().main(*args, **kwargs)
         except OSError as error:
@@ -37,6 +38,7 @@ class VerbGroup(LazyGroup):
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; our errors exit with their code, Ctrl-C with INTERRUPTED."""
         try:
             return super().invoke(ctx)
         except CxlemuError as error:
@@ -48,8 +50,11 @@ class VerbGroup(LazyGroup):
 
 
 def _stdout_fails_with(error: OSError) -> bool:
-    """Whether stdout is what failed: then it takes no other line either, and what it holds is thrown away, or Python
-    would try once more at its exit. A pipe that is closed is click's to end quietly."""
+    """Decide whether stdout is what failed.
+
+    If it is, it takes no other line either, and what it holds is thrown away, or Python would try once more at its
+    exit. A pipe that is closed is click's to end quietly.
+    """
     if error.errno == errno.EPIPE:
         return False
     try:

@@ -18,12 +18,11 @@ from studies.published.rows import Row
 
 
 class ReproductionReport:
-    """Prints a reproduction as it comes, and keeps it in the files of ``--json FILE`` and ``--plot DIR`` when it is
-    whole.
+    """Prints a reproduction as it comes, and keeps it in files when it is whole.
 
     Args:
-        json_file: Where the document is written; None: nowhere.
-        plot_dir: Where pictures are written; None: nowhere.
+        json_file: The file of ``--json``; None: there is none.
+        plot_dir: The directory of ``--plot``; None: there is none.
         pictures: By file name, the function that draws the figure.
 
     Raises:

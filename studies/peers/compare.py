@@ -218,7 +218,9 @@ def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None
 
 
 def _pin(group: Group) -> None:
-    """Pin rank k to the k-th core, where every rank has one. The limit's ranks share cores evenly, as is best for them."""
+    """Pin rank k to the k-th core, where every rank has one. The limit's ranks share cores evenly: that is best for
+    them.
+    """
     cores = sorted(os.sched_getaffinity(0))
     if group.ranks <= len(cores) or group.name == LIMIT:
         group.ask({"do": "pin"}, [{"core": cores[rank % len(cores)]} for rank in range(group.ranks)])

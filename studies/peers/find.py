@@ -149,7 +149,7 @@ def _output(arguments: list[str], environment: Mapping[str, str]) -> str:
 
 
 def _launch(peer: Peer, ranks: int, worker: tuple[str, ...]) -> list[str]:
-    """Return the command that starts ranks. We bind ranks to cores ourselves, in the same way for all implementations."""
+    """Return the command that starts ranks. We bind ranks to cores ourselves, alike for all implementations."""
     assert peer.launcher is not None
     flags = ["--bind-to", "none", "--oversubscribe"] if peer.name == "openmpi" else ["-bind-to", "none"]
     return [peer.launcher, *flags, "-n", str(ranks), *worker]

@@ -49,7 +49,9 @@ class Report:
 
     @property
     def efficiency(self) -> float:
-        """The overlap efficiency: 1 where the fused call takes as long as its GEMM, 0 where it is as slow as unfused."""
+        """The overlap efficiency: 1 where the fused call takes as long as its GEMM, 0 where it takes as long as the
+        unfused one.
+        """
         return 1 - (self.fused - self.gemm) / (self.unfused - self.gemm)
 
 
