@@ -57,7 +57,7 @@ def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
         table: Table = entry.load()
         for verb, (module, text) in table.items():
             yield str(verb), (str(module), str(text))
-    except Exception as error:  # a package of somebody else's: it must not take all other commands with it
+    except Exception as error:  # a package that is not ours: it must not take all other commands with it
         click.echo(f"cxlemu: the commands of {entry.value} cannot be loaded: {error!r}", err=True)
 
 

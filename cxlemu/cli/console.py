@@ -1,4 +1,4 @@
-"""What tables are printed to."""
+"""The console that tables are printed to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command of which ``--engine NAME``, wherever it stands, asks for another form, with options of its own."""
+"""A command that ``--engine NAME``, wherever it stands, turns into another one, with options of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cxlemu pool capacity``: who holds which part of a pool, added, released and taken away while its tenants run."""
+"""``cxlemu pool capacity``: parts of a pool that tenants hold, added, released and taken away while they run."""
 
 from __future__ import annotations
 
@@ -157,13 +157,13 @@ def force(
     paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Take away all that a tenant holds; exits with 1 where ranks are still in some of it, else with 0.
+    """Take away all that a tenant holds; exit with 1 if ranks are still in some of it, else with 0.
 
     Args:
-        ctx: Exits.
+        ctx: The command's context, which exits.
         tenant: Its name.
-        wait_s: See `PoolManager.force`.
-        gone: See `PoolManager.force`.
+        wait_s: How long to wait until the last rank has left.
+        gone: Take the caller's word that none of its ranks runs any more, as where a host was switched off.
         name: The pool in shared memory; None with ``paths``.
         paths: The devices of the pool's cards; empty with ``name``.
         as_json: Whether to print JSON.

@@ -1,4 +1,4 @@
-"""What is drawn of a topology, whether in characters or as a picture: its own switches and links, and each fabric."""
+"""The parts of a topology that are drawn, in text or as a picture: its own switches and links, and each fabric."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _ends(topology: Topology, switches: Sequence[Switch], links: Sequence[Link])
 
 
 def _kinds(fabric: AnyHierarchy, links: Sequence[Link]) -> list[LinkKind]:
-    """Those of hosts and cards first."""
+    """Count equal links; those of hosts and cards come first."""
     found: dict[tuple[str, float], LinkKind] = {}
     for link in links:
         some = members(link.ends[0])

@@ -1,4 +1,4 @@
-"""A topology as a picture: every switch and every link between switches, a panel a fabric; hosts and cards in words."""
+"""A topology as a picture: switches and all links between them, one panel per fabric; hosts and cards in words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Panel(NamedTuple):
 
     Attributes:
         places: By switch, from the panel's upper left corner.
-        bows: Whether long links would run through other switches if they were straight.
     """
 
     places: dict[str, Spot]

@@ -1,6 +1,6 @@
 """A topology in characters: a row of boxes for the hosts, for each level of switches and for the cards.
 
-A generated fabric: its top switches over the groups that they join, a box a group.
+A generated fabric is drawn as its top switches over the groups that they join, with one box per group.
 """
 
 from __future__ import annotations

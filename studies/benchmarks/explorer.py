@@ -50,7 +50,7 @@ class Spent(NamedTuple):
 
     Attributes:
         nbytes: How much memory it took.
-        whole: Whether it ended within its time and memory.
+        whole: Whether it ended within its time and memory, with the verdict ok.
     """
 
     states: int

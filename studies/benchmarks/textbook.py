@@ -1,8 +1,8 @@
 """The textbook algorithms of examples/algorithms beside what `auto` takes: time / time of auto, below 1 they win.
 
-On modelled fabrics in virtual time, as ``cxlemu simulate`` does, and natively: two and four ranks on shared memory, who
-repeat each call in turn by persistent handles, so that only ratios of one run are compared. Each page runs cut into
-four chunks, in one chunk and, where it is small, in doorbells' lines; its fastest form counts.
+They run on modelled fabrics in virtual time, as ``cxlemu simulate`` does, and natively: two and four ranks on shared
+memory repeat each call in turn by persistent handles, so that only ratios of one run are compared. Each page runs cut
+into four chunks, in one chunk and, where it is small, in doorbells' lines; its fastest form counts.
 """
 
 from __future__ import annotations

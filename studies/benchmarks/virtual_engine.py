@@ -3,7 +3,7 @@
     python -m studies.benchmarks.virtual_engine            # pip install simpy, for the second table
 
 Times are this process's own CPU time, so that others on the machine disturb less. The SimPy model computes with the
-same resources and must end at the same nanosecond; it has what the compared plan needs: one card a transfer.
+same resources and must end at the same nanosecond; it has what the compared plan needs: one card per transfer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def timed(do: Callable[..., T], *arguments: Any, times: int = 1) -> tuple[T, flo
     """Call a function a few times.
 
     Args:
-        do: What is timed.
+        do: The function.
         arguments: What it is called with.
         times: How often it is called.
 

@@ -1,4 +1,4 @@
-"""What ``cxlemu bench`` shows: who takes part, a line a cell, geometric means; and JSON."""
+"""What ``cxlemu bench`` shows: which implementations take part, one line per cell, geometric means; and JSON."""
 
 from __future__ import annotations
 

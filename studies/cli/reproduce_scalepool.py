@@ -89,7 +89,7 @@ def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
 
 
 def _otherwise(work: Reproduction) -> list[str]:
-    """Say what speedups would be with data parallelism on two levels, and how far off the evaluation of many ranks is."""
+    """Say what two levels of data parallelism would give, and how far off the evaluation of many ranks is."""
     error = max(
         abs(fabric.error(collective, CHECKED_SLICE_BYTES, CHECKED_RANKS))
         for fabric in (work.baseline, work.scalepool)

@@ -1,4 +1,7 @@
-"""The picture of memory in tiers: time per access over the working set, a panel a workload, a line a topology."""
+"""The picture of memory in tiers: time per access over the working set, a panel for each workload.
+
+A panel has a line for each topology and policy.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from studies.cli.picture import COLOURS, legend, panels, sizes_axis
 from studies.tiering.study import Measured, Memory
 
-LINES = ("-", "--", ":", "-.")  # of policies
+LINES = ("-", "--", ":", "-.")  # one per policy
 
 
 def draw(rows: Sequence[Measured], edges: Memory) -> Any:

@@ -1,8 +1,8 @@
 """What the machine could do at best: for every collective, which bytes each rank must move, and nothing else.
 
 The bound is the time of the slowest rank when all ranks move, and reduce, their bytes at the same time in local memory:
-no staging, no synchronization but at start and end. Whoever is to have bytes fetches them itself, directly from where
-the rank that has them wrote them (sources are shared memory, every one written by its own rank's core):
+no staging, no synchronization but at start and end. A rank that is to have bytes fetches them itself, directly from
+where the rank that has them wrote them (sources are shared memory, every one written by its own rank's core):
 
 | collective     | a rank                                                        | because |
 |----------------|---------------------------------------------------------------|---------|
@@ -17,7 +17,7 @@ the rank that has them wrote them (sources are shared memory, every one written 
 
 Below some KB bytes cost nothing beside the news that they are there, which takes a cache line from one core to another:
 half a round trip, once for every collective, between two cores also where more ranks share them. So a limit is the
-larger of both, `limit_us`. Calls that follow each other may overlap where a rank waits for nobody, as the root of a
+larger of both, `limit_us`. Calls that follow each other may overlap where a rank waits for no other, as the root of a
 broadcast: there a call can take less than that.
 """
 

@@ -26,7 +26,7 @@ from studies.peers.group import Group, PeerProcess, worker_arguments
 from studies.peers.limit import CONTROL_BYTES
 from studies.peers.ratios import LEAST_US, LIMIT, OURS, Lane, RatioRow, Samples, Timing, row
 
-BUDGET_NS = 20_000_000  # of one timing
+BUDGET_NS = 20_000_000  # one timing
 MOST_ITERATIONS = 100_000
 MIN_BYTES, MAX_BYTES, STEP_FACTOR = 8, 64 << 20, 4
 ITEM_BYTES = 4  # float32
@@ -218,8 +218,9 @@ def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None
 
 
 def _pin(group: Group) -> None:
-    """Pin rank k to the k-th core, where every rank has one. The limit's ranks share cores evenly: that is best for
-    them.
+    """Pin rank k to the k-th core, where every rank has one.
+
+    The limit's ranks share the cores evenly, as is best for them.
     """
     cores = sorted(os.sched_getaffinity(0))
     if group.ranks <= len(cores) or group.name == LIMIT:

@@ -1,6 +1,6 @@
 """Gloo through torch.distributed, on tensors that share NumPy's memory.
 
-torch reduces in place only, on ranks that are not the root, too: a call that must leave ``x`` as it is copies it first,
+torch reduces in place only, also on ranks that are not the root: a call that must leave ``x`` as it is copies it first,
 and that is part of its time.
 """
 
@@ -29,7 +29,7 @@ class Gloo:
         self.rank = rank
         self._from_numpy = torch.from_numpy
         self._distributed = distributed
-        torch.set_num_threads(1)  # a rank has one core, as everybody else's
+        torch.set_num_threads(1)  # a rank has one core, as with every other peer
         distributed.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=deadline_s)
         )

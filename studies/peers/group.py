@@ -155,7 +155,7 @@ class Group:
     ) -> None:
         try:
             for connection in self._connections.values():  # also after Ctrl-C, so that MPI removes what it made
-                with suppress(OSError):  # who is gone needs no goodbye
+                with suppress(OSError):  # a rank that is gone needs no goodbye
                     connection.sendall(b'{"do": "close"}\n')
             if self._connections:
                 self._join()

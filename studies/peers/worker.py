@@ -1,6 +1,6 @@
 """One rank of one implementation: it obeys commands that come as JSON lines through a socket.
 
-Between two commands a worker sleeps in a read, so that it takes no core from whoever is measured meanwhile.
+Between two commands a worker sleeps in a read, so that it takes no core from the one that is measured meanwhile.
 Commands, and what is answered (to all: {"error": text} when something fails, and the worker ends):
 
     {"do": "prepare", "collective", "ranks", "root", "input_bytes", "output_bytes", "pieces", "in_place"}

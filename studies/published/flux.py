@@ -33,7 +33,7 @@ SHAPES = {"all_gather_gemm": (49152, 12288), "gemm_reduce_scatter": (12288, 4915
 SHORT = {"all_gather_gemm": "AG+GEMM", "gemm_reduce_scatter": "GEMM+RS"}  # FLUX's names
 ROWS = (64, 512, 1024, 2048, 4096, 8192)
 RANGE_FROM = 1024
-# Of GPT-3's blocks: the published best speedup, over Megatron-LM and vLLM; and tokens, which we assume.
+# For GPT-3's blocks: the published best speedup, over Megatron-LM and vLLM; and tokens, which we assume.
 MODEL = "gpt3-175b"
 SPEEDUPS = {"training": (1.24, (2048,)), "prefill": (1.66, (8192,)), "decoding": (1.30, (64, 512))}
 
@@ -49,9 +49,7 @@ class Report:
 
     @property
     def efficiency(self) -> float:
-        """The overlap efficiency: 1 where the fused call takes as long as its GEMM, 0 where it takes as long as the
-        unfused one.
-        """
+        """The overlap efficiency: 1 if the fused call takes as long as its GEMM, 0 if it takes as long as unfused."""
         return 1 - (self.fused - self.gemm) / (self.unfused - self.gemm)
 
 

@@ -13,7 +13,7 @@ from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 
-RANKS = 3  # of CCCL's test bed
+RANKS = 3  # CCCL's test bed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """ScalePool (arXiv 2510.14580): its published training speedups beside ours, and what makes them.
 
 Rules: hardware is the configs', parallelisms are those of the models' papers; nothing is fitted, all is predicted. The
-baseline runs NCCL's plans in the protocols that it takes. As
-Calculon does, with which the paper computes, tensor parallelism is billed to the inside of clusters and all else to
-what is between them; `two_levels` says what it would be if only what has to cross did.
+baseline runs NCCL's plans in the protocols that it takes. As Calculon does, with which the paper computes, tensor
+parallelism is billed to the inside of clusters and all else to what is between them; `two_levels` says what it would be
+if only what has to cross did.
 """
 
 from __future__ import annotations

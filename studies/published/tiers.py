@@ -23,8 +23,8 @@ from studies.tiering.workloads import Workload
 BASELINE, CLUSTERS, SCALEPOOL = "tiers-rdma", "tiers-clusters", "tiers-scalepool"
 STAYS, MOVES = "static", "hotness"  # policies
 POLICIES = {BASELINE: STAYS, CLUSTERS: MOVES, SCALEPOOL: MOVES}
-ACCELERATORS = (2, 8, 32, 72)  # working sets of so many accelerators' memories
-TIMES_CLUSTER = (2, 3, 4)  # and of so many clusters'
+ACCELERATORS = (2, 8, 32, 72)  # working sets as large as the memories of these numbers of accelerators
+TIMES_CLUSTER = (2, 3, 4)  # and of these numbers of clusters
 CXL = ("bridge", "leaf", "spine", "far-leaf", "far-bridge")  # switches
 
 

@@ -87,8 +87,8 @@ class Hotness:
     Pages that are about equally hot stay where they are.
 
     Args:
-        period: After so many accesses, pages of further tiers, hottest first, change places with the coldest of a
-            nearer one.
+        period: Each time after this many accesses, pages of further tiers, hottest first, change places with the
+            coldest of a nearer one.
         half_life: Accesses after which a count is halved.
         ratio: A page changes places only if it is at least ``HOT``, and this many times as hot as the other one.
         moves_max: The most pages that go up at a time.

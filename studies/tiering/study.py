@@ -22,9 +22,9 @@ from studies.tiering.snoops import SnoopFilter
 from studies.tiering.tiers import tiers_of
 from studies.tiering.workloads import Workload
 
-PAGES_TIMES_MIN = 8  # so many times that at least, for a working set that it holds as a whole
-PAGES_MAX = 1 << 20  # of all ranks
-ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # of policies that move pages: what is measured, and in which they learn
+PAGES_TIMES_MIN = 8  # the least multiple of that, for a working set that it holds as a whole
+PAGES_MAX = 1 << 20  # all ranks together
+ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # with policies that move pages: measured, and to learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class TierUse:
     """
 
     name: str
-    capacity_bytes: int  # of one rank
+    capacity_bytes: int  # one rank's
     load_ns: int
     accesses: int
     bytes_read: int
     ns: int
     moved_in_bytes: int
     moved_out_bytes: int
-    coherence_ns: int  # of all accesses to it, what its directory and snoops took
-    back_invalidations: float = 0.0  # of all accesses to it: lines that its snoop filters gave up for others
+    coherence_ns: int  # its directory and snoops, over all accesses to it
+    back_invalidations: float = 0.0  # lines that its snoop filters gave up for others, over all accesses to it
 
     @property
     def access_ns(self) -> float:
@@ -225,7 +225,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Followed:
-    """What is measured: pages, the tiers they lay in when touched, and moves by the access that they precede."""
+    """One rank's measured accesses: pages, the tiers where they lay, and moves by the access that they precede."""
 
     pages: NDArray[np.int64]
     tiers: NDArray[np.int64]

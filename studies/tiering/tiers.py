@@ -1,5 +1,5 @@
-"""What memory a topology offers a rank, nearest first: each of its spaces, and of memory that has owners its own part
-and that of its peers."""
+"""The memory that a topology offers a rank, nearest first: each of its spaces; where memory has owners, the rank's own
+part and that of its peers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Tier:
     capacity_bytes: int
     regions: tuple[Region, ...]
     copied: bool  # takes copies, not loads: a page at a time
-    coherence_ns: int  # of each access
-    filter_lines: int | None  # of all its homes together that snoop filters have room for; None: of all there are
+    coherence_ns: int  # per access
+    filter_lines: int | None  # that the snoop filters of all its homes together have room for; None: for all lines
     load_ns: int = 0
 
 
@@ -44,7 +44,7 @@ def tiers_of(model: CostModel, ranks: int) -> list[Tier]:
 
     Args:
         model: The topology's costs.
-        ranks: The first so many ranks share memory alike; the others lend theirs and do nothing.
+        ranks: How many ranks share memory alike, from rank 0 on; the others lend theirs and do nothing.
 
     Raises:
         ArgumentError: There are more ranks than places, or the topology has no memory for them.

@@ -22,7 +22,7 @@ TERMS = 1 << 16  # of a sum that are added one by one
 
 
 class Workload(Described):
-    """What is touched how. Some keys are for one kind only, which their description begins with."""
+    """A pattern of accesses to pages. Some keys are for one kind only, which their description begins with."""
 
     noun: ClassVar[str] = "memory workload"
     folder: ClassVar[Path] = Path(__file__).parent / "shipped"

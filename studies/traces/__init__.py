@@ -3,8 +3,8 @@
 Every rank computes one thing at a time, on its processor and on its accelerator, and is in one collective at a time. A
 collective begins when all its ranks may and takes what its plan takes between just these ranks in the virtual engine;
 so ranks that come late make the others wait. Collectives of several groups that begin at the same moment share the
-fabric, in one run of the virtual engine. What may begin does so in the order in which it may, then of ranks and nodes.
-Not modelled: collectives that slow others which began earlier, or are slowed by these.
+fabric, in one run of the virtual engine. What may begin does so in the order in which it may, and at the same moment
+in the order of ranks and nodes. Not modelled: collectives that slow others which began earlier, or are slowed by these.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Where clusters are alike and the pool grows with them, a further cluster adds to each rank the same: one more block to
 read from the pool at its own position, and one from each of its neighbours inside. So the time of many clusters follows
-from that of two smaller numbers of them, with slices of the same size, on a machine that is cut down to these: so many
+from that of two smaller numbers of them, with slices of the same size, on a machine that is cut down to these: their
 hosts, their share of the cards, and of what switches have between them. Plans are those on two levels, chunks pipelined
-across both as ever. How far the line is off is measured where all clusters are simulated, too.
+across both as ever. How far the line is off is measured where all clusters are simulated as well.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Clustered:
 
     @property
     def name(self) -> str:
+        """The whole machine's name."""
         return self.topology.name
 
     @property

@@ -18,7 +18,7 @@ DTYPE = "bf16"
 VISIBLE = 0.5  # of the scores, behind a causal mask
 WHOLE_BYTES = 10  # of ACTIVATION_BYTES what tensor parallelism leaves whole (arXiv 2205.05198, section 4.1)
 BACKWARD = 2  # times forward
-ADAM_BYTES = 30  # a parameter: gradient read; master, both moments read and written in 32 bits; 16-bit weight written
+ADAM_BYTES = 30  # per parameter: gradient read; master, both moments read and written in 32 bits; 16-bit weight written
 
 
 class Compute:

@@ -9,7 +9,7 @@ from studies.training.parallelism import Parallelism
 from studies.training.timeline import Part
 
 BACKWARD = 2  # times forward
-GATHERED_UNITS = 2  # of fully sharded parameters: the one in use and the next one
+GATHERED_UNITS = 2  # when parameters are fully sharded: the one in use and the next one
 HIDDEN_BYTES = 2
 
 # What a step's time is billed to, in the order in which people ask, and where it happens.

@@ -22,7 +22,7 @@ from cxlemu.topology.failures import Failure
 
 DTYPE = "bf16"
 TUNED = ("aggregate", "all", "two_shot")  # variants worth trying for large messages
-SLICES = 8  # of a ring's block
+SLICES = 8  # per block of a ring
 
 
 class TrainingFabric(Protocol):
@@ -32,7 +32,9 @@ class TrainingFabric(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What tables call the fabric."""
+        ...
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -74,6 +76,7 @@ class Modelled:
 
     @property
     def name(self) -> str:
+        """The topology's name, with a word for failures."""
         return f"{self.topology.name}, failing" if self._failures else self.topology.name
 
     def line(self, ranks: int) -> str:

@@ -1,4 +1,4 @@
-"""Collectives in two levels: of a group's ranks some share a cluster, and what crosses clusters crosses once.
+"""Collectives on two levels: some ranks of a group share a cluster, and what crosses clusters crosses once.
 
 All-gather: every rank gathers between clusters with those at its own place in theirs, then all of a cluster gather that
 inside it; reduce-scatter is the same backwards. The levels follow each other; in chunks they could overlap.
@@ -23,10 +23,12 @@ class TwoLevels:
 
     @property
     def name(self) -> str:
+        """The name of the fabric between clusters."""
         return self.between.name
 
     @property
     def chosen(self) -> dict[str, str]:
+        """By collective, the plan that its last call took between clusters."""
         return self.between.chosen
 
     def line(self, ranks: int) -> str:

@@ -16,12 +16,12 @@ from studies.training.described import Described
 
 Count = Annotated[int, Field(ge=1, le=10**7)]
 FLOPS_A_PRODUCT = 2  # multiply and add
-ACTIVATION_BYTES = 34  # of a token and a hidden unit in a block, 16-bit, without scores (arXiv 2205.05198, section 4)
-CHECKPOINT_BYTES = 2  # of the same, where only a block's input is kept
+ACTIVATION_BYTES = 34  # per token and hidden unit in a block, 16-bit, without scores (arXiv 2205.05198, section 4)
+CHECKPOINT_BYTES = 2  # the same, where only a block's input is kept
 
 
 class LanguageModel(Described):
-    """``blocks`` equal transformer blocks between an embedding and a head."""
+    """A model of ``blocks`` equal transformer blocks between an embedding and a head."""
 
     noun: ClassVar[str] = "language model"
     folder: ClassVar[Path] = Path(__file__).parent / "models"

@@ -8,7 +8,7 @@ from cxlemu.cost import duration_ns
 from cxlemu.topology import Accelerator
 from studies.training.fabrics import TrainingFabric
 
-STATE_BYTES = 12  # of a parameter: the 32-bit master and both moments of Adam
+STATE_BYTES = 12  # per parameter: the 32-bit master and both moments of Adam
 STATE_MOVED_BYTES = 24  # read and written
 GRADIENT_BYTES = WEIGHT_BYTES = 2
 
@@ -42,7 +42,13 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMachine:
-    """``inside`` carries tensor parallelism, in clusters of ``cluster_ranks``; ``between`` all else."""
+    """Accelerators and the fabrics between them.
+
+    Attributes:
+        between: Carries all communication except tensor parallelism.
+        inside: Carries tensor parallelism, in clusters of ``cluster_ranks``.
+        offload: The place for the optimizer's state; None: it stays in the accelerators' memory.
+    """
 
     accelerator: Accelerator
     between: TrainingFabric

@@ -2,7 +2,7 @@
 
 Where every rank has links of its own and switches never block, a further rank adds to each rank one more slice to send
 and to receive, and nothing else. So the time of many ranks follows from that of two smaller numbers with slices of the
-same size, along a line. How far that is off is measured where all ranks are simulated, too.
+same size, along a line. How far that is off is measured where all ranks are simulated as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from studies.training.clusters import Clustered
 from studies.training.fabrics import Modelled, TrainingFabric
 
 POINTS = (8, 16)
-SIMULATED_RANKS = 256  # of clusters over a pool: more are a line
+SIMULATED_RANKS = 256  # in clusters over a pool: more are a line
 
 
 class Symmetric:
@@ -33,10 +33,12 @@ class Symmetric:
 
     @property
     def chosen(self) -> dict[str, str]:
+        """By collective, the plan that its last simulated call took."""
         return self.inner.chosen
 
     @property
     def name(self) -> str:
+        """The simulated fabric's name."""
         return self.inner.name
 
     def line(self, ranks: int) -> str:

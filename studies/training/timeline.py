@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cxlemu.engines.trace import TraceEvent
 
-COMPUTE = "compute"  # the stream whose idle time is what shows
+COMPUTE = "compute"  # the stream whose idle time is exposed
 BUBBLE = "bubble"
 
 
@@ -151,7 +151,7 @@ def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] =
     """
     operations = list(program.operations)
     count = len(operations)
-    previous = [-1] * count  # of the same stream
+    previous = [-1] * count  # in the same stream
     newest: dict[tuple[int, str], int] = {}
     waiters: list[list[int]] = [[] for _ in range(count)]
     missing = [len(its.after) for its in operations]
