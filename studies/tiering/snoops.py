@@ -1,4 +1,4 @@
-"""Which hosts to ask before a line of coherent memory is given away: the bounded directory at the memory's home.
+"""Which peers to ask before a line of coherent memory is given away: the bounded directory at the memory's home.
 
 The home keeps, in a snoop filter, which lines others may have in their caches (CXL 3.1, 3.3: HDM-DB, back-invalidate).
 A filter with room for fewer lines makes room for the next one by back-invalidating the line that was used longest ago,

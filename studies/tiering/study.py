@@ -22,7 +22,7 @@ from studies.tiering.snoops import SnoopFilter
 from studies.tiering.tiers import tiers_of
 from studies.tiering.workloads import Workload
 
-PAGES_TIMES_MIN = 8  # the least multiple of that, for a working set that it holds as a whole
+PAGES_TIMES_MIN = 8  # the least multiple of PAGES in a sample, also where the nearest memory holds it all
 PAGES_MAX = 1 << 20  # all ranks together
 ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # with policies that move pages: measured, and to learn
 
