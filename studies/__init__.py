@@ -1,1 +1,1 @@
-"""What it means: training and tiering on modelled hardware, published systems, peers on this machine."""
+"""What it all means: training and tiering on modelled hardware, published systems, peers on this machine."""

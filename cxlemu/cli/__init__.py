@@ -26,11 +26,12 @@ INTERRUPTED = 130  # as shells report SIGINT
 
 
 class VerbGroup(LazyGroup):
-    """Turns errors into one sentence and an exit code: ours, and those of the machine that nobody else has caught."""
+    """The group of all verbs. It turns errors into one sentence and an exit code: ours, and those no verb expects."""
 
     _debug = False
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a verb; if stdout cannot be written, say so and exit with 1; other errors of the machine exit with 2."""
         try:
             return super().main(*args, **kwargs)
         except (OSError, ValueError, struct.error, RecursionError) as error:
@@ -43,6 +44,7 @@ class VerbGroup(LazyGroup):
             sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; our errors exit with their code, Ctrl-C with INTERRUPTED."""
         self._debug = ctx.params["debug"]
         try:
             return super().invoke(ctx)
@@ -63,8 +65,11 @@ def _sentence(error: Exception) -> str:
 
 
 def _stdout_fails_with(error: OSError) -> bool:
-    """Whether stdout is what failed: then it takes no other line either, and what it holds is thrown away, or Python
-    would try once more at its exit. A pipe that is closed is click's to end quietly."""
+    """Decide whether stdout is what failed.
+
+    If it is, it takes no other line either, and what it holds is thrown away, or Python would try once more at its
+    exit. A pipe that is closed is click's to end quietly.
+    """
     if error.errno == errno.EPIPE:
         return False
     try:

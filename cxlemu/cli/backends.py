@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Offered(NamedTuple):
-    """The names, and for a flag's help each with its summary: as `BACKENDS` of cxlemu.memory has them."""
+    """The backends' names, and the text of a flag's help with each summary, as `BACKENDS` of cxlemu.memory has them."""
 
     names: tuple[str, ...]
     help: str
@@ -19,9 +19,12 @@ class Offered(NamedTuple):
 
 @cache
 def backends() -> Offered:
-    """Those that come with cxlemu are read, as importing them takes numpy; other packages' are imported.
+    """List all backends.
 
-    Raises ArgumentError where two packages bring the same backend.
+    Those that come with cxlemu are read, as importing them takes numpy; other packages' are imported.
+
+    Raises:
+        ArgumentError: Two packages bring the same backend.
     """
     if entry_points(group="cxlemu.backends"):
         from cxlemu.memory import BACKENDS
@@ -35,7 +38,7 @@ def backends() -> Offered:
 
 
 def _summary(file: Path) -> str:
-    """The ``summary`` of the class in a backend's file."""
+    """Return the ``summary`` of the class in a backend's file."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         match node:
             case ast.Assign([ast.Name("summary")], ast.Constant(str(text))):

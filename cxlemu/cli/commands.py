@@ -24,10 +24,18 @@ Table = Mapping[str, tuple[str, str]]
 
 @cache
 def commands(group: str) -> dict[str, tuple[str, str]]:
-    """What all packages bring to an entry point's group, in alphabetical order of the entry points' names.
+    """Collect the commands that all packages bring.
 
-    A table that cannot be loaded is left out with a sentence on stderr. Raises ArgumentError where two packages bring
-    the same verb, and where none brings any.
+    A table that cannot be loaded is left out, with a sentence on stderr.
+
+    Args:
+        group: The group of entry points.
+
+    Returns:
+        verb -> (module, one line of help), in alphabetical order of the entry points' names.
+
+    Raises:
+        ArgumentError: Two packages bring the same verb, or no package brings any.
     """
     found: dict[str, tuple[str, str]] = {}
     origin: dict[str, str] = {}
@@ -49,12 +57,23 @@ def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
         table: Table = entry.load()
         for verb, (module, text) in table.items():
             yield str(verb), (str(module), str(text))
-    except Exception as error:  # a package of somebody else's: it must not take all other commands with it
+    except Exception as error:  # a package that is not ours: it must not take all other commands with it
         click.echo(f"cxlemu: the commands of {entry.value} cannot be loaded: {error!r}", err=True)
 
 
 def load(group: str, verb: str) -> click.Command | None:
-    """The command of that name; None if there is none."""
+    """Import a command.
+
+    Args:
+        group: The group of entry points that it comes from.
+        verb: Its name.
+
+    Returns:
+        The command; None if there is no such verb.
+
+    Raises:
+        ArgumentError: See `commands`.
+    """
     table = commands(group)
     if verb not in table:
         return None
@@ -69,23 +88,30 @@ class LazyGroup(click.Group):
     entry_group = "cxlemu.commands"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the verbs, without importing their commands."""
         return list(commands(self.entry_group))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import a verb's command; None if there is no such verb."""
         return load(self.entry_group, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each verb with its line of help, without importing its command."""
         with formatter.section("Commands"):
             formatter.write_dl([(verb, text) for verb, (_, text) in commands(self.entry_group).items()])
 
 
 def group_of(entry_group: str) -> type[LazyGroup]:
-    """The class of a group whose commands come from there."""
+    """Return the class of a click group whose commands come from a group of entry points."""
     return type("EntryGroup", (LazyGroup,), {"entry_group": entry_group})
 
 
 def with_forms(entry_group: str) -> type[click.Command]:
-    """The class of a command whose first word may ask for another form of it, with options of its own."""
+    """Return the class of a click command whose first word may ask for another form, with options of its own.
+
+    Args:
+        entry_group: The group of entry points that forms come from.
+    """
 
     class Forms(click.Command):
         def make_context(

@@ -29,6 +29,8 @@ PEERS = {"mpi4py": "to compare with MPI", "torch": "for torch.distributed"}
 
 
 class DoctorRow(NamedTuple):
+    """One finding: what was looked for, whether it is there, and what that means for a run."""
+
     what: str
     status: Literal["ok", "absent"]
     value: str
@@ -36,7 +38,15 @@ class DoctorRow(NamedTuple):
 
 
 def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
-    """Every row. ``root`` stands for ``/`` before sys, proc and dev; ``path`` for PATH."""
+    """Look for everything that matters to a run.
+
+    Args:
+        root: Stands for ``/`` before sys, proc and dev.
+        path: Stands for PATH; None: the environment's.
+
+    Returns:
+        Every row.
+    """
     return [
         *_cores(),
         *_numa_nodes(root),
@@ -118,7 +128,7 @@ def _shared_memory(root: Path) -> Iterator[DoctorRow]:
 
 
 def _shared_memory_defect() -> str:
-    """What keeps a segment from being made, mapped and removed; empty if nothing does."""
+    """Say what keeps a segment from being made, mapped and removed; empty if nothing does."""
     try:
         segment = posix_ipc.SharedMemory(
             f"/cxlemu-doctor-{os.getpid()}-{secrets.token_hex(4)}", posix_ipc.O_CREX, size=4096
@@ -171,7 +181,7 @@ def _version(package: str) -> str | None:
 
 
 def _text(path: Path) -> str:
-    """A file of sysfs or procfs, empty where it is absent or unreadable."""
+    """Read a file of sysfs or procfs; empty where it is absent or unreadable."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -179,13 +189,13 @@ def _text(path: Path) -> str:
 
 
 def _integer(path: Path) -> int:
-    """Decimal or 0x...; 0 where the file is absent or holds something else."""
+    """Read a number, decimal or 0x...; 0 where the file is absent or holds something else."""
     text = _text(path)
     return int(text, 0) if re.fullmatch(r"0x[0-9a-f]{1,16}|0|[1-9][0-9]{0,19}", text) else 0
 
 
 def _numbers(path: Path) -> list[int]:
-    """dax2.10 -> [2, 10]: sorts by number, not by letter."""
+    """Return the numbers in a name, as dax2.10 -> [2, 10], which sorts by number, not by letter."""
     return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 

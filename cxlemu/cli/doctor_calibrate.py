@@ -39,7 +39,15 @@ WORDS = {
 
 
 def calibrate(file: Path, *, as_json: bool) -> None:
-    """Measure and write. Raises ArgumentError where the file cannot be written, or there is too little memory."""
+    """Measure this machine, and write it as a topology.
+
+    Args:
+        file: The topology's file.
+        as_json: Whether the table is printed as JSON.
+
+    Raises:
+        ArgumentError: The file cannot be written, or there is too little memory.
+    """
     check_output("--calibrate", file)
     nbytes, free = _array_bytes(), shutil.disk_usage(SHM_DIR).free
     load = os.getloadavg()[0]
@@ -64,7 +72,11 @@ def calibrate(file: Path, *, as_json: bool) -> None:
 
 
 def _array_bytes() -> int:
-    """A power of two: what is measured takes seven arrays at most. Raises ArgumentError where that is too much."""
+    """Return the size of each array, a power of two: what is measured takes seven arrays at most.
+
+    Raises:
+        ArgumentError: There is too little memory.
+    """
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     nbytes = min(MEASURED_BYTES, 1 << max(available // 8, 1).bit_length() - 1)
     least = LEAST_BYTES * len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""A command of which ``--engine NAME``, wherever it stands, asks for another form, with options of its own."""
+"""A command that ``--engine NAME``, wherever it stands, turns into another one, with options of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import click
 
 
 def engines(**modules: str) -> type[click.Command]:
-    """``modules``: NAME -> the module that holds the click command, named `command`, for ``--engine NAME``."""
+    """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one.
+
+    Args:
+        modules: By NAME, the module that holds the click command, named `command`.
+    """
 
     class Engines(click.Command):
         def make_context(

@@ -23,26 +23,55 @@ STDOUT = Path("-")
 
 
 def check_output(flag: str, path: Path | None) -> None:
-    """Raises ArgumentError for a file that could not be written in the end."""
+    """Refuse a file before the work begins.
+
+    Args:
+        flag: The flag that names it, for errors.
+        path: The file; None: there is none.
+
+    Raises:
+        ArgumentError: It could not be written in the end.
+    """
     if path is not None:
         with writing(flag, path):
             check_writable(path)
 
 
 def write_output(flag: str, path: Path, data: bytes) -> None:
-    """Whole or not at all. Raises ArgumentError where it cannot be written after all."""
+    """Write a file whole or not at all.
+
+    Args:
+        flag: The flag that names it, for errors.
+        path: The file.
+        data: All of its bytes.
+
+    Raises:
+        ArgumentError: It cannot be written after all.
+    """
     with writing(flag, path):
         write_atomically(path, data)
 
 
 def check_json_file(path: Path | None) -> None:
-    """``--json FILE``. Raises as `check_output`."""
+    """Refuse the file of ``--json FILE`` before the work begins.
+
+    Raises:
+        ArgumentError: It could not be written in the end.
+    """
     if path != STDOUT:
         check_output("--json", path)
 
 
 def write_json(path: Path | None, data: Any) -> None:
-    """``--json FILE``, if there is one. Raises as `write_output`."""
+    """Write the file of ``--json FILE``, if there is one.
+
+    Args:
+        path: The file; ``-``: standard output; None: there is none.
+        data: What `json.dumps` takes.
+
+    Raises:
+        ArgumentError: It cannot be written after all.
+    """
     if path == STDOUT:
         click.echo(json.dumps(data, indent=2))
     elif path is not None:
@@ -50,7 +79,15 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def read_json(path: Path, flag: str) -> Any:
-    """Raises ArgumentError for a file that cannot be read, is too large, or is not JSON."""
+    """Read a JSON file.
+
+    Args:
+        path: A regular file of JSON_BYTES_MAX bytes at most.
+        flag: The flag that names it, for errors.
+
+    Raises:
+        ArgumentError: The file cannot be read, is too large, or is not JSON.
+    """
     try:
         if not path.is_file():  # a FIFO or a device could be read for ever
             raise ArgumentError(f"{flag} {path}: not a regular file")
@@ -68,7 +105,15 @@ def read_json(path: Path, flag: str) -> Any:
 
 @contextmanager
 def writing(flag: str, path: Path) -> Iterator[None]:
-    """Raises ArgumentError where what is done within it cannot write to ``path``."""
+    """Turn an OSError within the context into a sentence.
+
+    Args:
+        flag: The flag that names the file, for errors.
+        path: The file that is written within.
+
+    Raises:
+        ArgumentError: What is done within the context cannot write to ``path``.
+    """
     try:
         yield
     except OSError as error:

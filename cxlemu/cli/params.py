@@ -20,6 +20,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
         self._names = names
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the chosen names; click's usage error for a name that there is not."""
         names = tuple(self._names() if callable(self._names) else self._names)
         chosen = names if value == "all" else tuple(value.split(","))
         for name in chosen:

@@ -1,4 +1,4 @@
-"""``cxlemu pool capacity``: who holds which part of a pool, added, released and taken away while its tenants run."""
+"""``cxlemu pool capacity``: parts of a pool that tenants hold, added, released and taken away while they run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,16 @@ def _managed(name: str | None, paths: tuple[str, ...]) -> Iterator[PoolManager]:
 
 
 def show(name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
-    """Who holds what, who is in it, and what is free."""
+    """Print which tenants hold what, which ranks are in it, and what is free.
+
+    Args:
+        name: The pool in shared memory; None with ``paths``.
+        paths: The devices of the pool's cards; empty with ``name``.
+        as_json: Whether to print JSON.
+
+    Raises:
+        ArgumentError: Not exactly one of ``name`` and ``paths`` is given.
+    """
     with _managed(name, paths) as manager:
         facts = _facts(manager)
     if as_json:
@@ -66,7 +75,7 @@ _ACCOUNT = ("held", "peak", "added", "released", "forced")
 
 
 def _facts(manager: PoolManager) -> dict[str, Any]:
-    """All sizes are those of each card."""
+    """Describe a pool's capacity; all sizes are those of each card."""
     grants = []
     for grant, state in manager.entries():
         users = manager.users_of(grant)
@@ -98,7 +107,15 @@ def _grant_facts(grant: Grant) -> dict[str, Any]:
 
 
 def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
-    """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile."""
+    """Lend a tenant the next bytes of every card, in one piece and whole blocks; others go on meanwhile.
+
+    Args:
+        tenant: Its name.
+        size: Bytes of each card.
+        name: The pool in shared memory; None with ``paths``.
+        paths: The devices of the pool's cards; empty with ``name``.
+        as_json: Whether to print JSON.
+    """
     with _managed(name, paths) as manager:
         grant = manager.add(tenant, size)
         cards = manager.cards
@@ -110,7 +127,17 @@ def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_jso
 
 
 def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
-    """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it."""
+    """Give back what a tenant holds, or one grant of it; refused while ranks are in it.
+
+    Args:
+        tenant: Its name, or NAME:NUMBER for one grant, as red:3.
+        name: The pool in shared memory; None with ``paths``.
+        paths: The devices of the pool's cards; empty with ``name``.
+        as_json: Whether to print JSON.
+
+    Raises:
+        AccessError: The tenant holds no such grant.
+    """
     wanted = Tenant.parse(tenant)
     with _managed(name, paths) as manager:
         its = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
@@ -130,7 +157,20 @@ def force(
     paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Take away all that TENANT holds."""
+    """Take away all that a tenant holds; exit with 1 if ranks are still in some of it, else with 0.
+
+    Args:
+        ctx: The command's context, which exits.
+        tenant: Its name.
+        wait_s: How long to wait until the last rank has left.
+        gone: Take the caller's word that none of its ranks runs any more, as where a host was switched off.
+        name: The pool in shared memory; None with ``paths``.
+        paths: The devices of the pool's cards; empty with ``name``.
+        as_json: Whether to print JSON.
+
+    Raises:
+        AccessError: The tenant holds nothing.
+    """
     with _managed(name, paths) as manager:
         taken = manager.force(tenant, wait_s=wait_s, gone=gone)
         left = [grant for grant, state in manager.entries() if grant.tenant == tenant and state.name == "FORCED"]
@@ -154,7 +194,14 @@ def _print_grants(what: str, grants: list[Grant], as_json: bool, ranks: dict[int
 
 
 def hold(name: str, config: str, card_size: int | None, block: int) -> None:
-    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C."""
+    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C.
+
+    Args:
+        name: The pool's.
+        config: A topology: a file or a shipped name.
+        card_size: Bytes of each card; None or 0: as the topology has them.
+        block: Bytes of a block, the unit of what is lent.
+    """
     topology = Topology.load(config)
     with (
         stops_exit(),

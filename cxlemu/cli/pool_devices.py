@@ -20,7 +20,21 @@ from cxlemu.units import format_bytes
 def format_pool(
     paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, lend: int | None, yes: bool
 ) -> None:
-    """Make one pool of devices or files: the first --device becomes card 0, and so on."""
+    """Make one pool of devices or files: the first path becomes card 0, and so on.
+
+    If this fails, the files that it made are removed again.
+
+    Args:
+        paths: Devices or files.
+        interleave: Bytes of a granule of the interleaving.
+        max_ranks: How many ranks the pool has room for; ignored with ``lend``.
+        create_size: Bytes of each file that is made where a path does not exist; None: none is made.
+        lend: Bytes of a block of capacity that is lent to tenants; None: none is lent.
+        yes: Whether to overwrite without asking.
+
+    Raises:
+        PoolError: Cards would be overwritten, and no terminal is there to ask, or the answer is no.
+    """
     made: list[str] = []
     try:
         for path in dict.fromkeys(paths):
@@ -53,7 +67,11 @@ def format_pool(
 
 
 def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
-    """Returns when the cards may be overwritten. Raises PoolError where nobody can be asked, or says no."""
+    """Print what is on the cards, and return when they may be overwritten.
+
+    Raises:
+        PoolError: No terminal is there to ask, or the answer is no.
+    """
     full = []
     for card in mapped:
         content = content_of(card)
@@ -76,7 +94,12 @@ def _what(card: Mapped) -> str:
 
 
 def show(paths: tuple[str, ...], as_json: bool) -> None:
-    """What devices or files are, how they can be mapped, and what lies on them. Writes nothing."""
+    """Print what devices or files are, how they can be mapped, and what lies on them; write nothing to them.
+
+    Args:
+        paths: Devices or files.
+        as_json: Whether to print JSON.
+    """
     found = map_all(paths)
     rows = [(card, content_of(card)) for card in found]
     if as_json:

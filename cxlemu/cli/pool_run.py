@@ -23,7 +23,7 @@ from cxlemu.units import format_bytes
 
 
 def list_pools(as_json: bool) -> None:
-    """Print all pools."""
+    """Print all pools in this machine's shared memory."""
     rows = [_row(entry) for entry in catalog.entries()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -48,7 +48,7 @@ def list_pools(as_json: bool) -> None:
 
 
 def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
-    """Sizes and modes as they lie there; hosts and owner as the first readable superblock says."""
+    """Describe a pool: sizes and modes as they lie there; hosts and owner as the first readable superblock says."""
     cards = [found for found in entry.found if found.segment.kind == "card"]
     block = entry.superblocks[0] if entry.superblocks else None
     return {
@@ -67,7 +67,15 @@ def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
 
 
 def inspect(name: str, as_json: bool) -> None:
-    """Print one pool. Raises PoolError for one that is not there, or damaged."""
+    """Print one pool.
+
+    Args:
+        name: The pool's.
+        as_json: Whether to print JSON.
+
+    Raises:
+        PoolError: The pool is not there, or damaged.
+    """
     facts = _facts(name)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -105,7 +113,7 @@ def _facts(name: str) -> dict[str, Any]:
 
 
 def _host_facts(host: int, segment: Segment) -> dict[str, Any]:
-    """How much of a host's cache was ever used shows in the memory behind its sparse segment."""
+    """Describe a host's cache; how much of it was ever used shows in the memory behind its sparse segment."""
     with segments.opened(segment) as fd:
         status = os.fstat(fd)
     return {
@@ -117,7 +125,7 @@ def _host_facts(host: int, segment: Segment) -> dict[str, Any]:
 
 
 def _numa_node(pages: Bytes) -> int | None:
-    """Where the card really lies; unknown where the kernel (or a container's filter) does not tell."""
+    """Return where the card really lies; None where the kernel (or a container's filter) does not tell."""
     try:
         return numa.node_of(pages)
     except PoolError:
@@ -129,7 +137,15 @@ def _phrase(owner: dict[str, Any]) -> str:
 
 
 def clean(name: str | None, dry_run: bool) -> None:
-    """Remove dead pools. Raises PoolError where there is none of that name."""
+    """Remove dead pools, and print what happened to each.
+
+    Args:
+        name: The only pool to remove; None: all dead ones.
+        dry_run: Whether to print only what would be removed.
+
+    Raises:
+        PoolError: There is no pool of that name.
+    """
     if name is not None:
         segments.check_pool_name(name)
     verdicts = catalog.clean(name, dry_run=dry_run)

@@ -17,7 +17,16 @@ from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 
 
 def cost(configs: Sequence[str], json_file: Path | None) -> None:
-    """Print each bill and the comparison. Raises ConfigError for a topology, ArgumentError for one without a bill."""
+    """Print each topology's bill, and the comparison with the last one.
+
+    Args:
+        configs: Topologies: files or shipped names.
+        json_file: Where the same is written as JSON; None: nowhere.
+
+    Raises:
+        ConfigError: A topology is wrong.
+        ArgumentError: A topology has no bill, or the file cannot be written.
+    """
     check_json_file(json_file)
     topologies = [Topology.load(config) for config in configs]
     bills = [bill_of(topology) for topology in topologies]

@@ -1,4 +1,4 @@
-"""What is drawn of a topology, whether in characters or as a picture: its own switches and links, and each fabric."""
+"""The parts of a topology that are drawn, in text or as a picture: its own switches and links, and each fabric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from cxlemu.topology.metrics import noun
 
 
 class LinkKind(NamedTuple):
-    """Equal links of a fabric. ``joins``: "host - leaf"."""
+    """Equal links of a fabric.
+
+    Attributes:
+        links: How many there are.
+        joins: Between what: "host - leaf".
+    """
 
     links: int
     joins: str
@@ -20,9 +25,11 @@ class LinkKind(NamedTuple):
 
 
 class TopologyPart(NamedTuple):
-    """What is drawn together. ``fabric``: None for the switches and links that the file has by itself.
+    """A part of a topology that is drawn together.
 
-    ``ends``: by a switch's name, the hosts and cards that are linked to it, as ``host0-17``.
+    Attributes:
+        fabric: None for the switches and links that the file has by itself.
+        ends: By a switch's name, the hosts and cards that are linked to it, as ``host0-17``.
     """
 
     fabric: AnyHierarchy | None
@@ -33,16 +40,17 @@ class TopologyPart(NamedTuple):
 
     @property
     def title(self) -> str:
+        """The fabric's name and kind; empty without a fabric."""
         return f"{self.fabric.name}: {self.fabric.kind.replace('_', '/')}" if self.fabric else ""
 
     def captions(self) -> Iterator[str]:
-        """A line for each kind of links."""
+        """Yield a line for each kind of links."""
         for its in self.kinds:
             which = f"{its.links} x {its.joins}:" if self.fabric else f"{its.link.name}: {its.joins},"
             yield f"{which} {figures(its.link)}"
 
     def levels(self) -> list[list[Switch]]:
-        """The switches that hosts are at first."""
+        """Return the switches of each level; those that hosts are linked to come first."""
         found: dict[int, list[Switch]] = {}
         for switch in self.switches:
             found.setdefault(switch.level, []).append(switch)
@@ -50,7 +58,7 @@ class TopologyPart(NamedTuple):
 
 
 def parts(topology: Topology) -> Iterator[TopologyPart]:
-    """The file's own switches and links, if it has any, and each fabric."""
+    """Yield the file's own switches and links, if it has any, and each fabric."""
     if topology.links:
         switches, links = list(topology.switches), list(topology.links)
         kinds = [LinkKind(1, " - ".join(link.ends), link) for link in links]
@@ -63,11 +71,12 @@ def parts(topology: Topology) -> Iterator[TopologyPart]:
 
 
 def figures(link: Link) -> str:
+    """Say a link's bandwidth and latency."""
     return f"{link.gbytes_per_s:g} GB/s each way, {link.latency_ns} ns"
 
 
 def short(switch: str) -> str:
-    """Without its fabric."""
+    """Return a switch's name without its fabric."""
     return switch.partition("-")[2] or switch
 
 
@@ -86,7 +95,7 @@ def _ends(topology: Topology, switches: Sequence[Switch], links: Sequence[Link])
 
 
 def _kinds(fabric: AnyHierarchy, links: Sequence[Link]) -> list[LinkKind]:
-    """Those of hosts and cards first."""
+    """Count equal links; those of hosts and cards come first."""
     found: dict[tuple[str, float], LinkKind] = {}
     for link in links:
         some = members(link.ends[0])

@@ -27,7 +27,14 @@ from cxlemu.units import format_bytes
 
 
 def check(files: Sequence[str]) -> None:
-    """Print what is right. Raises ConfigError for the last file that is wrong, after those before it were printed."""
+    """Print what is right.
+
+    Args:
+        files: Topologies: files or shipped names.
+
+    Raises:
+        ConfigError: The last file that is wrong; the errors of those before it were printed.
+    """
     wrong = []
     for file in files:
         try:
@@ -45,7 +52,18 @@ def check(files: Sequence[str]) -> None:
 
 
 def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> None:
-    """Print or draw one topology. Raises ConfigError for the file, ArgumentError for one that cannot be written."""
+    """Print or draw one topology.
+
+    Args:
+        config: A file or a shipped name.
+        as_json: Whether to print the whole file as JSON.
+        as_facts: Whether to print the figures of its fabrics as JSON.
+        svg_file: Where the picture is written; None: nowhere.
+
+    Raises:
+        ConfigError: The topology is wrong.
+        ArgumentError: The picture cannot be written.
+    """
     check_output("--svg", svg_file)
     topology = Topology.load(config)
     if svg_file is not None:

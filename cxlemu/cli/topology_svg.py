@@ -1,4 +1,4 @@
-"""A topology as a picture: every switch and every link between switches, a panel a fabric; hosts and cards in words."""
+"""A topology as a picture: switches and all links between them, one panel per fabric; hosts and cards in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ class Spot(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """``places``: of switches, from the panel's upper left corner."""
+    """Where a part's switches are drawn.
+
+    Attributes:
+        places: By switch, from the panel's upper left corner.
+    """
 
     places: dict[str, Spot]
     height: float
@@ -36,7 +40,7 @@ class Panel(NamedTuple):
 
 
 def topology_svg(topology: Topology) -> str:
-    """The picture of its own switches and links, if it has any, and of its fabrics."""
+    """Draw a topology's own switches and links, if it has any, and its fabrics, as the text of an SVG file."""
     panels = [_drawn(part) for part in parts(topology)]
     top = MARGIN + LINE
     body = [_text(MARGIN, MARGIN, f"{topology.name}: {topology.description}".rstrip(": "), "title")]
@@ -49,7 +53,7 @@ def topology_svg(topology: Topology) -> str:
 
 
 def _drawn(part: TopologyPart) -> tuple[list[str], float]:
-    """A panel's elements and its height."""
+    """Return a panel's elements and its height."""
     found: list[str] = []
     panel, top = _placed(part), LINE
     for line, style in [(part.title, "title"), *((line, "left") for line in part.captions())]:
@@ -78,7 +82,7 @@ def _line(start: Spot, end: Spot, bows: bool) -> str:
 
 
 def _box(spot: Spot, name: str, ends: Sequence[str], shows_ends: bool) -> Iterator[str]:
-    """What has no room in words is there to be pointed at."""
+    """Draw a switch; a name that has no room is shown when a pointer is over it."""
     x, y, size = spot
     high = min(size, 16.0)
     at = f'x="{x - size / 2:.1f}" y="{y - high / 2:.1f}" width="{size:.1f}" height="{high:.1f}"'
@@ -90,7 +94,7 @@ def _box(spot: Spot, name: str, ends: Sequence[str], shows_ends: bool) -> Iterat
 
 
 def _brief(end: str, size: float) -> str:
-    """``host0-17`` as ``h0-17`` where there is little room."""
+    """Return ``host0-17`` as ``h0-17`` where there is little room."""
     return end if size >= 6 * len(end) else end.replace("host", "h").replace("card", "c")
 
 
@@ -112,7 +116,7 @@ def _placed(part: TopologyPart) -> Panel:
 
 
 def _rows(part: TopologyPart, across: int = 4096) -> Panel:
-    """A row a level, the highest on top; rows of ``across`` at most."""
+    """Place a row for each level, the highest on top; rows of ``across`` at most."""
     rows = [its[at : at + across] for its in reversed(part.levels()) for at in range(0, len(its), across)]
     places = {}
     for row, switches in enumerate(rows):
@@ -123,7 +127,7 @@ def _rows(part: TopologyPart, across: int = 4096) -> Panel:
 
 
 def _grid(fabric: Torus, switches: Sequence[Switch]) -> Panel:
-    """A plane of the first two dimensions beside the next, each a little lower than the one before."""
+    """Place a plane of the first two dimensions beside the next, each a little lower than the one before."""
     columns, rows, planes = (*fabric.dimensions, 1, 1)[:3]
     step = min((WIDTH - 2 * MARGIN) / (columns * planes + planes), 110)
     lower = step / 4
@@ -137,7 +141,7 @@ def _grid(fabric: Torus, switches: Sequence[Switch]) -> Panel:
 
 
 def _circles(fabric: Dragonfly, switches: Sequence[Switch]) -> Panel:
-    """Groups on a circle, the routers of each on a small one."""
+    """Place groups on a circle, and the routers of each on a small one."""
     radius = min(110.0 + 18 * fabric.groups, 480.0)
     small = min(radius * sin(pi / max(fabric.groups, 3)) * 0.62, 70.0) if fabric.groups > 1 else 70.0
     size = min(small * pi / ceil(fabric.routers / 2) * 0.6, 36.0)

@@ -1,6 +1,6 @@
 """A topology in characters: a row of boxes for the hosts, for each level of switches and for the cards.
 
-A generated fabric: its top switches over the groups that they join, a box a group.
+A generated fabric is drawn as its top switches over the groups that they join, with one box per group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ ASCII = str.maketrans(dict.fromkeys(_JOINTS.values(), "+") | {"─": "-", "│":
 
 
 def topology_text(topology: Topology, width: int) -> Iterator[str]:
-    """Lines of at most ``width`` characters. Rows that do not fit leave out their middle."""
+    """Draw a topology in characters.
+
+    Args:
+        topology: What is drawn.
+        width: The most characters in a line; rows that do not fit leave out their middle.
+
+    Yields:
+        Lines.
+    """
     for number, part in enumerate(parts(topology)):
         if number:
             yield ""
@@ -43,7 +51,10 @@ def topology_text(topology: Topology, width: int) -> Iterator[str]:
 
 
 def _drawn(topology: Topology, part: TopologyPart, width: int) -> list[str]:
-    """A bar between two rows says that they are joined; which links join what, the table of links says."""
+    """Draw a part without a fabric.
+
+    A bar between two rows says that they are joined; which links join what, the table of links says.
+    """
     hosts: list[Box] = [(f"host{host}",) for host in range(topology.host_count)]
     levels: list[list[Box]] = [[(switch.name,) for switch in level] for level in part.levels()]
     cards: list[Box] = [
@@ -57,7 +68,7 @@ def _drawn(topology: Topology, part: TopologyPart, width: int) -> list[str]:
 
 
 def _labels(topology: Topology, above: Sequence[Box], below: Sequence[Box]) -> list[str]:
-    """The figures of the links between two rows, by name."""
+    """Return the figures of the links between two rows, by name."""
     upper, lower = ({box[0] for box in row} for row in (above, below))
 
     def joins(link: Link) -> bool:
@@ -68,7 +79,7 @@ def _labels(topology: Topology, above: Sequence[Box], below: Sequence[Box]) -> l
 
 
 def _members(end: str) -> str:
-    """A node that stands for the end: all hosts are in one row, with their ranks, and so are all cards."""
+    """Return a node that stands for the end: all hosts are in one row, with their ranks, and so are all cards."""
     return {"hosts": "host0", "ranks": "host0", "cards": "card0"}.get(end, end)
 
 
@@ -76,7 +87,7 @@ def _members(end: str) -> str:
 
 
 class SwitchGroup(NamedTuple):
-    """What is one box."""
+    """Switches that are one box."""
 
     name: str
     switches: list[Switch]
@@ -91,7 +102,7 @@ def _fabric_drawn(topology: Topology, part: TopologyPart, fabric: AnyHierarchy, 
 
 
 def _top_and_groups(switches: list[Switch], fabric: AnyHierarchy) -> tuple[list[Switch], list[SwitchGroup]]:
-    """The switches that join everything below, if it is a tree, and below them what hangs together."""
+    """Return the switches that join everything below, if it is a tree, and below them what hangs together."""
     if isinstance(fabric, LeafSpine | Clos):
         highest = switches[-1].level
         top = [its for its in switches if its.level == highest]
@@ -133,7 +144,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _ends(part: TopologyPart, switches: Sequence[Switch]) -> Iterator[str]:
-    """The hosts and the cards of some switches, which are numbered in a row."""
+    """Yield the hosts and the cards of some switches, which are numbered in a row."""
     for kind in ("host", "card"):
         its = [members(end) for switch in switches for end in part.ends.get(switch.name, [])]
         numbers = [number for some in its if some and some.kind == kind for number in some.numbers]
@@ -150,7 +161,7 @@ def _names(switches: Sequence[Switch]) -> str:
 
 
 def _stacked(rows: Sequence[Sequence[Box]], labels: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows of boxes, all of a row joined to all of the next. ``labels``: what is written between two rows."""
+    """Draw rows of boxes, all of a row joined to all of the next; ``labels`` are written between two rows."""
     lines: list[str] = []
     above: list[int] = []
     for index, row in enumerate(rows):
@@ -168,7 +179,7 @@ def _inner(box: Box) -> int:
 
 
 def _fitted(row: Sequence[Box], width: int) -> list[Box]:
-    """The whole row, or as many boxes from both ends as fit beside an ellipsis."""
+    """Return the whole row, or as many boxes from both ends as fit beside an ellipsis."""
     for kept in range(len(row), 1, -1):
         some = list(row) if kept == len(row) else [*row[: kept - 1], ("...",), row[-1]]
         if sum(_inner(box) + 3 for box in some) - 1 <= width:
@@ -177,7 +188,7 @@ def _fitted(row: Sequence[Box], width: int) -> list[Box]:
 
 
 def _middles(row: Sequence[Box], width: int) -> list[int]:
-    """The columns of the boxes' middles, the row centred."""
+    """Return the columns of the boxes' middles, with the row centred."""
     column = width // 2 - (sum(_inner(box) + 3 for box in row) - 1) // 2
     middles = []
     for box in row:
@@ -198,7 +209,7 @@ def _boxes(row: Sequence[Box], middles: Sequence[int]) -> list[str]:
 
 
 def _bar(above: Sequence[int], below: Sequence[int], labels: Sequence[str], width: int) -> list[str]:
-    """Stems of the upper row, a bar, stems of the lower row; labels beside the stems of the shorter row."""
+    """Draw stems of the upper row, a bar, stems of the lower row; labels beside the stems of the shorter row."""
     first, last = min(*above, *below), max(*above, *below)
     bar = "".join(
         _JOINTS[column in above, column in below, column > first, column < last]

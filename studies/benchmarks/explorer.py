@@ -46,6 +46,13 @@ STATES_MAX, MEMORY_MIB = 100_000_000, 4096
 
 
 class Spent(NamedTuple):
+    """What a search took.
+
+    Attributes:
+        nbytes: How much memory it took.
+        whole: Whether it ended within its time and memory, with the verdict ok.
+    """
+
     states: int
     seconds: float
     nbytes: int
@@ -56,12 +63,19 @@ class Spent(NamedTuple):
 
 
 def program_of(spec: str):  # type: ignore[no-untyped-def]
+    """Load a protocol's program from ``NAME:RANKS``, its fixed form."""
     name, _, ranks = spec.partition(":")
     return userfile.load(f"{ROOT / 'examples' / 'protocols' / name}.py:fixed", "")[0].program(int(ranks))
 
 
 def search(spec: str, ample: bool, limit_s: float) -> Spent:
-    """In this process."""
+    """Search every execution of a protocol, in this process.
+
+    Args:
+        spec: NAME:RANKS, of examples/protocols.
+        ample: Whether the search reduces threads with branches.
+        limit_s: The time after which it gives up.
+    """
     machine, before = Machine(program_of(spec)), _memory()
     found = core.explore(machine, Budget(STATES_MAX, limit_s, MEMORY_MIB << 20), ample=ample)
     return Spent(found.states, found.seconds, _memory() - before, found.verdict == Verdict.OK)
@@ -72,6 +86,14 @@ def _memory() -> int:
 
 
 def in_a_process(spec: str, ample: bool, limit_s: float, checkout: Path = ROOT) -> Spent:
+    """Search in a process of its own, so that memory is what that process grew by.
+
+    Args:
+        spec: NAME:RANKS, of examples/protocols.
+        ample: Whether the search reduces threads with branches.
+        limit_s: The time after which it gives up.
+        checkout: The root of the checkout whose search runs.
+    """
     code = f"from studies.benchmarks.explorer import *; print(json.dumps(search({spec!r}, {ample}, {limit_s})))"
     if checkout != ROOT:  # it has no such file, and the protocols are those of today
         code = f"import runpy, sys; g = runpy.run_path({__file__!r}); sys.path.pop(); {code.partition('; ')[2]}"
@@ -83,6 +105,12 @@ def in_a_process(spec: str, ample: bool, limit_s: float, checkout: Path = ROOT) 
 
 
 def spin(spec: str, limit_s: float) -> Spent:
+    """Search the same protocol with SPIN.
+
+    Args:
+        spec: NAME:RANKS, of examples/protocols.
+        limit_s: The time after which SPIN is interrupted.
+    """
     program = program_of(spec)
     core.explore(Machine(program), Budget(STATES_MAX, limit_s))  # which finds the nodes that the model is made of
     with tempfile.TemporaryDirectory() as folder:
@@ -105,6 +133,7 @@ def spin(spec: str, limit_s: float) -> Spent:
 
 
 def main() -> int:
+    """Print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("protocols", nargs="*", default=list(PROTOCOLS), metavar="NAME:RANKS")
     parser.add_argument("--limit-s", type=float, default=60.0)

@@ -24,7 +24,7 @@ _PAGE_BYTES = 4096
 
 
 def fractions_of_memcpy(nbytes: int) -> dict[str, float]:
-    """Of each step, the time of a memcpy of ``nbytes`` divided by the step's time."""
+    """Return, for each step, the time of a memcpy of ``nbytes`` divided by the step's time."""
     card = _lines(nbytes, 0)
     cache = HostCache.private([card])
     adversary = Adversary(1, DEFAULT_RATES, host=0, rank=0, card_lines=nbytes // LINE_BYTES)
@@ -85,6 +85,7 @@ def _lines(nbytes: int, place: int) -> Bytes:
 
 
 def main() -> None:
+    """Print a table of steps and sizes."""
     found = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
     print(f"{'KiB':32}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
     for name in found[SIZES[0]]:

@@ -1,8 +1,8 @@
 """The textbook algorithms of examples/algorithms beside what `auto` takes: time / time of auto, below 1 they win.
 
-On modelled fabrics in virtual time, as ``cxlemu simulate`` does, and natively: two and four ranks on shared memory, who
-repeat each call in turn by persistent handles, so that only ratios of one run are compared. Each page runs cut into
-four chunks, in one chunk and, where it is small, in doorbells' lines; its fastest form counts.
+They run on modelled fabrics in virtual time, as ``cxlemu simulate`` does, and natively: two and four ranks on shared
+memory repeat each call in turn by persistent handles, so that only ratios of one run are compared. Each page runs cut
+into four chunks, in one chunk and, where it is small, in doorbells' lines; its fastest form counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,13 @@ ALTERNATIONS, BUDGET_BYTES, CALLS = 9, 8 << 20, range(3, 400)
 
 @dataclass(frozen=True, slots=True)
 class TextbookRow:
-    """``ratio``: of times, the page's fastest ``form`` by what `auto` takes, which is ``variant``."""
+    """One call of a page's algorithm.
+
+    Attributes:
+        form: The page's fastest form.
+        ratio: Its time divided by that of what `auto` takes.
+        variant: What `auto` takes.
+    """
 
     page: str
     form: str
@@ -62,7 +68,11 @@ class TextbookRow:
 
 
 def pages(folder: Path) -> list[Recipe]:
-    """Raises ArgumentError where there are none."""
+    """Load every algorithm of a folder.
+
+    Raises:
+        ArgumentError: There are none.
+    """
     found = [load_algorithm(f"{file}:{file.stem}") for file in sorted(folder.glob("*.py"))]
     if not found:
         raise ArgumentError(f"{folder} has no algorithms: run this where examples/algorithms lies")
@@ -70,6 +80,14 @@ def pages(folder: Path) -> list[Recipe]:
 
 
 def calls(recipe: Recipe, ranks: int, wanted: Iterable[int], dtype: str) -> Iterator[Call]:
+    """Yield calls of a page's collective, one for each size that makes a block.
+
+    Args:
+        recipe: The page's algorithm.
+        ranks: How many ranks call.
+        wanted: Sizes in bytes, as nccl-tests counts them; a collective that moves no data has one call.
+        dtype: A name of `cxlemu.plan.DTYPES`.
+    """
     its = COLLECTIVES[recipe.collective]
     op = "sum" if its.reduces else "none"
     for size in wanted if its.moves_data else (0,):
@@ -79,6 +97,12 @@ def calls(recipe: Recipe, ranks: int, wanted: Iterable[int], dtype: str) -> Iter
 
 
 def forms(recipe: Recipe, nbytes: int) -> Iterator[tuple[str, Recipe]]:
+    """Yield the forms that a page runs in, by name; "lines" only up to LINES_MAX_BYTES.
+
+    Args:
+        recipe: The page's algorithm.
+        nbytes: The size of a block.
+    """
     for form, spec in FORMS.items():
         if form != "lines" or nbytes <= LINES_MAX_BYTES:
             name = f"{recipe.name}.{form.replace(' ', '-')}"
@@ -86,7 +110,16 @@ def forms(recipe: Recipe, nbytes: int) -> Iterator[tuple[str, Recipe]]:
 
 
 def on_fabric(topology: Topology, recipe: Recipe, call: Call) -> TextbookRow:
-    """Raises ArgumentError for a call that has no room there."""
+    """Compare a page's forms with `auto` on a modelled fabric.
+
+    Args:
+        topology: The fabric.
+        recipe: The page's algorithm.
+        call: What is called.
+
+    Raises:
+        ArgumentError: The call has no room there.
+    """
 
     def ns(plan: Plan) -> int:
         program = [VirtualCall(plan)]
@@ -108,7 +141,17 @@ def _row(recipe: Recipe, form: str, fabric: str, call: Call, ratio: float, varia
 
 
 def natively(context: RankContext, folder: Path, wanted: list[int], dtype: str) -> list[TextbookRow]:
-    """On one rank: all pages' rows, which rank 0 times."""
+    """Measure all pages on one rank; rank 0's times count.
+
+    Args:
+        context: This rank's, from `launch`.
+        folder: The folder of pages.
+        wanted: Sizes in bytes.
+        dtype: A name of `cxlemu.plan.DTYPES`.
+
+    Returns:
+        A row for each call, except barriers.
+    """
     found = []
     with Communicator.world(context, engine=NATIVE, region_bytes=NATIVE_REGION_BYTES) as comm:
         for recipe in pages(folder):

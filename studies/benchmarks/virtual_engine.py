@@ -3,7 +3,7 @@
     python -m studies.benchmarks.virtual_engine            # pip install simpy, for the second table
 
 Times are this process's own CPU time, so that others on the machine disturb less. The SimPy model computes with the
-same resources and must end at the same nanosecond; it has what the compared plan needs: one card a transfer.
+same resources and must end at the same nanosecond; it has what the compared plan needs: one card per transfer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ T = TypeVar("T")
 
 
 def timed(do: Callable[..., T], *arguments: Any, times: int = 1) -> tuple[T, float]:
-    """What it returns, and the seconds of one time."""
+    """Call a function a few times.
+
+    Args:
+        do: The function.
+        arguments: What it is called with.
+        times: How often it is called.
+
+    Returns:
+        What it returns, and the seconds of CPU time that one call takes.
+    """
     begin = time.process_time()
     for _ in range(times):
         done = do(*arguments)
@@ -32,11 +41,21 @@ def timed(do: Callable[..., T], *arguments: Any, times: int = 1) -> tuple[T, flo
 
 
 def plan_of(topology: Topology, collective: str, variant: str, ranks: int, nbytes: int) -> Plan:
+    """Build the plan of one call.
+
+    Args:
+        topology: The fabric.
+        collective: Its name.
+        variant: Its algorithm.
+        ranks: How many ranks call it.
+        nbytes: As nccl-tests counts it.
+    """
     (case,) = Sweep((collective,), [nbytes], variant=variant).cases(ranks)
     return planned(topology, case)[0]
 
 
 def growth() -> None:
+    """Print how fast the engine is as ranks grow."""
     topology = Topology.load("thousand-hosts")
     print("all_reduce two_shot of 64 MiB on thousand-hosts (64 cards)")
     print(f"{'ranks':>6} {'instructions':>13} {'plan s':>7} {'engine s':>9} {'M instructions/s':>17} {'ns each':>8}")
@@ -52,7 +71,12 @@ def growth() -> None:
 
 
 class InSimpy:
-    """The cost model as SimPy processes, one for each stream."""
+    """The cost model as SimPy processes, one for each stream.
+
+    Args:
+        model: The topology's costs.
+        plan: What is run.
+    """
 
     def __init__(self, model: CostModel, plan: Plan) -> None:
         import simpy
@@ -66,6 +90,7 @@ class InSimpy:
         self.done_ns = 0
 
     def run(self) -> int:
+        """Run the plan to its end, and return when it ends, in ns."""
         for part in self.plan.parts:
             for stream in part.streams:
                 self.env.process(self.stream(part.rank, stream.instructions))
@@ -73,12 +98,24 @@ class InSimpy:
         return self.done_ns
 
     def bell(self, doorbell: int, epoch: int) -> Any:
+        """Return the event that a doorbell shows an epoch."""
         return self.bells.setdefault((doorbell, epoch), self.env.event())
 
     def event(self, rank: int, number: int) -> Any:
+        """Return the event of a plan's event on one rank."""
         return self.events.setdefault((rank, number), self.env.event())
 
     def way(self, rank: int, card: int, to_pool: bool) -> tuple[list[int], int]:
+        """Return the way between a rank and a card.
+
+        Args:
+            rank: The rank.
+            card: The card.
+            to_pool: Whether bytes go to the pool.
+
+        Returns:
+            The numbers of the resources on the way, in the order in which bytes pass them, and the latency in ns.
+        """
         model = self.model
         host = model.hosts[rank]
         route = model.routes[model.route_of[0, host, card]]
@@ -88,6 +125,16 @@ class InSimpy:
         return links + ends if to_pool else ends[::-1] + links, int(route["latency_ns"])
 
     def take(self, number: int, asked_ns: int, nbytes: int) -> tuple[int, int]:
+        """Occupy a resource for some bytes, as soon as it is free.
+
+        Args:
+            number: The resource.
+            asked_ns: When the bytes come.
+            nbytes: How many they are.
+
+        Returns:
+            When they begin to pass, and when the last one has passed.
+        """
         resource = self.model.resources[number]
         if resource.gbytes_per_s is None:
             return asked_ns, asked_ns
@@ -96,7 +143,17 @@ class InSimpy:
         return start, self.free_ns[number]
 
     def transfer(self, rank: int, operand: Any, nbytes: int, to_pool: bool) -> tuple[int, int]:
-        """When the last byte arrived, and how long the way is, there and back."""
+        """Copy between a rank's memory and the pool.
+
+        Args:
+            rank: The rank.
+            operand: The place in the pool.
+            nbytes: How many bytes; all are on one card.
+            to_pool: Whether bytes go to the pool.
+
+        Returns:
+            When the last byte arrived, and how long the way is, there and back.
+        """
         (piece,) = self.plan.frame.regions[operand.id].map.extents(operand.offset, nbytes)
         resources, latency_ns = self.way(rank, piece.card, to_pool)
         engine = self.model.first["to" if to_pool else "from"] + rank
@@ -111,11 +168,18 @@ class InSimpy:
         return end, 2 * latency_ns + (0 if to_pool else int(self.model.card_rows["latency_ns"][piece.card]))
 
     def look_ns(self, rank: int, doorbell: int) -> int:
+        """Return what a poll of a doorbell takes."""
         card = self.plan.layout.doorbell_address(doorbell, 1)[0]
         latency_ns = self.way(rank, card, False)[1]
         return 2 * latency_ns + int(self.model.card_rows["latency_ns"][card]) + int(self.costs["doorbell_observe_ns"])
 
     def stream(self, rank: int, instructions: list[Any]) -> Iterator[Any]:
+        """Run one stream's instructions, as a SimPy process.
+
+        Args:
+            rank: The stream's rank.
+            instructions: Records of the plan.
+        """
         env, costs = self.env, self.costs
         yield env.timeout(int(costs["call_ns"]))
         for i in instructions:
@@ -146,11 +210,18 @@ class InSimpy:
         self.done_ns = max(self.done_ns, int(env.now))
 
     def shown(self, bell: Any, after_ns: int) -> Iterator[Any]:
+        """Show a doorbell's event after the way to the pool.
+
+        Args:
+            bell: The event.
+            after_ns: How long the way is.
+        """
         yield self.env.timeout(after_ns)
         bell.succeed()
 
 
 def beside_simpy() -> None:
+    """Print times beside those of SimPy, and assert that both end at the same nanosecond."""
     if importlib.util.find_spec("simpy") is None:
         print("simpy is not installed: pip install simpy")
         return

@@ -1,4 +1,7 @@
-"""The picture of a comparison: a panel a collective, time over size, everybody a line, the machine's limit below."""
+"""The picture of a comparison: one panel per collective, time over size, one line per implementation.
+
+The machine's limit is below.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from studies.cli.picture import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, legen
 from studies.peers.ratios import RatioRow
 
 COLUMNS = 4
-# The limit is grey, because nobody can be there.
+# The limit is grey, because no implementation can be there.
 STYLES = {
     "cxlemu": (VERMILION, "o"),
     "handle": (ORANGE, "o"),
@@ -28,7 +31,15 @@ LABELS = {
 
 
 def draw(rows: Sequence[RatioRow], *, title: str) -> Any:
-    """The figure. Of rows of both kinds those with rewritten sources are drawn: that is how applications call."""
+    """Draw a comparison. If some rows have rewritten sources, only these are drawn: that is how applications call.
+
+    Args:
+        rows: All cells.
+        title: What was measured.
+
+    Returns:
+        A matplotlib Figure.
+    """
     rewritten = any(row.rewritten for row in rows)
     drawn = [row for row in rows if row.rewritten == rewritten]
     names = list(dict.fromkeys(row.collective for row in drawn))
@@ -44,7 +55,7 @@ def draw(rows: Sequence[RatioRow], *, title: str) -> Any:
         if number + columns >= len(names):
             panel.set_xlabel("size")
             panel.xaxis.set_tick_params(labelbottom=True)
-    every[0].set_ylim(*_bounds_us(drawn))  # of all: they share it
+    every[0].set_ylim(*_bounds_us(drawn))  # all panels share it
     for panel in every[len(names) :]:
         panel.set_visible(False)
     legend(figure, columns=7)

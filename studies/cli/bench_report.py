@@ -1,4 +1,4 @@
-"""What ``cxlemu bench`` shows: who takes part, a line a cell, geometric means; and JSON."""
+"""What ``cxlemu bench`` shows: which implementations take part, one line per cell, geometric means; and JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ from studies.peers.ratios import LIMIT, OURS, Mean, RatioRow, means
 
 
 class BenchReport:
-    """Rows are printed as they come; the means, and the JSON file, when all are there or something failed."""
+    """Prints rows as they come; the means, and the JSON file, when all are there or something failed.
+
+    Args:
+        ranks: How many ranks each implementation has.
+        calls: All cells.
+        alternations: How many times every implementation is timed, in turn.
+        modes: Whether sources are rewritten before each call; both may be measured.
+        single_copy: Whether MPI may copy straight from one process's memory into another's.
+        json_file: Where everything is written; None: nowhere.
+    """
 
     def __init__(
         self,
@@ -65,7 +74,7 @@ class BenchReport:
 
     @property
     def wrong(self) -> int:
-        """Elements that anybody got wrong."""
+        """How many elements any implementation got wrong."""
         return sum(sum(row.wrong.values()) for row in self.rows)
 
     def __enter__(self) -> Self:
@@ -84,9 +93,11 @@ class BenchReport:
         return self
 
     def starting(self, name: str) -> None:
+        """Show that an implementation is starting."""
         self._progress.update(self._task, description=f"starting {name}")
 
     def opened(self, comparison: Comparison) -> None:
+        """Print which implementations take part, and how fast this machine is."""
         self._versions = {name: group.version for name, group in comparison.groups.items()}
         self._absent = {peer.name: peer.reason for peer in comparison.absent}
         self._print(f"# {'pool':<8} {self._versions[OURS].partition(', ')[2]}")
@@ -103,6 +114,7 @@ class BenchReport:
         )
 
     def add(self, rows: Sequence[RatioRow]) -> None:
+        """Print a cell's rows, and keep them."""
         for row in rows:
             if not self.rows or self.rows[-1].collective != row.collective:
                 self._print("#")
@@ -131,6 +143,7 @@ class BenchReport:
             self._progress.update(self._task, description=row.collective, completed=len(self.rows))
 
     def counting(self) -> None:
+        """Show that instructions are being counted."""
         self._progress.update(self._task, description="counting instructions")
 
     def __exit__(

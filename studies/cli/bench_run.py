@@ -34,7 +34,14 @@ def run(
     plot_file: Path | None,
     callgrind: bool,
 ) -> None:
-    """As the command's flags say. Exits with 1 where a result was wrong. Raises ArgumentError, ConfigError."""
+    """Run ``cxlemu bench``; the arguments are the command's flags.
+
+    Exits with 1 where a result was wrong.
+
+    Raises:
+        ArgumentError: A flag does not fit, or a file cannot be written.
+        ConfigError: The topology is wrong.
+    """
     check_output("--json", json_file)  # not only when everything has been measured
     if plot_file is not None:
         check_picture("--plot", plot_file)

@@ -30,7 +30,11 @@ CHUNK_BYTES = 128 << 10  # of NCCL's sends and receives between hosts: NCCL_P2P_
 
 
 def run(json_file: Path | None, plot_dir: Path | None) -> None:
-    """As the command's flags say. Raises ArgumentError."""
+    """Run ``cxlemu reproduce cccl``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A file cannot be written or drawn.
+    """
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
     rows = work.rows()

@@ -34,7 +34,11 @@ HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL
 
 
 def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None) -> None:
-    """As the command's flags say. Raises ArgumentError."""
+    """Run ``cxlemu reproduce flux``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A file cannot be written or drawn.
+    """
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -85,7 +89,7 @@ def _print_shapes(report: ReproductionReport, work: Reproduction) -> None:
 
 
 def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:
-    """A block's speedup on each cluster."""
+    """Print a block's speedup on each cluster."""
     title = f"# a block of {MODEL}: unfused / fused, whole; only its GEMMs with their collectives"
     report.lines(["#", title], "bold")
     for phase, (_, tokens) in SPEEDUPS.items():
@@ -111,7 +115,7 @@ def _footer(work: Reproduction) -> list[str]:
 
 
 def _slowed(work: Reproduction) -> list[str]:
-    """What the overlap would be if kernels slowed each other as others saw it."""
+    """Say what the overlap would be if kernels slowed each other as others measured it."""
     if not work.is_whole:
         return []
     ranges = [f"{cluster} {100 * low:.0f}-{100 * best:.0f}%" for cluster, (low, best) in work.slowed().items()]

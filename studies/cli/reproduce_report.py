@@ -18,9 +18,15 @@ from studies.published.rows import Row
 
 
 class ReproductionReport:
-    """Printed as it comes, and kept in the files of ``--json FILE`` and ``--plot DIR`` when it is whole.
+    """Prints a reproduction as it comes, and keeps it in files when it is whole.
 
-    ``pictures``: file name -> what draws the figure. Raises ArgumentError for files that cannot be written.
+    Args:
+        json_file: The file of ``--json``; None: there is none.
+        plot_dir: The directory of ``--plot``; None: there is none.
+        pictures: By file name, the function that draws the figure.
+
+    Raises:
+        ArgumentError: A file cannot be written or drawn.
     """
 
     def __init__(
@@ -32,17 +38,33 @@ class ReproductionReport:
         self._out = Console(highlight=False, soft_wrap=True)
 
     def header(self, lines: Iterable[str]) -> None:
+        """Print lines that begin with ``#``."""
         self.lines(f"# {line}" for line in lines)
 
     def lines(self, lines: Iterable[str], style: str = "") -> None:
+        """Print lines.
+
+        Args:
+            lines: What is printed.
+            style: A style of rich's.
+        """
         for line in lines:
             self._out.print(Text(line, style))
 
     def table(self, table: Table) -> None:
+        """Print a table."""
         self._out.print(table)
 
     def keep(self, document: dict[str, Any], *work: Any) -> None:
-        """Write the files; figures are drawn of ``work``. Raises ArgumentError."""
+        """Write the files.
+
+        Args:
+            document: What ``--json`` gets.
+            work: What the functions that draw figures are called with.
+
+        Raises:
+            ArgumentError: A file cannot be written.
+        """
         write_json(self._json_file, document)
         if self._plot_dir is not None:
             for name, draw in self._pictures.items():
@@ -50,7 +72,7 @@ class ReproductionReport:
 
 
 def _check_directory(plot_dir: Path | None, pictures: Iterable[str]) -> None:
-    """Raises ArgumentError where pictures cannot be drawn or written; without matplotlib nothing is made."""
+    """Refuse pictures that cannot be drawn or written, with an ArgumentError; without matplotlib nothing is made."""
     if plot_dir is None:
         return
     check_drawing("--plot")
@@ -63,7 +85,7 @@ def _check_directory(plot_dir: Path | None, pictures: Iterable[str]) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Published, ours and the error, a figure a row; those that are off are red."""
+    """List figures, published and ours, with the error, one in a row; those that are off are red."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("figure", "published", "ours", "error", "kind"):
         table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=name != "figure")
@@ -76,7 +98,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def told_misses(rows: Sequence[Row]) -> list[str]:
-    """A line per figure that is off: by how much, and what the model shows."""
+    """Say, for each figure that is off, by how much, and what the model shows."""
     missed = [row for row in rows if row.missed]
     width = max((len(row.figure) for row in missed), default=0)
     return [f"  {row.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.shows}" for row in missed]

@@ -28,7 +28,11 @@ CHECKED_RANKS, CHECKED_SLICE_BYTES = 64, 4 << 20
 
 
 def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
-    """As the command's flags say. Raises ArgumentError."""
+    """Run ``cxlemu reproduce scalepool``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A file cannot be written or drawn.
+    """
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
     study = TierStudy()
@@ -56,7 +60,7 @@ def _header(work: Reproduction) -> list[str]:
 
 
 def _step_table(pairs: Sequence[Pair]) -> Table:
-    """Seconds of a step, on the baseline and on ScalePool."""
+    """List the seconds of a step, on the baseline and on ScalePool."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("a step, s", no_wrap=True)
     table.add_column("ranks", justify="right", no_wrap=True)
@@ -85,7 +89,7 @@ def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
 
 
 def _otherwise(work: Reproduction) -> list[str]:
-    """What it would be with data parallelism in two levels, and how far off the evaluation of many ranks is."""
+    """Say what two levels of data parallelism would give, and how far off the evaluation of many ranks is."""
     error = max(
         abs(fabric.error(collective, CHECKED_SLICE_BYTES, CHECKED_RANKS))
         for fabric in (work.baseline, work.scalepool)
@@ -101,7 +105,7 @@ def _otherwise(work: Reproduction) -> list[str]:
 
 
 def _told(pair: Pair) -> str:
-    """What a step of one accelerator computes and sends."""
+    """Say what a step of one accelerator computes and sends."""
     step = pair.baseline
     tflop = step.tflop_a_rank
     gbytes = step.between_bytes / 1e9

@@ -1,4 +1,7 @@
-"""The picture of memory in tiers: time per access over the working set, a panel a workload, a line a topology."""
+"""The picture of memory in tiers: time per access over the working set, a panel for each workload.
+
+A panel has a line for each topology and policy.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,19 @@ from typing import Any
 from studies.cli.picture import COLOURS, legend, panels, sizes_axis
 from studies.tiering.study import Measured, Memory
 
-LINES = ("-", "--", ":", "-.")  # of policies
+LINES = ("-", "--", ":", "-.")  # one per policy
 
 
 def draw(rows: Sequence[Measured], edges: Memory) -> Any:
-    """The figure; ``edges``: whose memories mark where they are full."""
+    """Draw the time per access over the working set.
+
+    Args:
+        rows: All measurements.
+        edges: The topology whose nearest memories are marked where they are full.
+
+    Returns:
+        A matplotlib Figure.
+    """
     names = list(dict.fromkeys(row.workload for row in rows))
     figure, every = panels((4.2 * len(names) + 0.6, 4.8), 1, len(names), share="y")
     for panel, name in zip(every, names, strict=True):
@@ -52,7 +63,7 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
 
 
 def _edges(panel: Any, memory: Memory) -> None:
-    """Where the nearest memories are full."""
+    """Mark where the nearest memories are full."""
     total = 0
     for tier in memory.tiers[:2]:
         total += tier.capacity_bytes

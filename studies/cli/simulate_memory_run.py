@@ -39,7 +39,12 @@ def run(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """As the command's flags say. Raises ArgumentError, ConfigError."""
+    """Run ``cxlemu simulate memory``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A flag does not fit, or a file cannot be written or drawn.
+        ConfigError: A topology or a workload is wrong.
+    """
     check_json_file(json_file)
     if plot_file is not None:
         check_picture("--plot", plot_file)
@@ -65,7 +70,11 @@ def run(
 
 
 def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:
-    """Raises ArgumentError for none, and for those that not all of the topologies have room for."""
+    """List the working sets' sizes.
+
+    Raises:
+        ArgumentError: There are none, or not all of the topologies have room for them.
+    """
     smallest = min(memories, key=lambda memory: memory.capacity_bytes)
     if maxbytes is None:
         maxbytes = smallest.capacity_bytes if minbytes is None else minbytes
@@ -99,7 +108,7 @@ def _header(memories: Sequence[Memory]) -> Iterable[str]:
 
 
 def _print(out: Console, workload: Workload, rows: Sequence[Measured], verbose: bool) -> None:
-    """A line for each working set, a column for each topology and policy."""
+    """Print a line for each working set, with a column for each topology and policy."""
     columns = list(dict.fromkeys((row.topology, row.policy) for row in rows))
     heads = [name if len({policy for _, policy in columns}) == 1 else f"{name} {policy}" for name, policy in columns]
     widths = [max(len(head), NUMBER_WIDTH) for head in heads]

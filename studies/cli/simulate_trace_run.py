@@ -32,7 +32,13 @@ def run(
     trace_file: Path | None,
     verbose: bool,
 ) -> None:
-    """As the command's flags say. Raises ArgumentError, ConfigError."""
+    """Run ``cxlemu simulate trace``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A flag does not fit, or a file cannot be written.
+        ConfigError: The topology or the accelerator is wrong.
+        PlanFileError: The traces are wrong, or their ranks do not match.
+    """
     check_json_file(json_file)
     check_output("--trace", trace_file)
     topology = Topology.load(config)
@@ -56,7 +62,7 @@ def run(
 
 
 def _summary(found: Replay) -> Table:
-    """Collectives that are alike in a row."""
+    """List collectives, with those that are alike in one row."""
     alike: defaultdict[tuple[str, int, int, str], list[Called]] = defaultdict(list)
     for call in found.calls:
         alike[call.what.name, call.what.nbytes, len(call.members), call.variant].append(call)

@@ -49,7 +49,13 @@ def run(
     json_file: Path | None,
     trace_file: Path | None,
 ) -> None:
-    """As the command's flags say. Raises ArgumentError, ConfigError, CutOffError."""
+    """Run ``cxlemu simulate training``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A flag does not fit, or a file cannot be written.
+        ConfigError: A topology, model or accelerator is wrong.
+        CutOffError: Failures leave no way that the step needs.
+    """
     check_json_file(json_file)
     check_output("--trace", trace_file)
     shape = LanguageModel.load(model)
@@ -94,7 +100,7 @@ def run(
 def _failing(
     usual: TrainingStep, topology: Topology, failures: Sequence[Failure], microbatch: int, recompute: str
 ) -> TrainingStep:
-    """The same step, in which every collective that begins after a failure takes the ways that are left."""
+    """Simulate the same step, in which every collective that begins after a failure takes the ways that are left."""
     later = []
     for at_ns in sorted({failure.at_ns for failure in failures if failure.at_ns < usual.time_ns}):
         lost = [failure for failure in failures if failure.at_ns <= at_ns]

@@ -1,8 +1,8 @@
 """What the machine could do at best: for every collective, which bytes each rank must move, and nothing else.
 
 The bound is the time of the slowest rank when all ranks move, and reduce, their bytes at the same time in local memory:
-no staging, no synchronization but at start and end. Whoever is to have bytes fetches them itself, directly from where
-the rank that has them wrote them (sources are shared memory, every one written by its own rank's core):
+no staging, no synchronization but at start and end. A rank that is to have bytes fetches them itself, directly from
+where the rank that has them wrote them (sources are shared memory, every one written by its own rank's core):
 
 | collective     | a rank                                                        | because |
 |----------------|---------------------------------------------------------------|---------|
@@ -17,7 +17,7 @@ the rank that has them wrote them (sources are shared memory, every one written 
 
 Below some KB bytes cost nothing beside the news that they are there, which takes a cache line from one core to another:
 half a round trip, once for every collective, between two cores also where more ranks share them. So a limit is the
-larger of both, `limit_us`. Calls that follow each other may overlap where a rank waits for nobody, as the root of a
+larger of both, `limit_us`. Calls that follow each other may overlap where a rank waits for no other, as the root of a
 broadcast: there a call can take less than that.
 """
 
@@ -31,7 +31,7 @@ from cxlemu.plan import DTYPES, Call
 
 
 class SourceMove(NamedTuple):
-    """Output bytes [at, at + nbytes) are a copy of one source, or the sum of several: (rank, offset in its input)."""
+    """Output bytes [at, at + nbytes): a copy of one source, or the sum of several: (rank, offset in its input)."""
 
     at: int
     nbytes: int
@@ -39,11 +39,17 @@ class SourceMove(NamedTuple):
 
     @property
     def bytes_read(self) -> int:
+        """How many bytes the rank reads of all sources together."""
         return self.nbytes * len(self.sources)
 
 
 def moves(call: Call, rank: int) -> list[SourceMove]:
-    """What one rank does, as the table above has it. A reduction's share is a whole number of elements."""
+    """List what one rank copies and sums, as the table above has it. A reduction's share is a whole number of elements.
+
+    Args:
+        call: The collective, its ranks and its size.
+        rank: The rank that moves the bytes.
+    """
     its = COLLECTIVES[call.collective]
     if its.reduces and its.replaces:
         return _shared_sum(call, rank)
@@ -65,10 +71,16 @@ def _shared_sum(call: Call, rank: int) -> list[SourceMove]:
 
 
 def limit_us(moves_us: float, round_trip_us: float) -> float:
+    """Return the limit of a call, in us: its moves, or half a round trip where that is longer.
+
+    Args:
+        moves_us: The time of the slowest rank's moves.
+        round_trip_us: A cache line's way between two cores, there and back.
+    """
     return max(moves_us, round_trip_us / 2)
 
 
 def source_bytes(call: Call) -> int:
-    """The largest input of any rank."""
+    """Return the size of the largest input that any rank has."""
     blocks = call.ranks if COLLECTIVES[call.collective].input_blocks == "ranks" else 1
     return blocks * call.nbytes

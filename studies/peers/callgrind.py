@@ -1,7 +1,7 @@
 """How many instructions one rank executes for a small call: a second figure, free of the noise of times.
 
 Two ranks run as threads under valgrind's callgrind. Rank 1 calls first; rank 0 sleeps long enough for it to have come,
-then calls, and so finds all that it needs and waits for nobody. Only what its thread executes within its calls is
+then calls, and so finds all that it needs and waits for no one. Only what its thread executes within its calls is
 counted, in Python and in C, and what the counting itself adds is subtracted. Numbers differ by less than 1 % from run
 to run, because Python's dictionaries do; those of handles do not.
 """
@@ -40,14 +40,23 @@ NOTHING = "nothing"
 
 
 class Counted(NamedTuple):
+    """The instructions of one kind of call."""
+
     collective: str
     bytes: int
     path: str  # "call" or "handle"
-    instructions: float  # of rank 0, per call
+    instructions: float  # per call; only rank 0's
 
 
 def check_available() -> str:
-    """Where valgrind is. Raises ArgumentError when it is missing, or its headers were when this was built."""
+    """Find valgrind.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ArgumentError: valgrind is missing, or its headers were when this was built.
+    """
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise ArgumentError("--callgrind needs valgrind, which is not on PATH: apt-get install valgrind")
@@ -57,7 +66,15 @@ def check_available() -> str:
 
 
 def count(calls: Sequence[Call]) -> list[Counted]:
-    """Of 2 ranks. Raises ArgumentError as check_available, RunError with what valgrind said when it fails."""
+    """Count the instructions of calls of 2 ranks, on each path ("call", "handle").
+
+    Args:
+        calls: The collectives and sizes.
+
+    Raises:
+        ArgumentError: See `check_available`.
+        RunError: valgrind failed; the error has what it said.
+    """
     valgrind = check_available()
     named = [f"{call.collective}:{call.nbytes}" for call in calls]
     with tempfile.TemporaryDirectory(prefix="cxlemu-callgrind-") as folder:
@@ -102,6 +119,7 @@ def _total(file: Path) -> tuple[str, int]:
 
 
 def main(named: list[str]) -> None:
+    """Make the calls named ``COLLECTIVE:NBYTES``, under valgrind."""
     launch(
         partial(_rank_main, named=named),
         ranks=RANKS,

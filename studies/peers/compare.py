@@ -26,7 +26,7 @@ from studies.peers.group import Group, PeerProcess, worker_arguments
 from studies.peers.limit import CONTROL_BYTES
 from studies.peers.ratios import LEAST_US, LIMIT, OURS, Lane, RatioRow, Samples, Timing, row
 
-BUDGET_NS = 20_000_000  # of one timing
+BUDGET_NS = 20_000_000  # one timing
 MOST_ITERATIONS = 100_000
 MIN_BYTES, MAX_BYTES, STEP_FACTOR = 8, 64 << 20, 4
 ITEM_BYTES = 4  # float32
@@ -36,13 +36,22 @@ HEAP_SLACK_BYTES = 1 << 20
 
 
 def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
-    """8 bytes and every power of four above them, from ``first`` to ``last``."""
+    """List 8 bytes and every power of four above them, from ``first`` to ``last``."""
     every = [MIN_BYTES, *(STEP_FACTOR**power for power in range(2, 20))]
     return [size for size in every if first <= size <= last]
 
 
 def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list[Call]:
-    """All calls, float32. Sizes are those of `collectives.sizes`, rounded up to an element for every rank."""
+    """List all calls of a comparison, in float32.
+
+    Args:
+        collectives: Their names.
+        wanted: Sizes as in `collectives.sizes`, in bytes; rounded up to an element for every rank.
+        ranks: How many ranks call.
+
+    Returns:
+        One call for each collective and size; sizes that round up to the same call are one.
+    """
     found: dict[tuple[str, int], Call] = {}
     for collective in collectives:
         for size in wanted:
@@ -55,14 +64,23 @@ def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list
 
 @dataclass
 class Comparison:
-    """Everybody who takes part, started and asleep."""
+    """All implementations that take part, started and asleep."""
 
     ranks: int
     groups: dict[str, Group]
     absent: list[Absent]
 
     def measure(self, call: Call, *, alternations: int, modes: Sequence[bool]) -> list[RatioRow]:
-        """One cell, a row for each mode (rewritten or not)."""
+        """Measure one cell.
+
+        Args:
+            call: The collective and its size.
+            alternations: How many times every implementation is timed, in turn.
+            modes: Whether sources are rewritten before each call; both may be measured.
+
+        Returns:
+            A row for each mode.
+        """
         lanes, wrong, absent = self._prepare(call)
         samples = {lane: Samples(_calibrated(self.groups[lane.name], lane.path)) for lane in lanes}
         for _ in range(alternations):
@@ -87,7 +105,7 @@ class Comparison:
         return lanes, wrong, absent
 
     def bandwidths(self) -> MachineSpeed:
-        """Local copies and two-operand sums of 64 MiB on all ranks at once, and a cache line to and fro."""
+        """Measure local copies and two-operand sums of 64 MiB on all ranks at once, and a cache line to and fro."""
         group, count = self.groups[LIMIT], BANDWIDTH_BYTES
         found = []
         for sources in ([(0, 0)], [(0, 0), (1 % self.ranks, 0)]):
@@ -105,7 +123,13 @@ class Comparison:
 
 
 class MachineSpeed(NamedTuple):
-    """All ranks together: bytes written per time; and one line between two ranks."""
+    """What this machine does at best.
+
+    Attributes:
+        copy_gbytes_per_s: Bytes that all ranks together write per time, copying.
+        reduce_gbytes_per_s: The same, summing two vectors.
+        round_trip_ns: One cache line between two ranks, there and back.
+    """
 
     copy_gbytes_per_s: float
     reduce_gbytes_per_s: float
@@ -123,7 +147,22 @@ def started(
     deadline_s: float,
     on_start: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Comparison]:
-    """Start everybody, pinned alike. A peer that does not start is absent, with its reason; we ourselves must."""
+    """Start all implementations, pinned alike; as a context, it ends them.
+
+    A peer that does not start is absent, with its reason; ours must start.
+
+    Args:
+        ranks: How many ranks each implementation has.
+        found: The peers, from `studies.peers.find.find`.
+        largest: Calls whose buffers must have room in the pool and in the limit's memory.
+        config: The topology of our pool: a file or a shipped name.
+        single_copy: Whether MPI may copy straight from one process's memory into another's.
+        deadline_s: For every answer of a rank.
+        on_start: Called with an implementation's name before it starts.
+
+    Yields:
+        The comparison.
+    """
     absent = [peer for peer in found if isinstance(peer, Absent)]
     with ExitStack() as stack:
         groups: dict[str, Group] = {}
@@ -179,7 +218,10 @@ def _start_limit(group: Group, calls: Sequence[Call], deadline_s: float) -> None
 
 
 def _pin(group: Group) -> None:
-    """Rank k on the k-th core, where every rank has one. The limit's ranks share them evenly, as is best for them."""
+    """Pin rank k to the k-th core, where every rank has one.
+
+    The limit's ranks share the cores evenly, as is best for them.
+    """
     cores = sorted(os.sched_getaffinity(0))
     if group.ranks <= len(cores) or group.name == LIMIT:
         group.ask({"do": "pin"}, [{"core": cores[rank % len(cores)]} for rank in range(group.ranks)])
@@ -203,7 +245,7 @@ def _preparation(call: Call, rank: int, *, limit: bool) -> dict[str, Any]:
 
 
 def _calibrated(group: Group, path: str) -> int:
-    """How many calls take about BUDGET_NS."""
+    """Find how many calls take about BUDGET_NS."""
     iterations = 1
     while True:
         time_us = _timing(group, path, iterations, rewritten=False).calls_us

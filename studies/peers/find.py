@@ -31,14 +31,25 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One that can. ``python`` has what it needs; ``launcher`` is the command that starts its ranks, if any."""
+    """A peer that can be measured here.
+
+    Attributes:
+        python: The interpreter that has what the peer needs.
+        launcher: The command that starts its ranks, if there is one.
+    """
 
     name: str
     python: str
     launcher: str | None
 
     def start(self, group: Group, *, single_copy: bool, deadline_s: float) -> None:
-        """Without ``single_copy`` it may not copy from one process's memory into another's through the kernel."""
+        """Start the peer's ranks, as workers of a group.
+
+        Args:
+            group: The group that they connect to.
+            single_copy: Whether MPI may copy from one process's memory into another's through the kernel.
+            deadline_s: How long Gloo waits for its ranks.
+        """
         environment = {} if single_copy or self.name not in MPIS else MPIS[self.name].two_copies
         programs = _STARTS[self.name](self, group, deadline_s)
         group.start(program._replace(environment={**program.environment, **environment}) for program in programs)
@@ -46,7 +57,14 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class MpiLibrary:
-    """An MPI library: its launchers, what they call themselves, mpi4py's name for it; how to forbid a single copy."""
+    """An MPI library.
+
+    Attributes:
+        launchers: The commands that may start its ranks.
+        signature: A word by which a launcher names itself.
+        vendor: mpi4py's name for the library.
+        two_copies: The environment that forbids a single copy.
+    """
 
     launchers: tuple[str, ...]
     signature: str
@@ -69,7 +87,15 @@ NAMES = (*MPIS, "gloo")
 
 
 def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
-    """``pythons`` says for a peer which interpreter to use; for others it is the current one."""
+    """Look for a peer by trying it.
+
+    Args:
+        name: One of NAMES.
+        pythons: By a peer's name, the interpreter to use for it (default: the current one).
+
+    Returns:
+        The peer; or Absent, with the reason.
+    """
     python = pythons.get(name, sys.executable)
     if name not in MPIS:
         said = _try([python, "-c", _TORCH_PROBE])
@@ -96,7 +122,7 @@ def _launcher(mpi: MpiLibrary, beside: Path) -> str | None:
 
 
 def _try(arguments: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """The last line that it printed."""
+    """Run a command, and return the last line that it printed."""
     lines = _output(arguments, environment or {}).strip().splitlines()
     return lines[-1].strip() if lines else "no answer"
 
@@ -123,7 +149,7 @@ def _output(arguments: list[str], environment: Mapping[str, str]) -> str:
 
 
 def _launch(peer: Peer, ranks: int, worker: tuple[str, ...]) -> list[str]:
-    """We bind ranks to cores ourselves, the same way for everybody."""
+    """Return the command that starts ranks. We bind ranks to cores ourselves, alike for all implementations."""
     assert peer.launcher is not None
     flags = ["--bind-to", "none", "--oversubscribe"] if peer.name == "openmpi" else ["-bind-to", "none"]
     return [peer.launcher, *flags, "-n", str(ranks), *worker]

@@ -1,6 +1,6 @@
 """Gloo through torch.distributed, on tensors that share NumPy's memory.
 
-torch reduces in place only, on ranks that are not the root, too: a call that must leave ``x`` as it is copies it first,
+torch reduces in place only, also on ranks that are not the root: a call that must leave ``x`` as it is copies it first,
 and that is part of its time.
 """
 
@@ -13,6 +13,15 @@ from studies.peers.worker import Call, Prepared, Repeated, allocate, die_with_pa
 
 
 class Gloo:
+    """One rank of Gloo.
+
+    Args:
+        rank: Its number.
+        ranks: How many there are.
+        store: The file through which ranks find each other.
+        deadline_s: How long a rank waits for the others.
+    """
+
     def __init__(self, rank: int, ranks: int, store: str, deadline_s: float) -> None:
         import torch
         from torch import distributed
@@ -20,13 +29,18 @@ class Gloo:
         self.rank = rank
         self._from_numpy = torch.from_numpy
         self._distributed = distributed
-        torch.set_num_threads(1)  # a rank has one core, as everybody else's
+        torch.set_num_threads(1)  # a rank has one core, as with every other peer
         distributed.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=deadline_s)
         )
         self.version = f"torch {torch.__version__}"
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
+        """Prepare a call, and make it once; see `studies.peers.worker.Implementation`.
+
+        Raises:
+            NotImplementedError: Gloo does not support the collective.
+        """
         buffers = allocate(command)
         x, out = (None if array is None else self._from_numpy(array) for array in buffers)
         call = self._bound(command["collective"], x, out, command["root"], command["ranks"])
@@ -65,10 +79,20 @@ class Gloo:
         return calls[collective]
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         self._distributed.barrier()
 
 
 def main(socket_path: str, rank: str, ranks: str, store: str, deadline_s: str) -> None:
+    """Run one rank until the coordinator ends it; all arguments are words of a command line.
+
+    Args:
+        socket_path: Where the coordinator listens.
+        rank: Its number.
+        ranks: How many there are.
+        store: The file through which ranks find each other.
+        deadline_s: How long a rank waits for the others, in seconds.
+    """
     die_with_parent()
     gloo = Gloo(int(rank), int(ranks), store, float(deadline_s))
     serve(gloo, socket_path, gloo.version)

@@ -24,7 +24,12 @@ GRACE_S = 5.0
 
 
 class PeerProcess(NamedTuple):
-    """One process to start, and what must be in its environment beside ours."""
+    """One process to start.
+
+    Attributes:
+        environment: What must be in its environment beside ours.
+        pass_fds: File descriptors that it inherits.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = {}
@@ -32,7 +37,15 @@ class PeerProcess(NamedTuple):
 
 
 def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ...]:
-    """A worker in any Python: our package comes last on its path, so that its own packages are the ones it uses."""
+    """Return the command that starts a worker in any Python.
+
+    Our package comes last on its path, so that the interpreter's own packages are the ones it uses.
+
+    Args:
+        python: The interpreter.
+        module: The module of studies.peers whose ``main`` runs.
+        arguments: What ``main`` gets.
+    """
     path = f"import sys; sys.path.append({str(ROOT)!r})"
     code = f"{path}; from studies.peers import {module} as worker; worker.main(*sys.argv[1:])"
     return (python, "-c", code, *arguments)
@@ -41,8 +54,15 @@ def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ..
 class Group:
     """Starts processes, of which ``ranks`` connect to the socket; as a context it ends them all.
 
-    Raises DeadlineError for an answer that does not come, RankDiedError with what was printed for a rank that is gone,
-    RunError for one that failed.
+    Args:
+        name: The implementation, in errors.
+        ranks: How many ranks connect.
+        deadline_s: For all ranks to connect, and for every answer.
+
+    Raises:
+        DeadlineError: An answer does not come.
+        RankDiedError: A rank is gone; the error has what was printed.
+        RunError: A rank failed.
     """
 
     def __init__(self, name: str, ranks: int, *, deadline_s: float) -> None:
@@ -62,6 +82,12 @@ class Group:
         self._listener.listen(ranks)
 
     def start(self, programs: Iterable[PeerProcess]) -> None:
+        """Start processes, and wait until all ranks have connected.
+
+        Raises:
+            DeadlineError: Not all ranks came.
+            RankDiedError: A process ended before all ranks came.
+        """
         for program in programs:
             self._processes.append(
                 subprocess.Popen(
@@ -95,7 +121,20 @@ class Group:
             self.version = hello["version"]
 
     def ask(self, command: Mapping[str, Any], each: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
-        """All ranks' answers, in rank order. ``each`` adds to the command what differs from rank to rank."""
+        """Send a command to all ranks.
+
+        Args:
+            command: What they should do: see `studies.peers.worker`.
+            each: For each rank, what its command has in addition.
+
+        Returns:
+            All ranks' answers, in rank order.
+
+        Raises:
+            DeadlineError: An answer does not come.
+            RankDiedError: A rank is gone.
+            RunError: A rank failed.
+        """
         for rank in range(self.ranks):
             own = dict(command) | (dict(each[rank]) if each else {})
             try:
@@ -116,7 +155,7 @@ class Group:
     ) -> None:
         try:
             for connection in self._connections.values():  # also after Ctrl-C, so that MPI removes what it made
-                with suppress(OSError):  # who is gone needs no goodbye
+                with suppress(OSError):  # a rank that is gone needs no goodbye
                     connection.sendall(b'{"do": "close"}\n')
             if self._connections:
                 self._join()
@@ -125,7 +164,10 @@ class Group:
             self._stack.close()
 
     def _readable(self, ranks: Iterable[int]) -> list[int]:
-        """Who answered, as it comes: the first that fails is the cause, and others may wait for it."""
+        """Return the ranks that have answered, as answers come.
+
+        The first rank that fails is the cause, and others may wait for it.
+        """
         connections = {self._connections[rank]: rank for rank in ranks}
         ready, _, _ = select.select(list(connections), [], [], self._deadline_s)
         if not ready:
@@ -156,7 +198,7 @@ class Group:
                 raise RankDiedError(f"{self.name}: did not start, exit code {process.returncode}{self._tail()}")
 
     def _tail(self) -> str:
-        """The end of what the processes printed."""
+        """Return the end of what the processes printed."""
         self._printed.seek(0)
         lines = self._printed.read().decode(errors="replace").strip().splitlines()
         return "".join(f"\n  {line}" for line in lines[-8:])
@@ -168,7 +210,10 @@ class Group:
                 process.wait(max(0.0, ends - time.monotonic()))
 
     def _end(self) -> None:
-        """SIGTERM lets a launcher, and ours, clean up behind it; SIGKILL to the whole session ends whoever is left."""
+        """End the processes that are left.
+
+        SIGTERM lets a launcher, and ours, clean up after itself; SIGKILL to the whole session ends all that remain.
+        """
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -22,7 +22,12 @@ PING_PONG_BYTES = 4 * LINE_BYTES
 
 
 class Moves:
-    """A rank's copies and sums, repeated in C."""
+    """A rank's copies and sums, repeated in C.
+
+    Args:
+        moves: What is copied and summed.
+        buffers: The rank's arrays; ``x`` is what is rewritten.
+    """
 
     def __init__(self, moves: tuple[_measure.Move, ...], buffers: Buffers) -> None:
         self.buffers = buffers
@@ -30,12 +35,15 @@ class Moves:
         self._x = buffers.x
 
     def repeat(self, iterations: int) -> None:
+        """Move the bytes ``iterations`` times."""
         _measure.move(self._moves, None, iterations)
 
     def rewrite_and_repeat(self, iterations: int) -> None:
+        """Rewrite the source and move the bytes, ``iterations`` times."""
         _measure.move(self._moves, self._x, iterations)
 
     def rewrite(self, iterations: int) -> None:
+        """Rewrite the source ``iterations`` times, and move nothing."""
         _measure.move((), self._x, iterations)
 
 
@@ -47,6 +55,7 @@ class RoundTrips:
         self._limit = limit
 
     def repeat(self, iterations: int) -> None:
+        """Send the line there and back ``iterations`` times."""
         limit = self._limit
         if limit.rank < 2:
             _measure.ping_pong(limit.lines, limit.rank, limit.rounds + 1, iterations, limit.yields, limit.deadline_s)
@@ -59,6 +68,16 @@ class RoundTrips:
 
 
 class Limit:
+    """One rank of the machine's limit.
+
+    Args:
+        fd: The memory that all ranks share: lines of the ping-pong and the barrier, then each rank's source.
+        rank: Its number.
+        ranks: How many there are.
+        stride: The bytes of each rank's source.
+        deadline_s: For the others to come to a barrier.
+    """
+
     def __init__(self, fd: int, rank: int, ranks: int, stride: int, deadline_s: float) -> None:
         self.rank = rank
         self.deadline_s = deadline_s
@@ -72,6 +91,7 @@ class Limit:
         self._sources = [shared[CONTROL_BYTES + r * stride :][:stride].view(np.float32) for r in range(ranks)]
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
+        """Prepare the paths "moves", the command's copies and sums, and "line", the ping-pong."""
         own = allocate(command | {"input_bytes": 0, "in_place": False})
         x = self._sources[self.rank][: command["input_bytes"] // 4] if command["input_bytes"] else None
         moves: list[_measure.Move] = []
@@ -83,7 +103,11 @@ class Limit:
         return {"moves": Moves(tuple(moves), Buffers(x, own.out)), "line": RoundTrips(self)}
 
     def barrier(self) -> None:
-        """Every rank counts how often it arrived, in a line of its own."""
+        """Wait for all ranks; every rank counts how often it arrived, in a line of its own.
+
+        Raises:
+            TimeoutError: A rank did not come.
+        """
         self._arrived[self.rank] += 1
         wanted = self._arrived[self.rank]
         ends = time.monotonic() + self.deadline_s
@@ -96,5 +120,15 @@ class Limit:
 
 
 def main(socket_path: str, fd: str, rank: str, ranks: str, stride: str, deadline_s: str) -> None:
+    """Run one rank until the coordinator ends it; all arguments are words of a command line, as those of `Limit`.
+
+    Args:
+        socket_path: Where the coordinator listens.
+        fd: The memory that all ranks share.
+        rank: Its number.
+        ranks: How many there are.
+        stride: The bytes of each rank's source.
+        deadline_s: For the others to come to a barrier, in seconds.
+    """
     die_with_parent()
     serve(Limit(int(fd), int(rank), int(ranks), int(stride), float(deadline_s)), socket_path, "this machine")

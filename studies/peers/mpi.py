@@ -11,6 +11,8 @@ from studies.peers.worker import Call, Prepared, Repeated, allocate, die_with_pa
 
 
 class Mpi:
+    """One rank of the MPI library that mpi4py was built for."""
+
     def __init__(self) -> None:
         from mpi4py import MPI
 
@@ -19,6 +21,7 @@ class Mpi:
         self.version = MPI.Get_library_version().strip("\0").splitlines()[0]
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
+        """Prepare a call; see `studies.peers.worker.Implementation`."""
         x, out = buffers = allocate(command)
         return {"call": Repeated(self._bound(command["collective"], x, out, command["root"]), buffers)}
 
@@ -37,10 +40,12 @@ class Mpi:
         return calls[collective]
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         self._comm.Barrier()
 
 
 def main(socket_path: str) -> None:
+    """Run one rank until the coordinator, which listens at ``socket_path``, ends it."""
     die_with_parent()
     mpi = Mpi()
     serve(mpi, socket_path, mpi.version)

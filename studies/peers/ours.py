@@ -28,11 +28,14 @@ BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be c
 
 
 class OurPeer:
+    """One rank of ours, on a communicator of the whole world."""
+
     def __init__(self, comm: Communicator) -> None:
         self.rank = comm.rank
         self._comm = comm
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
+        """Prepare a call's paths: "call", "handle" and, where the heap has room, "pool"."""
         private = allocate(command)
         paths = {
             "call": Repeated(self._call(command, private), private),
@@ -45,7 +48,10 @@ class OurPeer:
         return paths
 
     def _call(self, command: dict[str, Any], buffers: Buffers) -> Call:
-        """As a program writes it: a partial, or ** in the call, would copy what is given by name every time."""
+        """Bind the call as a program writes it.
+
+        A partial, or ** in the call, would copy what is given by name every time.
+        """
         name, root, (x, out) = command["collective"], command["root"], buffers
         call = getattr(self._comm, name)
         if name == "broadcast":
@@ -66,9 +72,9 @@ class OurPeer:
         return operation
 
     def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
-        """The same arrays in the pool, as far as zero copy wants them there. None where its heap has no room.
+        """Allocate the same arrays in the pool, as far as zero copy wants them there; None where its heap has no room.
 
-        Of a scatter every rank makes the root's array: it says where its peers find theirs.
+        For a scatter every rank makes the root's array: it says where its peers find theirs.
         """
         name, input_bytes = command["collective"], command["input_bytes"]
         if name == "scatter":
@@ -84,6 +90,7 @@ class OurPeer:
         return self._comm.heap.zeros(nbytes // 4, np.float32)
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         self._comm.barrier()
 
 
@@ -94,7 +101,17 @@ def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None) -
 
 
 def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str) -> None:
-    """The parent of all ranks: it owns the pool, and is told to stop by SIGTERM."""
+    """Run the parent of all ranks: it owns the pool, and is told to stop by SIGTERM.
+
+    All arguments are words of a command line.
+
+    Args:
+        socket_path: Where the coordinator listens.
+        ranks: How many ranks to launch.
+        config: The pool's topology: a file or a shipped name.
+        deadline_s: The world's deadline, in seconds.
+        heap_bytes: The room that each rank's arrays need.
+    """
     die_with_parent(signal.SIGTERM)
     topology, heap = _with_room(Topology.load(config), int(ranks), int(heap_bytes))
     launch(
@@ -108,7 +125,7 @@ def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes:
 
 
 def _with_room(topology: Topology, ranks: int, heap_bytes: int) -> tuple[Topology, int | None]:
-    """Cards so large that every rank's arrays fit, where this machine has the memory; pages are backed as touched."""
+    """Enlarge cards so that every rank's arrays fit, where this machine has the memory; pages are backed as touched."""
     sharers = -(-ranks // topology.pool_card_count)
     card_bytes = round_up(2 * (sharers * heap_bytes + REGION_BYTES) + (4 << 20), PAGE_BYTES)
     if card_bytes <= topology.card_bytes or 2 * card_bytes * topology.card_count > shutil.disk_usage("/dev/shm").free:

@@ -19,7 +19,7 @@ SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) 
 
 @dataclass(frozen=True, slots=True)
 class RatioRow:
-    """One cell, sources rewritten before each call or not. Ratios are time by time: below 1 we are faster."""
+    """One cell, with sources rewritten before each call or not. Ratios are time by time: below 1 we are faster."""
 
     collective: str
     ranks: int
@@ -49,7 +49,12 @@ class Lane(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Microseconds per call: with the rewriting of the source, if there was any, and of that alone."""
+    """Microseconds per call.
+
+    Attributes:
+        calls_us: The call, with the rewriting of its source, if there was any.
+        rewrite_us: The rewriting alone.
+    """
 
     calls_us: float
     rewrite_us: float
@@ -63,7 +68,10 @@ class Samples:
     taken: dict[bool, list[Timing]] = field(default_factory=dict)
 
     def us(self, rewritten: bool) -> list[float]:
-        """Each timing without the rewriting. Of that the least is taken: other load adds to both."""
+        """Return each timing without the rewriting.
+
+        The least of all rewriting times is subtracted: other load adds to both.
+        """
         taken = self.taken[rewritten]
         rewrite_us = min(timing.rewrite_us for timing in taken)
         return [max(timing.calls_us - rewrite_us, LEAST_US) for timing in taken]
@@ -76,6 +84,15 @@ def row(
     wrong: Mapping[str, int],
     absent: Mapping[str, str],
 ) -> RatioRow:
+    """Make a cell's row of its timings.
+
+    Args:
+        call: The collective and its size.
+        samples: Each lane's timings; those of OURS "call" and of LIMIT "moves" and "line" must be there.
+        rewritten: Which timings to take.
+        wrong: By implementation, how many elements were wrong.
+        absent: By implementation, why it has no such collective.
+    """
     taken = {lane: each.us(rewritten) for lane, each in samples.items()}
     us = {lane: statistics.median(each) for lane, each in taken.items()}
     moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
@@ -106,7 +123,7 @@ def row(
 
 
 class Mean(NamedTuple):
-    """Geometric means of a size class's ratios; None where there is none."""
+    """Geometric means of a size class's ratios; None where the class has no such ratio."""
 
     size_class: str
     rewritten: bool
@@ -118,7 +135,7 @@ class Mean(NamedTuple):
 
 
 def means(rows: Sequence[RatioRow]) -> list[Mean]:
-    """By size class and overall, for each mode."""
+    """Return the means by size class and overall, for each mode."""
     found = []
     for rewritten in sorted({row.rewritten for row in rows}):
         for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):

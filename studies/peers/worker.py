@@ -1,6 +1,6 @@
 """One rank of one implementation: it obeys commands that come as JSON lines through a socket.
 
-Between two commands a worker sleeps in a read, so that it takes no core from whoever is measured meanwhile.
+Between two commands a worker sleeps in a read, so that it takes no core from the one that is measured meanwhile.
 Commands, and what is answered (to all: {"error": text} when something fails, and the worker ends):
 
     {"do": "prepare", "collective", "ranks", "root", "input_bytes", "output_bytes", "pieces", "in_place"}
@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Buffers(NamedTuple):
-    """One rank's arrays; None where it has none. In place (broadcast) they are the same one."""
+    """One rank's arrays; None where it has no such array. In place (broadcast) they are the same one."""
 
     x: Array | None
     out: Array | None
@@ -50,22 +50,47 @@ class Prepared(Protocol):
 
     buffers: Buffers
 
-    def repeat(self, iterations: int) -> None: ...
-    def rewrite_and_repeat(self, iterations: int) -> None: ...
-    def rewrite(self, iterations: int) -> None: ...
+    def repeat(self, iterations: int) -> None:
+        """Make the call ``iterations`` times."""
+        ...
+
+    def rewrite_and_repeat(self, iterations: int) -> None:
+        """Rewrite the source and make the call, ``iterations`` times."""
+        ...
+
+    def rewrite(self, iterations: int) -> None:
+        """Rewrite the source ``iterations`` times, without a call."""
+        ...
 
 
 class Implementation(Protocol):
-    """What a worker measures. ``prepare`` raises NotImplementedError, with a reason, for what it does not have."""
+    """What a worker measures."""
 
     rank: int
 
-    def prepare(self, command: dict[str, Any]) -> Mapping[str, Prepared]: ...
-    def barrier(self) -> None: ...
+    def prepare(self, command: dict[str, Any]) -> Mapping[str, Prepared]:
+        """Allocate buffers for a call, and return each path, a way to make the call, by its name.
+
+        Args:
+            command: A "prepare" of the table above.
+
+        Raises:
+            NotImplementedError: The implementation has no such call; the error has the reason.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        ...
 
 
 class Repeated:
-    """Any call, repeated by Python. The source is rewritten by the same memory operation whoever is measured."""
+    """Any call, repeated by Python. The source is rewritten by the same memory operation, whichever peer is measured.
+
+    Args:
+        call: Makes the call once.
+        buffers: The arrays that it is bound to.
+    """
 
     def __init__(self, call: Call, buffers: Buffers) -> None:
         self.call = call
@@ -73,11 +98,13 @@ class Repeated:
         self._x = buffers.x
 
     def repeat(self, iterations: int) -> None:
+        """Make the call ``iterations`` times."""
         call = self.call
         for _ in itertools.repeat(None, iterations):
             call()
 
     def rewrite_and_repeat(self, iterations: int) -> None:
+        """Rewrite the source, if there is one, and make the call, ``iterations`` times."""
         if self._x is None:
             self.repeat(iterations)
             return
@@ -87,6 +114,7 @@ class Repeated:
             call()
 
     def rewrite(self, iterations: int) -> None:
+        """Rewrite the source, if there is one, ``iterations`` times, without a call."""
         if self._x is not None:
             fill = self._x.fill
             for _ in itertools.repeat(None, iterations):
@@ -94,7 +122,11 @@ class Repeated:
 
 
 def allocate(command: dict[str, Any]) -> Buffers:
-    """Fresh arrays, every page touched."""
+    """Allocate a call's arrays, float32, with every page touched.
+
+    Args:
+        command: Its "input_bytes", "output_bytes" and "in_place" are read.
+    """
     x, out = (np.zeros(command[name] // 4, np.float32) for name in ("input_bytes", "output_bytes"))
     for array in (x, out):
         array.fill(0)  # zeros alone maps nothing
@@ -105,13 +137,30 @@ def allocate(command: dict[str, Any]) -> Buffers:
 
 
 def contribution(rank: int, at: int, elements: int, serial: int) -> Array:
-    """What ``rank`` has in its input from element ``at`` on: whole numbers so small that every sum is exact."""
+    """Return what a rank has in its input: whole numbers so small that every sum is exact.
+
+    Args:
+        rank: Its number.
+        at: The first element.
+        elements: How many elements.
+        serial: The number of the call; each has other inputs.
+    """
     places = np.arange(at + serial, at + serial + elements, dtype=np.int64) % PERIOD
     return ((rank + 1) * (places + 1)).astype(np.float32)
 
 
 def wrong_elements(call: Call, buffers: Buffers, rank: int, pieces: list[Any]) -> int:
-    """Make the call a few times on known inputs, and compare with NumPy. ``pieces``: see contracts.postcondition."""
+    """Make the call a few times on known inputs, and compare with NumPy.
+
+    Args:
+        call: Makes the call once.
+        buffers: The arrays that it is bound to; overwritten.
+        rank: This rank.
+        pieces: (offset, bytes, contributions) of the output: see `collectives.contracts.postcondition`.
+
+    Returns:
+        How many elements were wrong, over all calls.
+    """
     wrong = 0
     for serial in range(CHECKED_CALLS):
         if buffers.out is not None:
@@ -130,7 +179,13 @@ def wrong_elements(call: Call, buffers: Buffers, rank: int, pieces: list[Any]) -
 
 
 def serve(implementation: Implementation, path: str, version: str) -> None:
-    """Obey until the coordinator closes or is gone."""
+    """Obey the coordinator until it closes or is gone.
+
+    Args:
+        implementation: What is measured.
+        path: The socket where the coordinator listens.
+        version: What the implementation is, in words.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         with connection.makefile("rw", encoding="utf-8") as stream:
@@ -197,6 +252,10 @@ class _Obedience:
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """So that nothing is left behind when whoever started this process is killed."""
+    """End this process, on Linux, when its parent is killed, so that nothing is left behind.
+
+    Args:
+        how: The signal that ends it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, how)

@@ -1,1 +1,1 @@
-"""Published measurements beside what the model says: a module a system."""
+"""Published measurements beside what the model says: one module per system."""

@@ -55,7 +55,11 @@ SWING = (0.09, 0.20)  # from one collective to another; of which numbers is not 
 
 
 class Reproduction:
-    """All of it: simulated when asked for, and the same every time. ``sizes`` must be powers of two, ascending."""
+    """CCCL's figures beside ours: simulated when asked for, and the same every time.
+
+    Args:
+        sizes: In bytes, as nccl-tests counts them; powers of two, ascending.
+    """
 
     def __init__(self, sizes: Sequence[int] = SIZES) -> None:
         self.sizes = tuple(sizes)
@@ -69,8 +73,9 @@ class Reproduction:
 
     @cached_property
     def slice_ns(self) -> int:
-        """The fitted one: from how much on our average is as good as the published one. The more a slice costs NCCL's
-        receiver, the better we look.
+        """The fitted cost of a slice: the least with which our average is as good as the published one.
+
+        The more a slice costs NCCL's receiver, the better we look.
         """
         return bisect_left(
             range(SLICE_NS_MAX),
@@ -79,7 +84,16 @@ class Reproduction:
         )
 
     def speedups(self, collective: str, variant: str = "all", *, slice_ns: int | None = None) -> list[float]:
-        """Over NCCL on InfiniBand, of each size."""
+        """Compare our plans with NCCL on InfiniBand.
+
+        Args:
+            collective: Its name.
+            variant: Ours: one of VARIANTS.
+            slice_ns: What a slice costs NCCL's receiver; None: the fitted cost.
+
+        Returns:
+            NCCL's time divided by ours, for each size.
+        """
         cost_ns = self.slice_ns if slice_ns is None else slice_ns
         return [
             self.nccl.time_us(collective, size, RANKS, cost_ns) / self.ours.time(collective, size, variant=variant).us
@@ -87,7 +101,12 @@ class Reproduction:
         ]
 
     def with_grouped_slices(self, nbytes: int, sizes: Sequence[int]) -> Reproduction:
-        """The same, at these sizes, where NCCL's grouped sends and receives come in slices of so many bytes."""
+        """Return the same reproduction, at other sizes, where NCCL's grouped sends and receives come in other slices.
+
+        Args:
+            nbytes: The size of such a slice.
+            sizes: In bytes, powers of two, ascending.
+        """
         other = Reproduction(sizes)
         other.nccl, other.ours = Nccl(self.nccl.topology, grouped_slice_bytes=nbytes), self.ours
         other.slice_ns = self.slice_ns
@@ -95,7 +114,7 @@ class Reproduction:
 
     @cached_property
     def folding(self) -> Reproduction:
-        """The same where kernels that fold read the pool by themselves, as fast as their host's link."""
+        """The same reproduction where kernels that fold read the pool by themselves, as fast as their host's link."""
         other, topology = Reproduction(self.sizes), self.ours.topology
         link = next(link for link in topology.links if "hosts" in link.ends)
         costs = topology.costs.model_copy(update={"fold_from_pool_gbytes_per_s": link.gbytes_per_s})
@@ -104,19 +123,34 @@ class Reproduction:
         return other
 
     def gains(self, collective: str, over: str) -> list[float]:
-        """How much faster "all" is than another variant, of each size."""
+        """Return, for each size, how many times as long another variant takes as "all".
+
+        Args:
+            collective: Its name.
+            over: The other variant.
+        """
         return [
             self.ours.time(collective, size, variant=over).us / self.ours.time(collective, size).us
             for size in self.sizes
         ]
 
     def growth(self, collective: str, ranks: int, *, whole_chunks: bool = False) -> list[float]:
-        """Our time on so many hosts by that on three, of each size."""
+        """Return, for each size, our time on a number of hosts divided by that on three.
+
+        Args:
+            collective: Its name.
+            ranks: How many hosts, with a rank each.
+            whole_chunks: Whether a chunk lies on one card, not on all.
+        """
         ours = self.grown_whole if whole_chunks else self.grown
         return [ours.time(collective, size, ranks=ranks).us / ours.time(collective, size).us for size in self.sizes]
 
     def by_chunks(self, collective: str) -> dict[int, float]:
-        """Chunks a block: the mean over sizes of the time by that of the best number for this size."""
+        """Compare numbers of chunks per block.
+
+        Returns:
+            For each of CHUNKS, the mean over sizes of its time divided by that of the best number for this size.
+        """
         times = {k: [self.ours.time(collective, size, chunks=k).us for size in self.sizes] for k in CHUNKS}
         best = [min(column) for column in zip(*times.values(), strict=True)]
         return {k: statistics.fmean(us / b for us, b in zip(its, best, strict=True)) for k, its in times.items()}
@@ -124,6 +158,7 @@ class Reproduction:
     # --- the table ------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
+        """Return the whole table, the training case included."""
         rows = [*self._config(), *self.averages(), *self._lows(), *self._variants(), *self._chunks(), *self._growth()]
         return [*rows, *self.training.rows()]
 
@@ -134,6 +169,7 @@ class Reproduction:
         yield _row("copy engine (GB/s)", 20, topology.costs.from_pool_gbytes_per_s or 0, "config")
 
     def averages(self) -> Iterable[Row]:
+        """Yield a row for each collective's average speedup."""
         for collective, published in AVERAGES.items():
             kind = "fitted" if collective == FITTED_ON else "predicted"
             row = _row(f"{collective}: average speedup", published, statistics.fmean(self.speedups(collective)), kind)

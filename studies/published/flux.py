@@ -33,14 +33,14 @@ SHAPES = {"all_gather_gemm": (49152, 12288), "gemm_reduce_scatter": (12288, 4915
 SHORT = {"all_gather_gemm": "AG+GEMM", "gemm_reduce_scatter": "GEMM+RS"}  # FLUX's names
 ROWS = (64, 512, 1024, 2048, 4096, 8192)
 RANGE_FROM = 1024
-# Of GPT-3's blocks: the published best speedup, over Megatron-LM and vLLM; and tokens, which we assume.
+# For GPT-3's blocks: the published best speedup, over Megatron-LM and vLLM; and tokens, which we assume.
 MODEL = "gpt3-175b"
 SPEEDUPS = {"training": (1.24, (2048,)), "prefill": (1.66, (8192,)), "decoding": (1.30, (64, 512))}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of m = 4096, in ms, from github.com/bytedance/flux, docs/performance_report.md: the faster of two GEMMs."""
+    """Times of m = 4096, in ms: the faster of two GEMMs (github.com/bytedance/flux, docs/performance_report.md)."""
 
     gemm: float
     comm: float
@@ -49,6 +49,7 @@ class Report:
 
     @property
     def efficiency(self) -> float:
+        """The overlap efficiency: 1 if the fused call takes as long as its GEMM, 0 if it takes as long as unfused."""
         return 1 - (self.fused - self.gemm) / (self.unfused - self.gemm)
 
 
@@ -81,24 +82,44 @@ class Clusters:
         self._shapes: dict[tuple[str, Operator], Shape] = {}
 
     def ns(self, cluster: str, style: str, operator: Operator) -> float:
-        """Of one style. An all-reduce is only asked for unfused."""
+        """Return what an operator takes in one style, in ns.
+
+        Args:
+            cluster: A shipped topology.
+            style: "unfused", "medium" or "fused"; an all-reduce is only asked for unfused.
+            operator: What is computed and sent.
+        """
         if style == "unfused" and operator.kind == "gemm_all_reduce":
             its = self.simulator(cluster)
             return its.run(its.fastest(operator, "unfused")).time_ns
         return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
 
     def block(self, cluster: str, phase: str, tokens: int) -> Block:
+        """Return what one of the model's blocks takes, fused and unfused.
+
+        Args:
+            cluster: A shipped topology.
+            phase: One of SPEEDUPS.
+            tokens: See `studies.published.flux_block.block`.
+        """
         topology, accelerator = self.simulator(cluster).topology, self.simulator(cluster).model.accelerator
         assert accelerator is not None
         times, call_ns = partial(self.ns, cluster), topology.costs.call_ns or 0
         return block(LanguageModel.load(MODEL), accelerator, RANKS, phase, tokens, times, call_ns)
 
     def simulator(self, cluster: str) -> Simulator:
+        """Return a cluster's simulator, made once."""
         if cluster not in self._simulators:
             self._simulators[cluster] = Simulator(Topology.load(cluster), RANKS)
         return self._simulators[cluster]
 
     def shape(self, cluster: str, operator: Operator) -> Shape:
+        """Return an operator on a cluster, tuned and simulated once.
+
+        Args:
+            cluster: A shipped topology.
+            operator: What is computed and sent.
+        """
         key = cluster, operator
         if key not in self._shapes:
             its = self.simulator(cluster)
@@ -113,7 +134,12 @@ class Clusters:
 
 
 class Reproduction:
-    """All of it: simulated when asked for, and the same every time. ``seen`` hears of every shape that is done."""
+    """FLUX's figures beside ours: simulated when asked for, and the same every time.
+
+    Args:
+        rows: Numbers of rows of the GEMMs, m.
+        seen: Called with a description of every shape and block that is done.
+    """
 
     def __init__(self, rows: Iterable[int] = ROWS, seen: Callable[[str], None] = lambda what: None) -> None:
         self.m = tuple(sorted(set(rows)))
@@ -122,7 +148,7 @@ class Reproduction:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are asked for: published ranges say nothing of some."""
+        """Whether all rows are asked for: published ranges say nothing about some of them."""
         return self.m == ROWS
 
     def _shape(self, cluster: str, kind: str, m: int) -> Shape:
@@ -132,17 +158,18 @@ class Reproduction:
 
     @cached_property
     def shapes(self) -> list[Shape]:
-        """Of every cluster, operator and number of rows."""
+        """The operators on every cluster, with every number of rows."""
         return [self._shape(cluster, kind, m) for cluster in CLUSTERS for kind in SHAPES for m in self.m]
 
     @cached_property
     def rows(self) -> list[Row]:
+        """The table; ranges and blocks are in it where all rows are asked for."""
         whole = [*self._ranges(), *self._blocks()] if self.is_whole else []
         return [*self._reported(), *whole]
 
     @cached_property
     def blocks(self) -> dict[tuple[str, str, int], Block]:
-        """By cluster, phase and tokens."""
+        """The model's blocks, by cluster, phase and tokens."""
         found = {}
         for cluster in CLUSTERS:
             for phase, (_, tokens) in SPEEDUPS.items():
@@ -171,8 +198,10 @@ class Reproduction:
             )
 
     def slowed(self) -> dict[str, tuple[float, float]]:
-        """Of every cluster that was measured, the lowest and the best efficiency if tiles were so much slower while
-        anything moves.
+        """Return what efficiencies would be if tiles took `SLOWED` longer while anything moves.
+
+        Returns:
+            For every cluster that was measured, the lowest and the best efficiency.
         """
         found = {}
         for cluster, published in CLUSTERS.items():
@@ -199,7 +228,7 @@ class Reproduction:
                 yield row_of(f"{cluster}: {which} overlap", theirs, efficiency_of(its), shows=shows)
 
     def _blocks(self) -> Iterable[Row]:
-        """On the clusters that were measured: the pool is not one of them."""
+        """Yield rows for the clusters that were measured: the pool is not one of them."""
         for phase, (published, _) in SPEEDUPS.items():
             theirs = [key for key in self.blocks if key[1] == phase and CLUSTERS[key[0]] is not None]
             cluster, _, tokens = best = max(theirs, key=lambda key: self.blocks[key].speedup)
@@ -213,18 +242,22 @@ class Reproduction:
 
 
 def _beside(report: Report, its: Metrics, style: str) -> str:
-    """What a style exposes there and here."""
+    """Say what a style exposes there and here."""
     theirs = {"unfused": report.unfused, "fused": report.fused}[style] - report.gemm
     return f"FLUX exposes {theirs * 1e3:.0f} us beside its GEMM, the model {its.ect_ns(style) / 1e3:.0f} us"
 
 
 def efficiency_of(metrics: Metrics) -> float:
+    """Return an operator's overlap efficiency."""
     found = metrics.overlap_efficiency()
     assert found is not None  # eight ranks communicate
     return found
 
 
 def slowed_efficiency_of(metrics: Metrics) -> float:
-    """If tiles took `SLOWED` longer while anything moves, which is for as long as they compute at most."""
+    """Return the efficiency if tiles took `SLOWED` longer while anything moves.
+
+    Something moves for as long as they compute at most.
+    """
     longer_ns = SLOWED * min(metrics.comm_ns, metrics.gemm_ns)
     return efficiency_of(metrics) - longer_ns / metrics.ect_ns("unfused")

@@ -25,7 +25,13 @@ from studies.training.language_model import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of one block on one rank, in ns: what fused and unfused GEMMs with their collectives take, and all else."""
+    """What one block takes on one rank, in ns.
+
+    Attributes:
+        fused_ns: GEMMs with their collectives, each fused where that is the faster way.
+        unfused_ns: The same in the baseline.
+        rest_ns: All else.
+    """
 
     phase: str
     tokens: int
@@ -35,6 +41,7 @@ class Block:
 
     @property
     def speedup(self) -> float:
+        """How many times as long the block takes in the baseline as with fused GEMMs."""
         return (self.unfused_ns + self.rest_ns) / (self.fused_ns + self.rest_ns)
 
 
@@ -44,9 +51,16 @@ Times = Callable[[str, Operator], float]  # of a style, in ns
 def block(
     model: LanguageModel, accelerator: Accelerator, ranks: int, phase: str, tokens: int, times: Times, call_ns: int
 ) -> Block:
-    """``times`` says what an operator takes fused and unfused; ``call_ns``, what launching a plain GEMM does.
+    """Add up what one block takes on one rank.
 
-    ``tokens``: of a micro-batch, of all prompts, or one of each sequence that is decoded.
+    Args:
+        model: Its shape.
+        accelerator: Every rank has one.
+        ranks: How many tensor ranks the block is divided among.
+        phase: "training", "prefill" or "decoding".
+        tokens: Those of a microbatch, those of all prompts, or one of each sequence that is decoded.
+        times: Returns what an operator takes in a style, "fused" or "unfused", in ns.
+        call_ns: What it takes to launch a plain GEMM.
     """
 
     def gemm_ns(m: int, n: int, k: int) -> float:

@@ -15,9 +15,11 @@ from cxlemu.topology import Topology
 
 
 class Nccl:
-    """On a topology whose pool has protocols. The first one, Simple, has the free parameter.
+    """NCCL on a topology whose pool has protocols. The first one, Simple, has the free parameter.
 
-    ``grouped_slice_bytes``: of grouped sends and receives, instead of the algorithm's own.
+    Args:
+        topology: The baseline.
+        grouped_slice_bytes: Size of a slice of grouped sends and receives, instead of the algorithm's own.
     """
 
     def __init__(self, topology: Topology, *, grouped_slice_bytes: int | None = None) -> None:
@@ -28,13 +30,20 @@ class Nccl:
 
     @property
     def slice_ns(self) -> int:
-        """What the file says that a slice costs its receiver beside its bytes, in Simple."""
+        """What a slice costs its receiver in Simple beside its bytes, as the file states it."""
         protocols = self.topology.pool_space.protocols
         assert protocols is not None
         return protocols[0].costs.doorbell_observe_ns or 0
 
     def time_us(self, collective: str, size_bytes: int, ranks: int, slice_ns: int) -> float:
-        """One call; ``size_bytes`` as nccl-tests counts them. ``slice_ns`` replaces the file's."""
+        """Return what one call takes, in us; each call is simulated once.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it.
+            ranks: How many ranks call it.
+            slice_ns: What a slice costs its receiver in Simple, instead of the file's figure.
+        """
         key = collective, size_bytes, ranks, slice_ns
         if key not in self._times:
             taken, plan = self.taken(collective, size_bytes, ranks)
@@ -45,7 +54,13 @@ class Nccl:
         return self._times[key]
 
     def taken(self, collective: str, size_bytes: int, ranks: int) -> tuple[NcclChoice, Plan]:
-        """The algorithm and protocol of a call, and its plan."""
+        """Return the algorithm and protocol that NCCL takes for a call, and its plan.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it.
+            ranks: How many ranks call it.
+        """
         key = collective, size_bytes, ranks
         if key not in self._taken:
             (case,) = Sweep((collective,), [size_bytes], check=False).cases(ranks)

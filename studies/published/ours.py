@@ -13,12 +13,17 @@ from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 
-RANKS = 3  # of CCCL's test bed
+RANKS = 3  # CCCL's test bed
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a call takes, and what was busy longest, with the share of the time."""
+    """What a call takes.
+
+    Attributes:
+        busiest: What was busy longest.
+        utilization: For which share of the time.
+    """
 
     us: float
     busiest: str
@@ -26,7 +31,12 @@ class Time:
 
 
 class Ours:
-    """Our plans on a topology, each simulated once. ``whole_chunks``: interleaved so that a chunk lies on one card."""
+    """Our plans on a topology, each simulated once.
+
+    Args:
+        topology: The test bed.
+        whole_chunks: Interleave the pool so that a chunk lies on one card.
+    """
 
     def __init__(self, topology: Topology, *, whole_chunks: bool = False) -> None:
         self.topology = topology
@@ -37,7 +47,15 @@ class Ours:
     def time(
         self, collective: str, size_bytes: int, *, variant: str = "all", ranks: int = RANKS, chunks: int = 0
     ) -> Time:
-        """``chunks``: at most so many a block, instead of the variant's own."""
+        """Return what one call takes.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it.
+            variant: One of `collectives.builder.VARIANTS`.
+            ranks: How many ranks call it.
+            chunks: The most chunks of a block; 0: the variant's own number.
+        """
         key = collective, variant, size_bytes, ranks, chunks or VARIANTS[variant].chunks
         if key not in self._times:
             run = self._run(*key)

@@ -9,9 +9,12 @@ MISS = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``relative_error``: of ours; 0 within a published range, else from its nearer end. ``published`` is that end.
+    """One figure.
 
-    ``shows``: of a miss, what the model shows.
+    Attributes:
+        published: The nearer end of the published range.
+        relative_error: Ours: 0 within the published range, else from its nearer end.
+        shows: For a miss, what the model shows.
     """
 
     figure: str
@@ -24,13 +27,22 @@ class Row:
 
     @property
     def missed(self) -> bool:
+        """Whether ours is off by more than `MISS`."""
         return abs(self.relative_error) > MISS
 
 
 def row_of(
     figure: str, published: float | tuple[float, float], ours: float, kind: str = "predicted", shows: str = ""
 ) -> Row:
-    """``shows`` is kept of a miss only."""
+    """Put our figure beside a published one.
+
+    Args:
+        figure: Its name.
+        published: A value, or a range with its lower end first.
+        ours: The same figure as we have it.
+        kind: "config", "fitted" or "predicted".
+        shows: What the model shows; kept for a miss only.
+    """
     low, high = published if isinstance(published, tuple) else (published, published)
     nearer = min(max(ours, low), high)
     error = ours / nearer - 1

@@ -1,9 +1,9 @@
 """ScalePool (arXiv 2510.14580): its published training speedups beside ours, and what makes them.
 
 Rules: hardware is the configs', parallelisms are those of the models' papers; nothing is fitted, all is predicted. The
-baseline runs NCCL's plans in the protocols that it takes. As
-Calculon does, with which the paper computes, tensor parallelism is billed to the inside of clusters and all else to
-what is between them; `two_levels` says what it would be if only what has to cross did.
+baseline runs NCCL's plans in the protocols that it takes. As Calculon does, with which the paper computes, tensor
+parallelism is billed to the inside of clusters and all else to what is between them; `two_levels` says what it would be
+if only what has to cross did.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ GEOMEAN, COMMUNICATION = 1.22, 3.79
 
 
 class ScalePoolCase(Model):
+    """One published training run."""
+
     model: Name = Field(description="a shipped language model")
     parallel: str = Field(description="as --parallel of cxlemu simulate training")
     microbatch: int = Field(ge=1, le=4096, description="sequences")
@@ -49,11 +51,14 @@ class Host(Model):
 
     @property
     def offload(self) -> Offload:
+        """The same place, as a training step takes it."""
         to, back = (rate or NOT_SAID for rate in (self.port.to_pool_gbytes_per_s, self.port.from_pool_gbytes_per_s))
         return Offload("host", to, back, at_memory=True, update_gbytes_per_s=passing_gbytes_per_s(self.memory))
 
 
 class Setup(Described):
+    """The two systems, and the cases that they are compared on."""
+
     noun: ClassVar[str] = "setup"
     folder: ClassVar[Path] = Path(__file__).parent
 
@@ -81,16 +86,22 @@ class Pair:
 
     @property
     def speedup(self) -> float:
+        """How many times as long the step takes on the baseline."""
         return self.baseline.time_ns / self.scalepool.time_ns
 
     @property
     def communication(self) -> float:
-        """How many times as long what is between clusters takes on the baseline, whether it shows or not."""
+        """How many times as long communication between clusters takes on the baseline, exposed or hidden."""
         return self.baseline.timeline.spent_ns(BETWEEN) / self.scalepool.timeline.spent_ns(BETWEEN)
 
 
 class Reproduction:
-    """Simulated when asked for, and the same every time. ``two_levels``: only what has to cross clusters crosses."""
+    """ScalePool's figures beside ours: simulated when asked for, and the same every time.
+
+    Args:
+        setup: The two systems and the cases (default: the shipped setup).
+        two_levels: Whether only what has to cross clusters crosses.
+    """
 
     def __init__(self, setup: Setup | None = None, *, two_levels: bool = False) -> None:
         self.setup = setup or Setup.load("scalepool")
@@ -102,6 +113,13 @@ class Reproduction:
         self.two_levels = two_levels
 
     def step(self, case: ScalePoolCase, fabric: TrainingFabric, offload: Offload) -> TrainingStep:
+        """Simulate a case's training step.
+
+        Args:
+            case: Model, parallelism and microbatch.
+            fabric: What is between clusters.
+            offload: The place for the optimizer's state.
+        """
         how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
         clusters = self.setup.cluster_ranks
         sharing = next(n for n in range(clusters // how.tensor, 0, -1) if how.data % n == 0) if self.two_levels else 1
@@ -111,27 +129,35 @@ class Reproduction:
 
     @cached_property
     def baseline_steps(self) -> list[TrainingStep]:
+        """Every case's step on the baseline."""
         return [self.step(case, self.baseline, self.setup.host.offload) for case in self.setup.cases]
 
     @cached_property
     def scalepool_steps(self) -> list[TrainingStep]:
+        """Every case's step on ScalePool."""
         rate = self.setup.tier2.payload_gbytes_per_s
         place = Offload("tier 2", rate, rate, at_memory=False)
         return [self.step(case, self.scalepool, place) for case in self.setup.cases]
 
     @cached_property
     def pairs(self) -> list[Pair]:
+        """Every case's steps on both systems."""
         return [Pair(*three) for three in zip(self.setup.cases, self.baseline_steps, self.scalepool_steps, strict=True)]
 
     @cached_property
     def crossing_once(self) -> dict[str, float]:
-        """Speedups if collectives took two levels."""
+        """By model, the speedup if collectives took two levels."""
         other = Reproduction(self.setup, two_levels=True)
         other.baseline, other.scalepool, other.inside = self.baseline, self.scalepool, self.inside
         return {pair.case.model: pair.speedup for pair in other.pairs}
 
     def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
-        """The same with another fabric; what does not change is not simulated again."""
+        """Return the same reproduction with another fabric; what does not change is not simulated again.
+
+        Args:
+            baseline: Replaces the baseline's topology between clusters.
+            scalepool: Replaces ScalePool's topology between clusters.
+        """
         other = Reproduction(self.setup)
         other.inside = self.inside
         if baseline is not None:
@@ -144,13 +170,16 @@ class Reproduction:
 
     @property
     def geomean(self) -> float:
+        """The geometric mean of all speedups."""
         return statistics.geometric_mean(pair.speedup for pair in self.pairs)
 
     @property
     def communication(self) -> float:
+        """The mean of all ratios of communication between clusters."""
         return statistics.fmean(pair.communication for pair in self.pairs)
 
     def rows(self) -> Iterable[Row]:
+        """Yield the table."""
         for pair in self.pairs:
             yield row_of(f"{pair.case.model}: training speedup", pair.case.published, pair.speedup, shows=why(pair))
         yield row_of("geometric mean of the five", GEOMEAN, self.geomean, shows="of those above")
@@ -161,17 +190,17 @@ class Reproduction:
 
 
 def between(topology: Topology) -> Symmetric:
-    """NCCL's plans where the topology says what protocols are spoken, else the fastest of ours."""
+    """Model a fabric between clusters: NCCL's plans where the topology states protocols, else the fastest of ours."""
     return Symmetric(Modelled(topology, tuned=topology.pool_space.protocols is None))
 
 
 def host_gbytes_per_s(topology: Topology) -> float:
-    """Of an accelerator's own link to the fabric."""
+    """Return the rate of an accelerator's own link to the fabric."""
     return topology.expanded.links[0].gbytes_per_s
 
 
 def why(pair: Pair) -> str:
-    """What a step is made of, on the baseline."""
+    """Say what a step consists of, on the baseline."""
     its, whole = pair.baseline.billed_ns, pair.baseline.time_ns
     shares = {level: sum(its.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in LEVELS.values()}
     return "baseline: " + ", ".join(f"{level} {100 * ns / whole:.0f}%" for level, ns in shares.items() if ns)

@@ -13,7 +13,12 @@ OVERHEADS = ("call_ns", "copy_ns", "doorbell_ring_ns", "doorbell_observe_ns")
 
 
 class Axis(NamedTuple):
-    """``of(value)``: the pairs where the assumption has this value. ``base``: the configs' own."""
+    """One assumption that is varied.
+
+    Attributes:
+        base: The value that the configs have.
+        of: Returns the pairs where the assumption has a value.
+    """
 
     name: str
     values: tuple[float, ...]
@@ -22,6 +27,7 @@ class Axis(NamedTuple):
 
 
 def axes(work: Reproduction) -> Iterator[Axis]:
+    """Yield each assumption that is varied; nothing is simulated before its ``of`` is called."""
     cxl, rdma = (Topology.load(name) for name in (work.setup.scalepool, work.setup.baseline))
     yield Axis(
         "CXL switches on the way, 100 ns each",
@@ -50,21 +56,38 @@ def axes(work: Reproduction) -> Iterator[Axis]:
 
 
 def with_switches(topology: Topology, hops: float) -> Topology:
-    """As many on each way, each as slow as those that there are: three stand for all."""
+    """Return the topology with another number of switches on each way, each as slow as the ones in the file.
+
+    Args:
+        topology: A fabric of three switches, which stand for all.
+        hops: How many switches are on each way.
+    """
     (fabric,) = topology.fabrics
     slower = fabric.model_copy(update={"port_latency_ns": round(hops / SWITCHES * fabric.port_latency_ns)})
     return topology.model_copy(update={"fabrics": (slower,)})
 
 
 def with_rate(topology: Topology, gbytes_per_s: float) -> Topology:
-    """Every accelerator's own link; those between switches grow with it."""
+    """Return the topology with another rate of every accelerator's own link; links between switches grow with it.
+
+    Args:
+        topology: A topology of one fabric.
+        gbytes_per_s: The rate of an accelerator's own link.
+    """
     (fabric,) = topology.fabrics
     link = fabric.host_link.model_copy(update={"gbytes_per_s": gbytes_per_s})
     return topology.model_copy(update={"fabrics": (fabric.model_copy(update={"host_link": link}),)})
 
 
 def with_overhead(topology: Topology, factor: float) -> Topology:
-    """Of software, on every call and flag, in every protocol; NCCL chooses among them by its own formula."""
+    """Return the topology with slower or faster software, on every call and flag, in every protocol.
+
+    NCCL chooses among the protocols by its own formula.
+
+    Args:
+        topology: A topology whose pool has protocols.
+        factor: How many times as long software takes.
+    """
     space = topology.pool_space
     slower = [
         its.model_copy(update={"costs": _longer(its.costs, factor), "step_ns": round(factor * its.step_ns)})

@@ -23,13 +23,17 @@ from studies.tiering.workloads import Workload
 BASELINE, CLUSTERS, SCALEPOOL = "tiers-rdma", "tiers-clusters", "tiers-scalepool"
 STAYS, MOVES = "static", "hotness"  # policies
 POLICIES = {BASELINE: STAYS, CLUSTERS: MOVES, SCALEPOOL: MOVES}
-ACCELERATORS = (2, 8, 32, 72)  # working sets of so many accelerators' memories
-TIMES_CLUSTER = (2, 3, 4)  # and of so many clusters'
+ACCELERATORS = (2, 8, 32, 72)  # working sets as large as the memories of these numbers of accelerators
+TIMES_CLUSTER = (2, 3, 4)  # and of these numbers of clusters
 CXL = ("bridge", "leaf", "spine", "far-leaf", "far-bridge")  # switches
 
 
 class TierStudy:
-    """Simulated when asked for, and the same every time."""
+    """The study of tier 2: simulated when asked for, and the same every time.
+
+    Args:
+        pages: For how many pages of the sample the nearest memory has room.
+    """
 
     def __init__(self, pages: int = PAGES) -> None:
         self.memories = {name: Memory(Topology.load(name)) for name in (BASELINE, CLUSTERS, SCALEPOOL)}
@@ -45,7 +49,11 @@ class TierStudy:
         self._measured = measured
 
     def varied(self, topologies: Mapping[str, Topology]) -> TierStudy:
-        """The same on other hardware; what does not change is not simulated again."""
+        """Return the same study on other hardware; what does not change is not simulated again.
+
+        Args:
+            topologies: By the name of a system, the topology that replaces it.
+        """
         other = TierStudy()
         other.memories = self.memories | {name: Memory(topology) for name, topology in topologies.items()}
         other._measured = self._measured
@@ -54,7 +62,17 @@ class TierStudy:
     def gain(
         self, over: str, sizes: Sequence[int], *, policies: tuple[str, str] | None = None, only: Workload | None = None
     ) -> float:
-        """How many times as long an access takes on another system as on ScalePool's tiers, with a policy for each."""
+        """Return how many times as long an access takes on another system as on ScalePool's tiers.
+
+        Args:
+            over: The other system's topology, by name.
+            sizes: Working sets, in bytes.
+            policies: The other system's policy, and ScalePool's (default: those of POLICIES).
+            only: One workload instead of all.
+
+        Returns:
+            The geometric mean over workloads and working sets.
+        """
         its, ours = policies or (POLICIES[over], POLICIES[SCALEPOOL])
         return statistics.geometric_mean(
             self._measured(self.memories[over], one, size, its).access_ns
@@ -64,7 +82,7 @@ class TierStudy:
         )
 
     def measured(self) -> list[Measured]:
-        """All that the figures are of."""
+        """Return all measurements that the figures rest on."""
         return [
             self._measured(memory, workload, size, POLICIES[name])
             for workload in self.workloads
@@ -73,11 +91,16 @@ class TierStudy:
         ]
 
     def gains(self, *, policies: tuple[str, str] | None = None) -> list[float]:
-        """The three figures."""
+        """Return the three figures.
+
+        Args:
+            policies: The other system's policy, and ScalePool's (default: those of POLICIES).
+        """
         cases = ((BASELINE, self.in_cluster), (BASELINE, self.beyond), (CLUSTERS, self.beyond))
         return [self.gain(over, sizes, policies=policies) for over, sizes in cases]
 
     def rows(self) -> Iterable[Row]:
+        """Yield a row for each of the three figures."""
         yield self._row("tier 2: beyond an accelerator", 1.4, BASELINE, self.in_cluster)
         yield self._row("tier 2: beyond the cluster", 4.5, BASELINE, self.beyond)
         yield self._row("tier 2: the same, over clusters", 1.6, CLUSTERS, self.beyond)
@@ -91,7 +114,7 @@ class TierStudy:
 
 
 def told(study: TierStudy) -> Iterator[str]:
-    """What the figures are of, and what they would be with other assumptions, one at a time."""
+    """Yield lines on what the figures rest on, and what they would be with other assumptions, one at a time."""
     sizes = (study.in_cluster[0], study.in_cluster[-1], study.beyond[-1])
     first, cluster, last = (format_bytes(size) for size in sizes)
     names = ", ".join(workload.name for workload in study.workloads)
@@ -104,7 +127,11 @@ def told(study: TierStudy) -> Iterator[str]:
 
 
 def variations(topologies: Mapping[str, Topology]) -> Iterator[tuple[str, dict[str, Topology]]]:
-    """What is assumed otherwise, and the topologies that change by that."""
+    """Yield each varied assumption, and the topologies that change by it.
+
+    Args:
+        topologies: By name, those of the study.
+    """
     for factor in (0.5, 2):
         ns, slower = _with_copies(topologies[BASELINE], factor)
         yield f"starting a copy took {ns} ns", {BASELINE: slower}

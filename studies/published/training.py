@@ -24,13 +24,19 @@ BATCHES = (1, 2, 3, 4, 8)  # sequences a GPU
 
 
 class Training:
-    """On two fabrics, ours and the baseline's. The speedup's row is that of the first of BATCHES."""
+    """CCCL's training case on two fabrics. The speedup's row is that of the first of BATCHES.
+
+    Args:
+        ours: The pool's topology.
+        baseline: InfiniBand's topology.
+    """
 
     def __init__(self, ours: Topology, baseline: Topology) -> None:
         self.fabrics = Modelled(baseline), Modelled(ours)
         self.model, self.accelerator = LanguageModel.load("llama3-8b"), Accelerator.load("h100-sxm")
 
     def speedup(self, sequences: int) -> float:
+        """Return how many times as long a step takes on the baseline, with a number of sequences for each GPU."""
         model = self.model.varied(batch_sequences=sequences * RANKS)
         how = Parallelism(data=RANKS, sharded=True)
         before, after = (
@@ -41,14 +47,17 @@ class Training:
 
     @cached_property
     def by_sequences(self) -> dict[int, float]:
+        """The speedup for each of BATCHES."""
         return {sequences: self.speedup(sequences) for sequences in BATCHES}
 
     def rows(self) -> Iterator[Row]:
+        """Yield the rows of the speedup and of the cost of switches."""
         speedup = self.by_sequences[BATCHES[0]]
         yield row_of("Llama-3-8B with FSDP: training speedup", TRAINING, speedup, shows=self.told())
         baseline, ours = (price_usd(bill_of(fabric.topology), "switches") for fabric in self.fabrics)
         yield row_of("cost of hardware: switches", COST, baseline / ours, "config")
 
     def told(self) -> str:
+        """Say what the speedup would be with other batches."""
         each = ", ".join(f"{value:.2f} with {sequences}" for sequences, value in self.by_sequences.items())
         return f"sequences of {self.model.sequence} tokens a GPU are not known: {each}"

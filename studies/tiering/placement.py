@@ -21,10 +21,24 @@ class Move:
 
 
 class Placement:
-    """Tiers are numbered, the nearest is 0. ``tier_of[page]``, and how many pages of room each tier has left."""
+    """Which page lies in which tier; tiers are numbered, and the nearest is 0.
+
+    Attributes:
+        tier_of: For each page, its tier.
+        room: How many pages each tier holds.
+        free: How many more pages each tier has room for.
+    """
 
     def __init__(self, tier_of: NDArray[np.int64], room: Sequence[int]) -> None:
-        """Raises ArgumentError where a tier is asked to hold more than its room, or is not there."""
+        """Place every page.
+
+        Args:
+            tier_of: For each page, its tier; copied.
+            room: How many pages each tier holds.
+
+        Raises:
+            ArgumentError: A tier is asked to hold more than its room, or is not there.
+        """
         if tier_of.size and not 0 <= tier_of.min() <= tier_of.max() < len(room):
             raise ArgumentError(f"pages lie in tiers 0 to {len(room) - 1}, not in {tier_of.min()} or {tier_of.max()}")
         held = np.bincount(tier_of, minlength=len(room))
@@ -36,11 +50,20 @@ class Placement:
         self.free = [its - pages for pages, its in zip(held.tolist(), room, strict=True)]
 
     def pages_in(self, tier: int) -> list[int]:
+        """List the pages of a tier in ascending order."""
         found: list[int] = np.flatnonzero(self.tier_of == tier).tolist()
         return found
 
     def move(self, page: int, target: int) -> Move:
-        """The page lies in ``target`` from now on. Raises ArgumentError without room there."""
+        """Move a page to another tier, which has room for it.
+
+        Args:
+            page: Its number.
+            target: The tier where it lies from now on.
+
+        Raises:
+            ArgumentError: The tier is full.
+        """
         if self.free[target] < 1:
             raise ArgumentError(f"page {page} does not fit tier {target}, which is full")
         source = int(self.tier_of[page])
@@ -50,14 +73,27 @@ class Placement:
         return Move(page, source, target)
 
     def exchange(self, page: int, other: int) -> list[Move]:
-        """Two pages of different tiers change places; neither tier needs room for that, a buffer holds one page."""
+        """Exchange two pages of different tiers; neither tier needs room for that, as a buffer holds one page.
+
+        Args:
+            page: Its number; its move is the second one.
+            other: The other page; its move is the first one.
+        """
         mine, its = int(self.tier_of[page]), int(self.tier_of[other])
         self.tier_of[page], self.tier_of[other] = its, mine
         return [Move(other, its, mine), Move(page, mine, its)]
 
 
 def fill(order: Iterable[int], room: Sequence[int]) -> Placement:
-    """Pages in this order into the nearest tier that has room. Raises ArgumentError where all are full."""
+    """Place pages in an order, each in the nearest tier that has room.
+
+    Args:
+        order: Every page once.
+        room: How many pages each tier holds.
+
+    Raises:
+        ArgumentError: All tiers are full.
+    """
     pages = np.fromiter(order, np.int64)
     if pages.size > sum(room):
         raise ArgumentError(f"{pages.size} pages do not fit tiers with room for {sum(room)}")
@@ -67,9 +103,14 @@ def fill(order: Iterable[int], room: Sequence[int]) -> Placement:
 
 
 def by_class(pages_of: dict[str, int], order: Sequence[str]) -> list[int]:
-    """Pages of tensor classes, those named first in ``order`` first: how ZeRO-Offload places what training needs.
+    """Order the pages of tensor classes, as ZeRO-Offload places what training needs.
 
-    Pages are numbered class after class, as ``pages_of`` has them. Raises ArgumentError for a class that is not there.
+    Args:
+        pages_of: By class, its number of pages; pages are numbered class after class.
+        order: The classes that come first; the others follow as ``pages_of`` has them.
+
+    Raises:
+        ArgumentError: A class is not there.
     """
     first, at = {}, 0
     for name, pages in pages_of.items():

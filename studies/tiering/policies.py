@@ -18,33 +18,53 @@ from studies.tiering.placement import Move, Placement
 
 
 class Policy(Protocol):
-    """What moves: ``begin``, before the first of the accesses whose pages are ``schedule``; ``touched``, after each."""
+    """Decides which pages move, and when."""
 
-    def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]: ...
+    def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
+        """Return what moves before the first access.
 
-    def touched(self, step: int, page: int) -> list[Move]: ...
+        Args:
+            placement: Where pages lie; a policy updates it with every move.
+            schedule: The page of each access.
+        """
+        ...
+
+    def touched(self, step: int, page: int) -> list[Move]:
+        """Return what moves after an access.
+
+        Args:
+            step: The number of the access, from 0.
+            page: The page that it touched.
+        """
+        ...
 
 
 class Static:
     """Pages stay where they were placed."""
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
+        """Return no moves."""
         return []
 
     def touched(self, step: int, page: int) -> list[Move]:
+        """Return no moves."""
         return []
 
 
 class Lru:
-    """The page touched goes to tier 0; what has no room left there goes one tier further, and so on: the least recently
-    used first. So the tiers are one stack of pages by their last use, cut where tiers are full."""
+    """Brings the page touched to tier 0; a tier that is full then hands its least recently used page one tier further.
+
+    So the tiers are one stack of pages by their last use, cut where tiers are full.
+    """
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
+        """Take pages of a tier as used in the order of their numbers; nothing moves."""
         self._placement = placement
         self._tiers = [OrderedDict.fromkeys(placement.pages_in(tier)) for tier in range(len(placement.room))]
         return []
 
     def touched(self, step: int, page: int) -> list[Move]:
+        """Bring the page to tier 0, and push others down where tiers are full."""
         tier_of, room = self._placement.tier_of, self._placement.room
         here = int(tier_of[page])
         self._tiers[here].pop(page)
@@ -62,9 +82,16 @@ class Lru:
 
 
 class Hotness:
-    """Counts accesses to each page, and forgets them with a ``half_life``. Every ``period`` accesses pages of further
-    tiers, hottest first, change places with the coldest of a nearer one, but only where they are ``ratio`` times as
-    hot and at least ``HOT``: pages that are about equally hot stay where they are. At most ``moves_max`` go up a time.
+    """Counts accesses to each page, and moves what is clearly hotter than what it displaces.
+
+    Pages that are about equally hot stay where they are.
+
+    Args:
+        period: Each time after this many accesses, pages of further tiers, hottest first, change places with the
+            coldest of a nearer one.
+        half_life: Accesses after which a count is halved.
+        ratio: A page changes places only if it is at least ``HOT``, and this many times as hot as the other one.
+        moves_max: The most pages that go up at a time.
     """
 
     HOT = 2.0
@@ -74,11 +101,13 @@ class Hotness:
         self.kept = 0.5 ** (period / half_life)
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
+        """Start counting at 0; nothing moves."""
         self._placement = placement
         self._heat = np.zeros(placement.tier_of.size)
         return []
 
     def touched(self, step: int, page: int) -> list[Move]:
+        """Count the access, and every ``period`` accesses move hot pages up."""
         self._heat[page] += 1
         if (step + 1) % self.period:
             return []
@@ -106,13 +135,20 @@ class Hotness:
 
 
 class Prefetch:
-    """Brings to tier 0 what is touched ``ahead`` accesses later, in place of what is needed last, if that is later
-    still (Belady's rule). Needs the schedule, which a training step or a batch of decoding has."""
+    """Brings pages to tier 0 before they are touched.
+
+    A page comes in place of the one that is needed last, if that is later still (Belady's rule). It needs the schedule,
+    which a training step or a batch of decoding has.
+
+    Args:
+        ahead: How many accesses before its own a page is brought.
+    """
 
     def __init__(self, ahead: int = 16) -> None:
         self.ahead = ahead
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
+        """Read the schedule, and bring the pages of its first ``ahead`` accesses."""
         self._placement, self._schedule = placement, schedule
         self._uses: list[deque[int]] = [deque() for _ in range(placement.tier_of.size)]
         for step, page in enumerate(schedule):
@@ -122,6 +158,7 @@ class Prefetch:
         return [move for step in range(min(self.ahead, len(schedule))) for move in self._bring(schedule[step])]
 
     def touched(self, step: int, page: int) -> list[Move]:
+        """Bring the page that is touched ``ahead`` accesses later."""
         self._uses[page].popleft()
         if self._placement.tier_of[page] == 0:
             heapq.heappush(self._last, (-self._next(page), page))
@@ -146,7 +183,10 @@ class Prefetch:
         return moves
 
     def _needed_last(self) -> int | None:
-        """Entries of pages that have moved, or been touched since, are stale."""
+        """Find the page of tier 0 that is needed last.
+
+        Entries of pages that have moved, or been touched since, are stale.
+        """
         while self._last:
             minus_next, page = self._last[0]
             if self._placement.tier_of[page] == 0 and -minus_next == self._next(page):
@@ -156,7 +196,7 @@ class Prefetch:
 
 
 def _first(pages: NDArray[np.int64], keys: NDArray[np.float64], count: int) -> list[int]:
-    """Of the pages, so many with the smallest keys, in their order; of equals the first."""
+    """Choose the ``count`` pages with the smallest keys, in the order of their keys; of equal ones the first."""
     if count < 1:
         return []
     if count < pages.size:
@@ -167,7 +207,7 @@ def _first(pages: NDArray[np.int64], keys: NDArray[np.float64], count: int) -> l
 
 
 def _in_turn(placement: Placement, wanted: dict[int, int]) -> list[Move]:
-    """All of these moves, of which each makes room for another: a buffer holds the last one's page meanwhile."""
+    """Make all of these moves, of which each makes room for another: a buffer holds the last one's page meanwhile."""
     moves = [Move(page, int(placement.tier_of[page]), target) for page, target in wanted.items()]
     for move in moves:
         placement.tier_of[move.page] = move.target

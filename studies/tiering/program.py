@@ -27,9 +27,14 @@ Row = tuple[int, int, int, int, int]  # op, arg, region, offset, nbytes
 
 @dataclass(frozen=True)
 class Program:
-    """Of one rank: access k reads ``nbytes[k]`` of page ``pages[k]``, which lies in tier ``tiers[k]`` then.
+    """One rank's accesses and moves.
 
-    ``moves[k]`` begin when k accesses are over.
+    Attributes:
+        tiers: For each access, the tier where its page lies then.
+        pages: For each access, its page.
+        nbytes: For each access, how much of the page it reads.
+        page_bytes: The size of every page.
+        moves: By k, the moves that begin when k accesses are over.
     """
 
     tiers: NDArray[np.int64]
@@ -42,9 +47,15 @@ class Program:
 def timed(
     model: CostModel, regions: Sequence[Sequence[Region]], programs: Sequence[Program]
 ) -> tuple[VirtualRun, list[NDArray[np.int64]]]:
-    """All ranks' programs at once. ``regions[tier][rank]``: where a tier of a rank lies.
+    """Run all ranks' programs at once in virtual time.
 
-    The second result: of each rank, what each access takes, from the end of the one before it to its own.
+    Args:
+        model: The topology's costs.
+        regions: ``regions[tier][rank]`` is where a rank's part of a tier lies.
+        programs: One for each rank, from rank 0 on.
+
+    Returns:
+        The run; and for each rank, what each access takes in ns, from the end of the one before it to its own.
     """
     ranks = len(programs)
     table = tuple(its[rank] for its in regions for rank in range(ranks))
@@ -56,7 +67,7 @@ def timed(
 
 
 def _part(rank: int, ranks: int, program: Program) -> RankPart:
-    """Region ``tier * ranks + rank`` is where a tier of this rank lies."""
+    """Build a rank's part of the plan; region ``tier * ranks + rank`` is where a tier of this rank lies."""
     reads = np.zeros(len(program.pages), RECORD_DTYPE)
     reads["op"], reads["nbytes"] = Op.READ, program.nbytes
     reads["dst"]["kind"], reads["a"]["kind"] = Kind.BUFFER, Kind.REGION

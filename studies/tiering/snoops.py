@@ -1,4 +1,4 @@
-"""Who has to be asked before a line of coherent memory is given away: the bounded directory at the memory's home.
+"""Which peers to ask before a line of coherent memory is given away: the bounded directory at the memory's home.
 
 The home keeps, in a snoop filter, which lines others may have in their caches (CXL 3.1, 3.3: HDM-DB, back-invalidate).
 A filter with room for fewer lines makes room for the next one by back-invalidating the line that was used longest ago,
@@ -12,14 +12,21 @@ from collections.abc import Iterable
 
 
 class SnoopFilter:
-    """Room for ``lines``, of which the least recently used one leaves first."""
+    """A directory with room for ``lines``, of which the least recently used one leaves first."""
 
     def __init__(self, lines: int) -> None:
         self._room = lines
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def read(self, lines: Iterable[int]) -> int:
-        """Somebody reads these lines, one after another: how many others are back-invalidated for that."""
+        """Note that lines are read, one after another.
+
+        Args:
+            lines: Their numbers.
+
+        Returns:
+            How many others are back-invalidated for that.
+        """
         held, before = self._held, 0
         for line in lines:
             if line in held:

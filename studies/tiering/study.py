@@ -22,34 +22,43 @@ from studies.tiering.snoops import SnoopFilter
 from studies.tiering.tiers import tiers_of
 from studies.tiering.workloads import Workload
 
-PAGES_TIMES_MIN = 8  # so many times that at least, for a working set that it holds as a whole
-PAGES_MAX = 1 << 20  # of all ranks
-ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # of policies that move pages: what is measured, and in which they learn
+PAGES_TIMES_MIN = 8  # the least multiple of PAGES in a sample, also where the nearest memory holds it all
+PAGES_MAX = 1 << 20  # all ranks together
+ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # with policies that move pages: measured, and to learn
 
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """What the ranks had of one tier. ``ns``: of all accesses to it, waiting for moves included."""
+    """What the ranks had of one tier.
+
+    Attributes:
+        ns: All accesses to it, waiting for moves included.
+    """
 
     name: str
-    capacity_bytes: int  # of one rank
+    capacity_bytes: int  # one rank's
     load_ns: int
     accesses: int
     bytes_read: int
     ns: int
     moved_in_bytes: int
     moved_out_bytes: int
-    coherence_ns: int  # of all accesses to it, what its directory and snoops took
-    back_invalidations: float = 0.0  # of all accesses to it: lines that its snoop filters gave up for others
+    coherence_ns: int  # its directory and snoops, over all accesses to it
+    back_invalidations: float = 0.0  # lines that its snoop filters gave up for others, over all accesses to it
 
     @property
     def access_ns(self) -> float:
+        """The mean access to this tier; 0 without accesses."""
         return self.ns / self.accesses if self.accesses else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A working set of each of ``ranks`` ranks; ``access_ns`` is the mean over all accesses of all of them."""
+    """A working set of each of ``ranks`` ranks.
+
+    Attributes:
+        access_ns: The mean over all accesses of all ranks.
+    """
 
     topology: str
     workload: str
@@ -66,14 +75,22 @@ class Memory:
     """A topology's tiers, as the first ``ranks`` ranks have them; the others lend their memory."""
 
     def __init__(self, topology: Topology, ranks: int = 1) -> None:
-        """Raises ArgumentError as ``tiers_of``."""
+        """Find the tiers.
+
+        Args:
+            topology: The machine.
+            ranks: How many ranks access memory.
+
+        Raises:
+            ArgumentError: See `studies.tiering.tiers.tiers_of`.
+        """
         self.topology, self.ranks = topology, ranks
         self.model = CostModel.of(topology, topology.host_count * topology.hosts.ranks_per_host)
         self.tiers = tiers_of(self.model, ranks)
 
     @cached_property
     def capacity_bytes(self) -> int:
-        """Of one rank, all tiers together."""
+        """What one rank has of all tiers together."""
         return sum(tier.capacity_bytes for tier in self.tiers)
 
     def measure(
@@ -85,10 +102,20 @@ class Memory:
         pages: int = PAGES,
         seed: int = SEED,
     ) -> Measured:
-        """One pass over the working set where pages stay, else ACCESSES after those in which the policy learned.
+        """Measure the accesses to a working set, on a sample of its pages.
 
-        ``pages``: of the sample, how many the nearest memory has room for. Raises ArgumentError for a working set that
-        does not fit, or is too many times larger than that.
+        Where pages stay, one pass over the working set is measured; otherwise ACCESSES of them, after those in which
+        the policy learned.
+
+        Args:
+            workload: Which pages are touched.
+            working_set_bytes: That of each rank.
+            policy: One of POLICIES.
+            pages: For how many pages of the sample the nearest memory has room.
+            seed: Seeds rank 0's accesses; each next rank's seed is one more.
+
+        Raises:
+            ArgumentError: The policy is unknown, or the working set does not fit or needs too large a sample.
         """
         if policy not in POLICIES:
             raise ArgumentError(f"there is no policy {policy!r}: it is one of {', '.join(POLICIES)}")
@@ -155,11 +182,11 @@ class Memory:
     def _snooped(
         self, number: int, workload: Workload, policy: str, sample: Sample, seed: int, use: TierUse
     ) -> TierUse:
-        """With what a tier's bounded snoop filters cost, line by line: a round trip for each line that they give up.
+        """Add what a tier's bounded snoop filters cost, line by line: a round trip for each line that they give up.
 
         They see what the policies' ranks touch, warmed up as these are; where pages stay, the same accesses as where
         they move, because a filter knows lines that come again from those that do not. The sample's filters have room
-        for the same part of its lines. Ranks take turns; what a round trip delays, nothing else has to wait for.
+        for the same part of its lines. Ranks take turns; nothing else has to wait for what a round trip delays.
         """
         tier = self.tiers[number]
         if tier.filter_lines is None or not use.accesses:
@@ -183,7 +210,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class Sample:
-    """``pages`` stand for ``real_pages``; of each tier, for how many of them it has ``room``."""
+    """A few pages that stand for a working set.
+
+    Attributes:
+        pages: How many there are.
+        real_pages: How many pages of the working set they stand for.
+        room: For each tier, how many of the sample's pages it holds.
+    """
 
     pages: int
     real_pages: int
@@ -192,7 +225,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Followed:
-    """What is measured: pages, the tiers they lay in when touched, and moves by the access that they precede."""
+    """One rank's measured accesses: pages, the tiers where they lay, and moves by the access that they precede."""
 
     pages: NDArray[np.int64]
     tiers: NDArray[np.int64]
@@ -214,7 +247,7 @@ def _moved(name: str, workload: Workload, sample: Sample, seed: int) -> _Followe
 
 
 def _traced(name: str, workload: Workload, sample: Sample, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pages and the tiers they lie in when touched, warming up first."""
+    """Return the pages, and the tiers that they lie in when touched, warming up included."""
     pages, tiers, _ = _whole(name, workload, sample, seed)
     return pages, tiers
 

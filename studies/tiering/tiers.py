@@ -1,5 +1,5 @@
-"""What memory a topology offers a rank, nearest first: each of its spaces, and of memory that has owners its own part
-and that of its peers."""
+"""The memory that a topology offers a rank, nearest first: each of its spaces; where memory has owners, the rank's own
+part and that of its peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ REGION_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class Tier:
-    """``capacity_bytes``: what each of the ranks has of it. ``regions``: of each rank. ``load_ns``: of an idle line."""
+    """One kind of memory that ranks have.
+
+    Attributes:
+        capacity_bytes: What each of the ranks has of it.
+        regions: For each rank, where its part lies.
+        load_ns: What a load of an idle line takes.
+    """
 
     name: str
     space: Space
@@ -28,15 +34,20 @@ class Tier:
     capacity_bytes: int
     regions: tuple[Region, ...]
     copied: bool  # takes copies, not loads: a page at a time
-    coherence_ns: int  # of each access
-    filter_lines: int | None  # of all its homes together that snoop filters have room for; None: of all there are
+    coherence_ns: int  # per access
+    filter_lines: int | None  # that the snoop filters of all its homes together have room for; None: for all lines
     load_ns: int = 0
 
 
 def tiers_of(model: CostModel, ranks: int) -> list[Tier]:
-    """For the first ``ranks`` of the model, which share alike; the others lend their memory and do nothing.
+    """Find the tiers of a topology's memory, nearest first.
 
-    Raises ArgumentError where ranks are more than places, or the topology has no memory for them.
+    Args:
+        model: The topology's costs.
+        ranks: How many ranks share memory alike, from rank 0 on; the others lend theirs and do nothing.
+
+    Raises:
+        ArgumentError: There are more ranks than places, or the topology has no memory for them.
     """
     if not 1 <= ranks <= len(model.hosts):
         raise ArgumentError(f"{model.topology.name} has {len(model.hosts)} places for ranks, not {ranks}")

@@ -22,7 +22,7 @@ TERMS = 1 << 16  # of a sum that are added one by one
 
 
 class Workload(Described):
-    """What is touched how. Some keys are for one kind only, which their description begins with."""
+    """A pattern of accesses to pages. Some keys are for one kind only, which their description begins with."""
 
     noun: ClassVar[str] = "memory workload"
     folder: ClassVar[Path] = Path(__file__).parent / "shipped"
@@ -58,13 +58,29 @@ class Workload(Described):
         return self
 
     def evenly(self, page_count: int, seed: int) -> NDArray[np.int64]:
-        """Each page once, in random order: what it comes to where pages stay where they are. Which are popular does
-        not matter then, as popular ones lie anywhere: rows in the order of their keys, sessions as they come."""
+        """Return each page once, in random order: what a trace amounts to where pages stay where they are.
+
+        Which pages are popular does not matter then, as popular ones lie anywhere: rows in the order of their keys,
+        sessions as they come.
+
+        Args:
+            page_count: How many pages there are.
+            seed: Seeds the order.
+        """
         return np.random.default_rng(seed).permutation(page_count)
 
     def trace(self, page_count: int, real_pages: int, accesses: int, seed: int) -> NDArray[np.int64]:
-        """The page of each access, the same for a seed. Pages are apart by their popularity, as who moves them tells
-        them apart: of ``real_pages`` each stands for equally many that are about equally popular."""
+        """Return the page of each access, the same for a seed.
+
+        Pages are apart by their popularity, as a policy that moves them tells them apart: each stands for equally many
+        of ``real_pages`` that are about equally popular.
+
+        Args:
+            page_count: How many pages the sample has.
+            real_pages: How many pages they stand for.
+            accesses: The length of the trace.
+            seed: Seeds the accesses.
+        """
         random = np.random.default_rng(seed)
         if self.kind == "chase":  # one cycle through all pages, again and again
             return np.resize(random.permutation(page_count), accesses)
@@ -76,15 +92,31 @@ class Workload(Described):
 
 
 def zipf_shares(page_count: int, real_pages: int, skew: float) -> NDArray[np.float64]:
-    """How large a part of all accesses goes to each of ``page_count`` equal parts of the pages, most popular first."""
+    """Return how large a part of all accesses goes to each part of the pages.
+
+    Args:
+        page_count: How many equal parts the pages are divided into.
+        real_pages: How many pages there are.
+        skew: The k-th most popular page is read as often as k to the power -skew.
+
+    Returns:
+        Shares that add up to 1, most popular first.
+    """
     ends = zipf_sums(np.linspace(0, real_pages, page_count + 1), skew)
     shares: NDArray[np.float64] = np.diff(ends) / ends[-1]
     return shares
 
 
 def zipf_sums(upto: NDArray[np.float64], skew: float) -> NDArray[np.float64]:
-    """The sum of k ** -skew over k from 1 to each of these: term by term, and from TERMS on by the integral with the
-    trapezoidal correction of Euler and Maclaurin. In between it is a straight line."""
+    """Return the sum of k ** -skew over k from 1 to each of some numbers.
+
+    Up to TERMS it is added term by term; from there on it is the integral with the trapezoidal correction of Euler and
+    Maclaurin. In between it is a straight line.
+
+    Args:
+        upto: The numbers, not necessarily whole.
+        skew: 0 or more.
+    """
     few = np.arange(1, TERMS + 1, dtype=np.float64) ** -skew
     exact = np.interp(upto, np.arange(TERMS + 1), np.concatenate([[0.0], np.cumsum(few)]))
     x = np.maximum(upto, TERMS)

@@ -3,8 +3,8 @@
 Every rank computes one thing at a time, on its processor and on its accelerator, and is in one collective at a time. A
 collective begins when all its ranks may and takes what its plan takes between just these ranks in the virtual engine;
 so ranks that come late make the others wait. Collectives of several groups that begin at the same moment share the
-fabric, in one run of the virtual engine. What may begin does so in the order in which it may, then of ranks and nodes.
-Not modelled: collectives that slow others which began earlier, or are slowed by these.
+fabric, in one run of the virtual engine. What may begin does so in the order in which it may, and at the same moment
+in the order of ranks and nodes. Not modelled: collectives that slow others which began earlier, or are slowed by these.
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ __all__ = ["Called", "Computed", "Replay", "replay"]
 
 
 def replay(workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None = None) -> Replay:
-    """With an ``accelerator``, what it computes takes what it would; otherwise what was recorded.
+    """Replay a workload on a modelled fabric, in virtual time.
 
-    Raises PlanFileError for ranks that call different things or wait for each other, ArgumentError for computing that
-    has no time, and for collectives that do not fit the topology.
+    Args:
+        workload: Every rank's nodes, as read from its Chakra traces.
+        topology: The fabric that the collectives run on.
+        accelerator: Computing on an accelerator takes what it would take on this one, where a node says how much it
+            computes; without one, every node takes the time that was recorded.
+
+    Returns:
+        What every rank did and when; times in ns.
+
+    Raises:
+        PlanFileError: Ranks call different things or wait for each other.
+        ArgumentError: Computing has no time, or collectives do not fit the topology.
     """
     return Schedule(workload, topology, accelerator).run()

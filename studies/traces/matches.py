@@ -11,7 +11,15 @@ from cxlemu.errors import PlanFileError
 
 @dataclass
 class Match:
-    """A collective whose ranks are still to be found ready."""
+    """A collective whose ranks are not all ready yet.
+
+    Attributes:
+        what: The collective, as every one of its ranks calls it.
+        members: The ranks of its group.
+        places: For each member, the index of its step.
+        missing: How many members are not ready yet.
+        ready_ns: By rank, when it was ready.
+    """
 
     what: ChakraCollective
     members: tuple[int, ...]
@@ -21,7 +29,16 @@ class Match:
 
 
 def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int], Match]]:
-    """The k-th collective of a group on one of its ranks is the k-th on all of them. Raises PlanFileError otherwise."""
+    """Find which steps of different ranks are one collective.
+
+    The k-th collective of a group on one of its ranks is the k-th on all of them.
+
+    Returns:
+        All matches, and each match again by (rank, index of the step).
+
+    Raises:
+        PlanFileError: Ranks of a group call different collectives, or not equally many.
+    """
     called: dict[str, dict[int, list[int]]] = {}
     for rank, steps in enumerate(workload.ranks):
         for at, step in enumerate(steps):

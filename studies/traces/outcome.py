@@ -12,7 +12,16 @@ from cxlemu.engines.trace import TraceEvent
 
 
 class Called(NamedTuple):
-    """One collective of all its ranks. ``places``: which step of each. ``ready_ns``: when its first rank was ready."""
+    """One collective, as all its ranks called it.
+
+    Attributes:
+        what: The collective.
+        name: The name of its node on its first rank.
+        members: The ranks of its group.
+        places: For each member, the index of its step.
+        variant: The algorithm that was run, or why nothing was.
+        ready_ns: When its first rank was ready.
+    """
 
     what: ChakraCollective
     name: str
@@ -25,6 +34,8 @@ class Called(NamedTuple):
 
 
 class Computed(NamedTuple):
+    """One step that a rank computed; ``place`` is the index of the step."""
+
     rank: int
     place: int
     begin_ns: int
@@ -34,21 +45,24 @@ class Computed(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
+    """What a workload's ranks did, in virtual time from 0."""
+
     workload: ChakraWorkload
     calls: Sequence[Called]  # in the order of their begins
     computed: Sequence[Computed]
 
     @property
     def time_ns(self) -> int:
+        """When the last step ended."""
         ends = [call.end_ns for call in self.calls] + [its.end_ns for its in self.computed]
         return max(ends, default=0)
 
     def computing_ns(self, rank: int) -> int:
-        """On processor and accelerator together."""
+        """Add up what a rank computed on processor and accelerator together."""
         return sum(end - begin for begin, end in self._computing[rank])
 
     def exposed_ns(self, rank: int) -> int:
-        """In collectives, while it computes nothing."""
+        """Add up the time that a rank spent in collectives while it computed nothing."""
         mine = _joined(self._computing[rank])
         hidden = 0
         at = 0
@@ -59,6 +73,7 @@ class Replay:
         return self.communicating_ns(rank) - hidden
 
     def communicating_ns(self, rank: int) -> int:
+        """Add up the time that a rank spent in collectives, from their begin to their end."""
         return sum(c.end_ns - c.begin_ns for c in self.calls if rank in c.members)
 
     @cached_property
@@ -69,7 +84,7 @@ class Replay:
         return found
 
     def events(self) -> Iterator[TraceEvent]:
-        """A track for each rank's processor, accelerator and collectives."""
+        """Yield a trace with one track for each rank's processor, accelerator and collectives."""
         for its in self.computed:
             where = "processor" if its.on_cpu else "accelerator"
             name = self.workload.ranks[its.rank][its.place].name

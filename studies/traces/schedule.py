@@ -28,6 +28,17 @@ _Between: TypeAlias = "tuple[ChakraCollective, tuple[int, ...]]"  # a collective
 
 
 class Schedule:
+    """A replay in progress: each step begins as soon as what it needs is free, in the order in which steps may begin.
+
+    Args:
+        workload: Every rank's nodes, as read from its Chakra traces.
+        topology: The fabric that the collectives run on.
+        accelerator: See `studies.traces.replay`.
+
+    Raises:
+        PlanFileError: Ranks of a group call different collectives.
+    """
+
     def __init__(self, workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None) -> None:
         self._workload, self._topology, self._accelerator = workload, topology, accelerator
         self._model = CostModel.of(topology, len(workload.ranks))
@@ -47,6 +58,12 @@ class Schedule:
         self._left = workload.steps
 
     def run(self) -> Replay:
+        """Replay the workload to its end; a schedule runs once.
+
+        Raises:
+            PlanFileError: Nodes wait for each other.
+            ArgumentError: Computing has no time, or collectives do not fit the topology.
+        """
         for rank, missing in enumerate(self._missing):
             for at, count in enumerate(missing):
                 if not count:
@@ -64,7 +81,7 @@ class Schedule:
         return Replay(self._workload, self._calls, self._computed)
 
     def _offer(self, rank: int, at: int) -> None:
-        """All that this step comes after is over."""
+        """Let a step begin when it may: everything that it comes after is over."""
         what = self._workload.ranks[rank][at].what
         if what is None:
             self._over(rank, at, self._ready_ns[rank][at])
@@ -93,7 +110,7 @@ class Schedule:
         self._over(rank, at, end_ns)
 
     def _together(self, first: Match, begin_ns: int) -> list[Match]:
-        """Those of other ranks that begin at the same moment, too."""
+        """Find the collectives of other ranks that begin at the same moment."""
         matches, busy, others = [first], set(first.members), []
         while self._waiting and self._waiting[0][0] == begin_ns:
             _, rank, at = entry = heapq.heappop(self._waiting)
@@ -140,7 +157,7 @@ class Schedule:
         return what.duration_us * 1000
 
     def _take(self, matches: Sequence[Match]) -> list[tuple[int, str]]:
-        """How long each takes, and which variant it is."""
+        """Simulate collectives that begin together: how long each takes in ns, and its variant."""
         key = tuple((match.what, match.members) for match in matches)
         if key not in self._times:
             plans = [self._planned(*each) for each in key]
@@ -153,7 +170,7 @@ class Schedule:
         return self._times[key]
 
     def _planned(self, what: ChakraCollective, members: tuple[int, ...]) -> Plan | str:
-        """Its plan, or why it takes no time."""
+        """Plan a collective, or say why it takes no time."""
         ranks, contract = len(members), COLLECTIVES[what.name]
         if ranks == 1 or (contract.moves_data and not what.nbytes):
             return "nothing to do"
@@ -163,7 +180,7 @@ class Schedule:
         return planned(self._topology, Case(call, in_place=what.name == "broadcast"))[0]
 
     def _stuck(self) -> str:
-        """Some step that waits for itself, or for a rank that waits for it."""
+        """Name a step that waits for itself, or for a rank that waits for it."""
         for match in self._matches:
             if match.missing:
                 absent = next(r for r in match.members if r not in match.ready_ns)

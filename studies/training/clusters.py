@@ -2,9 +2,9 @@
 
 Where clusters are alike and the pool grows with them, a further cluster adds to each rank the same: one more block to
 read from the pool at its own position, and one from each of its neighbours inside. So the time of many clusters follows
-from that of two smaller numbers of them, with slices of the same size, on a machine that is cut down to these: so many
+from that of two smaller numbers of them, with slices of the same size, on a machine that is cut down to these: their
 hosts, their share of the cards, and of what switches have between them. Plans are those on two levels, chunks pipelined
-across both as ever. How far the line is off is measured where all clusters are simulated, too.
+across both as ever. How far the line is off is measured where all clusters are simulated as well.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ ON_A_LINE = ("all_gather", "reduce_scatter")  # where a rank's slice stays the s
 
 
 class Clustered:
-    """``sharing``: so many groups of ranks, each with a part of every cluster, do the same at once on one pool.
+    """A fabric of clusters over a pool, on which collectives run on two levels.
 
-    Raises ArgumentError for a machine that cannot be cut down so.
+    Args:
+        topology: The whole machine; each of its hosts is a cluster.
+        sharing: How many groups of ranks, each with a part of every cluster, do the same at once on one pool.
+        points: The two numbers of clusters that are simulated, and that the line goes through.
+
+    Raises:
+        ArgumentError: The machine cannot be cut down so.
     """
 
     def __init__(self, topology: Topology, sharing: int = 1, points: tuple[int, int] = POINTS) -> None:
@@ -36,20 +42,32 @@ class Clustered:
 
     @property
     def name(self) -> str:
+        """The whole machine's name."""
         return self.topology.name
 
     @property
     def group(self) -> int:
-        """Ranks of a cluster that talk to those of others."""
+        """How many ranks of a cluster talk to those of others."""
         return self.topology.hosts.ranks_per_host // self.sharing
 
     def line(self, ranks: int) -> str:
+        """Say what stands for a number of ranks; empty where all are simulated."""
         few, more = (clusters * self.group for clusters in self.points)
         if ranks <= more:
             return ""
         return f"a line through {few} and {more} ranks in {self.points[0]} and {self.points[1]} clusters"
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
+        """Return what one call takes, in ns: simulated, or on the line beyond the larger of the two points.
+
+        Collectives other than all-gather and reduce-scatter, and ranks that do not fill two or more clusters, are
+        simulated on the whole machine.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it.
+            ranks: How many ranks call it.
+        """
         clusters, rest = divmod(ranks, self.group)
         few, more = self.points
         if rest or clusters < 2 or collective not in ON_A_LINE:
@@ -60,23 +78,47 @@ class Clustered:
         return more_ns + (more_ns - few_ns) * (clusters - more) // (more - few)
 
     def simulated_ns(self, collective: str, size_bytes: int, clusters: int) -> int:
-        """All ranks of so many clusters."""
+        """Simulate all ranks of a number of clusters.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it.
+            clusters: How many clusters the machine is cut down to.
+
+        Returns:
+            What one call takes, in ns.
+        """
         fabric = self._of(clusters)
         ns = fabric.time_ns(collective, size_bytes, clusters * self.group)
         self.chosen |= fabric.chosen
         return ns
 
     def error(self, collective: str, slice_bytes: int, clusters: int) -> float:
-        """Of the line, beside a simulation of all clusters: 0.01 is a hundredth too long."""
+        """Compare the line with a simulation of all clusters.
+
+        Args:
+            collective: Its name.
+            slice_bytes: What each rank contributes or receives.
+            clusters: How many clusters call it.
+
+        Returns:
+            The line's relative error: 0.01 is a hundredth too long.
+        """
         ranks = clusters * self.group
         full_ns = self.simulated_ns(collective, slice_bytes * ranks, clusters)
         return self.time_ns(collective, slice_bytes * ranks, ranks) / full_ns - 1
 
 
 def cut_down(topology: Topology, clusters: int, sharing: int = 1) -> Topology:
-    """So many of its hosts, each with a ``sharing``-th of its ranks, and their share of all that hosts have in common.
+    """Cut a machine down to a few of its hosts and their share of all that hosts have in common.
 
-    Raises ArgumentError where hosts are no clusters, or cards do not divide so.
+    Args:
+        topology: The whole machine; each of its hosts is a cluster.
+        clusters: How many hosts are left.
+        sharing: Each host keeps one ``sharing``-th of its ranks.
+
+    Raises:
+        ArgumentError: Hosts are no clusters, or cards do not divide so.
     """
     hosts = topology.hosts
     if topology.fabrics or hosts.ranks_per_host % sharing or hosts.ranks_per_host // sharing < 2:

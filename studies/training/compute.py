@@ -18,18 +18,25 @@ DTYPE = "bf16"
 VISIBLE = 0.5  # of the scores, behind a causal mask
 WHOLE_BYTES = 10  # of ACTIVATION_BYTES what tensor parallelism leaves whole (arXiv 2205.05198, section 4.1)
 BACKWARD = 2  # times forward
-ADAM_BYTES = 30  # a parameter: gradient read; master, both moments read and written in 32 bits; 16-bit weight written
+ADAM_BYTES = 30  # per parameter: gradient read; master, both moments read and written in 32 bits; 16-bit weight written
 
 
 class Compute:
-    """A model's blocks on an accelerator, divided among ``tensor`` ranks. ``sequence``: see Parallelism."""
+    """What a model's blocks take on an accelerator.
+
+    Args:
+        model: Its shape.
+        accelerator: Every rank has one.
+        tensor: How many ranks the blocks are divided among.
+        sequence: Whether the rest of a block is divided by tokens; see Parallelism.
+    """
 
     def __init__(self, model: LanguageModel, accelerator: Accelerator, tensor: int = 1, *, sequence: bool = False):
         self.model, self.accelerator, self.tensor, self.sequence = model, accelerator, tensor, sequence
 
     @lru_cache(maxsize=16)  # noqa: B019 - a few durations, asked for thousands of times
     def block_ns(self, tokens: int) -> int:
-        """Forward, of one block."""
+        """Return what one block's forward pass takes on one rank."""
         its, share = self.model, self.tensor
         gemms_ns = sum(
             self._gemm_ns(tokens, columns, depth)
@@ -43,21 +50,26 @@ class Compute:
         return gemms_ns + self.rest_ns(tokens)
 
     def rest_ns(self, tokens: int) -> int:
-        """Of it all but the GEMMs."""
+        """Return what a block's forward pass takes without its GEMMs."""
         return self.scores_ns(tokens) + self._stream_ns(2 * self.kept_bytes(tokens))
 
     def scores_ns(self, tokens: int) -> int:
-        """Of it attention proper."""
+        """Return what attention itself takes in a block's forward pass."""
         flops = VISIBLE * self.model.scores_flops(tokens) / self.tensor
         rate = self.accelerator.peak_flop_per_s(DTYPE) * self.accelerator.gemm_efficiency
         return round(flops / rate * 1e9)
 
     def head_ns(self, tokens: int) -> int:
-        """Forward, of what turns the last block's output into tokens."""
+        """Return what the forward pass takes that turns the last block's output into tokens."""
         return self._gemm_ns(tokens, -(-self.model.vocabulary // self.tensor), self.model.hidden)
 
     def kept_bytes(self, tokens: int, *, checkpointed: bool = False) -> int:
-        """What one block keeps on one rank for its backward pass."""
+        """Return what one block keeps on one rank for its backward pass.
+
+        Args:
+            tokens: How many tokens pass the block.
+            checkpointed: Whether only the block's input is kept.
+        """
         whole = self.model.activation_bytes(tokens, checkpointed=checkpointed)
         if self.sequence or checkpointed:
             return whole // (self.tensor if self.sequence else 1)
@@ -65,7 +77,7 @@ class Compute:
         return left + (whole - left) // self.tensor
 
     def update_ns(self, parameters: int) -> int:
-        """Adam, of so many parameters, whose state is in the accelerator's memory."""
+        """Return what Adam takes for a number of parameters, whose state is in the accelerator's memory."""
         return self._stream_ns(ADAM_BYTES * parameters)
 
     def _gemm_ns(self, rows: int, columns: int, depth: int) -> int:

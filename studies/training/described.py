@@ -15,7 +15,7 @@ from cxlemu.topology.provenance import Provenances, take_provenance, with_proven
 
 
 class Described(Model):
-    """A kind of file: its ``noun`` in errors, and the folder of those that come with cxlemu."""
+    """A kind of file: its ``noun`` in errors, and the ``folder`` of those that come with cxlemu."""
 
     noun: ClassVar[str]
     folder: ClassVar[Path]
@@ -23,27 +23,39 @@ class Described(Model):
 
     @property
     def provenance(self) -> Provenances:
-        """How its figures came about, by their keys in the file."""
+        """How the figures came about, by their keys in the file."""
         return self._provenance
 
     def document(self) -> dict[str, Any]:
-        """Every value with its standing: as a file says it."""
+        """Return every value with its standing, as a file states it."""
         return with_provenance(self.model_dump(mode="json", exclude_none=True), self._provenance)
 
     def varied(self, **values: Any) -> Self:
-        """With other values, which have no standing."""
+        """Return a copy with other values, which have no standing.
+
+        Args:
+            values: By the name of a field, its new value.
+        """
         other = self.model_copy(update=values)
         other._provenance = {key: standing for key, standing in self._provenance.items() if key[0] not in values}
         return other
 
     @classmethod
     def shipped(cls) -> dict[str, Path]:
-        """Name without ``.yaml`` -> file, in alphabetical order."""
+        """List the files that come with cxlemu: name without ``.yaml`` -> file, in alphabetical order."""
         return {path.stem: path for path in sorted(cls.folder.glob("*.yaml"))}
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Self:
-        """Raises ConfigError, one sentence: ``FILE:LINE: KEY what is wrong and what would be right``."""
+        """Read a file, or a shipped one by its name.
+
+        Args:
+            path_or_name: A shipped name, with or without ``.yaml``, or else the path of a file.
+
+        Raises:
+            ConfigError: The file is wrong or absent; one sentence, ``FILE:LINE: KEY what is wrong and what would be
+                right``.
+        """
         wanted, shipped = str(path_or_name), cls.shipped()
         path = shipped.get(wanted.removesuffix(".yaml"), Path(path_or_name))
         try:

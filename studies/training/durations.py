@@ -9,7 +9,7 @@ from studies.training.parallelism import Parallelism
 from studies.training.timeline import Part
 
 BACKWARD = 2  # times forward
-GATHERED_UNITS = 2  # of fully sharded parameters: the one in use and the next one
+GATHERED_UNITS = 2  # when parameters are fully sharded: the one in use and the next one
 HIDDEN_BYTES = 2
 
 # What a step's time is billed to, in the order in which people ask, and where it happens.
@@ -29,7 +29,15 @@ BETWEEN = tuple(kind for kind, where in LEVELS.items() if where == "between")
 
 
 class Durations:
-    """Of one rank; ``microbatch`` in sequences."""
+    """What each piece of a training step takes on one rank.
+
+    Args:
+        model: Its shape.
+        parallelism: Which rank holds what.
+        machine: The accelerators and fabrics.
+        microbatch: In sequences.
+        recompute: One of `studies.training.parallelism.RECOMPUTE`.
+    """
 
     def __init__(
         self, model: LanguageModel, parallelism: Parallelism, machine: TrainingMachine, microbatch: int, recompute: str
@@ -42,10 +50,22 @@ class Durations:
     # --- computing, with what tensor ranks say to each other meanwhile ----------------------------------------------
 
     def forward(self, blocks: int, *, head: bool = False) -> list[Part]:
+        """Return the forward pass through a stage's blocks, with what tensor ranks exchange meanwhile.
+
+        Args:
+            blocks: How many blocks one microbatch passes.
+            head: Whether the stage has the head, which turns the last block's output into tokens.
+        """
         head_ns = self.compute.head_ns(self.tokens) if head else 0
         return self._parts("forward", blocks * self.compute.block_ns(self.tokens) + head_ns, blocks)
 
     def backward(self, blocks: int, *, head: bool = False) -> list[Part]:
+        """Return the backward pass through a stage's blocks, preceded by what is recomputed.
+
+        Args:
+            blocks: How many blocks one microbatch passes.
+            head: Whether the stage has the head.
+        """
         again = []
         if self.recompute == "full":
             again = self._parts("recompute", blocks * self.compute.block_ns(self.tokens), blocks)
@@ -61,7 +81,10 @@ class Durations:
         return [Part(kind, ns), Part("tensor", blocks * self._tensor_block_ns())]
 
     def _tensor_block_ns(self) -> int:
-        """Of one pass through a block: after attention and after the feed-forward layer (arXiv 1909.08053)."""
+        """Return what tensor ranks exchange in one pass through a block.
+
+        They do so after attention and after the feed-forward layer (arXiv 1909.08053).
+        """
         assert self.machine.inside is not None
         nbytes = self.tokens * self.model.hidden * HIDDEN_BYTES
         collectives = ("all_gather", "reduce_scatter") if self.parallelism.sequence else ("all_reduce",)
@@ -72,25 +95,25 @@ class Durations:
     # --- between data ranks and between stages ----------------------------------------------------------------------
 
     def share(self, parameters: int) -> int:
-        """What one tensor rank has of them."""
+        """Return how many of some parameters one tensor rank holds."""
         return -(-parameters // self.parallelism.tensor)
 
     def gather(self, parameters: int) -> list[Part]:
-        """A tensor rank's weights, of which every data rank has a part."""
+        """Return how a tensor rank's weights are gathered, of which every data rank has a part."""
         return self._between("all_gather", WEIGHT_BYTES * self.share(parameters))
 
     def scatter(self, parameters: int) -> list[Part]:
-        """Its gradients, of which every data rank keeps the sum of a part."""
+        """Return how a tensor rank's gradients are scattered, of which every data rank keeps the sum of a part."""
         return self._between("reduce_scatter", GRADIENT_BYTES * self.share(parameters))
 
     def hand_over(self) -> list[Part]:
-        """A microbatch's activations, or their gradients, from one stage's rank to the next one's."""
+        """Return how a microbatch's activations, or their gradients, go from one stage's rank to the next one's."""
         nbytes = self.tokens * self.model.hidden * HIDDEN_BYTES
         nbytes //= self.parallelism.tensor if self.parallelism.sequence else 1
         return [Part("pipeline", self.machine.between.time_ns("broadcast", nbytes, 2), nbytes)]
 
     def _between(self, collective: str, nbytes: int) -> list[Part]:
-        """In equal parts, as padding would make them."""
+        """Return a collective between data ranks, in equal parts, as padding would make them."""
         ranks = self.parallelism.data
         each = nbytes // (ranks * WEIGHT_BYTES) * WEIGHT_BYTES
         ns = self.machine.between.time_ns(collective, each * ranks, ranks)
@@ -99,14 +122,14 @@ class Durations:
     # --- the optimizer, and room ------------------------------------------------------------------------------------
 
     def update(self, parameters: int) -> list[Part]:
-        """Of a tensor rank's parameters those that this data rank keeps the state of."""
+        """Return the update of those of a tensor rank's parameters whose state this data rank keeps."""
         mine = -(-self.share(parameters) // self.parallelism.data)
         if self.machine.offload is not None:
             return [Part("offload", self.machine.offload.update_ns(mine))]
         return [Part("optimizer", self.compute.update_ns(mine))]
 
     def memory_bytes(self, microbatches: int) -> int:
-        """Of the fullest rank: weights, gradients, state, and the activations of what is under way."""
+        """Return what the fullest rank holds: weights, gradients, state, and the activations of what is under way."""
         its, how = self.model, self.parallelism
         blocks = -(-its.blocks // how.pipeline)
         mine = self.share(blocks * its.block_parameters + its.embedding_parameters // min(how.pipeline, 2))

@@ -22,14 +22,19 @@ from cxlemu.topology.failures import Failure
 
 DTYPE = "bf16"
 TUNED = ("aggregate", "all", "two_shot")  # variants worth trying for large messages
-SLICES = 8  # of a ring's block
+SLICES = 8  # per block of a ring
 
 
 class TrainingFabric(Protocol):
-    """``size_bytes`` is nccl-tests': of all blocks together where every rank has one."""
+    """A fabric, and what collectives take on it.
+
+    ``size_bytes`` is nccl-tests': of all blocks together where every rank has one.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What tables call the fabric."""
+        ...
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -37,26 +42,33 @@ class TrainingFabric(Protocol):
         ...
 
     def line(self, ranks: int) -> str:
-        """What stands for so many ranks; nothing where all are simulated."""
+        """Say what stands for a number of ranks; empty where all are simulated."""
         ...
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
-        """One call, begun by all ranks at once."""
+        """Return what one call takes, in ns, begun by all ranks at once."""
         ...
 
 
 class Modelled:
     """Plans on a modelled topology: those that ``auto`` takes, or with ``tuned`` the fastest that there are.
 
-    Among these are rings, which send where others read: who reads peers one after another waits for a load's latency
-    each time. And a reduce-scatter may be an all-to-all, after which every rank folds what it got: it reads its peers
-    in any order, where a plan that folds what it reads has to go in the order of ranks.
+    Among these are rings, which send where others read: a rank that reads its peers one after another waits for a
+    load's latency each time. And a reduce-scatter may be an all-to-all, after which every rank folds what it got: it
+    reads its peers in any order, where a plan that folds what it reads has to go in the order of ranks.
     """
 
     def __init__(
         self, topology: Topology, *, tuned: bool = False, variant: str = AUTO, failures: Sequence[Failure] = ()
     ) -> None:
-        """``variant``: instead of ``auto``. ``failures``: of links and switches, before anything begins."""
+        """Model every call on one topology.
+
+        Args:
+            topology: The fabric.
+            tuned: Take the fastest of all plans, for each call.
+            variant: Taken instead of ``auto``, where ``tuned`` is off.
+            failures: Links and switches that have failed before anything begins.
+        """
         self.topology, self.tuned, self.variant = topology, tuned, variant
         self._failures = [failure._replace(at_ns=0) for failure in failures]
         self.chosen: dict[str, str] = {}
@@ -64,12 +76,21 @@ class Modelled:
 
     @property
     def name(self) -> str:
+        """The topology's name, with a word for failures."""
         return f"{self.topology.name}, failing" if self._failures else self.topology.name
 
     def line(self, ranks: int) -> str:
+        """Say what stands for a number of ranks: always empty, as all are simulated."""
         return ""
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
+        """Return what one call takes, in ns; each call is simulated once.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it; dtype bf16.
+            ranks: How many ranks call it; a call of one rank takes no time.
+        """
         key = collective, size_bytes, ranks
         if ranks < 2 or not size_bytes:
             return 0
@@ -88,7 +109,7 @@ class Modelled:
             yield self._ring(collective, size_bytes, ranks)
 
     def _simulated(self, collective: str, size_bytes: int, ranks: int, variant: str) -> tuple[int, str]:
-        """What it takes, and the plan's variant."""
+        """Simulate one plan: what it takes in ns, and its variant."""
         cluster = ranks_per_cluster(self.topology, ranks)
         sweep = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), variant=variant, check=False, cluster=cluster)
         (case,) = sweep.cases(ranks)
@@ -96,14 +117,14 @@ class Modelled:
         return run.time_ns, row.variant
 
     def _folded(self, size_bytes: int, ranks: int, variant: str) -> tuple[int, str]:
-        """Read are all that came, and the sum written once."""
+        """Simulate an all-to-all, after which every rank reads all that came and writes the sum once."""
         exchanged_ns, plan = self._simulated("all_to_all", size_bytes, ranks, variant)
         folded_bytes = size_bytes + size_bytes // ranks
         fold_ns = duration_ns(folded_bytes, self.topology.costs.reduce_gbytes_per_s)
         return exchanged_ns + fold_ns, f"all_to_all ({plan}) and a fold"
 
     def _ring(self, collective: str, size_bytes: int, ranks: int) -> tuple[int, str]:
-        """NCCL's ring, of which a block is sent in a few slices, however large it is."""
+        """Simulate NCCL's ring, which sends a block in a few slices, however large it is."""
         (case,) = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), check=False).cases(ranks)
         recipe = RECIPES[collective, "ring"]
         slice_bytes = max(recipe.spec.slice_bytes, round_up(-(-case.call.nbytes // SLICES), LINE_BYTES))

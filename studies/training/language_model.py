@@ -16,12 +16,12 @@ from studies.training.described import Described
 
 Count = Annotated[int, Field(ge=1, le=10**7)]
 FLOPS_A_PRODUCT = 2  # multiply and add
-ACTIVATION_BYTES = 34  # of a token and a hidden unit in a block, 16-bit, without scores (arXiv 2205.05198, section 4)
-CHECKPOINT_BYTES = 2  # of the same, where only a block's input is kept
+ACTIVATION_BYTES = 34  # per token and hidden unit in a block, 16-bit, without scores (arXiv 2205.05198, section 4)
+CHECKPOINT_BYTES = 2  # the same, where only a block's input is kept
 
 
 class LanguageModel(Described):
-    """``blocks`` equal transformer blocks between an embedding and a head."""
+    """A model of ``blocks`` equal transformer blocks between an embedding and a head."""
 
     noun: ClassVar[str] = "language model"
     folder: ClassVar[Path] = Path(__file__).parent / "models"
@@ -51,41 +51,49 @@ class LanguageModel(Described):
 
     @property
     def attention_parameters(self) -> int:
-        """Of one block."""
+        """The parameters of one block's attention."""
         queries_and_output = 2 * self.hidden * self.heads * self.head_size
         return queries_and_output + 2 * self.hidden * self.kv_heads * self.head_size
 
     @property
     def multiplying_parameters(self) -> int:
-        """Of one block, those that every token meets."""
+        """The parameters of one block that every token meets."""
         return self.attention_parameters + (3 if self.gated else 2) * self.hidden * self.feedforward
 
     @property
     def block_parameters(self) -> int:
+        """All parameters of one block."""
         return self.multiplying_parameters + self.position_parameters
 
     @property
     def embedding_parameters(self) -> int:
-        """Of embedding and head together."""
+        """The parameters of embedding and head together."""
         return (1 if self.tied else 2) * self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
+        """All parameters of the model."""
         return self.blocks * self.block_parameters + self.embedding_parameters
 
     def block_flops(self, tokens: int) -> int:
-        """Forward, of one block."""
+        """Count the FLOPs of one block's forward pass."""
         return FLOPS_A_PRODUCT * tokens * self.multiplying_parameters + self.scores_flops(tokens)
 
     def scores_flops(self, tokens: int) -> int:
-        """Of it queries times keys, and scores times values."""
+        """Count those of a block's FLOPs that multiply queries with keys and scores with values."""
         return 2 * FLOPS_A_PRODUCT * tokens * self.sequence * self.heads * self.head_size
 
     def head_flops(self, tokens: int) -> int:
-        """Forward, of what turns the last block's output into tokens."""
+        """Count the FLOPs of the forward pass that turns the last block's output into tokens."""
         return FLOPS_A_PRODUCT * tokens * self.vocabulary * self.hidden
 
     def activation_bytes(self, tokens: int, *, checkpointed: bool) -> int:
-        """What one block keeps for its backward pass. Scores are never kept: they are computed anew, as FlashAttention
-        does."""
+        """Count the bytes that one block keeps for its backward pass.
+
+        Scores are never kept: they are computed anew, as FlashAttention does.
+
+        Args:
+            tokens: How many tokens pass the block.
+            checkpointed: Whether only the block's input is kept.
+        """
         return tokens * self.hidden * (CHECKPOINT_BYTES if checkpointed else ACTIVATION_BYTES)

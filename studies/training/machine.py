@@ -8,18 +8,20 @@ from cxlemu.cost import duration_ns
 from cxlemu.topology import Accelerator
 from studies.training.fabrics import TrainingFabric
 
-STATE_BYTES = 12  # of a parameter: the 32-bit master and both moments of Adam
+STATE_BYTES = 12  # per parameter: the 32-bit master and both moments of Adam
 STATE_MOVED_BYTES = 24  # read and written
 GRADIENT_BYTES = WEIGHT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Where the optimizer's state is kept beside an accelerator, and who computes with it.
+    """A place for the optimizer's state beside an accelerator.
 
-    ``at_memory``: gradients are sent there and weights come back, as in ZeRO-Offload (arXiv 2101.06840); then
-    ``update_gbytes_per_s`` is the rate at which state passes the processor there, one accelerator's share of it.
-    Without it the state itself passes the accelerator.
+    Attributes:
+        at_memory: Gradients are sent there and weights come back, as in ZeRO-Offload (arXiv 2101.06840), and the
+            processor there updates. Without it the state itself passes the accelerator.
+        update_gbytes_per_s: With ``at_memory``, the rate at which state passes the processor there, one accelerator's
+            share of it.
     """
 
     name: str
@@ -29,7 +31,7 @@ class Offload:
     update_gbytes_per_s: float | None = None
 
     def update_ns(self, parameters: int) -> int:
-        """From the last gradient to the last weight; both ways at once where they can be."""
+        """Return the time from the last gradient to the last weight; both ways are used at once where they can be."""
         out, back = (GRADIENT_BYTES, WEIGHT_BYTES) if self.at_memory else (STATE_BYTES, STATE_BYTES)
         moved_ns = max(
             duration_ns(out * parameters, self.to_gbytes_per_s), duration_ns(back * parameters, self.from_gbytes_per_s)
@@ -40,7 +42,13 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMachine:
-    """``inside`` carries tensor parallelism, in clusters of ``cluster_ranks``; ``between`` all else."""
+    """Accelerators and the fabrics between them.
+
+    Attributes:
+        between: Carries all communication except tensor parallelism.
+        inside: Carries tensor parallelism, in clusters of ``cluster_ranks``.
+        offload: The place for the optimizer's state; None: it stays in the accelerators' memory.
+    """
 
     accelerator: Accelerator
     between: TrainingFabric

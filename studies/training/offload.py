@@ -11,8 +11,19 @@ NOT_SAID = 10.0**6  # a rate that is never in the way
 
 
 def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
-    """``host``: as ZeRO-Offload, through the copy engines, the hosts' processors update. ``pool``: state passes the
-    accelerator, every rank with its share of the cards. Raises ArgumentError for another place."""
+    """Describe a place for the optimizer's state.
+
+    ``host``: the hosts' processors update, through the copy engines, as in ZeRO-Offload. ``pool``: state passes the
+    accelerator, and every rank has its share of the cards.
+
+    Args:
+        place: "host" or "pool".
+        topology: The machine.
+        ranks: How many ranks share its hosts and cards.
+
+    Raises:
+        ArgumentError: There is no such place.
+    """
     costs = topology.costs
     to, from_ = (rate or NOT_SAID for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s))
     if place == "host":
@@ -32,5 +43,5 @@ def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
 
 
 def passing_gbytes_per_s(memory: LocalMemory) -> float:
-    """What is read and written, together."""
+    """Return the rate at which memory is read and written, both counted."""
     return 2 / (1 / memory.read_gbytes_per_s + 1 / memory.write_gbytes_per_s)

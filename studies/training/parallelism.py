@@ -1,4 +1,4 @@
-"""Who holds what of a model: data, tensor, pipeline and fully sharded data parallelism, and what is recomputed."""
+"""Which rank holds what of a model: data, tensor, pipeline, fully sharded data parallelism; and what is recomputed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ FLAGS = {"fsdp": "sharded", "sp": "sequence", "overlap": "overlap", "serial": "o
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """``data`` x ``tensor`` x ``pipeline`` ranks; tensor ranks are neighbours, then data, then pipeline.
+    """How ranks divide a model.
 
-    ``sharded``: parameters are gathered block by block and dropped again (FSDP, ZeRO-3). Without it every data rank
-    holds all parameters of its stage, and what is sharded is the optimizer alone (ZeRO-1). ``sequence``: what tensor
-    parallelism leaves whole is divided by tokens (arXiv 2205.05198). ``overlap``: communication between data ranks goes
-    on behind the computation.
+    There are ``data`` x ``tensor`` x ``pipeline`` ranks; tensor ranks are neighbours, then data, then pipeline.
+
+    Attributes:
+        sharded: Parameters are gathered block by block and dropped again (FSDP, ZeRO-3). Without it every data rank
+            holds all parameters of its stage, and only the optimizer is sharded (ZeRO-1).
+        sequence: What tensor parallelism leaves whole is divided by tokens (arXiv 2205.05198).
+        overlap: Communication between data ranks goes on behind the computation.
     """
 
     data: int = 1
@@ -32,13 +35,19 @@ class Parallelism:
 
     @property
     def ranks(self) -> int:
+        """How many ranks there are."""
         return self.data * self.tensor * self.pipeline
 
     @classmethod
     def parse(cls, text: str, ranks: int | None) -> Parallelism:
-        """``fsdp``, ``tp=8,pp=64,dp=6,sp``, ``fsdp,tp=12,serial``; what dp leaves open, ``ranks`` says.
+        """Read ``--parallel``: ``fsdp``, ``tp=8,pp=64,dp=6,sp`` or ``fsdp,tp=12,serial``.
 
-        Raises ArgumentError for a word that is none, and for degrees that are not those of the ranks.
+        Args:
+            text: Words with commas between them.
+            ranks: How many ranks there are, which gives dp where the text leaves it open; None: as the text says.
+
+        Raises:
+            ArgumentError: A word is unknown, or the degrees do not multiply to the ranks.
         """
         given: dict[str, Any] = {}
         for word in text.split(","):

@@ -17,14 +17,35 @@ SENDING = "between"
 
 
 def blocks_of(blocks: int, stages: int) -> list[int]:
-    """As equal as can be; what is left over goes to stages in the middle, as the ends have embedding and head."""
+    """Divide blocks among stages as equally as can be.
+
+    Blocks that are left over go to stages in the middle, as the ends have embedding and head.
+
+    Args:
+        blocks: How many blocks the model has.
+        stages: How many stages there are.
+
+    Returns:
+        The number of blocks of each stage.
+    """
     each, more = divmod(blocks, stages)
     first = (stages - more) // 2
     return [each + (first <= stage < first + more) for stage in range(stages)]
 
 
 def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
-    """(forward?, microbatch): as many forwards as there are stages behind, then in turn, then the backwards left."""
+    """Order one stage's passes.
+
+    First come as many forwards as there are stages behind it, then both in turn, then the backwards that are left.
+
+    Args:
+        stage: Its number, from 0.
+        stages: How many stages there are.
+        microbatches: How many microbatches a step has.
+
+    Returns:
+        (whether it is a forward pass, microbatch) for each pass.
+    """
     ahead = min(stages - 1 - stage, microbatches)
     found = [(True, number) for number in range(ahead)]
     for number in range(microbatches - ahead):
@@ -33,7 +54,12 @@ def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
 
 
 def program(its: Durations, microbatches: int) -> TimelineProgram:
-    """A lane for each stage."""
+    """Build the step's operations, with one lane for each stage.
+
+    Args:
+        its: What each piece takes.
+        microbatches: How many microbatches each data rank takes.
+    """
     made = TimelineProgram()
     stages = its.parallelism.pipeline
     blocks = blocks_of(its.model.blocks, stages)
@@ -82,7 +108,11 @@ class _Stage:
             self.gathered.append(self._add(f"gather {at}", self.sending, self.its.gather(parameters)))
 
     def turn(self, forward: bool, number: int, microbatches: int) -> tuple[int, int]:
-        """One microbatch, in one piece but for the first forward and the last backward. First and last operation."""
+        """Add one microbatch: in one piece, except for the first forward and the last backward.
+
+        Returns:
+            The numbers of its first and its last operation.
+        """
         words = f"{'forward' if forward else 'backward'} {number}"
         make = self.its.forward if forward else self.its.backward
         if forward and number == 0:

@@ -26,7 +26,13 @@ MODEL_PASSES = 3  # forward, and backward twice as much
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """``billed_ns``: where the mean lane's time went; the sum is the step's. ``memory_bytes``: the fullest rank's."""
+    """One simulated step.
+
+    Attributes:
+        microbatches: How many each data rank took.
+        billed_ns: Where the mean lane's time went; the sum is the step's time.
+        memory_bytes: What the fullest rank holds.
+    """
 
     model: LanguageModel
     parallelism: Parallelism
@@ -38,27 +44,29 @@ class TrainingStep:
 
     @property
     def time_ns(self) -> int:
+        """How long the step takes."""
         return self.timeline.time_ns
 
     @property
     def tokens(self) -> int:
+        """How many tokens the whole step trains on."""
         return self.model.batch_sequences * self.model.sequence
 
     @property
     def utilization(self) -> float:
-        """Model FLOPs by what the accelerators' peak allows (arXiv 2204.02311, appendix B)."""
+        """Model FLOPs divided by what the accelerators' peak allows (arXiv 2204.02311, appendix B)."""
         return self.tflop_a_rank * 1e12 / (self.machine.accelerator.peak_flop_per_s("bf16") * self.time_ns / 1e9)
 
     @property
     def tflop_a_rank(self) -> float:
-        """Model FLOPs of the mean rank, in 10^12."""
+        """The mean rank's model FLOPs, in 10^12."""
         its = self.model
         flops = MODEL_PASSES * (its.blocks * its.block_flops(self.tokens) + its.head_flops(self.tokens))
         return flops / self.parallelism.ranks / 1e12
 
     @property
     def between_bytes(self) -> float:
-        """What the mean rank receives from other data ranks and stages."""
+        """How many bytes the mean rank receives from other data ranks and stages."""
         return self.timeline.received_bytes(BETWEEN) / self.parallelism.pipeline
 
 
@@ -71,11 +79,19 @@ def train(
     recompute: str = "none",
     later: Sequence[tuple[int, TrainingMachine]] = (),
 ) -> TrainingStep:
-    """One step of ``model.batch_sequences``, in microbatches of ``microbatch`` sequences.
+    """Simulate one step of ``model.batch_sequences`` sequences.
 
-    ``later``: from when on, in ns, what begins runs on another machine, as after a failure; in order of time.
+    Args:
+        model: Its shape, with the batch.
+        parallelism: Which rank holds what.
+        machine: The accelerators and fabrics.
+        microbatch: In sequences.
+        recompute: One of `studies.training.parallelism.RECOMPUTE`.
+        later: (time in ns, machine), in order of time: operations that begin from this time on run on this machine, as
+            after a failure.
 
-    Raises ArgumentError for degrees that do not divide what they divide, and for a step of too many operations.
+    Raises:
+        ArgumentError: Degrees do not divide what they should, or the step has too many operations.
     """
     per_rank, rest = divmod(model.batch_sequences, parallelism.data * microbatch)
     if rest or not per_rank:

@@ -2,7 +2,7 @@
 
 Where every rank has links of its own and switches never block, a further rank adds to each rank one more slice to send
 and to receive, and nothing else. So the time of many ranks follows from that of two smaller numbers with slices of the
-same size, along a line. How far that is off is measured where all ranks are simulated, too.
+same size, along a line. How far that is off is measured where all ranks are simulated as well.
 """
 
 from __future__ import annotations
@@ -17,28 +17,42 @@ from studies.training.clusters import Clustered
 from studies.training.fabrics import Modelled, TrainingFabric
 
 POINTS = (8, 16)
-SIMULATED_RANKS = 256  # of clusters over a pool: more are a line
+SIMULATED_RANKS = 256  # in clusters over a pool: more are a line
 
 
 class Symmetric:
-    """``inner`` simulates up to ``POINTS[1]`` ranks; beyond, its line goes on."""
+    """A fabric that is simulated for few ranks, and a line for more.
+
+    Args:
+        inner: Simulates up to ``points[1]`` ranks.
+        points: The two numbers of ranks that the line goes through.
+    """
 
     def __init__(self, inner: TrainingFabric, points: tuple[int, int] = POINTS) -> None:
         self.inner, self.points = inner, points
 
     @property
     def chosen(self) -> dict[str, str]:
+        """By collective, the plan that its last simulated call took."""
         return self.inner.chosen
 
     @property
     def name(self) -> str:
+        """The simulated fabric's name."""
         return self.inner.name
 
     def line(self, ranks: int) -> str:
-        """What stands for so many ranks; nothing where all are simulated."""
+        """Say what stands for a number of ranks; empty where all are simulated."""
         return f"a line through {self.points[0]} and {self.points[1]}" if ranks > self.points[1] else ""
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
+        """Return what one call takes, in ns: simulated, or on the line beyond the larger of the two points.
+
+        Args:
+            collective: Its name.
+            size_bytes: As nccl-tests counts it.
+            ranks: How many ranks call it.
+        """
         few, more = self.points
         if ranks <= more:
             return self.inner.time_ns(collective, size_bytes, ranks)
@@ -46,18 +60,36 @@ class Symmetric:
         return more_ns + (more_ns - few_ns) * (ranks - more) // (more - few)
 
     def error(self, collective: str, slice_bytes: int, ranks: int) -> float:
-        """Of the line, beside a simulation of all ranks: 0.01 is a hundredth too long."""
+        """Compare the line with a simulation of all ranks.
+
+        Args:
+            collective: Its name.
+            slice_bytes: What each rank contributes or receives.
+            ranks: How many ranks call it.
+
+        Returns:
+            The line's relative error: 0.01 is a hundredth too long.
+        """
         size_bytes = slice_bytes * ranks
         return self.time_ns(collective, size_bytes, ranks) / self.inner.time_ns(collective, size_bytes, ranks) - 1
 
 
 def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), *, sharing: int = 1) -> TrainingFabric:
-    """For collectives of up to so many ranks: a line where each has memory of its own and nothing fails, else all.
+    """Choose how collectives on a topology are modelled.
 
-    Where the topology says what protocols are spoken, plans are those that its rule takes, else the fastest on owned
-    memory, and on a pool those of ``auto``; those on two levels, along a line, of so many ranks in clusters that all of
-    them are too many to simulate. ``sharing``: so many groups of ranks do the same at once, which counts there.
-    Raises ArgumentError for more ranks on a pool than it has places for.
+    Where each rank has memory of its own and nothing fails, many ranks are a line; otherwise all are simulated. Where
+    the topology states protocols, its rule chooses the plans. Otherwise they are the fastest ones on owned memory, and
+    those of ``auto`` on a pool. On a pool with too many ranks in clusters to simulate, plans are those on two levels,
+    along a line.
+
+    Args:
+        topology: The fabric.
+        ranks: The most ranks that a collective has.
+        failures: Links and switches that have failed before anything begins.
+        sharing: How many groups of ranks do the same at once; it counts only on two levels.
+
+    Raises:
+        ArgumentError: There are more ranks than places, on a pool or with failures.
     """
     space, places = topology.pool_space, topology.place_count
     if ranks > places and (not space.owned or failures):

@@ -14,12 +14,17 @@ from typing import NamedTuple
 
 from cxlemu.engines.trace import TraceEvent
 
-COMPUTE = "compute"  # the stream whose idle time is what shows
+COMPUTE = "compute"  # the stream whose idle time is exposed
 BUBBLE = "bubble"
 
 
 class Part(NamedTuple):
-    """``kind`` is what the time is billed to; ``nbytes`` what a rank receives meanwhile."""
+    """A part of an operation.
+
+    Attributes:
+        kind: What the time is billed to.
+        nbytes: What a rank receives meanwhile.
+    """
 
     kind: str
     ns: int
@@ -27,8 +32,12 @@ class Part(NamedTuple):
 
 
 class TimelineOperation(NamedTuple):
-    """Parts follow each other. ``lane`` is a rank, or all that do the same; ``after`` are numbers of others, which
-    may be added later."""
+    """One operation of a stream; its parts follow each other.
+
+    Attributes:
+        lane: A rank, or all ranks that do the same.
+        after: Numbers of the operations that it comes after, which may be added later.
+    """
 
     name: str
     lane: int
@@ -39,18 +48,30 @@ class TimelineOperation(NamedTuple):
 
 @dataclass
 class TimelineProgram:
-    """Operations in the order of each stream; ``add`` returns an operation's number."""
+    """Operations, which each stream takes in their order here."""
 
     operations: list[TimelineOperation] = field(default_factory=list)
 
     def add(self, name: str, lane: int, stream: str, parts: Iterable[Part], after: Iterable[int] = ()) -> int:
+        """Append an operation.
+
+        Args:
+            name: What a trace calls it.
+            lane: A rank, or all ranks that do the same.
+            stream: The lane's stream that it takes a turn in.
+            parts: What it consists of, one after another.
+            after: Numbers of the operations that it comes after.
+
+        Returns:
+            Its number.
+        """
         self.operations.append(TimelineOperation(name, lane, stream, tuple(parts), list(after)))
         return len(self.operations) - 1
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each operation began and ended, and which one it waited for last (-1: for none)."""
+    """When each operation began and ended, and which one it waited for last (-1: it waited for none)."""
 
     operations: Sequence[TimelineOperation]
     begin_ns: Sequence[int]
@@ -59,15 +80,16 @@ class Timeline:
 
     @property
     def time_ns(self) -> int:
+        """When the last operation ended."""
         return max(self.end_ns, default=0)
 
     def received_bytes(self, kinds: Collection[str]) -> int:
-        """On all lanes."""
+        """Add up what the ranks of all lanes receive in parts of these kinds."""
         return sum(nbytes for its in self.operations for kind, _, nbytes in its.parts if kind in kinds)
 
     @cached_property
     def _computing(self) -> dict[int, list[int]]:
-        """Of each lane, the operations of its compute stream."""
+        """The operations of each lane's compute stream."""
         found: defaultdict[int, list[int]] = defaultdict(list)
         for number, its in enumerate(self.operations):
             if its.stream == COMPUTE:
@@ -79,14 +101,15 @@ class Timeline:
         return max(range(len(self.operations)), key=lambda number: self.end_ns[number])
 
     def spent_ns(self, kinds: Collection[str]) -> int:
-        """On all lanes, whether it shows or not."""
+        """Add up the time of parts of these kinds on all lanes, whether it is exposed or hidden."""
         return sum(ns for its in self.operations for kind, ns, _ in its.parts if kind in kinds)
 
     def billed(self, lane: int) -> Counter[str]:
-        """What the step's time went to on one lane, in nanoseconds: the sum is the step's time.
+        """Bill the step's time on one lane to kinds of parts, in ns; the sum is the step's time.
 
-        Work of its compute stream counts as what it is. While that is idle, the time belongs to what it waits for, to
-        that which this one waited for, and so on; work of another lane's compute stream is the pipeline's bubble.
+        Work of the lane's compute stream counts as what it is. While that is idle, the time belongs to what it waits
+        for, to that which this one waited for, and so on; work of another lane's compute stream is the pipeline's
+        bubble.
         """
         bill: Counter[str] = Counter()
         done: dict[int, tuple[tuple[Part, ...], int]] = {}
@@ -104,7 +127,7 @@ class Timeline:
         return +bill
 
     def _bill_gap(self, bill: Counter[str], cause: int, begin_ns: int, end_ns: int, lane: int) -> None:
-        """Backwards along the chain of causes, each of which ended when the next began."""
+        """Bill a gap backwards along the chain of causes, each of which ended when the next began."""
         while end_ns > begin_ns:
             assert cause >= 0  # only what waits for nothing begins at 0
             its = self.operations[cause]
@@ -117,14 +140,18 @@ class Timeline:
 
 
 def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] = ()) -> Timeline:
-    """Time grows with operations and what they come after, not faster. Asserts that nobody waits in a circle.
+    """Run a program, in time that grows with its operations and what they come after, and not faster.
 
-    ``later``: from when on operations that begin take what they take in another program, which has the same ones, as
-    after a failure; in order of time.
+    Asserts that no operations wait in a circle.
+
+    Args:
+        program: The operations.
+        later: (time in ns, program with the same operations), in order of time: operations that begin from this time on
+            take what they take in this program, as after a failure.
     """
     operations = list(program.operations)
     count = len(operations)
-    previous = [-1] * count  # of the same stream
+    previous = [-1] * count  # in the same stream
     newest: dict[tuple[int, str], int] = {}
     waiters: list[list[int]] = [[] for _ in range(count)]
     missing = [len(its.after) for its in operations]
@@ -159,7 +186,7 @@ def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] =
 
 
 def events(timeline: Timeline) -> Iterator[TraceEvent]:
-    """A track for each stream of each lane, a slice for each part."""
+    """Yield a trace with a track for each stream of each lane, and a slice for each part."""
     for number, its in enumerate(timeline.operations):
         begin_ns = timeline.begin_ns[number]
         for kind, ns, _ in its.parts:
