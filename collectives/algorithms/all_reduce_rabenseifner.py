@@ -18,7 +18,7 @@ GIVEN, RESULT = 0, 1  # blocks: parts of the vector that peers fold, parts of th
 def published(ranks: int) -> Publishes:
     """A rank publishes two blocks; the parts of each step have a bell."""
     steps = ranks.bit_length() - 1
-    return Publishes(2, bells=2 * steps + (ranks > 1 << steps))
+    return Publishes(2, bells=2 * steps + (ranks > 1 << steps), slices=1 << steps)
 
 
 @algorithm("all_reduce", name="rabenseifner", fold_order="uniform", publishes=published)
@@ -39,10 +39,10 @@ def all_reduce_rabenseifner(b: Builder) -> None:
 
     for chunks in b.rounds(b.nbytes, blocks=2, bells=2 * steps + (pairs > 0), spread="ranges"):
         if paired and b.rank % 2 == 0:
-            sent = {chunk: b.publish(chunk, b.input(chunk.offset), bell=0, overwritten=True) for chunk in chunks}
             for chunk in chunks:
-                result = b.output(chunk.offset)
-                b.retrieve(result, chunk, b.rank + 1, block=RESULT, bell=2 * steps, after=sent[chunk])
+                b.publish(chunk, b.input(chunk.offset), bell=0)
+            for chunk in chunks:  # a result in place of its vector comes from the rank that has read the vector
+                b.retrieve(b.output(chunk.offset), chunk, b.rank + 1, block=RESULT, bell=2 * steps)
             continue
         mine, came = b.input(), dict.fromkeys(chunks)
         if paired:

@@ -23,5 +23,5 @@ def reduce_scatter_ring(b: Builder) -> None:
                     b.combine(b.output(chunk.offset), chunk, left, own, block=step, last=True)
                     continue
                 folded = partial.at(chunk.offset)
-                came = b.combine(folded, chunk, left, own, block=step, after=sent[chunk])
+                came = b.combine(folded, chunk, left, own, block=step, after=sent[chunk] if step else None)
                 sent[chunk] = b.publish(chunk, folded, block=step + 1, after=came)

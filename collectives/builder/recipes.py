@@ -24,10 +24,12 @@ class Publishes(NamedTuple):
     Attributes:
         blocks: How many blocks of the call's size.
         bells: How many bells they are published under; 0: a doorbell for each block.
+        slices: Of how many slices, each whole lines, a chunk of a block is; those beyond a short chunk's end are empty.
     """
 
     blocks: int
     bells: int = 0
+    slices: int = 1
 
     @property
     def doorbells(self) -> int:

@@ -23,7 +23,7 @@ def rabenseifner_all_reduce(b: Builder) -> None:
     slices = 1 << steps
     pairs = b.ranks - slices  # of which one rank takes part for both
     paired = b.rank < 2 * pairs
-    place = b.rank // 2 if paired else b.rank - pairs  # among those who take part
+    place = b.rank // 2 if paired else b.rank - pairs  # among the ranks that take part
 
     def rank_of(place: int) -> int:
         return 2 * place + 1 if place < pairs else place + pairs
@@ -35,10 +35,10 @@ def rabenseifner_all_reduce(b: Builder) -> None:
 
     for chunks in b.rounds(b.nbytes, blocks=2, bells=2 * steps + (pairs > 0), spread="ranges"):
         if paired and b.rank % 2 == 0:
-            sent = {chunk: b.publish(chunk, b.input(chunk.offset), bell=0, overwritten=True) for chunk in chunks}
             for chunk in chunks:
-                result = b.output(chunk.offset)
-                b.retrieve(result, chunk, b.rank + 1, block=RESULT, bell=2 * steps, after=sent[chunk])
+                b.publish(chunk, b.input(chunk.offset), bell=0)
+            for chunk in chunks:  # a result in place of its vector comes from the rank that has read the vector
+                b.retrieve(b.output(chunk.offset), chunk, b.rank + 1, block=RESULT, bell=2 * steps)
             continue
         mine, came = b.input(), dict.fromkeys(chunks)
         if paired:

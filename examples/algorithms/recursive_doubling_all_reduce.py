@@ -18,7 +18,7 @@ def recursive_doubling_all_reduce(b: Builder) -> None:
     steps = b.ranks.bit_length() - 1
     pairs = b.ranks - (1 << steps)  # of which one rank takes part for both
     paired = b.rank < 2 * pairs
-    place = b.rank // 2 if paired else b.rank - pairs  # among those who take part
+    place = b.rank // 2 if paired else b.rank - pairs  # among the ranks that take part
     for chunks in b.rounds(b.nbytes, blocks=steps + (pairs > 0), spread="ranges"):
         if paired and b.rank % 2 == 0:
             for chunk in chunks:

@@ -24,5 +24,5 @@ def ring_reduce_scatter(b: Builder) -> None:
                     b.combine(b.output(chunk.offset), chunk, left, own, block=step, last=True)
                     continue
                 folded = partial.at(chunk.offset)
-                came = b.combine(folded, chunk, left, own, block=step, after=sent[chunk])
+                came = b.combine(folded, chunk, left, own, block=step, after=sent[chunk] if step else None)
                 sent[chunk] = b.publish(chunk, folded, block=step + 1, after=came)

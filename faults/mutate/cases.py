@@ -224,7 +224,9 @@ def _slices(case: MutationCase) -> int:
         return case.ranks if shared else case.cluster if case.collective in SLICED else 1
     nbytes = case.ranks * LINE_BYTES
     loop = _loop(case, nbytes)
-    return nbytes // loop.nbytes if loop is not None else 1
+    declared = recipe(case.collective, case.variant).publishes
+    of_each_chunk = declared(case.ranks).slices if declared is not None else 1
+    return of_each_chunk * (nbytes // loop.nbytes if loop is not None else 1)
 
 
 def _loop(case: MutationCase, nbytes: int) -> Loop | None:

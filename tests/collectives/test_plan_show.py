@@ -123,7 +123,8 @@ def formulas(n: int) -> dict[str, tuple[list[int], list[int]]]:
 def test_the_bytes_counted_are_those_the_docstrings_give(collective: str, ranks: int) -> None:
     written, read = formulas(ranks)[collective]
     for variant in variants(collective):
-        if variant in ("two_shot", "doubling", "binomial") or (collective, variant) == ("all_reduce", "zero_copy"):
+        others = ("two_shot", "doubling", "binomial", "rabenseifner")
+        if variant in others or (collective, variant) == ("all_reduce", "zero_copy"):
             continue
         nbytes = 0 if collective == "barrier" else M
         found = [counts(part) for part in made(collective, variant, ranks, nbytes).parts]
@@ -138,6 +139,15 @@ def test_two_shots_write_a_vector_and_read_two_without_a_slice_each(ranks: int) 
         c = counts(part)
         assert c.written_bytes == nbytes
         assert c.read_bytes == 2 * (ranks - 1) * nbytes // ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_halving_and_doubling_write_each_part_once(ranks: int) -> None:
+    nbytes = 64 * 1024  # whole lines for every slice of every chunk
+    for part in made("all_reduce", "rabenseifner", ranks, nbytes).parts:
+        c = counts(part)
+        assert c.written_bytes == nbytes * (ranks - 1) // ranks + nbytes // 2
+        assert c.read_bytes == 2 * nbytes * (ranks - 1) // ranks
 
 
 def test_counts_of_instructions() -> None:

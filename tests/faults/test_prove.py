@@ -151,7 +151,7 @@ def test_every_deletion_is_a_violation_of_the_rule_that_needs_it(case: Case) -> 
 # With checksums, and with the obligations of every call.
 FOUND_WITH_CHECKSUMS = {
     **FOUND_BY,
-    "AWAIT": {"local", "reuse"},  # what is forwarded came from whoever knew that the slot is free
+    "AWAIT": {"local", "reuse", "contract"},  # what is forwarded came from whoever knew that the slot is free
     "SIGNAL": {"deadlock", "exit"},
     "WAIT_DATA": {"order", "landed", "contract"},
     "WAIT_ALL done": {"order", "reuse"},
