@@ -13,7 +13,7 @@ from collectives import Builder, algorithm
 @algorithm("reduce", fold_order="uniform")
 def binomial_reduce(b: Builder) -> None:
     place = (b.rank - b.root) % b.ranks
-    below = (place & -place) or b.ranks  # its subtree is from place on so many, or as many as there are
+    below = (place & -place) or b.ranks  # places in its subtree, from place on; fewer where ranks end
     steps = [1 << k for k in range(b.ranks.bit_length()) if 1 << k < below and place + (1 << k) < b.ranks]
     children = [(b.rank + step) % b.ranks for step in steps]
     writers = [rank for rank in range(b.ranks) if rank != b.root]
