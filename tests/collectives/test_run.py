@@ -371,7 +371,7 @@ def test_json_is_written_even_where_stdout_is_full(tmp_path: Path, monkeypatch: 
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RunReport, "_print", full)
-    document = run_json(tmp_path / "run.json", "broadcast", code=1)
+    document = run_json(tmp_path / "run.json", "broadcast", code=2)
     assert document["error"] == "[Errno 28] No space left on device"
     assert [row["size_bytes"] for row in document["rows"]] == [32]
 
