@@ -20,6 +20,7 @@ from collectives.algorithms import catalog
 from collectives.algorithms.catalog import build, recipe
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe
+from collectives.contracts import COLLECTIVES
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan
@@ -264,6 +265,27 @@ def fates(case: MutationCase) -> Counter[Fate]:
 def test_nothing_survives_and_nothing_is_needless(case: MutationCase) -> None:
     judge = Trial(case)
     for mutant in judge.mutants():
+        judgement = judge.judge(mutant)
+        assert not judgement.fate.survived, judgement
+        assert not is_needless(judge.plan, judgement), judgement
+
+
+DECLARED = [
+    case
+    for ranks in (2, 3)
+    for case in shipped(ranks)
+    if case.collective in COLLECTIVES and recipe(case.collective, case.variant).publishes is not None
+]
+
+
+@pytest.mark.deep(rows=lambda case: case.ranks > 2 or case.rounds > 1)
+@pytest.mark.parametrize("case", DECLARED, ids=str)
+def test_what_a_variant_declares_to_publish_leaves_no_instruction_needless(case: MutationCase) -> None:
+    """Of slices that a small case has no bytes for, all waits would be."""
+    judge = Trial(case)
+    deletions = [mutant for mutant in judge.mutants() if mutant.operator == "delete"]
+    assert deletions
+    for mutant in deletions:
         judgement = judge.judge(mutant)
         assert not judgement.fate.survived, judgement
         assert not is_needless(judge.plan, judgement), judgement
