@@ -1,0 +1,194 @@
+/* cxl.h: stores and loads on a CXL memory pool that several hosts map and no hardware keeps coherent.
+ *
+ * A pool's bytes lie in the caches of several hosts. A store reaches the pool when it is flushed and fenced; a load sees
+ * what is in the pool when the host's own copy of the line has been invalidated. The chain that makes a read right:
+ *
+ *     writer:  *data = v;  cxl_flush(data, n);  cxl_fence();  *flag = 1;  cxl_flush(flag, 8);  cxl_fence();
+ *     reader:  do cxl_invalidate(flag, 8); while (!*flag);    cxl_invalidate(data, n);         v = *data;
+ *
+ * Include this file from C11 or C++11, with gcc or clang, on x86-64 or arm64; there is nothing to link. Every function
+ * takes any address and size; lines that the range touches in part are taken whole. `flag` and whatever else one host
+ * writes while another one reads it should be volatile or atomic.
+ *
+ * Compiled by `cxlemu cc`, the functions become calls of the emulator: it shows each of them with its source line, and names
+ * the one that is missing. Apache-2.0. */
+#ifndef CXL_H
+#define CXL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define CXL_LINE 64 /* bytes that travel together between caches and pool */
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* In line even without optimization: a debugger, and a report of `cxlemu exec`, then show the caller's line. */
+#define CXL_INLINE static inline __attribute__((always_inline, unused))
+
+#if defined(CXLEMU_PROGRAM)
+
+void cxlemu_cxl_flush(const void *at, size_t nbytes);
+void cxlemu_cxl_writeback(const void *at, size_t nbytes);
+void cxlemu_cxl_fence(void);
+void cxlemu_cxl_invalidate(const void *at, size_t nbytes);
+void cxlemu_cxl_store_nt(void *to, const void *from, size_t nbytes);
+void cxlemu_cxl_expect_stale(const void *at, size_t nbytes);
+#define cxl_flush_lines_ cxlemu_cxl_flush
+#define cxl_writeback_lines_ cxlemu_cxl_writeback
+#define cxl_fence_ cxlemu_cxl_fence
+#define cxl_invalidate_lines_ cxlemu_cxl_invalidate
+#define cxl_store_nt_ cxlemu_cxl_store_nt
+#define cxl_expect_stale_ cxlemu_cxl_expect_stale
+
+#else
+
+/* An instruction on every line of a range; the compiler moves no access across it. */
+#define CXL_EACH_LINE_(at, nbytes, line, instruction)                                                            \
+    do {                                                                                                         \
+        const uintptr_t cxl_end_ = (uintptr_t)(at) + (nbytes);                                                   \
+        uintptr_t cxl_at_ = (uintptr_t)(at) & ~((uintptr_t)(line) - 1);                                          \
+        for (; cxl_at_ < cxl_end_; cxl_at_ += (line)) __asm__ volatile(instruction : : "r"(cxl_at_) : "memory"); \
+    } while (0)
+
+CXL_INLINE void cxl_expect_stale_(const void *at, size_t nbytes) { (void)at, (void)nbytes; }
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <emmintrin.h>
+
+enum { CXL_HAS_CLFLUSHOPT_ = 1, CXL_HAS_CLWB_ = 2, CXL_ASKED_ = 4 };
+
+/* What this processor has beyond clflush; asked once in every file that includes this. */
+static __attribute__((unused)) int cxl_processor_(void) {
+    static int known;
+    int has = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!has) {
+        unsigned a, b = 0, c, d;
+        if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) b = 0;
+        has = CXL_ASKED_ | (b >> 23 & 1 ? CXL_HAS_CLFLUSHOPT_ : 0) | (b >> 24 & 1 ? CXL_HAS_CLWB_ : 0);
+        __atomic_store_n(&known, has, __ATOMIC_RELAXED);
+    }
+    return has;
+}
+
+CXL_INLINE void cxl_flush_lines_(const void *at, size_t nbytes) {
+    if (!nbytes) return;
+    if (cxl_processor_() & CXL_HAS_CLFLUSHOPT_) CXL_EACH_LINE_(at, nbytes, CXL_LINE, "clflushopt (%0)");
+    else CXL_EACH_LINE_(at, nbytes, CXL_LINE, "clflush (%0)");
+}
+
+CXL_INLINE void cxl_writeback_lines_(const void *at, size_t nbytes) {
+    if (nbytes && cxl_processor_() & CXL_HAS_CLWB_) CXL_EACH_LINE_(at, nbytes, CXL_LINE, "clwb (%0)");
+    else cxl_flush_lines_(at, nbytes);
+}
+
+CXL_INLINE void cxl_fence_(void) { __asm__ volatile("sfence" : : : "memory"); }
+
+/* clflushopt may overtake the load that ended a wait, and sfence does not order the loads that follow. */
+CXL_INLINE void cxl_invalidate_lines_(const void *at, size_t nbytes) {
+    __asm__ volatile("lfence" : : : "memory");
+    cxl_flush_lines_(at, nbytes);
+    __asm__ volatile("mfence" : : : "memory");
+}
+
+CXL_INLINE void cxl_store_line_nt_(char *to, const char *from) {
+    for (int k = 0; k < CXL_LINE; k += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + k), _mm_loadu_si128((const __m128i *)(const void *)(from + k)));
+}
+
+#elif defined(__aarch64__)
+
+/* The smallest line of any data cache, in bytes. */
+CXL_INLINE uintptr_t cxl_machine_line_(void) {
+    uint64_t type;
+    __asm__("mrs %0, ctr_el0" : "=r"(type));
+    return (uintptr_t)4 << (type >> 16 & 15);
+}
+
+CXL_INLINE void cxl_flush_lines_(const void *at, size_t nbytes) {
+    const uintptr_t line = cxl_machine_line_();
+    if (nbytes) CXL_EACH_LINE_(at, nbytes, line, "dc civac, %0");
+}
+
+CXL_INLINE void cxl_writeback_lines_(const void *at, size_t nbytes) {
+    const uintptr_t line = cxl_machine_line_();
+    if (nbytes) CXL_EACH_LINE_(at, nbytes, line, "dc cvac, %0");
+}
+
+CXL_INLINE void cxl_fence_(void) { __asm__ volatile("dsb sy" : : : "memory"); }
+
+CXL_INLINE void cxl_invalidate_lines_(const void *at, size_t nbytes) {
+    __asm__ volatile("dmb sy" : : : "memory"); /* after the load that ended a wait */
+    cxl_flush_lines_(at, nbytes);
+    __asm__ volatile("dsb sy" : : : "memory");
+}
+
+CXL_INLINE void cxl_store_line_nt_(char *to, const char *from) {
+    for (int k = 0; k < CXL_LINE; k += 32)
+        __asm__ volatile("ldp q0, q1, [%1]\n\tstnp q0, q1, [%0]" : : "r"(to + k), "r"(from + k) : "v0", "v1", "memory");
+}
+
+#else
+#error "cxl.h knows the cache instructions of x86-64 and arm64"
+#endif
+
+/* Whole lines past the cache; what is left over at either end is stored as usual and flushed. */
+CXL_INLINE void cxl_store_nt_(void *to, const void *from, size_t nbytes) {
+    char *into = (char *)to;
+    const char *source = (const char *)from;
+    size_t head = (size_t)(-(uintptr_t)into & (CXL_LINE - 1));
+    if (head > nbytes) head = nbytes;
+    memcpy(into, source, head);
+    cxl_flush_lines_(into, head);
+    for (into += head, source += head, nbytes -= head; nbytes >= CXL_LINE; nbytes -= CXL_LINE) {
+        cxl_store_line_nt_(into, source);
+        into += CXL_LINE, source += CXL_LINE;
+    }
+    memcpy(into, source, nbytes);
+    cxl_flush_lines_(into, nbytes);
+}
+
+#endif
+
+/* --- the interface ------------------------------------------------------------------------------------------------------- */
+
+/* Write lines back that this host has stored to, and drop them from its cache: clflushopt, DC CIVAC. What they hold now
+ * is in the pool after this thread's next cxl_fence. */
+CXL_INLINE void cxl_flush(const volatile void *at, size_t nbytes) { cxl_flush_lines_((const void *)at, nbytes); }
+
+/* The same, but the lines stay in the cache where the processor can: clwb, DC CVAC. It does not invalidate. */
+CXL_INLINE void cxl_writeback(const volatile void *at, size_t nbytes) {
+    cxl_writeback_lines_((const void *)at, nbytes);
+}
+
+/* The writer's fence: what this thread has flushed, written back or stored by cxl_store_nt is in the pool before
+ * anything that it stores from now on: sfence, DSB SY. */
+CXL_INLINE void cxl_fence(void) { cxl_fence_(); }
+
+/* The reader's: later loads of these lines see what is in the pool now. Call it after the load that says that the data is
+ * there: lfence, clflushopt, mfence. A line that this host has stored to is written back, so never store to a line
+ * that you read and another host writes. */
+CXL_INLINE void cxl_invalidate(const volatile void *at, size_t nbytes) {
+    cxl_invalidate_lines_((const void *)at, nbytes);
+}
+
+/* Store bytes past the cache; complete at the next cxl_fence. The regions do not overlap. */
+CXL_INLINE void cxl_store_nt(volatile void *to, const void *from, size_t nbytes) {
+    cxl_store_nt_((void *)(uintptr_t)to, from, nbytes);
+}
+
+/* From here on this host's loads of these bytes may be stale: the program itself finds out, by a checksum or a sequence
+ * number, as optimistic readers do. The emulator's checker is silent about them; on hardware this does nothing. */
+CXL_INLINE void cxl_expect_stale(const volatile void *at, size_t nbytes) {
+    cxl_expect_stale_((const void *)at, nbytes);
+}
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif
