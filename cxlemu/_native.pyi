@@ -11,6 +11,7 @@ from cxlemu.plan.instructions import Records
 CONSTANTS: dict[str, int]  # as C was compiled with them
 
 class Program:
+    work_bytes: int
     def __init__(
         self,
         cards: Sequence[Bytes],

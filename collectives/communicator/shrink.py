@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from cxlemu.errors import DeadlineError, ExcludedError, name_ranks
+from cxlemu.errors import ArgumentError, DeadlineError, ExcludedError, name_ranks
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import Board, Stage, Vote
@@ -103,7 +103,7 @@ class Agreement:
         for _ in self.session.looks(_PATIENCE * self.deadline_s):
             waited = (time.monotonic() - began) / self.deadline_s
             gone = {rank for rank in self._others() if self._silent(rank, lost)}  # before the votes: it may have voted
-            votes = self.board.votes()
+            votes = self._votes()
             joined = {rank for rank, vote in votes.items() if vote.stage == Stage.JOINED} | {self.rank}
             ahead = {rank for rank, vote in votes.items() if vote.attempt > self._attempt} if waited < 2 else set()
             if waited >= 1:
@@ -122,6 +122,18 @@ class Agreement:
                 return self._close(tuple(sorted(here)))
         raise DeadlineError(f"rank {self.rank} waited in vain for rank {leader} to say who goes on")
 
+    def _votes(self) -> dict[int, Vote]:
+        """Read the votes, without those for room that the old communicator never had."""
+        return {rank: vote for rank, vote in self.board.votes().items() if self._has_room_for(vote)}
+
+    def _has_room_for(self, vote: Vote) -> bool:
+        if vote.stage == Stage.JOINED:
+            return vote.at <= self.arena.end
+        try:
+            return self._room(vote.at).at >= 0
+        except ArgumentError:
+            return False
+
     def _others(self) -> set[int]:
         return set(range(len(self.members))) - {self.rank}
 
@@ -136,7 +148,7 @@ class Agreement:
 
     def _close(self, ranks: tuple[int, ...]) -> Roster:
         """Do the leader's part: claim room that no other rank claims, and write there which ranks go on."""
-        attempt = 1 + max((vote.attempt for vote in self.board.votes().values()), default=self._attempt)
+        attempt = 1 + max((vote.attempt for vote in self._votes().values()), default=self._attempt)
         while True:
             at = self._claimed()
             room = self._room(at)
@@ -156,7 +168,7 @@ class Agreement:
     def _claimed(self) -> int:
         """Return where taken room ends, as far as this rank and the others' votes know."""
         ends = [self.arena.at]
-        for rank, vote in self.board.votes().items():
+        for rank, vote in self._votes().items():
             if rank != self.rank:
                 ends.append(vote.at if vote.stage == Stage.JOINED else self._room(vote.at).end)
         return max(ends)
@@ -184,8 +196,10 @@ class Agreement:
         memory.read(0, vote.at, bits)
         if zlib.crc32(bits.data) != vote.digest:
             return None
-        ranks = np.flatnonzero(np.unpackbits(bits)[: len(self.members)])
-        return Roster(vote._replace(stage=Stage.CLOSED), tuple(map(int, ranks)), self._room(vote.at))
+        ranks = tuple(map(int, np.flatnonzero(np.unpackbits(bits)[: len(self.members)])))
+        if vote.leader not in ranks:  # a leader goes on itself
+            return None
+        return Roster(vote._replace(stage=Stage.CLOSED), ranks, self._room(vote.at))
 
     def _refuse_if_excluded(self, votes: dict[int, Vote], here: set[int]) -> None:
         """Raises ExcludedError when others closed without this rank, and none of them has come back to join."""
@@ -205,7 +219,7 @@ class Agreement:
         ready = roster.closed._replace(stage=Stage.READY)
         for _ in self.session.looks(self.deadline_s):
             gone = any(self._silent(rank, frozenset()) for rank in roster.ranks if rank != self.rank)
-            votes = self.board.votes()
+            votes = self._votes()
             theirs = [votes.get(rank) for rank in roster.ranks]
             if all(vote == ready for vote in theirs):
                 return True

@@ -20,7 +20,8 @@ from typing import NamedTuple, TypeVar
 
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
 from cxlemu.pool.owner import Owner
-from cxlemu.pool.session_area import seal
+from cxlemu.pool.session_area import COUNT_MAX, seal, within
+from cxlemu.pool.superblock import CARD_BYTES_MAX, RANKS_MAX
 
 SLOTS = 64
 HEADER_OFFSET = 2048
@@ -116,6 +117,33 @@ _LAYOUT: dict[type, tuple[bytes, struct.Struct]] = {
     UseLine: (b"USE1", struct.Struct("<QIIIxxxxQQ16s")),
 }
 
+HEADER_BOUNDS = {
+    "change": (min(TableChange), max(TableChange)),
+    "epoch": (0, COUNT_MAX),
+    "block_bytes": (LINE_BYTES, CARD_BYTES_MAX),
+    "given": (0, COUNT_MAX),
+    "ranks": (1, RANKS_MAX),
+}
+
+# What each field can be, whatever the pool; the others name a process. The table holds lines to its pool's sizes.
+_BYTES = (0, CARD_BYTES_MAX)
+_BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
+    Header: {},  # a reader has to tell one that cannot be from one that is not there: see HEADER_BOUNDS
+    GrantLine: {
+        "number": (0, COUNT_MAX),
+        "at": _BYTES,
+        "nbytes": _BYTES,
+        "state": (min(GrantState), max(GrantState)),
+    },
+    AccountLine: {
+        "peak": _BYTES,
+        "added": (0, COUNT_MAX),
+        "released": (0, COUNT_MAX),
+        "forced": (0, COUNT_MAX),
+    },
+    UseLine: {"number": (0, COUNT_MAX), "inside": (0, 1)},
+}
+
 
 class Lines:
     """The lines on card 0 of one pool, as one host's memory shows them.
@@ -154,7 +182,10 @@ class Lines:
         """
         magic, layout = _LAYOUT[kind]
         word, payload = self.memory.poll(0, offset)
-        return kind(*layout.unpack_from(payload)) if word == self._seal(magic, payload, index) else None
+        if word != self._seal(magic, payload, index):
+            return None
+        line = kind(*layout.unpack_from(payload))
+        return line if within(line, _BOUNDS[kind]) and _is_named(line) else None
 
     def _seal(self, magic: bytes, payload: bytes, index: int) -> int:
         return seal(magic, payload, (self._key + index) & 0xFFFFFFFF)
@@ -173,3 +204,11 @@ def tenant_bytes(tenant: str) -> bytes:
 def tenant_name(line: bytes) -> str:
     """Decode a tenant's name from the bytes of a line."""
     return line.rstrip(b"\0").decode(errors="replace")
+
+
+def _is_named(line: Header | GrantLine | AccountLine | UseLine) -> bool:
+    """Whether a line that names a tenant gives it a name that a tenant can have, or none."""
+    if not isinstance(line, GrantLine | AccountLine):
+        return True
+    name = tenant_name(line.tenant)
+    return tenant_bytes(name) == line.tenant and name.isprintable() and ":" not in name

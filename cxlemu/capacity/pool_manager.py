@@ -43,6 +43,7 @@ from cxlemu.errors import ArgumentError, CapacityError, PoolError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
+from cxlemu.pool.session_area import COUNT_MAX
 from cxlemu.rounding import round_down, round_up
 from cxlemu.units import format_bytes
 
@@ -141,6 +142,8 @@ class PoolManager(FabricManager):
         if len(tenant.encode()) > TENANT_BYTES or ":" in tenant:
             raise ArgumentError(f"a tenant's name has up to {TENANT_BYTES} bytes and no ':', not {tenant!r}")
         with self._changing(TableChange.ADD):
+            if self._given >= COUNT_MAX:
+                raise CapacityError("the pool's table has no number left for a grant: make the pool anew")
             if len(self._slots) == SLOTS:
                 raise CapacityError(f"the pool's table has {SLOTS} lines, and each holds a grant: release one first")
             return super().add(tenant, nbytes)
@@ -241,7 +244,7 @@ class PoolManager(FabricManager):
         with self._lock, _locked(self._lock_path):
             self._load()
             self._gone = gone
-            self._header = self._header._replace(change=change, epoch=self._header.epoch + 1)
+            self._header = self._header._replace(change=change, epoch=(self._header.epoch + 1) % COUNT_MAX)
             self.table.store_header(self._header)
             try:
                 yield
@@ -256,6 +259,8 @@ class PoolManager(FabricManager):
         self._restart(self._header.given)
         self._slots, self._published = {}, {}
         for slot, (grant, state) in self.table.entries().items():
+            if grant.number in self._slots:
+                raise PoolError(f"the pool's capacity table is damaged: it has a grant {grant.number} twice")
             if not self._restore(grant, leaving=state == GrantState.FORCED):
                 raise PoolError(f"the pool's capacity table is damaged: its grant {grant.number} overlaps an older one")
             self._slots[grant.number] = slot

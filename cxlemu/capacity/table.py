@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from cxlemu.capacity.lines import (
+    HEADER_BOUNDS,
     HEADER_OFFSET,
     SLOTS,
     AccountLine,
@@ -22,7 +23,7 @@ from cxlemu.capacity.manager import Grant
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import LINE_BYTES, HostMemory
 from cxlemu.pool.pool import Pool
-from cxlemu.pool.superblock import RANKS_MAX
+from cxlemu.pool.session_area import within
 
 LOOKS = 100  # at a line that is torn because it is just being written
 
@@ -78,7 +79,7 @@ class Table:
         """Read the header as it is now. Raises PoolError where it is damaged."""
         for _ in range(LOOKS):
             if (header := self._lines.load(HEADER_OFFSET, Header)) is not None:
-                return header
+                return _checked(header, self._at, self._card_bytes)
         raise PoolError("the header of the pool's capacity table is damaged")
 
     def store_header(self, header: Header) -> None:
@@ -113,7 +114,11 @@ class Table:
         line = self._lines.load(self._grant_offset(slot), GrantLine, slot)
         if line is None or line.state == GrantState.FREE:
             return line
-        possible = line.state in _TAKEN and self.end <= line.at < line.at + line.nbytes <= self._card_bytes
+        possible = (
+            line.number > 0
+            and line.tenant.rstrip(b"\0")
+            and self.end <= line.at < line.at + line.nbytes <= self._card_bytes
+        )
         return line if possible and not (line.at % LINE_BYTES or line.nbytes % LINE_BYTES) else None
 
     def store_grant(self, slot: int, line: GrantLine) -> None:
@@ -192,11 +197,16 @@ def header_of(pool: Pool, memory: HostMemory) -> Header | None:
         PoolError: The header makes no sense.
     """
     header = Lines(memory, pool.uuid).load(HEADER_OFFSET, Header)
-    if header is not None and not (
-        1 <= header.ranks <= RANKS_MAX
-        and pool.data_offset + table_bytes(header.ranks) <= header.first_byte < header.end_byte <= pool.card_bytes
-        and header.block_bytes >= LINE_BYTES
+    return None if header is None else _checked(header, pool.data_offset, pool.card_bytes)
+
+
+def _checked(header: Header, data_offset: int, card_bytes: int) -> Header:
+    """Return a header that was read. Raises PoolError where it makes no sense."""
+    if not (
+        within(header, HEADER_BOUNDS)
+        and data_offset + table_bytes(header.ranks) <= header.first_byte < header.end_byte <= card_bytes
         and header.first_byte % header.block_bytes == header.end_byte % header.block_bytes == 0
+        and header.block_bytes % LINE_BYTES == 0
     ):
         raise PoolError(f"the pool's capacity table is damaged: it lends in a way that is not possible, {header}")
     return header
@@ -204,6 +214,3 @@ def header_of(pool: Pool, memory: HostMemory) -> Header | None:
 
 def _entry(line: GrantLine) -> TableEntry:
     return TableEntry(Grant(line.number, tenant_name(line.tenant), line.at, line.nbytes), GrantState(line.state))
-
-
-_TAKEN = (GrantState.HELD, GrantState.RELEASING, GrantState.FORCED)

@@ -32,6 +32,9 @@ class Broken(IntEnum):
     LINE = 3
 
 
+_KINDS = frozenset(Broken)
+
+
 class Damage:
     """The page. Entry k belongs to fault k of the script that breaks things."""
 
@@ -96,7 +99,7 @@ class Damage:
 
     def entries(self) -> list[tuple[int, Broken, int, int]]:
         """List what is broken: entry, kind, card or host, and line (0 where the kind has none)."""
-        found = [(entry, int(word)) for entry, word in enumerate(self._words[1:]) if word]
+        found = [(entry, int(word)) for entry, word in enumerate(self._words[1:]) if int(word) >> _KIND in _KINDS]
         return [(e, Broken(w >> _KIND), w >> _WHERE & _WHERE_MASK, w & _LINE_MASK) for e, w in found]
 
     # --- what memories ask, once armed -------------------------------------------------------------------------

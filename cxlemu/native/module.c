@@ -7,6 +7,7 @@
 #include "shadow.h"
 
 #include <stdlib.h>
+#include <structmember.h>
 
 #include <string.h>
 
@@ -364,6 +365,12 @@ static PyMethodDef program_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef program_members[] = {
+    {"work_bytes", T_LONGLONG, offsetof(Program, p.work_bytes), READONLY,
+     "of all records together; no more is counted once a call counts as large"},
+    {NULL, 0, 0, 0, NULL},
+};
+
 PyTypeObject program_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cxlemu._native.Program",
     .tp_doc = "A rank's part of a plan, bound to the cards of a pool.",
@@ -372,6 +379,7 @@ PyTypeObject program_type = {
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Program_init,
     .tp_dealloc = (destructor)Program_dealloc,
+    .tp_members = program_members,
     .tp_methods = program_methods,
 };
 

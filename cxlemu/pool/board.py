@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
 from cxlemu.pool.session_area import seal
+from cxlemu.pool.superblock import CARD_BYTES_MAX, CARDS_MAX, HOSTS_MAX
 
 
 class Cause(IntEnum):
@@ -67,6 +68,7 @@ class Vote(NamedTuple):
 
 
 NUMBERS_MAX = 5
+ATTEMPTS_MAX = 1 << 20  # to agree on the ranks that go on: each takes a part of the room, and much time
 _CAUSES, _STAGES = frozenset(Cause), frozenset(Stage)
 _NOTICE = struct.Struct(f"<QHH{NUMBERS_MAX}Q")
 _VOTE = struct.Struct("<QIIIIQ")
@@ -111,9 +113,27 @@ class Board:
         found = {}
         for rank in range(self.ranks):
             fields = self._load(2 * rank, _NOTICE_MAGIC, _NOTICE)
-            if fields and fields[1] in _CAUSES:
-                found[rank] = Notice(Cause(fields[1]), tuple(fields[3 : 3 + min(fields[2], NUMBERS_MAX)]))
+            if not fields or fields[1] not in _CAUSES or fields[2] > NUMBERS_MAX:
+                continue
+            notice = Notice(Cause(fields[1]), tuple(fields[3 : 3 + fields[2]]))
+            if self._can_be(notice):
+                found[rank] = notice
         return found
+
+    def _can_be(self, notice: Notice) -> bool:
+        """Whether a rank could have posted such numbers."""
+        match notice:
+            case Notice(Cause.PEER_LOST, numbers):
+                return all(number < self.ranks for number in numbers)
+            case Notice(Cause.POISON, (card, offset)):
+                return card < CARDS_MAX and offset < CARD_BYTES_MAX
+            case Notice(Cause.CARD_LOST, (card,)):
+                return card < CARDS_MAX
+            case Notice(Cause.LINK_DOWN, (host,)):
+                return host < HOSTS_MAX
+            case Notice(Cause.INTEGRITY, (rank, card)):
+                return rank < self.ranks and card < CARDS_MAX
+        return notice.cause not in (Cause.POISON, Cause.CARD_LOST, Cause.LINK_DOWN, Cause.INTEGRITY)
 
     def vote(self, rank: int, vote: Vote) -> None:
         """Publish the vote of ``rank``, which is the rank that calls this, in place of its last one."""
@@ -125,8 +145,11 @@ class Board:
         found = {}
         for rank in range(self.ranks):
             fields = self._load(2 * rank + 1, _VOTE_MAGIC, _VOTE)
-            if fields and fields[1] in _STAGES:
-                found[rank] = Vote(Stage(fields[1]), fields[2], fields[3], fields[5], fields[4])
+            if not fields or fields[1] not in _STAGES:
+                continue
+            vote = Vote(Stage(fields[1]), fields[2], fields[3], fields[5], fields[4])
+            if vote.attempt <= ATTEMPTS_MAX and vote.leader < self.ranks and vote.at < CARD_BYTES_MAX:
+                found[rank] = vote
         return found
 
     def _store(self, index: int, magic: bytes, fields: bytes) -> None:

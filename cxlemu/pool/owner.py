@@ -11,6 +11,7 @@ from typing import Literal
 OwnerState = Literal["alive", "dead", "unknown"]
 
 PROC = Path("/proc")
+PID_MAX = 1 << 22  # Linux gives no larger ones
 
 
 @dataclass(frozen=True)

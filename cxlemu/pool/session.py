@@ -251,8 +251,9 @@ class Session(Presence):
     def my_answer(self) -> Answer | None:
         """Read rank 0's answer to this rank; return None if it does not echo the nonce."""
         answer = self._area.load(Answer, self.rank)
-        ours = answer is not None and (answer.session, answer.nonce) == (self.id, self._nonce)
-        return answer if ours else None
+        if answer is None or (answer.session, answer.nonce) != (self.id, self._nonce):
+            return None
+        return answer if answer.culprit < self.ranks else None
 
     def answer_all(self, admission: Admission, culprit: int = 0) -> None:
         """Answer, as rank 0, every peer that has checked in.

@@ -16,13 +16,15 @@ import itertools
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import CancelledError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
+from cxlemu.pool.owner import PID_MAX
+from cxlemu.pool.superblock import HOSTS_MAX, RANKS_MAX
 
 HEARTBEAT_S = 0.05
 
@@ -31,6 +33,7 @@ Wait = Callable[[int], None]
 
 FINGERPRINT_BYTES = 16
 TEXT_BYTES = 24
+COUNT_MAX = 2**62  # of anything that is counted: no process counts as far, and a sum of two fits into its field
 
 
 class Admission(IntEnum):
@@ -47,9 +50,6 @@ class RankState(IntEnum):
     RUNNING = 1
     DONE = 2
     FAILED = 3
-
-
-_ADMISSIONS, _STATES = frozenset(Admission), frozenset(RankState)
 
 
 class Record(NamedTuple):
@@ -97,8 +97,8 @@ class Status(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The rank's own words on what it is doing."""
-        return self.text_utf8.rstrip(b"\0").decode("utf-8", errors="replace")
+        """The rank's own words on what it is doing; whatever a terminal would not print is replaced."""
+        return printable(self.text_utf8)
 
 
 Line = Record | Checkin | Answer | Status
@@ -109,6 +109,23 @@ _LAYOUT: dict[type[Line], tuple[bytes, struct.Struct]] = {
     Checkin: (b"CHK1", struct.Struct(f"<QQQIII{FINGERPRINT_BYTES}s")),
     Answer: (b"ANS1", struct.Struct("<QQQII")),
     Status: (b"STA1", struct.Struct(f"<QQQIHB{TEXT_BYTES}s")),
+}
+
+# What each field can be. The others are names, which are only compared, and heartbeats, which go round.
+_BOUNDS: dict[type[Line], dict[str, tuple[int, int]]] = {
+    Record: {"ranks": (1, RANKS_MAX), "pid": (1, PID_MAX), "host": (0, HOSTS_MAX - 1)},
+    Checkin: {
+        "counter": (0, COUNT_MAX),
+        "ranks": (1, RANKS_MAX),
+        "pid": (1, PID_MAX),
+        "host": (0, HOSTS_MAX - 1),
+    },
+    Answer: {
+        "counter": (0, COUNT_MAX),
+        "admission": (min(Admission), max(Admission)),
+        "culprit": (0, RANKS_MAX - 1),
+    },
+    Status: {"call": (0, COUNT_MAX), "state": (min(RankState), max(RankState))},
 }
 
 
@@ -182,11 +199,26 @@ def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
     if word != seal(magic, payload, index):
         return None
     line = kind(*layout.unpack_from(payload))
-    if isinstance(line, Status) and line.state not in _STATES:
-        return None
-    if isinstance(line, Answer) and line.admission not in _ADMISSIONS:
-        return None
-    return line
+    return line if within(line, _BOUNDS[kind]) else None
+
+
+def within(line: NamedTuple, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a line's numbers are such as its writer could have written.
+
+    A seal says that a line arrived as it was written, not that its writer was sane: a number that was read is bounded
+    before anything is computed, allocated or looped over with it.
+
+    Args:
+        line: The line as it was read.
+        bounds: The least and the most that its fields can be, by their names.
+    """
+    return all(least <= getattr(line, name) <= most for name, (least, most) in bounds.items())
+
+
+def printable(text_utf8: bytes) -> str:
+    """Decode zero-padded text that another process wrote, for a message: what is not printable is replaced."""
+    text = text_utf8.rstrip(b"\0").decode("utf-8", errors="replace")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def seal(magic: bytes, payload: bytes, index: int) -> int:

@@ -383,7 +383,7 @@ def boards(session: int = 7, ranks: int = 2) -> Board:
 
 
 def test_a_board_shows_what_was_posted() -> None:
-    board = boards()
+    board = boards(ranks=16)
     assert (board.notices(), board.votes()) == ({}, {})
     board.post(1, Notice(Cause.PEER_LOST, tuple(range(10, 20))))
     board.vote(0, Vote(Stage.CLOSED, 3, 1, 1 << 40, 2**32 - 1))

@@ -8,17 +8,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cxlemu import _native
 from cxlemu.cli import main
 from cxlemu.errors import PlanFileError
+from cxlemu.memory.backend import EVERYTHING
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Buffer, Call, Frame, Instruction, Kernel, Layout, Op, Plan, RankPart, Region, Stream, encode
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.instructions import Kind, Operand
+from cxlemu.plan.layout import layout_record
+from cxlemu.plan.plan import group_table, region_table
+from tests.helpers.native_lockstep import card
 
 MANY_CARDS = 1 << 16
 LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=4, interleave_bytes=64)
 WIDE = Region(0, MANY_CARDS, LINE_BYTES, 0, 0, MANY_CARDS * LINE_BYTES)
 HUGE = 2**53
+SMALL_WORK_BYTES = 8192  # of native/core.h: what fits is executed without giving the interpreter away
 
 
 def plan(
@@ -88,3 +94,24 @@ def test_c_reads_aligned_records_from_a_header_of_any_length(tmp_path: Path) -> 
         loaded = plan_file.load(tmp_path / "some.plan")
         assert all(part.streams[0].records.flags.aligned for part in loaded.parts)
         assert all(not part.streams[0].records.flags.writeable for part in loaded.parts)
+
+
+@pytest.mark.parametrize("nbytes", [2**63 - 1, 2**62, SMALL_WORK_BYTES + 1])
+def test_sizes_that_no_instruction_uses_are_counted_without_overflow(nbytes: int) -> None:
+    """A FENCE of 2^63 - 1 bytes, twice: C counts the work of a call, and that count stays what it is: large."""
+    made = plan(*[Instruction(Op.FENCE, nbytes=nbytes)] * 3)
+    cards = [card(made.layout.extent_bytes) for _ in range(made.layout.cards)]
+    part = made.part(0)
+    program = _native.Program(
+        cards=cards,
+        base=0,
+        layout=layout_record(made.layout),
+        regions=region_table(()),
+        groups=group_table(()),
+        streams=[stream.records for stream in part.streams],
+        buffer_bytes=[buffer.nbytes for buffer in part.buffers],
+        events=0,
+        elides=EVERYTHING.value,
+        memory=None,
+    )
+    assert program.work_bytes == nbytes

@@ -390,12 +390,18 @@ def test_a_heartbeat_looks_at_the_record_writes_one_line_and_fences_nothing() ->
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
+COUNTS, SIZES, HOSTS, PIDS = (
+    st.integers(0, 2**62),
+    st.integers(1, 65536),
+    st.integers(0, 65535),
+    st.integers(1, 1 << 22),
+)
 DIGEST = st.binary(min_size=16, max_size=16)
-RECORDS = st.builds(Record, U64, U32, U32, U32, DIGEST)
-CHECKINS = st.builds(Checkin, U64, U64, U64, U32, U32, U32, DIGEST)
-ANSWERS = st.builds(Answer, U64, U64, U64, st.sampled_from(list(Admission)), U32)
+RECORDS = st.builds(Record, U64, SIZES, PIDS, HOSTS, DIGEST)
+CHECKINS = st.builds(Checkin, U64, U64, COUNTS, SIZES, PIDS, HOSTS, DIGEST)
+ANSWERS = st.builds(Answer, U64, U64, COUNTS, st.sampled_from(list(Admission)), HOSTS)
 STATUSES = st.builds(
-    Status, U64, U64, U64, U32, st.integers(0, 65535), st.sampled_from(list(RankState)), st.binary(max_size=24)
+    Status, U64, U64, COUNTS, U32, st.integers(0, 65535), st.sampled_from(list(RankState)), st.binary(max_size=24)
 )
 LINES = RECORDS | CHECKINS | ANSWERS | STATUSES
 RANKS = st.integers(0, MAX_RANKS - 1)
