@@ -41,6 +41,7 @@ from cxlemu.capacity.manager import FabricManager, Grant, Totals
 from cxlemu.capacity.table import Table, TableEntry
 from cxlemu.errors import ArgumentError, CapacityError, PoolError
 from cxlemu.memory.protocol import HostMemory
+from cxlemu.pool.life import is_held_at
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.session_area import COUNT_MAX
@@ -205,17 +206,23 @@ class PoolManager(FabricManager):
         """Return the process of each rank that is in a grant, unless that process is known to be dead."""
         if (slot := self._slots.get(grant.number)) is None:
             return []
-        lines = (self.table.use(slot, rank) for rank in range(self.table.ranks))
+        lines = ((rank, self.table.use(slot, rank)) for rank in range(self.table.ranks))
         return [
             line.owner
-            for line in lines
-            if line is not None and line.number == grant.number and line.inside and self._may_run(line.owner)
+            for rank, line in lines
+            if line is not None
+            and line.number == grant.number
+            and line.inside
+            and self._may_run(line.owner, self.table.life_at(slot, rank))
         ]
 
-    def _may_run(self, owner: Owner) -> bool:
-        """Return whether an owner may still run: a process on another host or in another container may."""
+    def _may_run(self, owner: Owner, life_at: int) -> bool:
+        """Return whether an owner may still run: it does if it holds its lock, and elsewhere it may.
+
+        Elsewhere is another host or container.
+        """
         elsewhere = self.pool.spans_machines and owner.boot_id != Owner.current().boot_id
-        return elsewhere or owner.state() != "dead"
+        return elsewhere or owner.state() != "dead" or is_held_at(self._lock_path, life_at)
 
     def entries(self) -> list[TableEntry]:
         """Return all that is held or being taken away, oldest first."""

@@ -147,6 +147,10 @@ class Table:
         self._lines.store(self._use_offset(slot, rank), line, self._use_index(slot, rank))
         self._lines.memory.fence()
 
+    def life_at(self, slot: int, rank: int) -> int:
+        """Return the byte of the pool's lock file that ``rank`` locks while it is in the grant of ``slot``."""
+        return self._use_offset(slot, rank)
+
     def whose(self, card: int, offset: int, cards: int, entries: Sequence[TableEntry]) -> str:
         """Say for a message to whom a byte belongs.
 

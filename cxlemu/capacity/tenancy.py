@@ -20,6 +20,7 @@ from cxlemu.capacity.touches import Touch, outside, touches
 from cxlemu.errors import AccessError, ArgumentError, RunError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Call, Frame, Layout
+from cxlemu.pool.life import LifeLock
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
 
@@ -49,6 +50,7 @@ class Tenancy:
         self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._lost = False
         self._ended = threading.Event()
+        self._life: LifeLock | None = None
         self._watch = threading.Thread(target=self._keep_watch, name=f"tenancy of rank {rank}", daemon=True)
 
     def enter(self) -> None:
@@ -61,11 +63,13 @@ class Tenancy:
             AccessError: The grant is not this tenant's any more, or is being given back.
         """
         self.look(coming=True)
+        self._life = LifeLock(self._pool.lock_path, self._pool.table.life_at(self.lease.slot, self._rank))
         self._say(inside=True)
         try:
             self.look(coming=True)
         except AccessError:
             self._say(inside=False)
+            self._life.release()
             raise
         self._watch.start()
 
@@ -81,6 +85,8 @@ class Tenancy:
             for card in range(len(self._pool.cards)):
                 memory.invalidate(card, 0, self._pool.card_bytes)
         self._say(inside=False)
+        if self._life is not None:
+            self._life.release()
 
     def look(self, *, coming: bool = False) -> None:
         """Look whether the grant is still this tenant's. Any thread may call this.

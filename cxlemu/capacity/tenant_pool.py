@@ -35,7 +35,13 @@ class TenantPool(Pool):
         self.session_offset, self.data_offset = SESSION_OFFSET, data_offset(self.max_ranks)
         self.cards = [whole.part(card, grant.at, grant.nbytes) for card in range(len(whole.cards))]
         self.table = table.shown_by(whole.line_memory([whole.part(0, 0, table.end)]))
+        self._lock_path = whole.lock_path
         self._files: list[int] = []
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock file of the pool that the grant is part of."""
+        return self._lock_path
 
     @classmethod
     def attach(cls, lease: Lease, memory: MemorySpec, deadline_s: float) -> TenantPool:

@@ -17,7 +17,7 @@ from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import catalog, numa, segments
 from cxlemu.pool.segments import Segment
-from cxlemu.pool.shm import no_such_pool, open_cards
+from cxlemu.pool.shm import no_such_pool, open_cards, owner_state
 from cxlemu.pool.superblock import SESSION_OFFSET
 from cxlemu.units import format_bytes
 
@@ -98,7 +98,7 @@ def _facts(name: str) -> dict[str, Any]:
         "name": name,
         "uuid": str(block.uuid),
         "created": datetime.fromtimestamp(block.created_ns / 1e9, UTC).isoformat(timespec="seconds"),
-        "owner": {"state": owner.state(), "pid": owner.pid, "uid": owner.uid, "boot_id": str(owner.boot_id)},
+        "owner": {"state": owner_state(name, block), "pid": owner.pid, "uid": owner.uid, "boot_id": str(owner.boot_id)},
         "card_bytes": geometry.card_bytes,
         "interleave_bytes": geometry.interleave_bytes,
         "max_ranks": geometry.max_ranks,

@@ -2,8 +2,8 @@
 
 A pool here is what lies in /dev/shm under one name and one user. It may go when it is this user's and
 
-- its superblocks, complete or not, name an owner that is gone: its pid is free, was reused, or is of an
-  earlier boot; or
+- its superblocks, complete or not, name an owner that is gone: it holds no lock on card 0 (life.py), and its pid
+  is free, was reused, or is of an earlier boot; or
 - no superblock can be read (its creator died at once, or it was damaged), no process has any of it open or
   mapped, and it has lain untouched for ``GRACE_S`` seconds, more than a creation needs to sign its card.
 
@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 
 from cxlemu.errors import PoolError
 from cxlemu.pool import segments
+from cxlemu.pool.life import is_held
 from cxlemu.pool.owner import PROC, OwnerState
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Superblock, parse
@@ -53,6 +54,7 @@ class CatalogEntry:
         superblocks: Those of this user's cards that can be read; another user's are not opened.
         complete: Whether every superblock that can be read is finished.
         damage: A sentence for each superblock that cannot be read.
+        held: Whether a process that lives holds the owner's lock.
     """
 
     name: str
@@ -61,12 +63,15 @@ class CatalogEntry:
     superblocks: tuple[Superblock, ...]
     complete: bool
     damage: tuple[str, ...]
+    held: bool = False
 
     @property
     def state(self) -> PoolState:
         """The owner's state; ``damaged`` when no superblock names one, ``foreign`` when the pool is another user's."""
         if self.uid != os.geteuid():
             return "foreign"
+        if self.held:
+            return "alive"
         states = {block.owner.state() for block in self.superblocks}
         in_doubt_first: tuple[OwnerState, ...] = ("alive", "unknown", "dead")
         return next((state for state in in_doubt_first if state in states), "damaged")
@@ -116,17 +121,23 @@ def entries(name: str | None = None) -> list[CatalogEntry]:
 def _entry(name: str, uid: int, found: tuple[Found, ...]) -> CatalogEntry:
     superblocks: list[Superblock] = []
     damage: list[str] = []
-    complete = True
+    complete, held = True, False
     cards = [item.segment for item in found if item.segment.kind == "card"]
     for segment in cards if uid == os.geteuid() else []:
         try:
+            held |= _is_held(segment)
             block, finished = _read(segment)
         except PoolError as error:
             damage.append(str(error))
         else:
             superblocks.append(block)
             complete &= finished
-    return CatalogEntry(name, uid, found, tuple(superblocks), complete, tuple(damage))
+    return CatalogEntry(name, uid, found, tuple(superblocks), complete, tuple(damage), held)
+
+
+def _is_held(segment: Segment) -> bool:
+    with segments.opened(segment) as fd:
+        return is_held(fd, 0)
 
 
 def _read(segment: Segment) -> tuple[Superblock, bool]:
@@ -168,7 +179,8 @@ def _judge(entry: CatalogEntry) -> tuple[bool, str]:
         case "foreign":
             return False, f"it belongs to user {entry.uid}"
         case "alive":
-            return False, f"its owner, process {_owner_pids(entry)}, is alive"
+            who = f", process {_owner_pids(entry)}," if entry.superblocks else ""
+            return False, f"its owner{who} is alive"
         case "unknown":
             return False, f"its owner, process {_owner_pids(entry)}, is in another container"
         case "dead":

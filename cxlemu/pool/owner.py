@@ -1,4 +1,7 @@
-"""The process that made a pool, and whether it still lives: across reused pids, reboots and containers."""
+"""The process that made a pool, and whether it still lives: across reused pids, reboots and containers.
+
+A process that holds a LifeLock lives, whatever its pid and its times look like from here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from cxlemu.pool.life import is_held
 
 OwnerState = Literal["alive", "dead", "unknown"]
 
@@ -39,6 +44,15 @@ class Owner:
         if self.pid_namespace != _pid_namespace():
             return "unknown"
         return "alive" if _start_ticks(self.pid) == self.start_ticks else "dead"
+
+    def state_by(self, fd: int, at: int = 0) -> OwnerState:
+        """Look whether the owner still runs: it does if it holds its LifeLock, and otherwise as `state` says.
+
+        Args:
+            fd: The file whose byte the owner locked, opened by itself.
+            at: The byte.
+        """
+        return "alive" if is_held(fd, at) else self.state()
 
 
 NOBODY = Owner(uid=0, pid=0, start_ticks=0, pid_namespace=0, boot_id=uuid.UUID(int=0))

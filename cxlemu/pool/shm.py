@@ -19,7 +19,8 @@ from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.cache import HostCache, damage_in, host_segment_bytes
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import numa, segments
-from cxlemu.pool.owner import Owner
+from cxlemu.pool.life import LifeLock
+from cxlemu.pool.owner import Owner, OwnerState
 from cxlemu.pool.pool import NewClocks, Pool
 from cxlemu.pool.segments import SHM_DIR, MissingSegmentError, Segment
 from cxlemu.pool.superblock import (
@@ -32,7 +33,7 @@ from cxlemu.pool.superblock import (
     parse,
 )
 
-__all__ = ["ShmPool", "attach_by_name", "no_such_pool", "open_card", "open_cards"]
+__all__ = ["ShmPool", "attach_by_name", "no_such_pool", "open_card", "open_cards", "owner_state"]
 
 _POLL_S = 0.002
 
@@ -46,6 +47,7 @@ class ShmPool(Pool):
         self._host_segments: dict[int, Bytes] = {}
         self._owner_pid: int | None = None
         self._remove_names: weakref.finalize[..., ShmPool] | None = None  # the owner has one
+        self._life: LifeLock | None = None  # so has the owner
 
     @classmethod
     def create(
@@ -90,14 +92,15 @@ class ShmPool(Pool):
         _check_room(geometry, 0 if clocks is None else clocks.nbytes)
 
         made: list[Segment] = []
+        lives: list[LifeLock] = []
         try:
-            pool = cls(name, *_make_segments(name, geometry, numa_node, made, clocks))
+            pool = cls(name, *_make_segments(name, geometry, numa_node, made, lives, clocks))
         except BaseException as error:
             _remove(made, os.getpid())
             if isinstance(error, OSError):
                 raise PoolError(f"pool {name} cannot be made in {SHM_DIR}: {error.strerror}") from error
             raise
-        pool._owner_pid = os.getpid()
+        pool._owner_pid, pool._life = os.getpid(), lives[0]
         pool._remove_names = weakref.finalize(pool, _remove, made, pool._owner_pid)
         return pool
 
@@ -117,7 +120,7 @@ class ShmPool(Pool):
         segments.check_pool_name(name)
         _await_complete(name, deadline_s)
         superblock, cards = open_cards(name)
-        if superblock.owner.state() == "dead":
+        if owner_state(name, superblock) == "dead":
             raise PoolError(
                 f"pool {name} is stale: its owner, process {superblock.owner.pid}, is gone; "
                 f"remove it with `cxlemu pool clean {name}`"
@@ -196,6 +199,8 @@ class ShmPool(Pool):
         """Remove the names of all segments, if this process created the pool; attached processes stay attached."""
         if self.owner and self._remove_names is not None:
             self._remove_names()
+            if self._life is not None:
+                self._life.release()
 
     def remove_if_owner_died(self) -> None:
         """Remove the pool's names if its owner is dead and no other pool has them by now. One of the survivors does."""
@@ -206,7 +211,7 @@ class ShmPool(Pool):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), f"pool {self.name}")
             named = os.fstat(fd).st_nlink > 0  # as long as it is, no process can make another pool of its name
-            if named and superblock.uuid == self.uuid and superblock.owner.state() == "dead":
+            if named and superblock.uuid == self.uuid and superblock.owner.state_by(fd) == "dead":
                 for segment in reversed(segments.find(self.name)):  # card 0 last, as its owner would
                     segments.remove(segment)
 
@@ -231,6 +236,20 @@ def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
     if name is None:
         raise ArgumentError("a pool in shared memory is there already under a name: give the pool's name")
     return ShmPool.attach(name, deadline_s=deadline_s)
+
+
+def owner_state(name: str, superblock: Superblock) -> OwnerState:
+    """Look whether a pool's owner still runs.
+
+    Args:
+        name: The pool's name.
+        superblock: The superblock of its card 0.
+
+    Raises:
+        PoolError: The pool was removed meanwhile.
+    """
+    with segments.opened(Segment(name, "card", 0)) as fd:
+        return superblock.owner.state_by(fd)
 
 
 def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
@@ -289,15 +308,25 @@ def _check_room(geometry: Geometry, clocks_bytes: int) -> None:
 
 
 def _make_segments(
-    name: str, geometry: Geometry, numa_node: int | None, made: list[Segment], clocks: NewClocks | None
+    name: str,
+    geometry: Geometry,
+    numa_node: int | None,
+    made: list[Segment],
+    lives: list[LifeLock],
+    clocks: NewClocks | None,
 ) -> tuple[Superblock, list[Bytes]]:
-    """All segments of a pool; each goes into ``made`` as soon as it exists, so that a failure can undo it."""
+    """All segments of a pool; each goes into ``made`` as soon as it exists, so that a failure can undo it.
+
+    The lock by which others see that the owner lives goes into ``lives``, before any card says whose it is.
+    """
     superblock = Superblock.new(geometry, Owner.current())
     cards = []
     for index in range(geometry.cards):
         segment = Segment(name, "card", index)
         with segments.create(segment, geometry.card_bytes) as fd:
             made.append(segment)
+            if index == 0:
+                lives.append(LifeLock(segment.path, 0))
             cards.append(segments.map_shared(fd, geometry.card_bytes))
             if numa_node is not None:
                 numa.bind(cards[-1], numa_node)

@@ -64,6 +64,12 @@ def running(script: str, name: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def let_go(pool: ShmPool) -> None:
+    """End the lock by which others see that this process owns the pool, as its death would."""
+    assert pool._life is not None
+    pool._life.release()
+
+
 def leave_dead_pool(name: str) -> None:
     """What SIGKILL of an owner leaves behind."""
     with running(CREATE, name):

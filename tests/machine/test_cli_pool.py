@@ -16,7 +16,7 @@ from cxlemu.pool import segments
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from cxlemu.pool.superblock import PACKED_BYTES
-from tests.helpers.pool_helpers import MIB, WHOLE, files, leave_dead_pool, own_name, small_pool
+from tests.helpers.pool_helpers import MIB, WHOLE, files, leave_dead_pool, let_go, own_name, small_pool
 from tests.helpers.tiers import examples
 
 
@@ -80,6 +80,7 @@ def test_list_shows_damage_and_goes_on(pool: ShmPool) -> None:
     (damage,) = row["damage"]
     assert f"{pool.name}-card1 is no cxlemu card" in damage
     pool.cards[0][40] ^= 0xFF
+    let_go(pool)
     assert (listed(pool.name)["state"], listed(pool.name)["owner_pid"]) == ("damaged", None)
     assert f"damaged: /dev/shm/cxlemu-{pool.name}-card0 has a damaged superblock" in cxlemu_pool("list").output
 

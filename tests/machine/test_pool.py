@@ -28,6 +28,7 @@ from tests.helpers.pool_helpers import (
     WHOLE,
     files,
     leave_dead_pool,
+    let_go,
     own_name,
     run_script,
     running,
@@ -240,6 +241,7 @@ def test_clean_spares_a_pool_of_another_container(pool: ShmPool) -> None:
     for card in pool.cards:
         block = parse(card[:4096].tobytes(), "card")
         sign(card, replace(block, owner=replace(block.owner, pid=1, pid_namespace=1)))
+    let_go(pool)
     (verdict,) = catalog.clean(pool.name)
     assert (verdict.removed, verdict.reason) == (False, "its owner, process 1, is in another container")
 

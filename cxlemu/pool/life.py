@@ -1,0 +1,87 @@
+"""A lock that a process holds as long as it lives, so that every other process of the machine can see that it does.
+
+A pid means nothing in another container, and a start time is another one in another time namespace
+(``unshare -T --boottime``). A lock on a byte of a file is the kernel's word: it is gone when its holder is, however
+that ended, and not before. The lock belongs to an open file description (fcntl(2), F_OFD_SETLK), so that nothing else
+that the process opens, locks or closes touches it. The descriptor is read-only, and is not inherited.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import weakref
+from pathlib import Path
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
+
+
+class LifeLock:
+    """A lock on one byte of a file, from now on until `release` or the end of this process."""
+
+    def __init__(self, path: Path, at: int) -> None:
+        """Take the lock; any number of processes can hold it at once.
+
+        Args:
+            path: The file.
+            at: The byte, which need not be in the file.
+
+        Raises:
+            OSError: The file cannot be opened, or its file system knows no locks.
+        """
+        self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_RDLCK, at))
+        except OSError:
+            self.release()
+            raise
+        _ALL.add(self)
+
+    def release(self) -> None:
+        """Give the lock up; twice is fine."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __del__(self) -> None:
+        self.release()
+
+
+_ALL: weakref.WeakSet[LifeLock] = weakref.WeakSet()
+
+
+def is_held(fd: int, at: int) -> bool:
+    """Whether a living process holds a LifeLock.
+
+    Args:
+        fd: The file, opened by itself.
+        at: The byte.
+    """
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, at))
+    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
+def is_held_at(path: Path, at: int) -> bool:
+    """Whether a living process holds a LifeLock on byte ``at`` of ``path``; not where there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return is_held(fd, at)
+    finally:
+        os.close(fd)
+
+
+def _flock(kind: int, at: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0)
+
+
+def _forked() -> None:
+    """A forked child has the descriptors of its parent, but it is not the process whose life they tell."""
+    for lock in list(_ALL):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forked)
