@@ -3,9 +3,23 @@
 Imports nothing, so that ``--help`` is there at once.
 """
 
-DTYPE_NAMES = ("u8", "i8", "i32", "i64", "f16", "bf16", "f32", "f64")  # a record's dtype field is an index into this
+REDOPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+# The elements that plans fold, and what kind of number each is. Whatever else an array holds moves as bytes.
+DTYPE_KINDS = {
+    **dict.fromkeys(("u8", "i8", "i32", "i64"), "integer"),
+    **dict.fromkeys(("f16", "bf16", "f32", "f64"), "float"),
+    **dict.fromkeys(("i16", "u16", "u32", "u64"), "integer"),
+    "bool": "bool",
+    **dict.fromkeys(("c64", "c128"), "complex"),
+}
+DTYPE_NAMES = tuple(DTYPE_KINDS)  # a record's dtype field is an index into this
+OPS_OF_KIND = {
+    "integer": REDOPS,
+    "float": ("sum", "prod", "min", "max", "avg"),
+    "bool": ("sum", "prod", "min", "max", "band", "bor", "bxor"),
+    "complex": ("sum", "prod", "avg"),
+}
 GEMM_DTYPES = ("f16", "bf16", "f32", "f64")
-REDOPS = ("sum", "prod", "min", "max", "avg")
 INTEGRITIES = ("crc32c",)
 ENGINES = ("reference", "native")
 TIME_SCALE_MIN, TIME_SCALE_MAX = 1e-3, 1e6

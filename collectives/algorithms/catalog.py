@@ -15,9 +15,11 @@ from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
 from collectives.contracts import buffers, contract_of
 from cxlemu import userfile
+from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
 from cxlemu.plan import file as plan_file
+from cxlemu.plan.reduction import folds, why_not
 
 PLAN_SUFFIX = ".plan"
 BLOCK_BYTES_MAX = 1 << 40
@@ -280,9 +282,11 @@ def check(call: Call) -> None:
         raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
     if call.dtype not in DTYPES:
         raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
-    operations = ("sum", "prod", "min", "max", "avg") if contract.reduces else ("none",)
+    operations = REDOPS if contract.reduces else ("none",)
     if call.redop not in operations:
         raise ArgumentError(f"{call.collective} takes op {', '.join(operations)}, not {call.redop!r}")
+    if contract.reduces and not folds(call.dtype, call.redop):
+        raise ArgumentError(f"{call.collective}: {why_not(call.dtype, call.redop)}")
     if call.nbytes > BLOCK_BYTES_MAX:
         raise ArgumentError(f"a block of {call.nbytes} bytes is too large: {BLOCK_BYTES_MAX} are the most")
     if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:

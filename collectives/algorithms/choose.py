@@ -13,7 +13,7 @@ from cxlemu.plan import DTYPES
 from cxlemu.units import format_bytes
 
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
-INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iu")
+INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iub")
 ZERO_COPY_MIN_BYTES = 64 << 10
 TWO_SHOT_OF_PAIRS_MIN_BYTES = 1 << 20  # above what caches hold, where passes over memory are what a call costs
 TREE_MIN_RANKS = 4  # from which on a root that folds everything by itself is what all wait for

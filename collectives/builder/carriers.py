@@ -17,9 +17,9 @@ from collectives.builder.slots import Areas, Chunk, Loop, Operands, SlotCarrier,
 from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
-from cxlemu.plan import Kernel, Kind, Op, Operand, Region
+from cxlemu.plan import DTYPES, Kernel, Kind, Op, Operand, Region
 from cxlemu.plan.checksums import CHECKSUM_BYTES
-from cxlemu.rounding import round_up
+from cxlemu.rounding import round_down, round_up
 
 # Where checksums lie in scratch memory, a line each: what each stream computes last, and what came with a doorbell.
 CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}
@@ -38,7 +38,7 @@ class LineCarrier(SlotCarrier):
         """Place blocks in lines: a round takes as much of each block as its doorbells carry. Raises as in slots."""
         blocks, bells = loop.blocks, loop.bells
         doorbells = self.doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
-        piece = doorbells * PAYLOAD_BYTES
+        piece = round_down(doorbells * PAYLOAD_BYTES, DTYPES[self.b.call.dtype].itemsize)
         first_bell = blocks if bells else 0
         return piece, piece, Areas({}, 0, doorbells, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
 

@@ -7,6 +7,8 @@ result is right bit by bit or wrong:
 - integers take all values in sums, minima and maxima (sums wrap) and all odd ones in products, so that no
   later factor hides an earlier one;
 - floats take whole numbers small enough for their sum, and in products signed ones and twos;
+- complex numbers take such floats as parts, and in products powers of 2 + i turned by right angles;
+- of bools one rank's at most differs from all others', as whether any or all are true depends on that one;
 - averages take multiples of the number of ranks where the dtype has room for their sum; where it has not, the
   exact sum is divided once: floats round, integers truncate toward zero.
 
@@ -22,6 +24,7 @@ left behind is wrong. ``serial`` numbers the calls; which elements are exact alt
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -29,17 +32,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.contracts import COLLECTIVES, buffers, postcondition
+from cxlemu.choices import DTYPE_KINDS
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, RANK_ORDER, Call
 
 Array = NDArray[Any]
 
 # Whole numbers up to 2^bits and their negatives are exact (i64: and their differences).
-_EXACT_BITS = {"u8": 8, "i8": 7, "i32": 31, "i64": 62, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_EXACT_BITS = {
+    "u8": 8,
+    "i8": 7,
+    "u16": 16,
+    "i16": 15,
+    "u32": 32,
+    "i32": 31,
+    "u64": 62,
+    "i64": 62,
+    "f16": 11,
+    "bf16": 8,
+    "f32": 24,
+    "f64": 53,
+}
+_PARTS = {"c64": "f32", "c128": "f64"}  # of complex numbers
 _MOST_TWOS = 12  # in one product: 2^12 is exact in every float dtype
 _REVEALING = {"f32": 128, "f64": 1 << 16}  # where order shows: ranks at most, so that stale bytes do as well
 _LOST_BITS = 4  # of an element that is added to another rank's large one
 _SHARED = 1 << 31  # seeds what ranks have in common: no rank
+
+
+_COMBINE: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+_TRUTH = {
+    **dict.fromkeys(("sum", "max", "bor"), np.logical_or),
+    **dict.fromkeys(("prod", "min", "band"), np.logical_and),
+    "bxor": np.logical_xor,
+}
 
 
 def check_exact(call: Call) -> None:
@@ -48,6 +83,7 @@ def check_exact(call: Call) -> None:
     Raises:
         ArgumentError: The sum of any numbers except zeros could be inexact.
     """
+    call = _in_parts(call)
     wraps = call.redop == "sum" and not _is_float(call.dtype)
     if call.redop in ("sum", "avg") and not wraps and _steps(call)[0] == 0:
         most = (1 << _EXACT_BITS[call.dtype]) - 1
@@ -55,6 +91,11 @@ def check_exact(call: Call) -> None:
             f"{call.redop} of {call.dtype} over {call.ranks} ranks cannot be checked bit by bit: "
             f"take at most {most} ranks or a wider dtype"
         )
+
+
+def _in_parts(call: Call) -> Call:
+    """Sums of complex numbers are sums of twice as many floats, their parts; every other call is what it is."""
+    return replace(call, dtype=_PARTS[call.dtype]) if call.dtype in _PARTS and call.redop in ("sum", "avg") else call
 
 
 def _steps(call: Call) -> tuple[int, int]:
@@ -68,6 +109,7 @@ def _steps(call: Call) -> tuple[int, int]:
 
 def reveals_order(call: Call) -> bool:
     """Whether some of the call's results tell in which order they were folded."""
+    call = _in_parts(call)
     reduces = COLLECTIVES[call.collective].reduces and call.redop in ("sum", "prod", "avg")
     return reduces and 3 <= call.ranks <= _REVEALING.get(call.dtype, 0)
 
@@ -99,6 +141,10 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     collective = COLLECTIVES[call.collective]
     if not takes_input(call, rank):
         return None
+    if (parts := _in_parts(call)) != call:
+        found = inputs(parts, rank, seed, serial)
+        assert found is not None
+        return found.view(DTYPES[call.dtype])
     blocks = call.ranks if collective.input_blocks == "ranks" else 1
     shape, dtype = (blocks, call.nbytes // DTYPES[call.dtype].itemsize), DTYPES[call.dtype]
     random = np.random.default_rng((seed, rank))
@@ -123,12 +169,14 @@ def _first_revealing(serial: int) -> int:
 def _exact(call: Call, raw: Array, rank: int, serial: int) -> Array:
     """Make inputs whose reduction is exact in whatever order they are folded."""
     dtype = DTYPES[call.dtype]
+    if dtype.kind == "b":
+        return _truths(call, raw, rank, serial)
     if call.redop == "prod":
-        return _factors(call, raw, rank, serial)
+        return _turns(call, raw, rank, serial) if dtype.kind == "c" else _factors(call, raw, rank, serial)
     if call.redop != "avg" and not _is_float(call.dtype):
         return (raw + serial).astype(dtype)  # its low bits
     top, step = _steps(call)
-    bottom = 0 if call.dtype == "u8" else -top
+    bottom = 0 if dtype.kind == "u" else -top
     return (((raw + serial) % (top - bottom + 1) + bottom) * step).astype(dtype)
 
 
@@ -139,6 +187,24 @@ def _factors(call: Call, raw: Array, rank: int, serial: int) -> Array:
     element = np.arange(raw.size).reshape(raw.shape)
     may_be_two = (rank + element) % -(-call.ranks // _MOST_TWOS) == 0
     return (sign * np.where(may_be_two, 1 + (raw // 2 + serial) % 2, 1)).astype(DTYPES[call.dtype])
+
+
+def _turns(call: Call, raw: Array, rank: int, serial: int) -> Array:
+    """Make complex factors: ones, and few of a kind whose powers are whole numbers without a part that is zero."""
+    element = np.arange(raw.size).reshape(raw.shape)
+    turns = np.array([2 + 1j, -1 + 2j, -2 - 1j, 1 - 2j])
+    counts = (rank + element) % -(-call.ranks // _MOST_TWOS) == 0
+    return np.where(counts, turns[(raw + serial) % 4], 1).astype(DTYPES[call.dtype])
+
+
+def _truths(call: Call, raw: Array, rank: int, serial: int) -> Array:
+    """Make bools whose result changes with every call: that of one rank decides it, or in bxor that of rank 0."""
+    element = np.arange(raw.size).reshape(raw.shape)
+    if call.redop == "bxor":
+        return np.asarray((raw + (serial if rank == 0 else 0)) % 2 == 1)
+    decides, result = element % call.ranks == rank, (element + serial) % 2 == 1
+    others = call.redop in ("prod", "min", "band")  # what does not matter there
+    return np.where(decides, result, others)
 
 
 def _terms_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -> Array:
@@ -188,6 +254,10 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     collective = COLLECTIVES[call.collective]
     if not gives_output(call, rank):
         return None
+    if (parts := _in_parts(call)) != call:
+        found = expected(parts, rank, seed, serial)
+        assert found is not None
+        return found.view(DTYPES[call.dtype])
 
     def block(source: int, number: int) -> Array:
         theirs = inputs(call, source, seed, serial)
@@ -220,11 +290,12 @@ def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
 def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
     """Reduce in rank order, clusters apart.
 
-    Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64.
+    Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64, products of complex numbers in c128.
     """
-    combine = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(call.redop, np.add)
     dtype = DTYPES[call.dtype]
-    wide = dtype if call.dtype in ("f32", "f64") else np.dtype(np.float64 if _is_float(call.dtype) else np.int64)
+    combine = (_TRUTH if dtype.kind == "b" else _COMBINE)[call.redop]
+    exact = {"float": np.float64, "integer": np.int64, "bool": np.bool_, "complex": np.complex128}
+    wide = dtype if call.dtype in ("f32", "f64") else np.dtype(exact[DTYPE_KINDS[call.dtype]])
     clusters = [
         reduce(combine, (block(source).astype(wide) for source in range(first, first + call.cluster)))
         for first in range(0, call.ranks, call.cluster)
@@ -255,8 +326,10 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         serial: The number of the call.
 
     Returns:
-        An array of f64 of the shape of `expected`, zero where every bit is known; None where every bit of all is known.
+        An array of f64, zero where every bit is known, of the shape of `expected`, or for complex numbers of their
+        parts; None where every bit of all is known.
     """
+    call = _in_parts(call)
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
         return None
     own = rank if COLLECTIVES[call.collective].input_blocks == "ranks" else 0
@@ -284,6 +357,10 @@ def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: A
     places = _other_bits(got, right)
     if slack is None:
         return places
+    if got.dtype.kind == "c":  # its parts: places of either are places of both
+        parts = [None if x is None else x.reshape(-1).view(x.real.dtype) for x in (got, right, held)]
+        assert parts[0] is not None and parts[1] is not None
+        return np.unique(wrong_elements(parts[0], parts[1], slack, parts[2]) // 2)
     with np.errstate(invalid="ignore"):
         far = np.abs(got.reshape(-1)[places].astype(np.float64) - right.reshape(-1)[places].astype(np.float64))
     places = places[~(far <= slack.reshape(-1)[places])]
@@ -291,9 +368,11 @@ def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: A
 
 
 def _other_bits(one: Array, other: Array) -> NDArray[np.intp]:
-    bits = f"u{one.dtype.itemsize}"
-    return np.flatnonzero(one.reshape(-1).view(bits) != other.reshape(-1).view(bits))
+    words = max(1, one.dtype.itemsize // 8)
+    bits = f"u{one.dtype.itemsize // words}"
+    differ = one.reshape(-1).view(bits) != other.reshape(-1).view(bits)
+    return np.flatnonzero(differ.reshape(-1, words).any(axis=1))
 
 
 def _is_float(dtype: str) -> bool:
-    return dtype[0] in "fb"  # f16, f32, f64, bf16
+    return DTYPE_KINDS[dtype] == "float"

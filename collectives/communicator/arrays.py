@@ -26,11 +26,23 @@ class Bound(NamedTuple):
     output: Bytes
 
 
-def dtype_name(array: Array) -> str:
-    """Return a plan's name of the array's dtype, such as "f32". Raises ArgumentError for one that no plan can carry."""
-    if array.dtype not in _NAMES:
-        raise ArgumentError(f"dtype {array.dtype} is not supported: use one of {', '.join(map(str, _NAMES))}")
-    return _NAMES[array.dtype]
+def dtype_name(array: Array, *, reduces: bool) -> str:
+    """Return a plan's name of the array's dtype, such as "f32".
+
+    Args:
+        array: The array.
+        reduces: The call folds elements. One that only moves them takes any: those that have no name are "u8", bytes.
+
+    Raises:
+        ArgumentError: No plan can fold such elements, or they are Python objects, which other processes cannot read.
+    """
+    if (name := _NAMES.get(array.dtype)) is not None:
+        return name
+    if array.dtype.hasobject:
+        raise ArgumentError(f"dtype {array.dtype} holds Python objects, which other processes cannot read")
+    if reduces:
+        raise ArgumentError(f"dtype {array.dtype} cannot be reduced: use one of {', '.join(map(str, _NAMES))}")
+    return "u8"
 
 
 def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
@@ -53,7 +65,7 @@ def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
         raise ArgumentError(f"{role} of shape {array.shape} is not contiguous: pass np.ascontiguousarray({role})")
     if writeable and not array.flags.writeable:
         raise ArgumentError(f"{role} is read-only, the result cannot be written to it")
-    return array.reshape(-1).view(np.uint8)
+    return np.asarray(array).reshape(-1).view(np.uint8) if array.nbytes else _NOTHING
 
 
 def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
@@ -82,8 +94,10 @@ def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
                 f"{call.collective}: {role} of rank {rank} must have {need.nbytes} bytes "
                 f"({need.nbytes // DTYPES[call.dtype].itemsize} x {call.dtype}), it has {given}"
             )
-        if array is not None and need.nbytes and dtype_name(array) != call.dtype:
+        if array is not None and need.nbytes and dtype_name(array, reduces=call.redop != "none") != call.dtype:
             raise ArgumentError(f"{call.collective}: {role} is {array.dtype}, the call is of {call.dtype}")
+    if x is not None and out is not None and source.nbytes and target.nbytes and x.dtype != out.dtype:
+        raise ArgumentError(f"{call.collective}: out is {out.dtype}, x is {x.dtype}")
     return Bound(_aliased(call, rank, source, target), source, target)
 
 

@@ -171,7 +171,7 @@ class CallPlanner:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
         nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, x, out)
         array = x if x is not None else out
-        dtype = dtype_name(array) if array is not None else "u8"
+        dtype = "u8" if array is None else dtype_name(array, reduces=its.reduces)
         auto = variant == "auto"
         if auto:
             variant = self.choice(collective, nbytes, dtype=dtype).variant

@@ -61,7 +61,7 @@ def bind(kind: str, ranks: int, a: Matrix, b: Matrix, out: Matrix | None, style:
     gathers = kind == "all_gather_gemm"
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     whole = (m * ranks, n * ranks, k) if gathers else (m, n, k * ranks)
-    call = fused_call(kind, style, ranks, *whole, dtype_name(a), **cut)
+    call = fused_call(kind, style, ranks, *whole, dtype_name(a, reduces=True), **cut)
     shape = shapes(call).c
     if out is None:
         out = np.empty(shape, DTYPES[call.dtype])

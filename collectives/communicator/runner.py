@@ -9,6 +9,7 @@ from functools import partial
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator import revocation
+from collectives.communicator.arguments import Staged, Staging
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation, Outcome, Planned, Stepped
 from collectives.communicator.planner import CallArguments, CallPlanner
@@ -80,9 +81,12 @@ class CallRunner(CallHooks):
         self._watch = PeerMonitor(context, board, base // ARENA_ALIGN_BYTES, members, deadline_s)
 
     def prepare(self, asked: CallArguments) -> Operation:
-        """Check and plan a collective. Raises as `check_usable` and `CallPlanner.collective` do."""
+        """Check and plan a collective. Raises as `check_usable`, `Staging.arrays` and `CallPlanner.collective` do."""
         self.check_usable()
-        return self.operation(self._planner.collective(asked), asked.out)
+        staging = Staging()
+        x, out = staging.arrays(asked.x, asked.out)
+        operation = self.operation(self._planner.collective(asked._replace(x=x, out=out)), asked.out)
+        return Staged(operation, staging, asked.out, self.run_in_turn) if staging else operation
 
     def operation(self, planned: Planned, result: Array | None) -> Operation:
         """Make an operation from a planned call: in C where the engine is, unless the call is a fused product.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from collectives.builder.recipes import Recipe
+from collectives.communicator.arguments import as_array
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Outcome
 from collectives.contracts import COLLECTIVES
@@ -44,8 +45,9 @@ class Verbs:
         """Combine ``x`` of all ranks, element by element, in rank order.
 
         Args:
-            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
-            op: "sum", "prod", "min", "max" or "avg"; avg is the sum divided by the number of ranks.
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
+            op: "sum", "prod", "min", "max", "avg", "band", "bor" or "bxor", as far as the dtype has it; avg is the sum
+                divided by the number of ranks.
             out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``).
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
@@ -73,8 +75,9 @@ class Verbs:
         """Combine ``x`` of all ranks at ``root``, element by element, in rank order.
 
         Args:
-            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
-            op: "sum", "prod", "min", "max" or "avg"; avg is the sum divided by the number of ranks.
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
+            op: "sum", "prod", "min", "max", "avg", "band", "bor" or "bxor", as far as the dtype has it; avg is the sum
+                divided by the number of ranks.
             out: At the root, array like ``x`` for the result (default: it replaces ``x``); ignored elsewhere.
             root: The rank that gets the result.
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
@@ -94,7 +97,7 @@ class Verbs:
         """Copy ``x`` of ``root`` to ``x`` of all other ranks.
 
         Args:
-            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
             root: The rank whose ``x`` is sent.
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
@@ -115,7 +118,7 @@ class Verbs:
         """Gather ``x`` of all ranks, in rank order, on every rank.
 
         Args:
-            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
             out: Array of the dtype of ``x`` and ``size`` times its elements (default: a new one of shape
                 ``(size, *x.shape)``). In place, ``x`` is this rank's block of it.
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
@@ -143,7 +146,7 @@ class Verbs:
         """Gather ``x`` of all ranks, in rank order, at ``root``.
 
         Args:
-            x: C-contiguous array of any shape; every rank passes equally many elements of the same dtype.
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
             out: At the root, array of the dtype of ``x`` and ``size`` times its elements (default: a new one of shape
                 ``(size, *x.shape)``); ignored elsewhere.
             root: The rank that gets the blocks.
@@ -174,7 +177,7 @@ class Verbs:
         """Send block k of the root's ``x`` to ``out`` of rank k.
 
         Args:
-            x: At the root, C-contiguous array of ``size`` blocks. With ``variant="zero_copy"`` every rank passes it, an
+            x: At the root, array of ``size`` blocks. With ``variant="zero_copy"`` every rank passes it, an
                 array of `Communicator.heap`, and so knows where the root's lies.
             out: Array of one block (default, at the root: a new one, the first axis of ``x`` divided by ``size``).
             root: The rank whose ``x`` is sent.
@@ -205,8 +208,9 @@ class Verbs:
         """Combine block k of ``x`` of all ranks at rank k, element by element, in rank order.
 
         Args:
-            x: C-contiguous array of ``size`` blocks; every rank passes equally many elements of the same dtype.
-            op: "sum", "prod", "min", "max" or "avg"; avg is the sum divided by the number of ranks.
+            x: Array of ``size`` blocks; every rank passes equally many elements of the same dtype.
+            op: "sum", "prod", "min", "max", "avg", "band", "bor" or "bxor", as far as the dtype has it; avg is the sum
+                divided by the number of ranks.
             out: Array of one block (default: a new one, of the first axis of ``x`` divided by ``size``).
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
@@ -228,7 +232,7 @@ class Verbs:
         """Send block k of ``x`` to rank k, where it becomes block ``rank`` of ``out``.
 
         Args:
-            x: C-contiguous array of ``size`` blocks; every rank passes equally many elements of the same dtype.
+            x: Array of ``size`` blocks; every rank passes equally many elements of the same dtype.
             out: Array like ``x`` (default: a new one).
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
@@ -291,18 +295,19 @@ class Verbs:
         return array if self.rank == root else None
 
     def _blocks_of(self, x: Array) -> Array:
-        return _like(x, (self.size, *np.shape(x)))
+        given = as_array(x, "x")
+        return np.empty((self.size, *given.shape), given.dtype)
 
     def _block_of(self, x: Array, collective: str) -> Array:
-        if not isinstance(x, np.ndarray) or x.ndim == 0 or x.shape[0] % self.size:
-            shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
+        given = as_array(x, "x")
+        if given.ndim == 0 or given.shape[0] % self.size:
             raise ArgumentError(
-                f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
+                f"{collective}: x of shape {given.shape} does not divide into {self.size} blocks; pass out, or "
+                "reshape x"
             )
-        return _like(x, (x.shape[0] // self.size, *x.shape[1:]))
+        return np.empty((given.shape[0] // self.size, *given.shape[1:]), given.dtype)
 
 
-def _like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
-    if not isinstance(x, np.ndarray):
-        raise ArgumentError(f"x is a {type(x).__name__}: a NumPy array is needed")
-    return np.empty(x.shape if shape is None else shape, x.dtype)
+def _like(x: Array) -> Array:
+    given = as_array(x, "x")
+    return np.empty(given.shape, given.dtype)

@@ -106,7 +106,7 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
             wrong += places.size
             if places.size and first_wrong is None:
                 at = int(places[0])
-                first_wrong = WrongElement(number, at, _bits(out, at), _bits(right, at))
+                first_wrong = WrongElement.of(number, at, out, right)
     return MeasuredRank(comm.rank, entered, left, wrong, first_wrong)
 
 
@@ -218,10 +218,6 @@ def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, 
         getattr(comm, call.collective)(x, out=out, **arguments)
 
 
-def _bits(array: Array, at: int) -> int:
-    return int(array.reshape(-1).view(f"u{array.dtype.itemsize}")[at])
-
-
 def _reported(context: RankContext, control: Communicator, measured: MeasuredRank) -> list[MeasuredRank]:
     """What this rank has to report: about itself or, where only rank 0 is heard, there about all."""
     if context.launch in ("threads", "processes"):
@@ -232,13 +228,16 @@ def _reported(context: RankContext, control: Communicator, measured: MeasuredRan
 
 def _as_numbers(measured: MeasuredRank) -> Array:
     first = measured.first_wrong
-    place = [0, 0, 0, 0] if first is None else [first.call, first.element, first.got, first.right]
-    numbers = [measured.wrong, *place, *measured.entered_ns, *measured.left_ns]
-    return np.array(numbers, np.uint64).view(np.int64)  # a dtype that a collective can carry
+    bits = (0, 0) if first is None else (first.got, first.right)
+    words = [word for value in bits for word in divmod(value, 1 << 64)]  # an element has up to 16 bytes
+    place = [0, 0] if first is None else [first.call, first.element]
+    return np.array([measured.wrong, *place, *words, *measured.entered_ns, *measured.left_ns], np.uint64)
 
 
 def _from_numbers(rank: int, row: Array) -> MeasuredRank:
-    numbers = row.view(np.uint64).tolist()
-    wrong, place, times = numbers[0], numbers[1:5], array("q", numbers[5:])
+    wrong, call, element, *rest = row.tolist()
+    got, right = ((high << 64) + low for high, low in (rest[:2], rest[2:4]))
+    times = array("q", rest[4:])
     half = len(times) // 2
-    return MeasuredRank(rank, times[:half], times[half:], wrong, WrongElement(*place) if wrong else None)
+    first = WrongElement(call, element, got, right) if wrong else None
+    return MeasuredRank(rank, times[:half], times[half:], wrong, first)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives import sizes
 from collectives.algorithms import catalog
@@ -21,6 +22,7 @@ from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call, Plan
+from cxlemu.plan.reduction import reductions
 
 MOST_ROWS = 10_000
 MOST_BYTES = 1 << 40  # of one size
@@ -123,9 +125,9 @@ class Sweep:
         contract = COLLECTIVES[collective]
         moves = contract.moves_data
         roots = self.roots if self.roots is not None else tuple(range(ranks))
-        for dtype, redop, root, nbytes, variant in product(
-            self.dtypes if moves else ("u8",),
-            self.redops if contract.reduces else ("none",),
+        folded = reductions(self.dtypes, self.redops) if contract.reduces else product(self.dtypes, ("none",))
+        for (dtype, redop), root, nbytes, variant in product(
+            folded if moves else (("u8", "none"),),
             roots if contract.rooted else (0,),
             self.sizes if moves else (0,),
             self._variants_of(collective),
@@ -205,14 +207,20 @@ class WrongElement:
     got: int
     right: int
 
+    @classmethod
+    def of(cls, call: int, element: int, got: NDArray[Any], right: NDArray[Any]) -> WrongElement:
+        """Take the bits of element number ``element`` of what a rank has and of what it should have."""
+        bits = (int.from_bytes(array.reshape(-1)[element].tobytes(), "little") for array in (got, right))
+        return cls(call, element, *bits)
+
     def describe(self, dtype: str) -> str:
         """Describe the element for people.
 
         Args:
             dtype: The dtype of the call, as which the bits are read.
         """
-        values = np.array([self.got, self.right], np.uint64).view(np.uint8).reshape(2, 8)
-        got, right = (bits[: DTYPES[dtype].itemsize].view(DTYPES[dtype])[0] for bits in values)
+        of = DTYPES[dtype]
+        got, right = (np.frombuffer(bits.to_bytes(of.itemsize, "little"), of)[0] for bits in (self.got, self.right))
         return f"call {self.call}, element {self.element}: {got} instead of {right}"
 
 

@@ -2,7 +2,20 @@
  * (and say it in sentences); these checks are what memory safety needs. */
 #include "core.h"
 
-const int64_t program_item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
+const int64_t program_item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16};
+
+enum {
+    ARITHMETIC = 1 << SUM | 1 << PROD | 1 << AVG,
+    ORDER = 1 << MIN | 1 << MAX,
+    LOGIC = 1 << BAND | 1 << BOR | 1 << BXOR
+};
+enum { INTEGER = ARITHMETIC | ORDER | LOGIC, FLOAT = ARITHMETIC | ORDER, TRUTH = INTEGER & ~(1 << AVG) };
+static const int operations[DTYPES] = {INTEGER, INTEGER, INTEGER, INTEGER, FLOAT, FLOAT,      FLOAT,     FLOAT,
+                                       INTEGER, INTEGER, INTEGER, INTEGER, TRUTH, ARITHMETIC, ARITHMETIC};
+
+bool program_folds(int dtype, int redop) {
+    return dtype >= 0 && dtype < DTYPES && redop > 0 && redop < REDOP_END && operations[dtype] >> redop & 1;
+}
 
 static bool fits(int64_t at, int64_t nbytes, int64_t size) {
     return at >= 0 && nbytes >= 0 && nbytes <= size && at <= size - nbytes;
@@ -64,7 +77,7 @@ static bool record_ok(const program *p, const record *r) {
     case COPY: return has(&r->dst, BUFFER) && has(&r->a, BUFFER) && !given(&r->dst2);
     case REDUCE:
     case REDUCE_LOCAL:
-        if (r->dtype >= DTYPES || r->redop == 0 || r->redop >= REDOP_END || !has(&r->dst, BUFFER)) return false;
+        if (!program_folds(r->dtype, r->redop) || !has(&r->dst, BUFFER)) return false;
         if (r->op == REDUCE_LOCAL &&
             (given(&r->dst2) || has(&r->a, REGION) || has(&r->b, REGION) || has(&r->c, REGION)))
             return false;

@@ -38,11 +38,11 @@ enum op {
     OP_END
 };
 enum kind { NOTHING, BUFFER, REGION };
-enum redop { SUM = 1, PROD, MIN, MAX, AVG, REDOP_END };
+enum redop { SUM = 1, PROD, MIN, MAX, AVG, BAND, BOR, BXOR, REDOP_END };
 enum { FLAG_DIVIDE = 1 };
 /* What a memory does not need: the bits of CoherenceStep in memory/backend.py. */
 enum { STEP_FLUSH = 1, STEP_FENCE = 2, STEP_INVALIDATE = 4, STEP_PUSH = 8, STEP_FETCH = 16, STEPS = 31 };
-enum { DTYPES = 8 };
+enum { DTYPES = 15 };
 
 typedef struct {
     uint16_t kind, id;
@@ -155,5 +155,7 @@ void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, 
                  int64_t divisor);
 
 extern const int64_t program_item_bytes[DTYPES];
+/* Whether there is such a reduction: bits of integers and bools alone, no order of complex numbers, no mean of bools. */
+bool program_folds(int dtype, int redop);
 
 #endif

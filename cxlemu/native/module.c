@@ -340,8 +340,8 @@ static PyObject *module_fold(PyObject *module, PyObject *args) {
     PyObject *third;
     (void)module;
     if (!PyArg_ParseTuple(args, "iiw*y*y*OL", &dtype, &redop, &dst, &a, &b, &third, &divisor)) return NULL;
-    bool ok = dtype >= 0 && dtype < DTYPES && redop > 0 && redop < REDOP_END && divisor > 0 && a.len == dst.len &&
-              b.len == dst.len && dst.len % program_item_bytes[dtype] == 0;
+    bool ok = program_folds(dtype, redop) && divisor > 0 && a.len == dst.len && b.len == dst.len &&
+              dst.len % program_item_bytes[dtype] == 0;
     if (third != Py_None) ok = PyObject_GetBuffer(third, &c, PyBUF_SIMPLE) == 0 && c.len == dst.len && ok;
     if (ok) fold_arrays(dtype, redop, dst.buf, a.buf, b.buf, c.obj ? c.buf : NULL, dst.len, divisor);
     PyBuffer_Release(&dst), PyBuffer_Release(&a), PyBuffer_Release(&b);
@@ -419,6 +419,9 @@ static const constant constants[] = {
     CONSTANT(MIN),
     CONSTANT(MAX),
     CONSTANT(AVG),
+    CONSTANT(BAND),
+    CONSTANT(BOR),
+    CONSTANT(BXOR),
     CONSTANT(FLAG_DIVIDE),
     CONSTANT(STEP_FLUSH),
     CONSTANT(STEP_FENCE),

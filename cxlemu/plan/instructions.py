@@ -63,9 +63,15 @@ class RedOp(IntEnum):
     MIN = 3
     MAX = 4
     AVG = 5
+    BAND = 6
+    BOR = 7
+    BXOR = 8
 
 
-_SCALARS = (np.uint8, np.int8, np.int32, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+_SCALARS = (
+    *(np.uint8, np.int8, np.int32, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64),
+    *(np.int16, np.uint16, np.uint32, np.uint64, np.bool_, np.complex64, np.complex128),
+)
 DTYPES: dict[str, np.dtype[np.generic]] = dict(zip(DTYPE_NAMES, map(np.dtype, _SCALARS), strict=True))
 
 OPERAND_DTYPE = np.dtype([("kind", "<u2"), ("id", "<u2"), ("seq", "<i4"), ("offset", "<i8")])

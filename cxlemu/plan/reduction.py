@@ -2,37 +2,59 @@
 
 Integers wrap modulo 2^bits. f16 and bf16 are combined in f32 and rounded after every step. min and max return NaN
 where an operand is NaN, and the later one of two zeros. avg is a sum whose last step divides: integers truncate
-toward zero.
+toward zero. A bool is true where its byte is not 0, and a result's byte is 0 or 1: sum, max and bor say whether any is
+true, prod, min and band whether all are. Complex numbers are added part by part, and multiplied as (ac - bd) +
+(ad + bc)i with every step rounded; they have no order, and so no min and max.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.choices import DTYPE_NAMES
+from cxlemu.choices import DTYPE_KINDS, DTYPE_NAMES, OPS_OF_KIND, REDOPS
+from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import DTYPES, RedOp
 
+Array = NDArray[Any]
 
-def _least(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+
+def _least(a: Array, b: Array) -> Array:
     """NumPy's own min and max choose the later of two zeros on x86, and on arm64 the negative and the positive one."""
     return np.where((a < b) | (a != a), a, b)
 
 
-def _greatest(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+def _greatest(a: Array, b: Array) -> Array:
     return np.where((a > b) | (a != a), a, b)
 
 
-_COMBINE: dict[RedOp, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]] = {
+def _complex_product(a: Array, b: Array) -> Array:
+    """NumPy's own product fuses steps where the machine can, and so has other bits on another machine."""
+    product = np.empty_like(a)
+    product.real = a.real * b.real - a.imag * b.imag
+    product.imag = a.real * b.imag + a.imag * b.real
+    return product
+
+
+_COMBINE: dict[RedOp, Callable[[Array, Array], Array]] = {
     RedOp.SUM: np.add,
     RedOp.AVG: np.add,
     RedOp.PROD: np.multiply,
     RedOp.MIN: _least,
     RedOp.MAX: _greatest,
+    RedOp.BAND: np.bitwise_and,
+    RedOp.BOR: np.bitwise_or,
+    RedOp.BXOR: np.bitwise_xor,
+}
+_TRUTH: dict[RedOp, Callable[[Array, Array], Array]] = {
+    **dict.fromkeys((RedOp.SUM, RedOp.MAX, RedOp.BOR), np.bitwise_or),
+    **dict.fromkeys((RedOp.PROD, RedOp.MIN, RedOp.BAND), np.bitwise_and),
+    RedOp.BXOR: np.bitwise_xor,
 }
 _WIDE = {"f16": np.dtype(np.float32), "bf16": np.dtype(np.float32)}
 
@@ -44,9 +66,50 @@ def commutes(dtype: str, redop: str) -> bool:
 
     Args:
         dtype: One of ``DTYPE_NAMES``.
-        redop: "sum", "prod", "min", "max" or "avg".
+        redop: One of ``REDOPS``.
     """
-    return redop not in ("min", "max") or dtype[0] not in "fb"
+    return redop not in ("min", "max") or DTYPE_KINDS[dtype] != "float"
+
+
+def folds(dtype: str, redop: str) -> bool:
+    """Whether there is such a reduction: all of integers, fewer of others. Both are names that exist."""
+    return redop in OPS_OF_KIND[DTYPE_KINDS[dtype]]
+
+
+def why_not(dtype: str, redop: str) -> str:
+    """Say why there is no such reduction, and what there is instead."""
+    kind = DTYPE_KINDS[dtype]
+    there = f"use {', '.join(OPS_OF_KIND[kind])}"
+    if redop == "avg":
+        return f"there is no avg of bool, whose sum says whether any is true: {there}, or convert to numbers"
+    if redop in ("min", "max"):
+        return f"there is no {redop} of {dtype}: complex numbers have no order: {there}, or reduce their parts"
+    return f"there is no {redop} of {dtype}: bits are combined of integers and bools: {there}, or view as integers"
+
+
+def reductions(dtypes: Iterable[str], redops: Sequence[str]) -> list[tuple[str, str]]:
+    """List the reductions that there are among these dtypes and operations.
+
+    Args:
+        dtypes: Names of dtypes, each of which has one of the operations; or all dtypes.
+        redops: Names of operations, each of which some dtype has; or all operations.
+
+    Returns:
+        Pairs of a dtype and an operation.
+
+    Raises:
+        ArgumentError: There is no such dtype, or a dtype or an operation would be left out altogether.
+    """
+    dtypes = list(dtypes)
+    for dtype in dtypes:
+        if dtype not in DTYPE_KINDS:
+            raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPE_NAMES)}")
+    found = [(dtype, redop) for dtype, redop in product(dtypes, redops) if redop not in REDOPS or folds(dtype, redop)]
+    for dtype, redop in product(dtypes, redops):
+        no_op = len(dtypes) < len(DTYPE_NAMES) and all(dtype != its for its, _ in found)
+        if no_op or (len(redops) < len(REDOPS) and all(redop != its for _, its in found)):
+            raise ArgumentError(why_not(dtype, redop))
+    return found
 
 
 def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> Bytes:
@@ -54,7 +117,7 @@ def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> B
 
     Args:
         dtype: Index into ``DTYPE_NAMES``.
-        redop: The operation; AVG adds, and divides only by ``divisor``.
+        redop: The operation, of those that ``folds``; AVG adds, and divides only by ``divisor``.
         operands: One or more arrays of equally many bytes, uint8.
         divisor: What the result is divided by, as `divide` does; 1 divides nothing.
 
@@ -62,30 +125,45 @@ def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> B
         The result's bytes, uint8.
     """
     name = DTYPE_NAMES[dtype]
+    if DTYPE_KINDS[name] == "bool":
+        return _fold_truth(redop, operands)
     wide = _WIDE.get(name, DTYPES[name])
     arrays = [np.ascontiguousarray(o).view(DTYPES[name]) for o in operands]
     result = arrays[0]
     with np.errstate(all="ignore"):
         for array in arrays[1:]:
-            combined = _COMBINE[redop](result.astype(wide, copy=False), array.astype(wide, copy=False))
+            combine = _complex_product if wide.kind == "c" and redop == RedOp.PROD else _COMBINE[redop]
+            combined = combine(result.astype(wide, copy=False), array.astype(wide, copy=False))
             result = combined.astype(DTYPES[name], copy=False)
         if divisor != 1:
             result = divide(result.astype(wide, copy=False), divisor).astype(DTYPES[name], copy=False)
     return result.view(np.uint8)
 
 
-def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
-    """Divide an array: floats divide; integers truncate toward zero, as C does.
+def _fold_truth(redop: RedOp, operands: list[Bytes]) -> Bytes:
+    result = operands[0]
+    for operand in operands[1:]:
+        result = _TRUTH[redop](result != 0, operand != 0).view(np.uint8)
+    return np.ascontiguousarray(result)
+
+
+def divide(array: Array, divisor: int) -> Array:
+    """Divide an array: floats and parts of complex numbers divide; integers truncate toward zero, as C does.
 
     Args:
-        array: Elements of any dtype of plans.
+        array: Elements of any dtype of plans but bool.
         divisor: A positive number, which may be more than the dtype holds.
 
     Returns:
         A new array of the dtype of ``array``.
     """
+    if array.dtype.kind == "c":
+        parts = array.view(array.real.dtype)
+        return divide(parts, divisor).view(array.dtype)
     if array.dtype.kind == "f":
         return np.asarray(array / array.dtype.type(divisor))
+    if array.dtype.kind == "u":
+        return np.asarray(array.astype(np.uint64) // np.uint64(divisor)).astype(array.dtype)
     wide = array.astype(np.int64)  # the divisor, a number of ranks, may be more than the dtype holds
     quotient = wide // divisor
     inexact_and_negative = (wide < 0) & (quotient * divisor != wide)

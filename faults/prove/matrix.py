@@ -23,6 +23,7 @@ from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.errors import ArgumentError, CxlemuError, PlanError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
+from cxlemu.plan.reduction import reductions
 from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
@@ -203,12 +204,14 @@ class Matrix:
         contract = COLLECTIVES[collective]
         if self.roots and max(self.roots) >= ranks:
             raise ArgumentError(f"root {max(self.roots)} is not one of {ranks} ranks: leave out that number with -n")
-        redops = tuple(dict.fromkeys(self.redops or MATRIX_REDOPS)) if contract.reduces else ("none",)
+        asked = tuple(dict.fromkeys(self.redops or MATRIX_REDOPS)) if contract.reduces else ("none",)
+        there = reductions(self._dtypes, asked) if contract.reduces else [(dtype, "none") for dtype in self._dtypes]
         seen: set[tuple[Call, int]] = set()
         for nth, size in enumerate(self._sizes(ranks)):
             layout = world_layout(self.topology, ranks, region_bytes=size.region_bytes)
             for which, dtype in enumerate(self._dtypes):
                 nbytes = size.block_bytes(collective, ranks, DTYPES[dtype].itemsize)
+                redops = [redop for its, redop in there if its == dtype]
                 for place in self._places:
                     turn = (self.ranks.index(ranks) + nth + which + place) % len(redops)
                     for redop in (redops[turn],) if self.in_turns else redops:

@@ -18,10 +18,12 @@ from collectives.algorithms.choose import INTEGERS, choose
 from collectives.algorithms.modelled import Copies
 from collectives.builder.recipes import with_checksums
 from collectives.checking.symbolic import verify
+from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
 from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
+from cxlemu.plan.reduction import folds
 from cxlemu.topology import Topology
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
@@ -89,7 +91,8 @@ def plan_of(
     variant = with_checksums(variant) if chance.random() < 0.3 and variant.carries_checksums else variant
     if collective == "barrier":
         nbytes = 0
-    redop = op if collective in REDUCTIONS else "none"
+    redop = op if folds(dtype, op) else chance.choice(OPS_OF_KIND[DTYPE_KINDS[dtype]])
+    redop = redop if collective in REDUCTIONS else "none"
     itemsize = DTYPES[dtype].itemsize
     size = -(-nbytes // itemsize) * itemsize
     call = Call(collective, variant.name, layout.ranks, size, dtype, redop, root, in_place)
@@ -99,7 +102,7 @@ def plan_of(
 def inputs_of(call: Call, rng: np.random.Generator) -> list[Bytes]:
     """Half of them random bits, NaN and infinity among them; half of them numbers, so that sums mean something."""
     sizes = [input_bytes(call, rank) for rank in range(call.ranks)]
-    if call.dtype in ("u8", "i8", "i32", "i64") or rng.random() < 0.5:
+    if DTYPE_KINDS[call.dtype] in ("integer", "bool") or rng.random() < 0.5:
         return [rng.integers(0, 256, size, np.uint8) for size in sizes]
     counts = [size // DTYPES[call.dtype].itemsize for size in sizes]
     return [rng.normal(0, 100, count).astype(DTYPES[call.dtype]).view(np.uint8) for count in counts]

@@ -70,7 +70,7 @@ def test_the_whole_matrix_of_a_right_algorithm(tmp_path: Path) -> None:
     assert "192 of 192 calls: 192 ok, 0 violation, 0 unknown, 0 refused" in result.output
     assert last_line(result).startswith("covered: all_reduce; n = 2-5, 7, 8; 0 B, 1 element, 13 elements")
     assert last_line(result) == f"covered: {coverage['covered']}. not covered: {coverage['not_covered']}"
-    assert "not covered: n = 6; n above 8; other sizes; ops prod, min; dtypes u8," in last_line(result)
+    assert "not covered: n = 6; n above 8; other sizes; ops prod, min, band, bor, bxor; dtypes u8," in last_line(result)
     assert [(r["ranks"], r["calls"], r["ok"]) for r in document["by_ranks"]] == [(n, 32, 32) for n in RANKS]
 
 
@@ -307,7 +307,9 @@ def test_all_that_we_ship_says_what_it_covered() -> None:
     document = json.loads(result.stdout)
     last = result.stderr.splitlines()[-1]
     assert last.startswith("covered: all_reduce, broadcast, barrier; n = 2; 4 KiB; sum; f32; every root; out of place;")
-    assert "not covered: n above 2; other sizes; ops prod, min, max, avg;" in last and "in place;" in last
+    assert (
+        "not covered: n above 2; other sizes; ops prod, min, max, avg, band, bor, bxor;" in last and "in place;" in last
+    )
     assert last == f"covered: {document['coverage']['covered']}. not covered: {document['coverage']['not_covered']}"
 
 

@@ -17,7 +17,7 @@ COLLECTIVES = (
     "all_gather", "broadcast", "gather", "scatter", "all_reduce", "reduce_scatter", "reduce", "all_to_all", "barrier",
 )  # fmt: skip
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-OPS = ("sum", "prod", "min", "max", "avg")
+OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 
 
 def input_bytes(call: Call, rank: int) -> int:
@@ -77,7 +77,17 @@ def fold_left(operands: Sequence[Bytes], dtype: str, op: str, *, count: int | No
 
 
 def _combine(a: NDArray[Any], b: NDArray[Any], op: str) -> NDArray[Any]:
-    wide = np.dtype(np.float32) if a.dtype.itemsize == 2 else a.dtype
+    if a.dtype.kind == "b":
+        x, y = a.view(np.uint8) != 0, b.view(np.uint8) != 0
+        return x | y if op in ("sum", "max", "bor") else x ^ y if op == "bxor" else x & y
+    if a.dtype.kind == "c":
+        parts = [z.view(a.real.dtype).reshape(-1, 2).T for z in (a, b)]
+        (p, q), (r, s) = parts
+        re, im = (p * r - q * s, p * s + q * r) if op == "prod" else (p + r, q + s)
+        return np.ascontiguousarray(np.stack([re, im], axis=1)).view(a.dtype).reshape(-1)
+    if op in ("band", "bor", "bxor"):
+        return {"band": a & b, "bor": a | b, "bxor": a ^ b}[op]
+    wide = np.dtype(np.float32) if a.dtype in (DTYPES["f16"], DTYPES["bf16"]) else a.dtype
     x, y = a.astype(wide), b.astype(wide)
     if op in ("sum", "avg"):
         return (x + y).astype(a.dtype)
@@ -88,7 +98,11 @@ def _combine(a: NDArray[Any], b: NDArray[Any], op: str) -> NDArray[Any]:
 
 
 def _divide(total: NDArray[Any], count: int) -> NDArray[Any]:
-    if total.dtype.itemsize == 2 or total.dtype.kind == "f":
+    if total.dtype.kind == "c":
+        return _divide(total.view(total.real.dtype), count).view(total.dtype)
+    if total.dtype.kind == "u":
+        return total // np.array(count, np.uint64).astype(total.dtype) if count < 128 else total // count
+    if total.dtype == DTYPES["bf16"] or total.dtype.kind == "f":
         wide = np.dtype(np.float64 if total.dtype.itemsize == 8 else np.float32)
         return (total.astype(wide) / wide.type(count)).astype(total.dtype)
     unsigned = total.view(f"u{total.dtype.itemsize}")  # magnitudes: that of the least number fits only here
@@ -101,7 +115,8 @@ def same(got: Bytes, wanted: Bytes, dtype: str = "u8") -> bool:
     """Bit for bit, but for what IEEE 754 leaves open: which NaN it is, and which zero min and max choose."""
     if got.tobytes() == wanted.tobytes():
         return True
-    if DTYPES[dtype].kind in "iu" or got.nbytes != wanted.nbytes:
+    if DTYPES[dtype].kind in "iub" or got.nbytes != wanted.nbytes:
         return False
-    a, b = (np.frombuffer(x.tobytes(), DTYPES[dtype]).astype(np.float64) for x in (got, wanted))
+    part = {"c64": DTYPES["f32"], "c128": DTYPES["f64"]}.get(dtype, DTYPES[dtype])
+    a, b = (np.frombuffer(x.tobytes(), part).astype(np.float64) for x in (got, wanted))
     return np.array_equal(a, b, equal_nan=True)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
 from collectives.builder.recipes import with_checksums
+from cxlemu.choices import DTYPE_KINDS
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.native import STOPPED, NativeEngine
 from cxlemu.engines.reference import Runner
@@ -197,7 +198,7 @@ LAYOUT = Layout(
 )
 BASE, CALL = 4096, Call("all_gather", "by hand", 2, 100)
 BUFFER_BYTES = 700
-INTEGERS = [DTYPE_NAMES.index(name) for name in ("u8", "i8", "i32", "i64")]  # no bits of theirs are a NaN
+INTEGERS = [DTYPE_NAMES.index(name) for name, kind in DTYPE_KINDS.items() if kind == "integer"]  # without NaNs
 OUT, A, B, C = range(4)
 
 

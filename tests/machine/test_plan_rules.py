@@ -179,9 +179,11 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
         ([write(0)._replace(a=Operand(Kind.BUFFER, 0, 1, 0))], "operand a has fields"),
     ],
     "reduction": [
-        ([ADD._replace(dtype=len(DTYPE_NAMES))], "there is no dtype 8"),
+        ([ADD._replace(dtype=len(DTYPE_NAMES))], "there is no dtype 15"),
         ([ADD._replace(redop=RedOp.NONE)], "there is no operation 0"),
         ([ADD._replace(redop=77)], "there is no operation 77"),
+        ([ADD._replace(redop=RedOp.BOR)], "there is no bor of f32"),
+        ([ADD._replace(dtype=DTYPE_NAMES.index("c64"), redop=RedOp.MIN)], "there is no min of c64"),
         ([ADD._replace(flags=2)], "there are no flags 2"),
         ([ADD._replace(flags=Flag.DIVIDE, arg=0)], "it divides by 0"),
     ],

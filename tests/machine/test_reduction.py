@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import reduce
-from operator import add, mul
+from operator import add, and_, mul, or_, xor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
-from cxlemu.plan.reduction import fold
+from cxlemu.plan.reduction import fold, reductions
 from tests.helpers.tiers import examples
 
-INTEGERS = {"u8": (0, 255), "i8": (-128, 127), "i32": (-(1 << 31), (1 << 31) - 1), "i64": (-(1 << 63), (1 << 63) - 1)}
-EXACT: dict[RedOp, Callable[[int, int], int]] = {RedOp.SUM: add, RedOp.PROD: mul, RedOp.MIN: min, RedOp.MAX: max}
+INTEGERS = {
+    **{f"i{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+EXACT: dict[RedOp, Callable[[int, int], int]] = {
+    RedOp.SUM: add,
+    RedOp.PROD: mul,
+    RedOp.MIN: min,
+    RedOp.MAX: max,
+    RedOp.BAND: and_,
+    RedOp.BOR: or_,
+    RedOp.BXOR: xor,
+}
 
 
 def folded(dtype: str, redop: RedOp, rows: Sequence[Sequence[float]], divisor: int = 1) -> np.ndarray:
@@ -61,11 +74,12 @@ def test_avg_truncates_every_byte_toward_zero(dtype: str, divisor: int) -> None:
     assert got.tolist() == [toward_zero(value, divisor) for value in values]
 
 
-@pytest.mark.parametrize("dtype", ["i32", "i64"])
+@pytest.mark.parametrize("dtype", ["i16", "u16", "i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 1024])
 def test_avg_of_the_least_and_the_greatest_integers(dtype: str, divisor: int) -> None:
     low, high = INTEGERS[dtype]
     values = [low, low + 1, -divisor - 1, -divisor, -1, 0, 1, divisor, high - 1, high]
+    values = [value for value in values if value >= low]
     operand = np.array(values, DTYPES[dtype]).view(np.uint8)
     got = fold(DTYPE_NAMES.index(dtype), RedOp.AVG, [operand], divisor).view(DTYPES[dtype])
     assert got.tolist() == [toward_zero(value, divisor) for value in values]
@@ -146,3 +160,56 @@ def test_one_operand_is_itself_and_operands_stay_as_they_are() -> None:
     fold(DTYPE_NAMES.index("u8"), RedOp.SUM, operands)
     assert fold(DTYPE_NAMES.index("u8"), RedOp.SUM, operands[:1]).tolist() == list(range(8))
     assert all((a == b).all() for a, b in zip(operands, before, strict=True))
+
+
+def as_fractions(numbers: Sequence[complex]) -> list[tuple[Fraction, Fraction]]:
+    return [(Fraction(z.real), Fraction(z.imag)) for z in numbers]
+
+
+@pytest.mark.parametrize(("dtype", "part"), [("c64", np.float32), ("c128", np.float64)])
+def test_complex_products_round_every_step(dtype: str, part: type) -> None:
+    """Step by step in exact fractions, each rounded by itself: a fused step would have other bits."""
+    rng = np.random.default_rng(7)
+    a, b = (rng.normal(size=500) + 1j * rng.normal(size=500) for _ in "ab")
+    x, y = (z.astype(DTYPES[dtype]) for z in (a, b))
+
+    def rounded(value: Fraction) -> Fraction:
+        return Fraction(float(part(float(value))))  # products of f32 are exact in f64, and so are rounded once
+
+    got = folded(dtype, RedOp.PROD, [x.tolist(), y.tolist()])
+    for z, (p, q), (r, s) in zip(got.tolist(), as_fractions(x.tolist()), as_fractions(y.tolist()), strict=True):
+        assert Fraction(z.real) == rounded(rounded(p * r) - rounded(q * s))
+        assert Fraction(z.imag) == rounded(rounded(p * s) + rounded(q * r))
+
+
+def test_complex_sums_and_averages_are_those_of_their_parts() -> None:
+    rows = [[1 + 2j, 3 - 1j], [0.5 - 4j, 1j], [2, 2 + 2j]]
+    assert folded("c64", RedOp.SUM, rows).tolist() == [3.5 - 2j, 5 + 2j]
+    assert folded("c128", RedOp.AVG, rows[:2], 2).tolist() == [0.75 - 1j, 1.5 + 0j]
+
+
+@pytest.mark.parametrize(
+    ("redop", "wanted"),
+    [
+        *((redop, [False, True, True, True]) for redop in (RedOp.SUM, RedOp.MAX, RedOp.BOR)),
+        *((redop, [False, False, False, True]) for redop in (RedOp.PROD, RedOp.MIN, RedOp.BAND)),
+        (RedOp.BXOR, [False, True, True, False]),
+    ],
+)
+def test_of_bools_any_or_all_are_true(redop: RedOp, wanted: list[bool]) -> None:
+    rows = [[False, False, True, True], [False, True, False, True]]
+    assert folded("bool", redop, rows).tolist() == wanted
+    two = fold(DTYPE_NAMES.index("bool"), redop, [np.full(4, 2, np.uint8) * row for row in np.array(rows, np.uint8)])
+    assert two.tolist() == wanted  # the bytes are 0 and 1, whatever truth looked like
+
+
+def test_there_is_no_order_of_complex_numbers_and_there_are_no_bits_of_floats() -> None:
+    assert reductions(["f32", "i16"], ["sum", "bxor"]) == [("f32", "sum"), ("i16", "sum"), ("i16", "bxor")]
+    for dtypes, redops, why in (
+        (["c64"], ["sum", "max"], "there is no max of c64: complex numbers have no order: use sum, prod, avg"),
+        (["f32", "i32"], ["bor"], "there is no bor of f32: bits are combined of integers and bools"),
+        (["bool"], ["avg"], "there is no avg of bool"),
+        (["f8"], ["sum"], "there is no dtype 'f8': it is one of u8"),
+    ):
+        with pytest.raises(ArgumentError, match=why):
+            reductions(dtypes, redops)

@@ -78,8 +78,7 @@ def execute(case: Case, plan: Plan, run: VirtualRun, seed: int) -> tuple[int, st
             wrong += places.size
             if places.size and first is None:
                 at = int(places[0])
-                bits = (int(a.reshape(-1).view(f"u{right.dtype.itemsize}")[at]) for a in (got, right))
-                first = f"rank {rank}, {WrongElement(serial, at, *bits).describe(case.call.dtype)}"
+                first = f"rank {rank}, {WrongElement.of(serial, at, got, right).describe(case.call.dtype)}"
     return wrong, first
 
 

@@ -17,6 +17,7 @@ from cxlemu.plan.instructions import (
     Op,
     RedOp,
 )
+from cxlemu.plan.reduction import folds, why_not
 from cxlemu.plan.rules.program import Defect, Mask, PlanTable
 
 # Tables by opcode. For opcodes that do not exist all is allowed, so that only the rule "opcode" speaks up.
@@ -37,6 +38,7 @@ for _op, _signature in SIGNATURES.items():
         _KINDS[_op, _at] = [kind in _allowed for kind in Kind]
 
 _ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES])
+_FOLDS = np.array([[folds(name, redop.name.lower()) for redop in RedOp] for name in DTYPE_NAMES])
 
 
 def typed(p: PlanTable) -> Mask:
@@ -89,7 +91,7 @@ def unused(p: PlanTable) -> Iterator[Defect]:
 
 
 def reduction(p: PlanTable) -> Iterator[Defect]:
-    """Yield reductions without a dtype or an operation that exists, with other flags, or with a divisor below 1."""
+    """Yield reductions without a dtype, an operation that it has, or a divisor above 0, and those with other flags."""
     dtype, redop, flags = (p.records[name] for name in ("dtype", "redop", "flags"))
     yield from p.defects(typed(p) & (dtype >= len(DTYPE_NAMES)), lambda row: f"there is no dtype {dtype[row]}")
     none = (redop == RedOp.NONE) | (redop >= len(RedOp))
@@ -97,6 +99,9 @@ def reduction(p: PlanTable) -> Iterator[Defect]:
     yield from p.defects(
         typed(p) & (flags & ~np.uint8(Flag.DIVIDE) != 0), lambda row: f"there are no flags {flags[row]}"
     )
+    both = typed(p) & (dtype < len(DTYPE_NAMES)) & ~none
+    nonsense = both & ~_FOLDS[np.where(both, dtype, 0), np.where(both, redop, 0)]
+    yield from p.defects(nonsense, lambda row: why_not(DTYPE_NAMES[dtype[row]], RedOp(redop[row]).name.lower()))
     divides = typed(p) & (flags & Flag.DIVIDE != 0)
     yield from p.defects(divides & (p.arg < 1), lambda row: f"it divides by {p.arg[row]}")
 

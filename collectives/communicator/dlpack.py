@@ -1,0 +1,135 @@
+"""Arrays of other libraries as NumPy's, without a copy: DLPack (dmlc.github.io/dlpack) for memory of the CPU.
+
+NumPy's own `from_dlpack` knows no bf16 and no f8, and makes some arrays read-only that are not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.errors import ArgumentError
+
+_CPU_DEVICES = {1, 3, 11, 13}  # the CPU's own memory, and memory that CUDA, ROCm or both pin or manage for it
+_READ_ONLY = 1
+_MOST_AXES = 64
+
+
+class _Device(Structure):
+    _fields_ = (("type", c_int32), ("id", c_int32))
+
+
+class _DataType(Structure):
+    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+
+
+class _Tensor(Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("device", _Device),
+        ("ndim", c_int32),
+        ("dtype", _DataType),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+class _Versioned(Structure):
+    _fields_ = (
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("context", c_void_p),
+        ("deleter", c_void_p),
+        ("flags", c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_KINDS = {0: "i", 1: "u", 2: "f", 5: "c"}
+_F8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")  # codes from 7 on
+
+_name = ctypes.pythonapi.PyCapsule_GetName
+_name.restype, _name.argtypes = c_char_p, (ctypes.py_object,)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
+
+
+def from_dlpack(other: Any, role: str) -> NDArray[Any]:
+    """View an array of another library as NumPy's. It shares its memory, and keeps it.
+
+    Args:
+        other: An object with ``__dlpack__`` and ``__dlpack_device__``, such as a torch.Tensor.
+        role: The argument's name, for messages.
+
+    Returns:
+        An array of the same shape, strides and elements; read-only where the other library says so.
+
+    Raises:
+        ArgumentError: It is not in the CPU's memory, its library does not lend it, or NumPy has no such elements.
+    """
+    what = f"{role}, a {type(other).__module__}.{type(other).__name__},"
+    device = int(other.__dlpack_device__()[0])
+    if device not in _CPU_DEVICES:
+        raise ArgumentError(f"{what} is not in the CPU's memory (DLPack device {device}): copy it to the host first")
+    try:
+        try:
+            capsule = other.__dlpack__(max_version=(1, 0))
+        except TypeError:  # a library of before DLPack 1.0
+            capsule = other.__dlpack__()
+    except Exception as error:  # a library refuses as it likes, such as for a tensor that needs gradients
+        raise ArgumentError(f"{what} is not lent by its library: {error}") from error
+    name, read_only = _name(capsule), False
+    if name == b"dltensor_versioned":
+        versioned = _Versioned.from_address(_pointer(capsule, name))
+        if versioned.major != 1:
+            raise ArgumentError(f"{what} comes by DLPack {versioned.major}.{versioned.minor}: 1.x is needed")
+        tensor, read_only = versioned.tensor, bool(versioned.flags & _READ_ONLY)
+    else:
+        tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+    array = _view(tensor, capsule, what)
+    if read_only:
+        array.flags.writeable = False
+    return array
+
+
+def _view(tensor: _Tensor, owner: object, what: str) -> NDArray[Any]:
+    if not 0 <= tensor.ndim <= _MOST_AXES:
+        raise ArgumentError(f"{what} has {tensor.ndim} axes")
+    dtype = _dtype(tensor.dtype, what)
+    shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
+    if not tensor.data or 0 in shape:
+        return np.empty(shape, dtype)
+    steps = [1] * tensor.ndim
+    for k in range(tensor.ndim - 2, -1, -1):
+        steps[k] = steps[k + 1] * shape[k + 1]
+    if tensor.strides:
+        steps = [tensor.strides[k] for k in range(tensor.ndim)]
+    if any(step < 0 for step in steps):
+        raise ArgumentError(f"{what} runs backwards along an axis: pass a copy")
+    length = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+    memory = (c_uint8 * (length * dtype.itemsize)).from_address(tensor.data + tensor.byte_offset)
+    memory.owner = owner
+    return np.ndarray(shape, dtype, buffer=memory, strides=[step * dtype.itemsize for step in steps])
+
+
+def _dtype(of: _DataType, what: str) -> np.dtype[Any]:
+    if of.lanes == 1 and of.bits % 8 == 0 and of.code in _KINDS:
+        with suppress(TypeError):
+            number: np.dtype[Any] = np.dtype(f"{_KINDS[of.code]}{of.bits // 8}")
+            return number
+    its: Any = {(4, 16): ml_dtypes.bfloat16, (6, 8): np.bool_}.get((of.code, of.bits))
+    if of.bits == 8 and 0 <= of.code - 7 < len(_F8):
+        its = getattr(ml_dtypes, f"float8_{_F8[of.code - 7]}")
+    if of.lanes != 1 or its is None:
+        raise ArgumentError(
+            f"{what} has elements that NumPy has not (DLPack code {of.code}, {of.bits} bits): convert it"
+        )
+    other: np.dtype[Any] = np.dtype(its)
+    return other
