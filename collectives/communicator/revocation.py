@@ -76,13 +76,14 @@ def lost(board: Board) -> frozenset[int]:
     return frozenset(rank for notice in notices if notice.cause == Cause.PEER_LOST for rank in notice.numbers)
 
 
-def as_error(reporter: int, notice: Notice, waits: str) -> RunError:
+def as_error(reporter: int, notice: Notice, waits: str, me: int | None = None) -> RunError:
     """Make the error that a peer raises for a notice.
 
     Args:
         reporter: The rank that posted the notice.
         notice: The cause and its numbers: a fault's place, or the ranks that are lost.
         waits: What this rank was waiting for when it saw the notice, for the message.
+        me: This rank, which knows that it lives, whatever others took it for.
 
     Returns:
         An error of the cause's type, whose ``reported_by`` is ``reporter``.
@@ -92,6 +93,8 @@ def as_error(reporter: int, notice: Notice, waits: str) -> RunError:
     if notice.cause in _FAULTS:
         return _FAULTS[notice.cause](*notice.numbers, reported_by=reporter)
     match notice.cause:
+        case Cause.PEER_LOST if me in notice.numbers:
+            error = PeerLostError(f"rank {reporter} took this rank, {me}, for lost; {waits}", notice.numbers)
         case Cause.PEER_LOST if notice.numbers:
             ranks = notice.numbers
             error = PeerLostError(f"{name_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} lost, {reports}", ranks)

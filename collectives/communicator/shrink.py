@@ -17,7 +17,6 @@ a room before. Writes of a rank that was thought dead go to the old ring, or to 
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,10 +97,11 @@ class Agreement:
     # --- joining ----------------------------------------------------------------------------------------------
 
     def _gather(self, lost: frozenset[int]) -> Roster:
-        began = time.monotonic()
+        clock = self.session.clock
+        began = clock.now()
         mine: Vote | None = None
         for _ in self.session.looks(_PATIENCE * self.deadline_s):
-            waited = (time.monotonic() - began) / self.deadline_s
+            waited = (clock.now() - began) / self.deadline_s
             gone = {rank for rank in self._others() if self._silent(rank, lost)}  # before the votes: it may have voted
             votes = self._votes()
             joined = {rank for rank, vote in votes.items() if vote.stage == Stage.JOINED} | {self.rank}
@@ -120,7 +120,8 @@ class Agreement:
             if here == set(range(len(self.members))) - gone:
                 self._refuse_if_excluded(votes, here)
                 return self._close(tuple(sorted(here)))
-        raise DeadlineError(f"rank {self.rank} waited in vain for rank {leader} to say who goes on")
+        waited_s = clock.now() - began
+        raise DeadlineError(f"rank {self.rank} waited {waited_s:.1f} s, and rank {leader} has not said who goes on")
 
     def _votes(self) -> dict[int, Vote]:
         """Read the votes, without those for room that the old communicator never had."""

@@ -82,7 +82,7 @@ class PeerMonitor:
         gone = frozenset(session.departed(self.members[b.owner] for b in blocked if b.owner >= 0))
         if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
-            error = revocation.as_error(*notice, waits)
+            error = revocation.as_error(*notice, waits, me=running.part.rank)
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
                 raise _left(error.ranks, waits)  # this rank has also seen it
             raise error

@@ -68,9 +68,13 @@ def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: f
     with memory.backend.attach_pool(memory, pool_name, deadline_s=wait_s) as pool:
         table = Table.of(pool, pool.line_memory())
         until = time.monotonic() + wait_s
-        while not (its := _held_by(tenant, table.entries())):
-            if time.monotonic() > until:
-                raise AccessError(f"{_nothing(tenant, pool.name)}; {_holders(table.entries())}")
+        while True:
+            over = time.monotonic() > until  # before the last look: this process may be stopped at any moment
+            entries = table.entries()
+            if its := _held_by(tenant, entries):
+                break
+            if over:
+                raise AccessError(f"{_nothing(tenant, pool.name)}; {_holders(entries)}")
             time.sleep(LOOK_S)
         slot = min(its, key=lambda slot: its[slot].grant.number)
         return Lease(pool.name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)

@@ -369,11 +369,12 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         until = time.monotonic() + LOCK_PATIENCE_S
         while True:
+            over = time.monotonic() > until
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
+                if over:
                     raise PoolError(f"another process has managed this pool for {LOCK_PATIENCE_S:g} s") from None
                 time.sleep(LOOK_S)
         yield

@@ -129,7 +129,7 @@ class NativeEngine:
             Whatever ``Engine.run`` raises.
         """
         before: Obstacles = []
-        since = 0.0
+        since, overdue = 0.0, False
         ordered: dict[int, list[int]] = {}
         for stream, at in sorted(stops):
             ordered.setdefault(stream, []).append(at)
@@ -162,15 +162,16 @@ class NativeEngine:
                 raise MemoryError("no memory for the non-temporal stores of an emulated host")
             else:
                 if [o[:2] for o in found] != [o[:2] for o in before]:
-                    since = time.monotonic() - LOOK_NS / 1e9
+                    since, overdue = time.monotonic() - LOOK_NS / 1e9, False
                 before = found
                 blocked = [_blocked(running, *obstacle) for obstacle in found if _length(running, obstacle[0])]
                 paced = any(doorbell == MODELLED_TIME for _, _, doorbell, _, _ in found)  # then it waits for no peer
                 waited_s = 0.0 if paced else time.monotonic() - since
                 if watch is not None:
                     watch(running, blocked, waited_s)
-                if waited_s > deadline_s:
+                if overdue and waited_s > deadline_s:
                     raise running.deadline(blocked, waited_s)
+                overdue = waited_s > deadline_s  # one more look: this rank may have stalled since the last one
             status, found = program.advance(LOOK_NS, self.spins)
 
     def program(self, running: Running) -> _native.Program:

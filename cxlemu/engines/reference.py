@@ -287,6 +287,7 @@ def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None, clock:
     progress = clock.now()
     idle_rounds = 0
     while True:
+        overdue = clock.now() - progress > deadline_s  # before the look: this rank may stall at any moment
         blocked, stepped = runner.advance()
         if not blocked:
             return
@@ -296,7 +297,7 @@ def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None, clock:
         waited_s = clock.now() - progress
         if watch is not None:
             watch(runner, blocked, waited_s)
-        if waited_s > deadline_s:
+        if overdue:
             raise runner.deadline(blocked, waited_s)
         idle_rounds += 1
         # Yield at first, then back off: more ranks than cores is the normal case here.

@@ -45,8 +45,11 @@ class HostLock:
 
     def __enter__(self) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while not self.native.acquire(min(_RETRY_S, DEADLINE_S)):
-            if time.monotonic() > deadline:
+        while True:
+            over = time.monotonic() > deadline  # before the last try: this process may be stopped at any moment
+            if self.native.acquire(min(_RETRY_S, DEADLINE_S)):
+                return
+            if over:
                 raise held()
 
     def __exit__(
@@ -63,9 +66,10 @@ def held() -> DeadlineError:
 def _lock_file(file: BinaryIO, path: Path) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while True:
+        over = time.monotonic() > deadline
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if over:
                 raise DeadlineError(f"{path} has been locked for more than {DEADLINE_S:g} s") from None
             time.sleep(_RETRY_S)

@@ -36,6 +36,7 @@ bool host_lock_take(host_lock *lock, double seconds) {
         const int64_t end_ns = until.tv_nsec + (int64_t)(seconds * 1e9);
         until.tv_sec += end_ns / 1000000000, until.tv_nsec = end_ns % 1000000000;
         error = LOCK_UNTIL(&lock->mutex, &until);
+        if (error == ETIMEDOUT) error = pthread_mutex_trylock(&lock->mutex); /* this process may have been stopped */
     }
     /* A holder that was killed leaves a cache that its host's other processes can go on using: see cache.h. */
     if (error == EOWNERDEAD && !(error = pthread_mutex_consistent(&lock->mutex))) lock->taken = 0;

@@ -150,7 +150,7 @@ class Session(Presence):
                 self.answer_all(Admission.ACCEPTED)
                 self._accepted = True
                 return
-        absent = self._absent()
+        absent = [peer for peer in self.peers if peer not in self._nonces]  # at the last look: they may have come since
         self.answer_all(Admission.MISSING, culprit=absent[0])
         raise lost(absent, f"not there after {deadline_s:g} s")
 
@@ -162,11 +162,13 @@ class Session(Presence):
             MismatchError: Ranks were started differently, or two processes claim one rank.
         """
         answered: Record | None = None
+        residue: Answer | None = None  # what lay there before rank 0 could answer this rank
         for _ in self.looks(deadline_s):
             record = self._area.load(Record, 0)
             if record is not None and record != answered:
                 answered, self.id, self._nonce = record, record.session, secrets.randbits(64)
                 self._seen.clear()
+                residue = self._area.load(Answer, self.rank)
                 self.beat()
                 self.check_in()
             if answered is None:
@@ -177,7 +179,7 @@ class Session(Presence):
             self.quiet_s(0)  # keep watching rank 0, to blame the right rank below
         if answered is None:
             raise lost([0], f"published no session within {deadline_s:g} s")
-        raise self._unanswered(answered, deadline_s)
+        raise self._unanswered(answered, residue, deadline_s)
 
     def _believe(self, answer: Answer, record: Record) -> None:
         """Act on what rank 0 decided: the session is real, as our nonce came back."""
@@ -189,16 +191,22 @@ class Session(Presence):
             raise lost(self._absent() or [answer.culprit], "not there before the deadline of rank 0")
         self._accepted = True
 
-    def _unanswered(self, record: Record, deadline_s: float) -> PeerLostError | MismatchError:
-        """Explain why no echo came: either the record is residue, or its rank 0 lives (a heartbeat tells) and waits."""
+    def _unanswered(self, record: Record, residue: Answer | None, deadline_s: float) -> PeerLostError | MismatchError:
+        """Explain why no echo came: either the record is residue, or its rank 0 lives (a heartbeat tells) and waits.
+
+        That rank 0 took another process for this rank is known only where it gave such an answer since this rank asked:
+        a rank 0 that lives, has all ranks and gives no answer may just be slow.
+        """
         doubt = ""
         if not self._agrees(record):
             doubt = f"; unless the record is residue of a dead run: {self._difference(0, record)}"
-        if self.quiet_s(0) >= min(deadline_s / 2, 20 * HEARTBEAT_S):
-            return lost([0], f"gave no answer within {deadline_s:g} s{doubt}")
-        if absent := self._absent():
+        answer = self._area.load(Answer, self.rank)
+        if answer is not None and answer != residue and answer.session == self.id and answer.nonce != self._nonce:
+            return MismatchError(f"rank 0 answered another process than pid {os.getpid()} as rank {self.rank}{doubt}")
+        quiet_s = self.quiet_s(0)
+        if quiet_s < min(deadline_s / 2, 20 * HEARTBEAT_S) and (absent := self._absent()):
             return lost(absent, f"not there after {deadline_s:g} s{doubt}")
-        return MismatchError(f"rank 0 took another process than pid {os.getpid()} for rank {self.rank}{doubt}")
+        return lost([0], f"gave no answer within {deadline_s:g} s, and no sign of life for {quiet_s:.2g} s{doubt}")
 
     def _agrees(self, theirs: Record | Checkin) -> bool:
         return (theirs.ranks, theirs.fingerprint) == (self.ranks, self._fingerprint)

@@ -323,13 +323,13 @@ class Presence:
 
     def quiet_s(self, rank: int) -> float:
         """Return for how many seconds this rank has not seen the heartbeat of ``rank`` advance; 0 if that rank left."""
-        status, now = self.peek(rank), self.clock.now()
+        before, status, after = self.clock.now(), self.peek(rank), self.clock.now()  # this rank may stall in between
         beat = None if status is None else status.heartbeat
-        seen_beat, seen_at = self._seen.setdefault(rank, (beat, now))
+        seen_beat, seen_at = self._seen.setdefault(rank, (beat, after))
         if status is not None and (beat != seen_beat or status.state != RankState.RUNNING):
-            self._seen[rank] = (beat, now)
+            self._seen[rank] = (beat, after)
             return 0.0
-        return now - seen_at
+        return max(0.0, before - seen_at)
 
     def await_departure(self, ranks: Iterable[int], deadline_s: float) -> bool:
         """Wait until all ``ranks`` left. A rank that speaks in another session has left this one.
@@ -351,6 +351,9 @@ class Presence:
     def looks(self, deadline_s: float) -> Iterator[int]:
         """Yield one item per look at the pool, at least one; wait in between and keep the heartbeat going.
 
+        The last look begins when the time is over, however long this rank stalled before: what is not seen then had
+        not come in time.
+
         Args:
             deadline_s: How long to go on, in seconds.
 
@@ -359,10 +362,11 @@ class Presence:
         """
         end = self.clock.now() + deadline_s
         for attempt in itertools.count():
+            over = self.clock.now() >= end
             yield attempt
-            now = self.clock.now()
-            if now >= end:
+            if over:
                 return
+            now = self.clock.now()
             if self.id and now - self._beat_at >= HEARTBEAT_S:
                 self._push(self._status)
             self._wait(attempt)

@@ -359,6 +359,7 @@ def _await_complete(name: str, deadline_s: float) -> None:
     """Wait until card 0 has its magic. ``open_cards`` reports anything else that is wrong with it."""
     end = time.monotonic() + deadline_s
     while True:
+        over = time.monotonic() >= end  # before the last look: this process may be stopped at any moment
         try:
             with segments.opened(Segment(name, "card", 0)) as fd:
                 if os.pread(fd, len(MAGIC), 0) not in (b"", UNFINISHED):
@@ -366,7 +367,7 @@ def _await_complete(name: str, deadline_s: float) -> None:
             problem = f"pool {name} is still incomplete: its owner is slow or died, see `cxlemu pool list`"
         except MissingSegmentError:
             problem = no_such_pool(name)
-        if time.monotonic() >= end:
+        if over:
             raise PoolError(f"{problem} (waited {deadline_s:g} s)")
         time.sleep(_POLL_S)
 
