@@ -1,0 +1,46 @@
+"""PyTorch over the pool: ``torch.distributed.init_process_group("cxl")``.
+
+Where torch loads backends by entry points, nothing has to be imported for that; elsewhere ``import collectives.torch``
+registers the backend.
+
+    options = Options(memory="emulated", seed=7)                     # or the variables CXLEMU_*
+    dist.init_process_group("cxl", pg_options=options)
+    dist.all_reduce(tensor)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cxlemu.lazy import imported_when_asked_for
+
+if TYPE_CHECKING:
+    from collectives.torch.options import Options
+
+__all__ = ["Options", "register"]
+
+__getattr__ = imported_when_asked_for(__name__, options=["Options"])
+
+
+def register() -> None:
+    """Register the backend with torch, once. Does nothing in a torch that was built without torch.distributed.
+
+    Raises:
+        ImportError: There is no torch: ``pip install cxlemu[torch]``.
+    """
+    try:
+        import torch.distributed as dist
+    except ImportError as error:
+        raise ImportError("the backend needs PyTorch: pip install cxlemu[torch]") from error
+    if dist.is_available() and "CXL" not in dist.Backend._plugins:
+        dist.Backend.register_backend("cxl", _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    """Make a process group, when torch asks for it; the rest is imported only now, for ``import torch``'s sake."""
+    from collectives.torch.process_group import create
+
+    return create(options, backend_options)
+
+
+register()

@@ -1,0 +1,256 @@
+"""A process group on the pool, as torch knows it.
+
+torch up to 2.13 lets Python replace a whole ProcessGroup; later ones let it bring a Backend, which is behind one. Both
+classes below are shells: all methods are in `CxlGroup`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collectives.torch import tensors as of
+from collectives.torch.errors import as_torch
+from collectives.torch.monitored import monitored_barrier
+from collectives.torch.options import Options
+from collectives.torch.verbs import GroupVerbs, Run
+from collectives.torch.work import CallOrder, Ended, Result, Together, Work
+from collectives.torch.world import GroupPool, open_pool
+from cxlemu.errors import CxlemuError
+
+_groups: list[Any] = []  # torch may hold them in C++ alone, where their methods would be lost
+
+
+class CxlGroup(GroupVerbs):
+    """All that a group does, but for what torch calls its class."""
+
+    def _set_up(self, asked: Any, options: Options) -> None:
+        self._rank, self._size = asked.group_rank, asked.group_size
+        self._store, self._timeout = asked.store, asked.timeout
+        self._name, self._description = str(asked.group_id), "undefined"
+        self._world_ranks = list(asked.global_ranks_in_group)
+        self._options = options
+        self._number = 0  # of the last call
+        self._barriers = 0
+        self._coalesced: list[Work] | None = None
+        self._error: BaseException | None = None
+        try:
+            self._pool: GroupPool | None = open_pool(self._store, self._rank, self._size, options, self._timeout)
+        except CxlemuError as error:
+            raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
+        from collectives.torch.seam import Seam
+
+        self.comm = Seam(self._pool.comm)
+        self._order = CallOrder(self._name)
+        self._done = Ended(self._order)
+        _groups.append(self)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, run: Run, result: Result, opts: Any, *about: torch.Tensor, detail: str = "") -> Work:
+        number = self._number = self._number + 1
+        if self._coalesced is None and opts is not None and not opts.asyncOp:
+            try:
+                self._order.call(run)
+            except CxlemuError as error:
+                raise self._failed(error, self._named(number, name, detail, about)) from error
+            return self._done
+        work = Work(run, result, self._order, lambda: self._named(number, name, detail, about), self._failed)
+        self._order.post(work, sum(tensor.nbytes for tensor in about))
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _named(self, number: int, name: str, detail: str, about: Sequence[torch.Tensor]) -> str:
+        what = ", ".join(map(of.describe, about[:1])) + (f" and {len(about) - 1} more" if len(about) > 1 else "")
+        return " ".join(filter(None, [f"call {number} of group {self._name}:", name, detail, what]))
+
+    def _failed(self, error: CxlemuError, call: str) -> Exception:
+        failed = as_torch(error, self._rank, call)
+        self._error = self._error or failed
+        return failed
+
+    def start_coalescing(self, device: Any = None) -> None:
+        """Collect the calls from now on, until `end_coalescing`."""
+        self._coalesced = []
+
+    def end_coalescing(self, device: Any = None) -> Work:
+        """Return the work of all calls since `start_coalescing`."""
+        works, self._coalesced = self._coalesced or [], None
+        return Together(works, [], self._order)
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+    supports_coalescing = True
+    supports_splitting = False
+
+    # --- point to point ---------------------------------------------------------------------------------------
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        """Send a tensor to a rank."""
+        raise dist.DistBackendError("cxl: send and receive are not there yet: use gloo for them")
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
+        """Receive a tensor from a rank."""
+        raise dist.DistBackendError("cxl: send and receive are not there yet: use gloo for them")
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        """Receive a tensor from any rank."""
+        raise dist.DistBackendError("cxl: send and receive are not there yet: use gloo for them")
+
+    # --- what torch asks of a group ---------------------------------------------------------------------------
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks; rank 0 names those that do not come within ``timeout``."""
+        self._barriers += 1
+        allowed = self._timeout if timeout is None else timeout
+        monitored_barrier(self._store, self._rank, self._size, self._barriers, allowed, every=wait_all_ranks)
+
+    def rank(self) -> int:
+        """Return this rank's number in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of members."""
+        return self._size
+
+    getRank, getSize = rank, size
+
+    def getBackendName(self) -> str:
+        """Return "cxl"."""
+        return "cxl"
+
+    name = _get_backend_name = getBackendName
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._number = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._number
+
+    def _wait_for_pending_works(self) -> None:
+        self._order.call(lambda: None)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let calls wait for their peers for as long from now on."""
+        self._timeout = timeout
+        if self._pool is not None:
+            self._pool.comm._runner.deadline_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def get_error(self) -> Any:
+        """Say whether the group failed."""
+        return dist.ErrorType.COMM_ERROR if self._error is not None else dist.ErrorType.SUCCESS
+
+    def eager_connect_single_device(self, device: Any = None) -> None:
+        """Do nothing: members meet when the group is made."""
+
+    def shutdown(self) -> None:
+        """Leave the pool, after the calls that were made."""
+        self._leave(self._order.close)
+
+    def abort(self) -> None:
+        """Give the group up: calls under way raise on all ranks."""
+        if self._pool is not None:
+            self._pool.comm.revoke()
+        self._leave(self._order.close)
+
+    def _leave(self, after: Callable[[], None]) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        after()
+        pool.close()
+        if self in _groups:
+            _groups.remove(self)
+
+
+class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
+    """For torch up to 2.13: the group itself."""
+
+    def __init__(self, asked: Any, options: Options) -> None:
+        dist.ProcessGroup.__init__(self, asked.group_rank, asked.group_size)
+        self._bound: torch.device | None = None
+        self._set_up(asked, options)
+
+    @property
+    def group_name(self) -> str:
+        """The group's name, which torch chose."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """The group's description, which the program chose."""
+        return self._description
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The device of this rank, where the program said so."""
+        return self._bound
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        self._bound = device
+
+    def getGroupName(self) -> str:
+        """Return the group's name."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    setGroupName, setGroupDesc = _set_group_name, _set_group_desc
+
+    def getGroupDesc(self) -> str:
+        """Return the group's description."""
+        return self._description
+
+    def get_group_store(self) -> Any:
+        """Return the group's part of torch's store."""
+        return self._store
+
+
+_Backend = getattr(dist, "BackendBase", dist._Backend)
+
+
+class GroupAsBackend(CxlGroup, _Backend):  # type: ignore[misc, valid-type]
+    """For torch from 2.14 on: what a ProcessGroup calls for tensors of the CPU."""
+
+    def __init__(self, asked: Any, options: Options) -> None:
+        _Backend.__init__(self, asked.group_rank, asked.group_size)
+        self._its_options = _Backend.Options("cxl", asked.timeout)
+        self._set_up(asked, options)
+
+    @property
+    def options(self) -> Any:
+        """torch's options of a backend."""
+        return self._its_options
+
+
+def create(asked: Any, options: Options | None) -> CxlGroup:
+    """Make a group, when torch asks its members for it.
+
+    Args:
+        asked: torch's store, rank, size and timeout.
+        options: Which pool; None: what the environment says.
+
+    Raises:
+        TypeError: ``pg_options`` is something else.
+        DistBackendError: The members did not meet.
+    """
+    if options is None:
+        options = Options.from_environment()
+    if not isinstance(options, Options):
+        raise TypeError(f"pg_options of backend cxl are collectives.torch.Options, not {type(options).__name__}")
+    try:
+        _Backend(0, 1)
+    except TypeError:  # it has no constructor: torch up to 2.13
+        return GroupAsProcessGroup(asked, options)
+    return GroupAsBackend(asked, options)

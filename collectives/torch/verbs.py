@@ -1,0 +1,362 @@
+"""The collectives as torch calls them. One mixin for both kinds of process group: see process_group.py.
+
+Every method takes torch's lists and options, and returns a `Work`. Lists have one tensor, as a rank has one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from collectives.communicator.arrays import Array
+from collectives.torch import tensors as of
+from collectives.torch.folds import Reduction, fold_of
+from collectives.torch.work import CallOrder, Result, Together, Work
+
+Run = Callable[[], None]
+
+
+class GroupVerbs:
+    """Collectives of a process group, on a communicator.
+
+    Attributes:
+        comm: The communicator of the group's members.
+    """
+
+    comm: Any
+    _rank: int
+    _size: int
+    _order: CallOrder
+
+    def _start(self, name: str, run: Run, result: Result, opts: Any, *about: Tensor, detail: str = "") -> Work:
+        """Make a call now, or let it run in its turn where torch asks for that. Provided by the group."""
+        raise NotImplementedError
+
+    # --- reductions -------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        """Combine each tensor with the others' in place, in rank order."""
+        tensor = _one(tensors, "all_reduce")
+        if tensor.is_sparse:
+            return self.allreduce_sparse(tensors, opts)
+        of.check(tensor)
+        fold = fold_of(opts, tensor)
+
+        def run() -> None:
+            place = of.dense(tensor)
+            fold.before(place)
+            x = of.as_array(place)
+            if x.size:
+                self.comm.all_reduce(x, fold.name)
+            else:
+                self.comm.barrier()
+            if place is not tensor:
+                of.store(place, tensor)
+
+        return self._start("all_reduce", run, tensors, opts, tensor, detail=fold.name)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        """Combine every tensor of a list with the others' in place, as one call for each dtype."""
+        of.check(*tensors)
+        folds = [fold_of(opts, tensor) for tensor in tensors]
+
+        def run() -> None:
+            places = [of.dense(tensor) for tensor in tensors]
+            for fold, place in zip(folds, places, strict=True):
+                fold.before(place)
+            arrays = [array for place in places if (array := of.as_array(place)).size]
+            self.comm.all_reduce_many(arrays, folds[0].name)
+            for place, tensor in zip(places, tensors, strict=True):
+                of.store(place, tensor)
+
+        return self._start("all_reduce_coalesced", run, tensors, opts, *tensors)
+
+    def allreduce_sparse(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        """Sum a sparse tensor over the ranks, in place."""
+        tensor = _one(tensors, "all_reduce")
+        fold = fold_of(opts, tensor)
+        if fold.name != "sum":
+            raise ValueError(f"cxl: all_reduce of a sparse tensor sums, {fold.name} is not possible")
+
+        def run() -> None:
+            mine = tensor.coalesce()
+            indices, values = mine.indices(), mine.values()
+            counts = self.comm.all_gather(of.as_array(torch.tensor([values.shape[0]])))[:, 0].tolist()
+            every = []
+            for part in (indices.t().contiguous(), values):
+                row = part[0].numel() if part.shape[0] else int(torch.tensor(part.shape[1:]).prod())
+                whole = torch.empty((sum(counts), *part.shape[1:]), dtype=part.dtype)
+                self.comm.all_gatherv(of.as_array(part), of.as_array(whole), [count * row for count in counts])
+                every.append(whole)
+            total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape).coalesce()
+            with torch.no_grad():
+                tensor.copy_(total)  # a detached one has elements of its own
+
+        return self._start("all_reduce", run, tensors, opts, tensor, detail="sparse")
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
+        """Combine a tensor with the others' at the root, in rank order; elsewhere it stays as it is."""
+        tensor, root = _one(tensors, "reduce"), opts.rootRank
+        of.check(*tensors)
+        fold = fold_of(opts, tensor)
+
+        def run() -> None:
+            if self._rank == root:
+                place = of.dense(tensor)
+                fold.before(place)
+            else:
+                place = fold.applied(of.dense(tensor))
+            self._nonempty(place, lambda x: self.comm.reduce(x, fold.name, x, root=root))
+            if self._rank == root:
+                of.store(place, tensor)
+
+        return self._start("reduce", run, tensors, opts, tensor, detail=f"{fold.name} at {root}")
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
+        """Combine block k of all ranks' lists at rank k; blocks may differ in size."""
+        output, blocks = _one(outputs, "reduce_scatter"), _one(inputs, "reduce_scatter")
+        of.check(output, *blocks)
+        _blocks("reduce_scatter", blocks, self._size)
+        fold = fold_of(opts, output)
+        counts = [block.numel() for block in blocks]
+        if counts[self._rank] != output.numel():
+            raise ValueError(
+                f"cxl: reduce_scatter: block {self._rank} has {counts[self._rank]} elements, the output "
+                f"{output.numel()}"
+            )
+
+        def run() -> None:
+            whole = fold.applied(of.joined(blocks))
+            self._reduce_scatter(whole, output, fold, counts)
+
+        return self._start("reduce_scatter", run, outputs, opts, output, detail=fold.name)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """Combine block k of all ranks' inputs at rank k; a tensor is as many equal blocks as there are ranks."""
+        of.check(output, input)
+        _fits("reduce_scatter", input, output, self._size)
+        fold = fold_of(opts, output)
+        return self._start(
+            "reduce_scatter",
+            lambda: self._reduce_scatter(fold.applied(of.dense(input)), output, fold, None),
+            [output],
+            opts,
+            input,
+            detail=fold.name,
+        )
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Make `reduce_scatter_single` of every pair of a list."""
+        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
+
+    def _reduce_scatter(self, whole: Tensor, output: Tensor, fold: Reduction, counts: list[int] | None) -> None:
+        place = of.dense(output)
+        x, out = of.as_array(whole), of.as_array(place)
+        if counts is not None and len(set(counts)) > 1:
+            self.comm.reduce_scatterv(x, fold.name, out, counts)
+        elif x.size:
+            self.comm.reduce_scatter(x, fold.name, out)
+        else:
+            self.comm.barrier()
+        of.store(place, output)
+
+    # --- moves ------------------------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
+        """Copy the root's tensor to the others'."""
+        tensor, root = _one(tensors, "broadcast"), opts.rootRank
+        of.check(*tensors)
+
+        def run() -> None:
+            place = of.dense(tensor)
+            self._nonempty(place, lambda x: self.comm.broadcast(x, root=root))
+            of.store(place, tensor)
+
+        return self._start("broadcast", run, tensors, opts, tensor, detail=f"from {root}")
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Gather all ranks' tensors on every rank; tensors may differ in size."""
+        tensor, blocks = _one(inputs, "all_gather"), _one(outputs, "all_gather")
+        of.check(tensor, *blocks)
+        _blocks("all_gather", blocks, self._size)
+        _like("all_gather", tensor, blocks[self._rank])
+        counts = [block.numel() for block in blocks]
+
+        def run() -> None:
+            whole = of.room(blocks)
+            self._all_gather(of.dense(tensor), whole, counts)
+            of.spread(whole, blocks)
+
+        return self._start("all_gather", run, outputs, opts, tensor)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """Gather all ranks' tensors, one after another, in one tensor."""
+        of.check(output, input)
+        _fits("all_gather", output, input, self._size)
+
+        def run() -> None:
+            place = of.dense(output)
+            self._all_gather(of.dense(input), place, None)
+            of.store(place, output)
+
+        return self._start("all_gather", run, [output], opts, input)
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Gather every tensor of a list; each rank's list of results is one of ``outputs``."""
+        works = [
+            self.allgather([[of_rank[k] for of_rank in outputs]], [tensor], opts) for k, tensor in enumerate(inputs)
+        ]
+        return Together(works, outputs, self._order)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Make `all_gather_single` of every pair of a list."""
+        return self._each(self.all_gather_single, outputs, inputs, opts)
+
+    def _all_gather(self, tensor: Tensor, whole: Tensor, counts: list[int] | None) -> None:
+        x, out = of.as_array(tensor), of.as_array(whole)
+        if counts is not None and len(set(counts)) > 1:
+            self.comm.all_gatherv(x, out, counts)
+        elif out.size:
+            self.comm.all_gather(x, out)
+        else:
+            self.comm.barrier()
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
+        """Gather all ranks' tensors at the root."""
+        tensor, root = _one(inputs, "gather"), opts.rootRank
+        of.check(*inputs)
+        at_root = self._rank == root
+        blocks = _one(outputs, "gather") if at_root else []
+        if at_root:
+            of.check(*blocks)
+            _blocks("gather", blocks, self._size)
+            for block in blocks:
+                _like("gather", tensor, block)
+
+        def run() -> None:
+            whole = of.room(blocks) if at_root else None
+            out = None if whole is None else of.as_array(whole)
+            self._nonempty(of.dense(tensor), lambda x: self.comm.gather(x, out, root=root))
+            if whole is not None:
+                of.spread(whole, blocks)
+
+        return self._start("gather", run, outputs, opts, tensor, detail=f"at {root}")
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
+        """Give each rank its tensor of the root's list."""
+        output, root = _one(outputs, "scatter"), opts.rootRank
+        of.check(*outputs)
+        at_root = self._rank == root
+        blocks = _one(inputs, "scatter") if at_root else []
+        if at_root:
+            of.check(*blocks)
+            _blocks("scatter", blocks, self._size)
+            for block in blocks:
+                _like("scatter", output, block)
+
+        def run() -> None:
+            x = of.as_array(of.joined(blocks)) if at_root else None
+            place = of.dense(output)
+            self._nonempty(place, lambda out: self.comm.scatter(x, out, root=root))
+            of.store(place, output)
+
+        return self._start("scatter", run, outputs, opts, output, detail=f"from {root}")
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Give each rank its tensor of this rank's list; tensors may differ in size."""
+        of.check(*outputs, *inputs)
+        for blocks in (outputs, inputs):
+            _blocks("all_to_all", blocks, self._size)
+        sent, received = [t.numel() for t in inputs], [t.numel() for t in outputs]
+
+        def run() -> None:
+            whole = of.room(outputs)
+            self._all_to_all(of.joined(inputs), whole, sent, received)
+            of.spread(whole, outputs)
+
+        return self._start("all_to_all", run, outputs, opts, *inputs[:1])
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, received: Sequence[int], sent: Sequence[int], opts: Any = None
+    ) -> Work:
+        """Exchange the rows of a tensor: as many as ``sent`` says to each rank, or equally many."""
+        of.check(output, input)
+        counts = []
+        for tensor, rows in ((input, sent), (output, received)):
+            if rows and sum(rows) != tensor.shape[0]:
+                raise ValueError(f"cxl: all_to_all: splits {list(rows)} are not the {tensor.shape[0]} rows")
+            if not rows and tensor.numel() and tensor.shape[0] % self._size:
+                raise ValueError(f"cxl: all_to_all: {tensor.shape[0]} rows are not equally many for {self._size} ranks")
+            row = tensor.numel() // tensor.shape[0] if tensor.numel() else 0
+            counts.append([n * row for n in rows] if rows else [tensor.numel() // self._size] * self._size)
+
+        def run() -> None:
+            place = of.dense(output)
+            self._all_to_all(of.dense(input), place, *counts, equal=not sent and not received)
+            of.store(place, output)
+
+        return self._start("all_to_all", run, [output], opts, input)
+
+    def _all_to_all(
+        self, whole: Tensor, place: Tensor, sent: list[int], received: list[int], *, equal: bool = False
+    ) -> None:
+        x, out = of.as_array(whole), of.as_array(place)
+        if not equal:  # ranks with equal blocks cannot know that the others' are
+            self.comm.all_to_allv(x, out, sent, received)
+        elif x.size:
+            self.comm.all_to_all(x, out)
+        else:
+            self.comm.barrier()
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait for all ranks."""
+        return self._start("barrier", self.comm.barrier, [], opts)
+
+    # --- shared -----------------------------------------------------------------------------------------------
+
+    def _nonempty(self, tensor: Tensor, call: Callable[[Array], Any]) -> None:
+        """Make a call on a tensor's array. Without elements it is a barrier, so that ranks that differ notice it."""
+        array = of.as_array(tensor)
+        if array.size:
+            call(array)
+        else:
+            self.comm.barrier()
+
+    def _each(self, verb: Callable[..., Work], outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
+        works = [verb(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
+        return Together(works, outputs, self._order)
+
+    # what torch up to 2.13 calls some of them
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+def _one(given: Sequence[Any], call: str) -> Any:
+    if len(given) != 1:
+        raise ValueError(f"cxl: {call} takes one tensor or list per rank, not {len(given)}")
+    return given[0]
+
+
+def _blocks(call: str, blocks: Sequence[Tensor], size: int) -> None:
+    if len(blocks) != size:
+        raise ValueError(f"cxl: {call}: the list has {len(blocks)} tensors, for {size} ranks")
+    if any(block.dtype != blocks[0].dtype for block in blocks):
+        raise ValueError(f"cxl: {call}: the list's tensors are of several dtypes")
+
+
+def _like(call: str, tensor: Tensor, block: Tensor) -> None:
+    if tensor.dtype != block.dtype or tensor.numel() != block.numel():
+        raise ValueError(f"cxl: {call}: {of.describe(tensor)} does not fit in {of.describe(block)}")
+
+
+def _fits(call: str, whole: Tensor, block: Tensor, size: int) -> None:
+    if whole.dtype != block.dtype or whole.numel() != block.numel() * size:
+        raise ValueError(
+            f"cxl: {call}: {of.describe(whole)} is not {size} times {of.describe(block)}, one for each rank"
+        )

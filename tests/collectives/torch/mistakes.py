@@ -1,0 +1,37 @@
+"""What is refused, and what ranks that differ are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from cxlemu.pool import segments
+
+
+def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
+    assert "cxl" in dist.Backend.backend_list  # by the entry point, where nothing else has been imported
+    dist.init_process_group("cxl", store=store, rank=rank, world_size=ranks)
+    group = dist.group.WORLD
+    dist.barrier()  # rank 0 has removed the names when it comes here
+    names = [str(segment) for segment in segments.find(group._pool.context.pool.name)]
+
+    def told(call: Any) -> str:
+        try:
+            call()
+        except (ValueError, dist.DistBackendError) as error:
+            return str(error)
+        return ""
+
+    f8, meta = torch.zeros(4, dtype=torch.float8_e4m3fn), torch.zeros(2, device="meta")
+    found = {
+        "f8": told(lambda: dist.all_reduce(f8)),
+        "device": told(lambda: dist.all_reduce(meta)),
+        "shape": told(lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.zeros(2))),
+        "mismatch": told(lambda: dist.all_reduce(torch.zeros(10 + 10 * rank))),
+        "after": told(lambda: dist.all_reduce(torch.zeros(10))),
+        "names": names,
+    }
+    dist.destroy_process_group()
+    return found
