@@ -27,7 +27,7 @@ enum { PROGRAM_POOLS = 8, PROGRAM_HOSTS = 16, PROGRAM_THREADS = 256 };
 
 enum flush_kind {
     FLUSH_DROP = 1, /* clflushopt */
-    FLUSH_DROP_ORDERED, /* clflush: in order with this thread's stores and other clflush */
+    FLUSH_DROP_ORDERED, /* clflush: in order with this thread's stores, so its write-back lands at once */
     FLUSH_KEEP, /* clwb */
 };
 enum fence_kind {
@@ -61,6 +61,9 @@ void prog_msync(const void *at, size_t nbytes, const void *pc);
 /* This thread waits for another one, or for time: others go first. */
 void prog_yield(void);
 
+/* This host's loads of the range are checked by other means: a sequence number, a checksum. */
+void prog_expect_stale(const void *at, size_t nbytes, const void *pc);
+
 /* Is any byte of the range in a pool? Cheap. */
 bool prog_in_pool(const void *at, size_t nbytes);
 
@@ -83,6 +86,7 @@ enum step_kind {
     STEP_PROCESS_START, /* its first thread; everything that ended in an earlier stage (`::`) is known to it */
     STEP_PROCESS_END, /* of its last thread: exit, or killed */
     STEP_HOST_CRASH,
+    STEP_EXPECT_STALE, /* of nbytes at offset: this host reads them without a chain, and means to */
     STEP_KINDS
 };
 
@@ -133,8 +137,7 @@ typedef struct {
     void (*begin)(bool first);
     /* `bytes`: nbytes of what the load returns. A range that crosses lines is one step. */
     void (*load)(const program_step *step, const uint8_t *bytes);
-    /* `before`: nbytes of the image before, `after`: after. Stores, RMWs and NT stores (whose `before` is NULL).
-     * `words`: of a step within one line, which of its 8 words changed bytes or were announced. */
+    /* `before`: nbytes of the image before, `after`: after. Stores, RMWs and NT stores (whose `before` is NULL). */
     void (*store)(const program_step *step, const uint8_t *before, const uint8_t *after);
     void (*flush)(const program_step *step, bool was_dirty, bool was_present);
     void (*fence)(const program_step *step);
@@ -144,6 +147,8 @@ typedef struct {
     void (*unannounced)(const program_step *step, int64_t line, uint64_t bytes);
     /* Every process has ended, in the driver: what is still dirty (program_line_view) or posted is final. */
     void (*end)(void);
+    /* Nothing has changed for as many steps as the budget has: what does every thread wait for? */
+    void (*stuck)(void);
 } program_watcher;
 
 /* NULL: nobody watches. Set by --check before begin, the same in all processes. */
@@ -164,15 +169,18 @@ program_line_view program_look(int host, int pool, int64_t line);
 typedef struct {
     void (*mapped)(int pool, int64_t offset, uint8_t *at, size_t nbytes, int prot);
     void (*unmapped)(uint8_t *at, size_t nbytes);
-    /* Before a line is looked at, flushed or evicted: find stores by image_compare. */
-    void (*collect)(int pool, int64_t first, int64_t last);
+    void (*touch)(const void *at, size_t nbytes); /* before a system call or this library looks there; anywhere */
 } program_pages;
 extern const program_pages *program_pages_now;
 
-/* image.c, with the lock held: a page's absent lines are fetched and its pages stay so (see above). */
+/* image.c finds stores that were not announced on such a host by itself: before a line is looked at, flushed, evicted or
+ * dropped, each of its words that differs from its twin is told as a STEP_STORE without a site. */
+
+/* A page's absent lines are fetched. In a step: between prog_page_begin, false where there is no turn to take (then it
+ * is already inside one), and prog_page_end. */
 void image_open_page(int pool, int64_t page);
-/* Bytes of a line that differ from its twin and were not announced become stores: the line is dirty. Returns which. */
-uint64_t image_compare(int pool, int64_t line);
+bool prog_page_begin(void);
+void prog_page_end(void);
 
 /* --- shared by all processes of a run ------------------------------------------------------------------------------------ */
 
@@ -181,14 +189,22 @@ uint64_t image_compare(int pool, int64_t line);
  *   pool-P          the bytes of pool P (M of the memory model), sparse
  *   host-H-P.data, .posted, .twin    images of a host's cache of it, as large, sparse
  *   host-H-P.state, .pending         a byte for each line
- *   host-H-P.mask                    8 bytes for each line: which bytes were stored since its last fetch or post
  *   lines-P         the watcher's own: `watcher_line_bytes` for each line, zeros at first, sparse
  *   room            the watcher's own: as much as it likes up to 1 GiB, zeros at first, sparse
  * Every process maps them at addresses of its own: keep offsets, not pointers. */
 enum { WATCHER_LINE_BYTES = 256 };
 #define WATCHER_ROOM_BYTES (INT64_C(1) << 30)
 
-enum thread_state { THREAD_NONE, THREAD_STARTING, THREAD_WAITING, THREAD_RUNNING, THREAD_OUTSIDE, THREAD_ENDED };
+enum thread_state {
+    THREAD_NONE,
+    THREAD_STARTING,
+    THREAD_WAITING,
+    THREAD_INSIDE, /* a step */
+    THREAD_RUNNING, /* from its step to its next one */
+    THREAD_OUTSIDE, /* it is not waited for */
+    THREAD_CRASHED, /* it ends its process as soon as it comes here */
+    THREAD_ENDED
+};
 
 typedef struct {
     uint32_t state; /* a futex */

@@ -1,0 +1,246 @@
+"""What the checker of programs finds: as it lies in the memory of a run, and in the prover's words."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+# enum check_role in native/check.h: the places that a finding names.
+ROLES = ("store", "flush", "fence", "published", "told", "access", "drop", "drop_fence")
+_LAYOUT = struct.Struct("<HHBBBBHHIqqQ10I10Q64s64s4q")  # program_finding in native/program.h
+_ROLES_MAX = 10
+
+
+class MistakeKind(NamedTuple):
+    """A kind of mistake.
+
+    Attributes:
+        name: Its name in reports and suppressions.
+        rule: The rule that is broken: one of the prover's, or the checker's own.
+        title: The mistake in three to eight words.
+        sentence: What is wrong; ``{host}`` goes wrong at ``{line}``, ``{by}`` is the other host.
+        missing: The instruction that would repair it.
+    """
+
+    name: str
+    rule: str
+    title: str
+    sentence: str
+    missing: str
+
+
+# enum check_kind in native/check.h.
+KINDS: dict[int, MistakeKind] = {
+    1: MistakeKind(
+        "not-flushed",
+        "landed",
+        "a store that is not flushed",
+        "{host} reads {line}, which {by} did not flush after its store",
+        "flush the line after the store (cxl_flush), and fence (cxl_fence), before it is published",
+    ),
+    2: MistakeKind(
+        "not-fenced",
+        "landed",
+        "a flush without a fence",
+        "{host} reads {line}, which {by} did not fence before its signal",
+        "fence (cxl_fence) between the flush and the store that publishes it",
+    ),
+    3: MistakeKind(
+        "fence-too-late",
+        "landed",
+        "a fence after the store that publishes",
+        "{host} reads {line}, and no signal that it waited for follows the fence after {by}'s store",
+        "fence (cxl_fence) between the flush and the store that publishes it, not after that",
+    ),
+    4: MistakeKind(
+        "no-invalidate",
+        "fresh",
+        "a load without an invalidate",
+        "{host} reads {line} but did not invalidate it after the wait",
+        "invalidate the line (cxl_invalidate) before the load, after the load that told of it",
+    ),
+    5: MistakeKind(
+        "invalidated-early",
+        "fresh",
+        "an invalidate before the wait",
+        "{host} reads {line} but invalidated it before the wait, not after it",
+        "invalidate the line (cxl_invalidate) after the load that told of it, not before",
+    ),
+    6: MistakeKind(
+        "invalidate-unfenced",
+        "fresh",
+        "an invalidate that no mfence orders",
+        "{host} reads {line}, which it flushed but did not fence: it may still be in the cache",
+        "a full fence (mfence, or cxl_invalidate as a whole) between the flush and the load",
+    ),
+    7: MistakeKind(
+        "two-writers",
+        "false_sharing",
+        "two hosts write one line in no order",
+        "{host} stores to {line}, to which {by} stores in another order or at the same time: one of them is lost",
+        "a line of its own for each writer, or a chain that orders the two stores",
+    ),
+    8: MistakeKind(
+        "residue",
+        "residue",
+        "a store beside a dirty word of another host",
+        "{host} stores to {line}, over which the line that {by} left dirty may still be written",
+        "flush and fence the line there (cxl_flush, cxl_fence) before the other host stores to it",
+    ),
+    9: MistakeKind(
+        "older-write",
+        "older_write",
+        "a store over one that has not arrived",
+        "{host} stores to {line}, over which an older store of {by} may still arrive: it had not landed",
+        "flush and fence the older store (cxl_flush, cxl_fence) before it is published",
+    ),
+    10: MistakeKind(
+        "stale-allocate",
+        "stale_allocate",
+        "a write-back with old words of another host",
+        "{host} stores to {line} in part while holding an older copy of the rest, which {by} wrote",
+        "invalidate the line (cxl_invalidate) before the store, or a line of its own for each writer",
+    ),
+    11: MistakeKind(
+        "locked-across-hosts",
+        "atomic",
+        "a locked instruction on a word of two hosts",
+        "{host} changes {line} by a locked instruction, and {by} writes it as well: no lock reaches across hosts",
+        "a protocol of plain stores, each word with one writer: no pool has atomics between hosts",
+    ),
+    12: MistakeKind(
+        "flush-outside",
+        "outside",
+        "a flush of an address outside of the pool",
+        "{host} flushes {line}, which is in no pool: perhaps a pointer's own address instead of what it points to",
+        "flush the address that was stored to",
+    ),
+    13: MistakeKind(
+        "msync",
+        "msync",
+        "msync in place of a flush",
+        "{host} calls msync on {line}, which it did not flush: on a DAX device msync leaves caches alone",
+        "flush and fence (cxl_flush, cxl_fence) what was stored",
+    ),
+    14: MistakeKind(
+        "dirty-at-exit",
+        "exit",
+        "a store that no flush follows until the end",
+        "{by}'s store to {line} was not flushed when the last process had ended: it may never arrive",
+        "flush and fence (cxl_flush, cxl_fence) before the process ends",
+    ),
+    15: MistakeKind(
+        "unannounced-store",
+        "unannounced",
+        "a store that the emulator did not see",
+        "{host} changed {line} by code that was not built by cxlemu cc: what is said about this line may be wrong",
+        "build this code with cxlemu cc as well, or run the program without recompiled parts",
+    ),
+    16: MistakeKind(
+        "lost-update",
+        "order",
+        "a store that another host's write-back undid",
+        "{host} reads {line}, where {by}'s store is gone: another host wrote the whole line back over it",
+        "a line of its own for each writer, or an invalidate before each store to a shared line",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ProgramFinding:
+    """A finding, with numbers in place of positions.
+
+    Attributes:
+        kind: A key of KINDS.
+        manifest: Whether wrong bytes were returned in this very run; else they would be in another execution.
+        host: The host that goes wrong.
+        other_host: The other host that is involved; 255: none.
+        pool: The pool; 255: none.
+        thread: The thread that goes wrong.
+        other_thread: The other host's thread; 65535: none.
+        times: How often it was found.
+        offset: Where in the pool; of a flush outside of every pool, the address.
+        nbytes: How many bytes are meant.
+        number: The step at which it was found; 0 where the run got stuck.
+        sites: For each of ROLES the number of a position; 0: unknown, or there is none.
+        numbers: For each of ROLES the number of the step; 0: unknown, or there is none.
+        stuck: Found because the run did not get on: this load is repeated for ever.
+        sfence: The only fence after the reader's flush was an sfence.
+        by_start: The reader knew because the writer had ended before it started.
+        flush_late: The flush came when the reader already knew of the store.
+    """
+
+    kind: int
+    manifest: bool
+    host: int
+    other_host: int
+    pool: int
+    thread: int
+    other_thread: int
+    times: int
+    offset: int
+    nbytes: int
+    number: int
+    sites: tuple[int, ...]
+    numbers: tuple[int, ...]
+    stuck: bool = False
+    sfence: bool = False
+    by_start: bool = False
+    flush_late: bool = False
+
+    SIZE = _LAYOUT.size
+
+    def site(self, role: str) -> int:
+        """Return the number of a role's position; 0: there is none."""
+        return self.sites[ROLES.index(role)]
+
+    @classmethod
+    def one(cls, data: bytes) -> ProgramFinding:
+        """Read one ``program_finding``; unknown kinds are left for `many` to refuse."""
+        kind, rule, host, other, pool, _, thread, other_thread, times, offset, nbytes, number, *rest = _LAYOUT.unpack(
+            data
+        )
+        sites, numbers, extra = rest[:_ROLES_MAX], rest[_ROLES_MAX : 2 * _ROLES_MAX], rest[2 * _ROLES_MAX + 2 :]
+        flags = (
+            (False,) * 4 if KINDS.get(kind, KINDS[1]).rule == "unannounced" else tuple(bool(value) for value in extra)
+        )
+        return cls(
+            kind,
+            bool(rule),
+            *(host, other, pool, thread, other_thread, times, offset, nbytes, number),
+            tuple(sites[: len(ROLES)]),
+            tuple(numbers[: len(ROLES)]),
+            *flags,
+        )
+
+    @classmethod
+    def many(cls, data: bytes) -> list[ProgramFinding]:
+        """Read findings that lie one after another.
+
+        Raises:
+            ValueError: The length is no multiple of one's, or there is no such kind.
+        """
+        if len(data) % cls.SIZE:
+            raise ValueError(f"{len(data)} bytes are no whole findings of {cls.SIZE}")
+        found = [cls.one(data[at : at + cls.SIZE]) for at in range(0, len(data), cls.SIZE)]
+        for each in found:
+            if each.kind not in KINDS:
+                raise ValueError(f"there is no kind {each.kind} of findings")
+        return found
+
+
+def merged(found: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[ProgramFinding]:
+    """Join findings of one mistake: manifest in one run and predicted in another, or met on several ways.
+
+    Returns:
+        The first of each kind, store and access, a manifest one before a predicted one; ``times`` is the sum.
+    """
+    joined: dict[tuple[int, int, int], ProgramFinding] = {}
+    for each in sorted(found, key=lambda each: not each.manifest):
+        key = (each.kind, each.site("store"), each.site("access"))
+        first = joined.setdefault(key, each)
+        if first is not each:
+            joined[key] = replace(first, times=first.times + each.times)
+    return list(joined.values())

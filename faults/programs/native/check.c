@@ -1,0 +1,320 @@
+/* The watcher: what each step and each move does to what the checker knows, and which rules look at it. */
+#include "check.h"
+
+#include <string.h>
+
+static check_thread *thread_of(const program_step *step) { return &room_now()->thread[step->thread]; }
+static uint32_t time_of(const program_step *step) { return (uint32_t)step->number; }
+
+/* Which words of a line a range touches. */
+static unsigned words_of(const program_step *step, int64_t number) {
+    const int64_t begin = step->offset - number * PROGRAM_LINE, end = begin + step->nbytes;
+    const int first = begin > 0 ? (int)(begin / WORD) : 0;
+    const int last = end < PROGRAM_LINE ? (int)((end + WORD - 1) / WORD) : LINE_WORDS;
+    return (0xFFu << first & 0xFFu) & (0xFFu >> (LINE_WORDS - last));
+}
+
+static bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
+
+#define EACH_LINE(step, touched)                                                                 \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE};                    \
+         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full && \
+         (touched.line = line_at((step)->pool, touched.number));                                 \
+         touched.number++)
+
+/* --- fences -------------------------------------------------------------------------------------------------------------- */
+
+static void lands(check_write *w, const program_step *by) {
+    if (!w->landed) w->landed = time_of(by), w->fence = (uint16_t)by->site;
+}
+
+static void land_flushed(check_thread *thread, const program_step *step) {
+    check_room *room = room_now();
+    while (thread->flushes) {
+        check_node *node = room_at(thread->flushes);
+        check_write *all[WRITES];
+        const int count = line_writes(line_at(node->pool, node->line), all);
+        for (int k = 0; k < count; k++)
+            if (all[k]->host == step->host && all[k]->time <= node->time) lands(all[k], step);
+        const uint32_t next = node->next;
+        node->next = room->free_node, room->free_node = thread->flushes, thread->flushes = next;
+    }
+}
+
+static void fence_stores(const program_step *step) {
+    check_thread *thread = thread_of(step);
+    land_flushed(thread, step);
+    thread->stores_fenced = time_of(step), thread->store_fence = (uint16_t)step->site;
+}
+
+static void fence_all(const program_step *step) {
+    fence_stores(step);
+    thread_of(step)->all_fenced = time_of(step), thread_of(step)->full_fence = (uint16_t)step->site;
+}
+
+static void await_fence(const check_touch *t) {
+    check_room *room = room_now();
+    check_thread *thread = thread_of(t->step);
+    const uint32_t at = room->free_node ? room->free_node : room_take(sizeof(check_node));
+    if (!at) return;
+    check_node *node = room_at(at);
+    if (at == room->free_node) room->free_node = node->next;
+    *node = (check_node){thread->flushes, (uint32_t)t->number, time_of(t->step), t->step->pool, {0}};
+    thread->flushes = at;
+}
+
+static void on_fence(const program_step *step) {
+    if (step->what == FENCE_STORES) fence_stores(step);
+    else if (step->what != FENCE_LOADS) fence_all(step);
+}
+
+/* --- loads and stores ---------------------------------------------------------------------------------------------------- */
+
+/* For when it goes round for ever: the last places that it looked at. */
+static void note_load(const program_step *step, int64_t number, unsigned words) {
+    check_thread *thread = thread_of(step);
+    uint32_t k = 0;
+    while (k < LOADS &&
+           (thread->load[k].line != number || thread->load[k].pool != step->pool || !thread->load[k].words))
+        k++;
+    if (k == LOADS) k = thread->load_count++ % LOADS, thread->load[k].words = 0;
+    thread->load[k].line = number, thread->load[k].pool = step->pool;
+    thread->load[k].words |= (uint8_t)words, thread->load[k].site = (uint16_t)step->site;
+}
+
+static void on_load(const program_step *step, const uint8_t *bytes) {
+    if (step->locked) fence_all(step);
+    if (!inside(step)) return;
+    EACH_LINE(step, t) {
+        const unsigned words = words_of(step, t.number);
+        note_load(step, t.number, words);
+        rule_load(&t, words, bytes ? bytes + (t.number * PROGRAM_LINE - step->offset) : NULL);
+    }
+}
+
+/* A store that leaves the newest bytes as they are makes no new version. */
+static unsigned changed(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
+    const check_copy *copy = line_copy(t->line, t->step->host);
+    const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
+    unsigned found = words;
+    for (int word = 0; before && word < LINE_WORDS; word++) {
+        if (!(words >> word & 1)) continue;
+        const int64_t low = word * WORD > begin ? word * WORD : begin,
+                      high = (word + 1) * WORD < end ? (word + 1) * WORD : end;
+        if (memcmp(before + low, after + low, (size_t)(high - low)) != 0) continue;
+        if (line_newest(t->line, word, -1) == line_write(t->line, held(copy->cached, word))) found &= ~(1u << word);
+    }
+    return found;
+}
+
+/* The write that this store belongs to: the thread's last one, if it goes on at the same place, else a new one. */
+static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
+    check_thread *thread = thread_of(t->step);
+    check_copy *copy = line_copy(t->line, t->step->host);
+    if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool &&
+        !(state & (WRITE_NT | WRITE_LOCKED)))
+        for (int word = 0; word < LINE_WORDS; word++) {
+            const uint32_t number = held(copy->cached, word);
+            const check_write *w = line_write(t->line, number);
+            if (w && w->host == t->step->host && w->thread == t->step->thread && w->site == t->step->site &&
+                !w->state && !(w->words & words))
+                return number;
+        }
+    const uint32_t number = line_add(t->line);
+    thread->line = (uint32_t)t->number + 1, thread->pool = t->step->pool;
+    return number;
+}
+
+static check_write *line_slot(check_line *line, uint32_t number) {
+    for (; number > CHUNK_WRITES; number -= CHUNK_WRITES) line = room_at(line->more);
+    return &line->write[number - 1];
+}
+
+static void add_write(const check_touch *t, unsigned words, unsigned state, const uint8_t *after) {
+    const uint32_t number = write_number(t, words, state);
+    check_write *w = line_slot(t->line, number);
+    w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
+    w->host = t->step->host, w->thread = (uint8_t)t->step->thread;
+    w->words |= (uint8_t)words, w->state |= (uint8_t)state;
+    check_copy *copy = line_copy(t->line, t->step->host);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        if (!(words >> word & 1)) continue;
+        if (!(state & WRITE_NT)) copy->cached = with_held(copy->cached, word, number);
+        const bool whole = word * WORD >= t->step->offset - t->number * PROGRAM_LINE &&
+                           (word + 1) * WORD <= t->step->offset + t->step->nbytes - t->number * PROGRAM_LINE;
+        w->hash[word] = after && (whole || !(state & WRITE_NT)) ? hash_of(after + word * WORD) : 0;
+    }
+}
+
+/* A cached store waits for what its thread stored to the line past the cache. */
+static void land_own_nt(const check_touch *t) {
+    check_write *all[WRITES];
+    const int count = line_writes(t->line, all);
+    for (int k = 0; k < count; k++)
+        if (all[k]->state & WRITE_NT && all[k]->host == t->step->host && all[k]->thread == t->step->thread)
+            lands(all[k], t->step);
+}
+
+static void on_store(const program_step *step, const uint8_t *before, const uint8_t *after) {
+    if (step->locked) fence_all(step);
+    if (!inside(step)) return;
+    const unsigned state = step->kind == STEP_NT_STORE ? WRITE_NT | WRITE_FLUSHED
+                           : step->kind == STEP_RMW    ? WRITE_LOCKED
+                                                       : 0;
+    EACH_LINE(step, t) {
+        const int64_t shift = t.number * PROGRAM_LINE - step->offset;
+        unsigned words = words_of(step, t.number);
+        if (step->kind == STEP_RMW) rule_load(&t, words, NULL);
+        if (step->kind != STEP_RMW)
+            words = changed(&t, words, before ? before + shift : NULL, after ? after + shift : NULL);
+        if (!words) continue;
+        if (!(state & WRITE_NT)) land_own_nt(&t);
+        rule_store(&t, words);
+        add_write(&t, words, state, after ? after + shift : NULL);
+        if (step->kind == STEP_NT_STORE) await_fence(&t);
+    }
+}
+
+static void on_flush(const program_step *step, bool was_dirty, bool was_present) {
+    (void)was_present;
+    if (step->pool >= PROGRAM_POOLS) {
+        rule_outside(step);
+        return;
+    }
+    EACH_LINE(step, t) {
+        check_write *all[WRITES];
+        if (was_dirty) rule_flush_dirty(&t);
+        const int count = line_writes(t.line, all);
+        for (int k = 0; k < count; k++) {
+            check_write *w = all[k];
+            if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT)) continue;
+            w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
+            for (int host = 0; host < PROGRAM_HOSTS; host++)
+                if (host != w->host && room_now()->host[host].born && known(host, w)) w->state |= WRITE_FLUSHED_LATE;
+            if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
+        }
+        await_fence(&t);
+        if (step->what != FLUSH_KEEP) rule_drop(&t);
+    }
+}
+
+/* --- moves --------------------------------------------------------------------------------------------------------------- */
+
+static void leaves(check_line *line, const check_copy *copy, int host) {
+    for (int word = 0; word < LINE_WORDS; word++) {
+        check_write *w = line_write(line, held(copy->cached, word));
+        if (w && w->host == host) w->state |= WRITE_LEFT;
+    }
+}
+
+static void arrives_nt(check_line *line, const program_move *move) {
+    check_write *all[WRITES];
+    const int count = line_writes(line, all);
+    for (uint32_t number = 1; count && number <= WRITES; number++) {
+        const check_write *w = line_write(line, number);
+        if (!w || !(w->state & WRITE_NT) || w->time != (uint32_t)move->store || w->host != move->host) continue;
+        for (int word = move->first / WORD; word * WORD < move->first + move->count; word++)
+            line->pool = with_held(line->pool, word, number);
+    }
+}
+
+static void on_move(const program_move *move) {
+    if (move->pool >= PROGRAM_POOLS || room_now()->full) return;
+    check_line *line = line_at(move->pool, move->line);
+    check_copy *copy = line_copy(line, move->host);
+    switch (move->kind) {
+    case MOVE_FETCH: copy->cached = line->pool; break;
+    case MOVE_FETCH_POSTED: copy->cached = copy->posted; break;
+    case MOVE_POST: leaves(line, copy, move->host), copy->posted = copy->cached; break;
+    case MOVE_WRITE_BACK: leaves(line, copy, move->host), line->pool = copy->cached; break;
+    case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
+    case MOVE_DROP: copy->cached = 0; break;
+    case MOVE_NT: arrives_nt(line, move); break;
+    default: break; /* what is lost was not in the pool */
+    }
+}
+
+/* --- everything else ----------------------------------------------------------------------------------------------------- */
+
+static void expect_stale(const program_step *step) {
+    check_host *h = &room_now()->host[step->host];
+    for (uint32_t k = 0; k < h->expected; k++)
+        if (h->expect[k].pool == step->pool && h->expect[k].begin <= step->offset &&
+            h->expect[k].end >= step->offset + step->nbytes)
+            return;
+    const uint32_t at = h->expected < EXPECTED ? h->expected++ : (uint32_t)(step->number % EXPECTED);
+    h->expect[at].pool = step->pool;
+    h->expect[at].begin = step->offset, h->expect[at].end = step->offset + step->nbytes;
+}
+
+static void on_other(const program_step *step) {
+    check_thread *thread = thread_of(step);
+    switch (step->kind) {
+    case STEP_PROCESS_START: know_start(step->host, step->stage); /* fall through */
+    case STEP_THREAD_START:
+        *thread = (check_thread){.host = step->host, .alive = true, .process = step->process};
+        break;
+    case STEP_THREAD_END: thread->alive = false; break;
+    case STEP_PROCESS_END:
+        know_end(step->host, step->stage, time_of(step));
+        for (int k = 0; k < PROGRAM_THREADS; k++)
+            if (room_now()->thread[k].process == step->process) room_now()->thread[k].alive = false;
+        break;
+    case STEP_HOST_CRASH: room_now()->host[step->host].crashed = true; break;
+    case STEP_EXPECT_STALE:
+        if (inside(step)) expect_stale(step);
+        break;
+    case STEP_MSYNC:
+        if (!inside(step)) break;
+        EACH_LINE(step, t) rule_msync(&t);
+        break;
+    default: break;
+    }
+}
+
+static void on_unannounced(const program_step *step, int64_t line, uint64_t bytes) {
+    const check_touch t = {step, line_at(step->pool, line), line};
+    unsigned words = 0;
+    for (int byte = 0; byte < PROGRAM_LINE; byte++) words |= (unsigned)(bytes >> byte & 1) << byte / WORD;
+    rule_unannounced(&t, bytes);
+    program_step store = *step;
+    store.site = 0, store.offset = line * PROGRAM_LINE, store.nbytes = PROGRAM_LINE;
+    const check_touch silent = {&store, t.line, line};
+    if (words) add_write(&silent, words, 0, NULL);
+}
+
+static void on_stuck(void) {
+    check_room *room = room_now();
+    room->stuck = true;
+    for (int k = 0; k < PROGRAM_THREADS; k++)
+        for (int l = 0; room->thread[k].alive && l < LOADS; l++)
+            if (room->thread[k].load[l].words)
+                rule_stuck(k, room->thread[k].load[l].pool, room->thread[k].load[l].line, room->thread[k].load[l].words,
+                           room->thread[k].load[l].site);
+    rule_tell_all();
+}
+
+/* A run that was given up has not come to its last flushes. */
+static void on_end(void) {
+    const check_room *room = room_now();
+    if (room->stuck) return;
+    uint32_t at = room->last_line;
+    for (int pool = room->last_pool; at;) {
+        check_line *line = (check_line *)(void *)program_watcher_line(pool, at - 1);
+        rule_dirty_at_exit(pool, at - 1, line);
+        at = line->next_line, pool = line->next_pool;
+    }
+    rule_tell_all();
+}
+
+const program_watcher checker = {
+    .load = on_load,
+    .store = on_store,
+    .flush = on_flush,
+    .fence = on_fence,
+    .other = on_other,
+    .move = on_move,
+    .unannounced = on_unannounced,
+    .end = on_end,
+    .stuck = on_stuck,
+};

@@ -1,0 +1,192 @@
+/* The checker: does every load see, in all executions, what it should? Two judgements in one pass over the trace.
+ *
+ *     manifest    the load returned an older version than one that its host already knows of
+ *     predictive  it returned the right one, but a link of the chain is missing: another execution returns an older one
+ *
+ * The rules are those of faults/prove. A host knows what itself did, what another host did before a store that it has seen
+ * (versions, reads-from), and what had ended before one of its processes started. Clocks are numbers of steps. All
+ * threads of a host count as one that does its steps in the order of the trace: they are coherent, and what they tell each
+ * other outside of the pool is not seen; but a fence is of the thread that flushed.
+ *
+ *   check.c       the watcher: steps and moves, one after another
+ *   check_line.c  versions: which store each word of the pool, of a cache and of a write-back comes from
+ *   check_know.c  who knows what
+ *   check_rules.c what is missing of the chain, and the findings */
+#ifndef CXLEMU_CHECK_H
+#define CXLEMU_CHECK_H
+
+#include "program.h"
+
+extern const program_watcher checker;
+
+/* The kinds of findings, and the places that one names: faults/programs/findings.py has their words. */
+enum check_kind {
+    NOT_FLUSHED = 1,
+    NOT_FENCED,
+    FENCED_LATE,
+    NO_INVALIDATE,
+    INVALIDATED_EARLY,
+    INVALIDATE_UNFENCED,
+    TWO_WRITERS,
+    RESIDUE,
+    OLDER_WRITE,
+    STALE_ALLOCATE,
+    LOCKED,
+    OUTSIDE,
+    MSYNC,
+    DIRTY_AT_EXIT,
+    UNANNOUNCED,
+    LOST_UPDATE,
+};
+enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
+enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
+enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_LATE }; /* program_finding.extra */
+
+enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 5, CHUNK_COPIES = 2, CHUNKS = 3, WRITES = CHUNK_WRITES * CHUNKS };
+
+/* A store to words of one line by one thread at one place. */
+typedef struct {
+    uint32_t time; /* its step; 0: this is free */
+    uint32_t landed; /* the fence after the flush after it; 0: not yet */
+    uint32_t witnessed; /* when another host, `witness`, first saw it: then it was in the pool; 0: not yet */
+    uint16_t site, flush, fence;
+    uint16_t fresh, dropping,
+        seen; /* hosts: that dropped the line after it had landed, fenced or not; that have seen it */
+    uint8_t host, witness, words, state, thread, pad[3];
+    uint8_t hash[LINE_WORDS];
+} check_write;
+enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8, WRITE_FLUSHED_LATE = 16 };
+
+/* What a host's cache and its write-back hold of a line: of each word the number of a write, 0 for what was there first. */
+typedef struct {
+    uint32_t cached, posted;
+    uint32_t dropped; /* the last flush that drops it, or 0 */
+    uint16_t drop_site;
+    uint8_t drop_thread, host; /* host + 1; 0: this is free */
+    uint8_t loaded, pad[3]; /* since it was dropped */
+} check_copy;
+
+/* 256 bytes for a line; a line of many hosts or versions has more chunks in the room. */
+typedef struct {
+    uint32_t pool; /* as check_copy.cached */
+    uint32_t next_line; /* of those touched, + 1 */
+    uint32_t more; /* chunk in the room; 0: none */
+    uint8_t next_pool, touched, tells, pad; /* tells: words through which hosts learn of each other */
+    check_copy copy[CHUNK_COPIES];
+    check_write write[CHUNK_WRITES];
+} check_line;
+_Static_assert(sizeof(check_line) == WATCHER_LINE_BYTES, "a line is what the area has room for");
+
+/* --- check_line.c ---------------------------------------------------------------------------------------------------------- */
+
+check_line *line_at(int pool, int64_t number); /* notes that it was touched */
+check_copy *line_copy(check_line *line, int host);
+check_write *line_write(check_line *line, uint32_t number); /* from 1; NULL for 0 */
+int line_writes(const check_line *line, check_write *found[WRITES]); /* all that are in use */
+uint32_t line_add(check_line *line); /* the number of a new write, all zeros */
+uint8_t hash_of(const uint8_t *word);
+check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host that does not count, or -1 */
+static inline uint32_t held(uint32_t words, int word) { return words >> 4 * word & 15; }
+static inline uint32_t with_held(uint32_t words, int word, uint32_t number) {
+    return (words & ~(UINT32_C(15) << 4 * word)) | number << 4 * word;
+}
+
+/* --- check_know.c ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t time, knows[PROGRAM_HOSTS];
+} check_knowledge;
+
+enum { LOG = 512, LOADS = 4, REPORTED = 2048, EXPECTED = 64 };
+
+typedef struct {
+    bool born;
+    uint32_t knows[PROGRAM_HOSTS]; /* of each host, up to which step */
+    uint32_t knew_when_born[PROGRAM_HOSTS]; /* its caches were empty then */
+    uint32_t told[PROGRAM_HOSTS], told_before[PROGRAM_HOSTS]; /* when it learned of each host last, and before that */
+    uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* by which store, and which load */
+    uint32_t ended, ended_before; /* its last process of `stage`, and of the stages before */
+    int32_t stage;
+    bool crashed;
+    uint32_t log_count;
+    check_knowledge log[LOG]; /* what it knew from when on: a ring */
+    uint32_t expected; /* ranges whose loads may be stale */
+    struct {
+        uint8_t pool;
+        int64_t begin, end;
+    } expect[EXPECTED];
+} check_host;
+
+typedef struct {
+    uint32_t flushes; /* a list of nodes: not fenced yet */
+    uint32_t stores_fenced, all_fenced; /* when its last fence of either kind was */
+    uint16_t store_fence, full_fence; /* and where */
+    uint32_t line; /* that it stored to last, + 1 */
+    uint8_t pool, host;
+    bool alive;
+    uint16_t process;
+    uint32_t load_count;
+    struct {
+        int64_t line;
+        uint16_t site;
+        uint8_t pool, words;
+    } load[LOADS]; /* its last ones at different places */
+} check_thread;
+
+/* A line that was flushed and not fenced. */
+typedef struct {
+    uint32_t next, line, time;
+    uint8_t pool, pad[3];
+} check_node;
+
+typedef struct {
+    uint32_t used, free_node; /* bytes of the room / 16 */
+    uint32_t last_line; /* touched, + 1 */
+    uint8_t last_pool;
+    bool begun, stuck, full;
+    uint32_t reported;
+    check_host host[PROGRAM_HOSTS];
+    check_thread thread[PROGRAM_THREADS];
+    program_finding report[REPORTED]; /* told at the end: what looks like a mistake may be a look at a flag */
+    uint8_t tells[PROGRAM_SITES / 8]; /* places of loads by which hosts learn of each other */
+} check_room;
+
+check_room *room_now(void);
+uint32_t room_take(size_t nbytes); /* of zeros; in units of 16 bytes; 0: none left */
+void *room_at(uint32_t unit);
+
+void know_start(int host, int stage);
+void know_end(int host, int stage, uint32_t now);
+/* A host has seen a write of another one, and so all that came before it. */
+void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now);
+static inline bool known(int host, const check_write *w) {
+    return w->host == host || w->time <= room_now()->host[host].knows[w->host];
+}
+static inline bool known_landed(int host, const check_write *w) {
+    const uint32_t *knows = room_now()->host[host].knows;
+    if (w->seen >> host & 1) return true;
+    if (w->witnessed && w->witnessed <= knows[w->witness]) return true;
+    return w->landed && (w->host == host || w->landed <= knows[w->host]);
+}
+
+/* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
+
+/* An access: of a host's thread, at a place. */
+typedef struct {
+    const program_step *step;
+    check_line *line;
+    int64_t number;
+} check_touch;
+
+void rule_drop(const check_touch *t); /* a flush drops the line */
+void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes);
+void rule_store(const check_touch *t, unsigned words);
+void rule_flush_dirty(const check_touch *t);
+void rule_msync(const check_touch *t);
+void rule_outside(const program_step *step);
+void rule_unannounced(const check_touch *t, uint64_t bytes);
+void rule_stuck(int thread, int pool, int64_t number, unsigned words, uint16_t site);
+void rule_dirty_at_exit(int pool, int64_t number, check_line *line);
+void rule_tell_all(void);
+
+#endif

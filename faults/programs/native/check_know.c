@@ -1,0 +1,68 @@
+/* What each host knows of the others: vector clocks, which are learned from versions that a host sees, and at its start. */
+#include "check.h"
+
+#include <string.h>
+
+static check_host *host_of(int host) { return &room_now()->host[host]; }
+
+/* What a host knew at a step: its last entry of the log that is not later. Where the log does not go back that far,
+ * nothing is certain. */
+static const check_knowledge *knowledge_at(const check_host *h, uint32_t time) {
+    static const check_knowledge nothing;
+    for (uint32_t back = 1; back <= LOG && back <= h->log_count; back++) {
+        const check_knowledge *entry = &h->log[(h->log_count - back) % LOG];
+        if (entry->time <= time) return entry;
+    }
+    return &nothing;
+}
+
+static void note(check_host *h, uint32_t now) {
+    const bool same = h->log_count && h->log[(h->log_count - 1) % LOG].time == now;
+    if (!same) h->log_count++;
+    check_knowledge *entry = &h->log[(h->log_count - 1) % LOG];
+    entry->time = now;
+    memcpy(entry->knows, h->knows, sizeof entry->knows);
+}
+
+/* All that `other` had done and known up to `time`. */
+static bool learn(int host, int other, uint32_t time) {
+    check_host *h = host_of(host);
+    if (host == other || time <= h->knows[other]) return false;
+    const check_knowledge *theirs = knowledge_at(host_of(other), time);
+    for (int k = 0; k < PROGRAM_HOSTS; k++)
+        if (k != host && theirs->knows[k] > h->knows[k]) h->knows[k] = theirs->knows[k];
+    h->knows[other] = time;
+    return true;
+}
+
+void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now) {
+    check_host *h = host_of(host);
+    if (!learn(host, seen->host, seen->time)) return;
+    note(h, now);
+    h->told_before[seen->host] = h->told[seen->host];
+    h->told[seen->host] = now;
+    h->published[seen->host] = seen->site, h->heard[seen->host] = heard_at;
+}
+
+void know_end(int host, int stage, uint32_t now) {
+    check_host *h = host_of(host);
+    if (stage != h->stage) h->ended_before = h->ended, h->stage = stage;
+    h->ended = now;
+}
+
+void know_start(int host, int stage) {
+    check_host *h = host_of(host);
+    bool news = false;
+    uint32_t last = 0;
+    for (int other = 0; other < PROGRAM_HOSTS; other++) {
+        const check_host *its = host_of(other);
+        const uint32_t ended = its->stage < stage ? its->ended : its->ended_before;
+        if (!ended || !learn(host, other, ended)) continue;
+        news = true, last = ended > last ? ended : last;
+        h->told_before[other] = h->told[other], h->told[other] = ended;
+        h->published[other] = h->heard[other] = 0;
+    }
+    if (news) note(h, last);
+    if (!h->born) memcpy(h->knew_when_born, h->knows, sizeof h->knows);
+    h->born = true;
+}

@@ -1,0 +1,134 @@
+/* Versions of words: which store each word of the pool, of each host's cache and of its write-back comes from. */
+#include "check.h"
+
+#include <string.h>
+
+check_room *room_now(void) { return (check_room *)(void *)program_watcher_room(); }
+
+enum { UNIT = 16 };
+
+void *room_at(uint32_t unit) { return program_watcher_room() + (size_t)unit * UNIT; }
+
+uint32_t room_take(size_t nbytes) {
+    check_room *room = room_now();
+    const uint32_t units = (uint32_t)((nbytes + UNIT - 1) / UNIT);
+    if (!room->used)
+        room->used = (uint32_t)((sizeof *room + WATCHER_LINE_BYTES) / WATCHER_LINE_BYTES * (WATCHER_LINE_BYTES / UNIT));
+    if ((int64_t)(room->used + units) * UNIT > WATCHER_ROOM_BYTES) {
+        room->full = true;
+        return 0;
+    }
+    const uint32_t at = room->used;
+    room->used += units;
+    return at;
+}
+
+check_line *line_at(int pool, int64_t number) {
+    check_line *line = (check_line *)(void *)program_watcher_line(pool, number);
+    if (!line->touched) {
+        check_room *room = room_now();
+        line->touched = 1, line->next_line = room->last_line, line->next_pool = room->last_pool;
+        room->last_line = (uint32_t)number + 1, room->last_pool = (uint8_t)pool;
+    }
+    return line;
+}
+
+/* The chunk after this one; NULL without, and NULL where there is no more room. */
+static check_line *next_chunk(check_line *chunk, bool make) {
+    if (!chunk->more && make) chunk->more = room_take(sizeof *chunk);
+    return chunk->more ? room_at(chunk->more) : NULL;
+}
+
+check_copy *line_copy(check_line *line, int host) {
+    static check_copy none;
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, true))
+        for (int k = 0; k < CHUNK_COPIES; k++) {
+            if (chunk->copy[k].host == host + 1) return &chunk->copy[k];
+            if (chunk->copy[k].host) continue;
+            chunk->copy[k].host = (uint8_t)(host + 1);
+            return &chunk->copy[k];
+        }
+    return memset(&none, 0, sizeof none);
+}
+
+check_write *line_write(check_line *line, uint32_t number) {
+    if (!number) return NULL;
+    check_line *chunk = line;
+    for (uint32_t skip = (number - 1) / CHUNK_WRITES; skip && chunk; skip--) chunk = next_chunk(chunk, false);
+    check_write *w = chunk ? &chunk->write[(number - 1) % CHUNK_WRITES] : NULL;
+    return w && w->time ? w : NULL;
+}
+
+int line_writes(const check_line *line, check_write *found[WRITES]) {
+    int count = 0, chunks = 0;
+    for (check_line *chunk = (check_line *)(uintptr_t)line; chunk && chunks < CHUNKS;
+         chunk = next_chunk(chunk, false), chunks++)
+        for (int k = 0; k < CHUNK_WRITES; k++)
+            if (chunk->write[k].time) found[count++] = &chunk->write[k];
+    return count;
+}
+
+uint8_t hash_of(const uint8_t *word) {
+    uint64_t value;
+    memcpy(&value, word, sizeof value);
+    value = (value ^ value >> 31) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint8_t)(value >> 56);
+}
+
+check_write *line_newest(check_line *line, int word, int not_of) {
+    check_write *all[WRITES], *newest = NULL;
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++)
+        if (all[k]->words >> word & 1 && all[k]->host != not_of && (!newest || all[k]->time > newest->time))
+            newest = all[k];
+    return newest;
+}
+
+/* Numbers of the writes that some copy holds, a bit each. */
+static uint32_t referenced(check_line *line) {
+    uint32_t bits = 0;
+    for (int word = 0; word < LINE_WORDS; word++) bits |= UINT32_C(1) << held(line->pool, word);
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
+        for (int k = 0; k < CHUNK_COPIES; k++)
+            for (int word = 0; chunk->copy[k].host && word < LINE_WORDS; word++)
+                bits |= UINT32_C(1) << held(chunk->copy[k].cached, word) | UINT32_C(1)
+                                                                               << held(chunk->copy[k].posted, word);
+    return bits;
+}
+
+static void forget(uint32_t *words, uint32_t number) {
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (held(*words, word) == number) *words = with_held(*words, word, 0);
+}
+
+static void forget_everywhere(check_line *line, uint32_t number) {
+    forget(&line->pool, number);
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
+        for (int k = 0; k < CHUNK_COPIES; k++)
+            forget(&chunk->copy[k].cached, number), forget(&chunk->copy[k].posted, number);
+}
+
+static bool is_newest(check_line *line, const check_write *w) {
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (w->words >> word & 1 && line_newest(line, word, -1) == w) return true;
+    return false;
+}
+
+/* A free one, else one that no copy holds and that is nowhere the newest, else one of a new chunk, else the oldest. */
+uint32_t line_add(check_line *line) {
+    const uint32_t used = referenced(line);
+    uint32_t number = 1, oldest = 0, when = UINT32_MAX;
+    int chunks = 0;
+    for (check_line *chunk = line; chunk && chunks < CHUNKS; chunk = next_chunk(chunk, ++chunks < CHUNKS))
+        for (int k = 0; k < CHUNK_WRITES; k++, number++) {
+            check_write *w = &chunk->write[k];
+            if (!w->time || (!(used >> number & 1) && !is_newest(line, w))) {
+                memset(w, 0, sizeof *w);
+                return number;
+            }
+            if (w->time < when) when = w->time, oldest = number;
+        }
+    forget_everywhere(line, oldest);
+    memset(line_write(line, oldest), 0, sizeof(check_write));
+    return oldest;
+}

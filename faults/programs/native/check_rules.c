@@ -1,0 +1,323 @@
+/* What is missing of the chain. A rule looks at what is known of a line when a step touches it; the sentences that go with
+ * the findings are in faults/programs/findings.py. */
+#include "check.h"
+
+#include <string.h>
+
+static check_host *host_now(const check_touch *t) { return &room_now()->host[t->step->host]; }
+static uint16_t bit_of(const check_touch *t) { return (uint16_t)(1u << t->step->host); }
+
+/* --- findings ---------------------------------------------------------------------------------------------------------------- */
+
+static program_finding finding_at(const program_step *step, enum check_kind kind, enum check_rule rule) {
+    program_finding f = {.kind = (uint16_t)kind, .rule = (uint16_t)rule, .host = step->host, .pool = step->pool};
+    f.other_host = UINT8_MAX, f.thread = step->thread, f.other_thread = UINT16_MAX, f.number = step->number;
+    f.offset = step->offset, f.nbytes = step->nbytes;
+    f.sites[AT_ACCESS] = step->site, f.numbers[AT_ACCESS] = step->number;
+    return f;
+}
+
+static void add_write(program_finding *f, const check_write *w) {
+    f->other_host = w->host, f->other_thread = w->thread;
+    f->sites[AT_STORE] = w->site, f->numbers[AT_STORE] = w->time;
+    f->sites[AT_FLUSH] = w->flush;
+    f->sites[AT_FENCE] = w->fence, f->numbers[AT_FENCE] = w->landed;
+}
+
+/* One finding for a kind, a store and an access: what else was on the way may differ from time to time. */
+static void report(const program_finding *f) {
+    check_room *room = room_now();
+    for (uint32_t k = 0; k < room->reported; k++) {
+        program_finding *known = &room->report[k];
+        if (known->kind != f->kind || known->rule != f->rule || known->sites[AT_STORE] != f->sites[AT_STORE] ||
+            known->sites[AT_ACCESS] != f->sites[AT_ACCESS])
+            continue;
+        known->times++;
+        return;
+    }
+    if (room->reported == REPORTED) return;
+    room->report[room->reported] = *f;
+    room->report[room->reported++].times = 1;
+}
+
+/* A host that looks at a flag may see an old one though it knows of a newer one, by other ways: it looks again. A flag is
+ * a word, or the place of a load, by which some host has learned of another one. */
+static bool is_look(const program_finding *f) {
+    const check_room *room = room_now();
+    const program_site at = f->sites[AT_ACCESS] % PROGRAM_SITES;
+    if (f->kind > INVALIDATE_UNFENCED || f->extra[EXTRA_STUCK]) return false;
+    const check_line *line = line_at(f->pool, f->offset / PROGRAM_LINE);
+    return line->tells >> f->offset % PROGRAM_LINE / WORD & 1 || (at && room->tells[at / 8] >> at % 8 & 1);
+}
+
+void rule_tell_all(void) {
+    check_room *room = room_now();
+    for (uint32_t k = 0; k < room->reported; k++)
+        if (!is_look(&room->report[k])) program_report(&room->report[k]);
+    room->reported = 0;
+}
+
+/* --- reading ----------------------------------------------------------------------------------------------------------------- */
+
+/* A flush by its thread, and that thread's later full fence: the line is gone for whatever this host loads next. */
+static void complete_drop(check_line *line, check_copy *copy) {
+    const uint16_t bit = (uint16_t)(1u << (copy->host - 1));
+    if (!copy->dropped || room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped) return;
+    check_write *all[WRITES];
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++) {
+        all[k]->fresh |= all[k]->dropping & bit;
+        all[k]->dropping &= (uint16_t)~bit;
+    }
+}
+
+void rule_drop(const check_touch *t) {
+    check_copy *copy = line_copy(t->line, t->step->host);
+    if (!copy->host) return;
+    complete_drop(t->line, copy);
+    check_write *all[WRITES];
+    const int count = line_writes(t->line, all);
+    for (int k = 0; k < count; k++)
+        if (known_landed(t->step->host, all[k])) all[k]->dropping |= bit_of(t);
+    copy->dropped = (uint32_t)t->step->number, copy->loaded = 0, copy->drop_thread = (uint8_t)t->step->thread;
+    copy->drop_site = (uint16_t)t->step->site;
+}
+
+static bool fresh(const check_touch *t, const check_write *w) {
+    if ((w->fresh | w->seen) & bit_of(t)) return true;
+    const uint32_t *knew = host_now(t)->knew_when_born;
+    return (w->landed && w->landed <= knew[w->host]) || (w->witnessed && w->witnessed <= knew[w->witness]);
+}
+
+/* Why a host may miss a write that it knows of; 0: it cannot. */
+static int missing(const check_touch *t, const check_write *w, const check_copy *copy, program_finding *f) {
+    const check_host *h = host_now(t);
+    if (!known_landed(t->step->host, w)) {
+        if (!(w->state & WRITE_FLUSHED)) return NOT_FLUSHED;
+        if (!w->landed) return NOT_FENCED;
+        f->extra[EXTRA_FLUSH_LATE] = (w->state & WRITE_FLUSHED_LATE) != 0;
+        return FENCED_LATE;
+    }
+    if (fresh(t, w)) return 0;
+    if (!copy->dropped) return NO_INVALIDATE;
+    f->sites[AT_DROP] = copy->drop_site, f->numbers[AT_DROP] = copy->dropped;
+    if (w->dropping & bit_of(t)) {
+        const check_thread *by = &room_now()->thread[copy->drop_thread];
+        f->extra[EXTRA_SFENCE] = by->stores_fenced > copy->dropped;
+        if (by->stores_fenced > copy->dropped) f->sites[AT_DROP_FENCE] = by->store_fence;
+        return INVALIDATE_UNFENCED;
+    }
+    return !copy->loaded && copy->dropped > h->told_before[w->host] ? INVALIDATED_EARLY : NO_INVALIDATE;
+}
+
+static void tell(const check_touch *t, int word, const check_write *w, enum check_kind kind, enum check_rule rule,
+                 program_finding *f) {
+    const check_host *h = host_now(t);
+    program_finding whole = finding_at(t->step, kind, rule);
+    memcpy(whole.extra, f->extra, sizeof whole.extra);
+    whole.sites[AT_DROP] = f->sites[AT_DROP], whole.sites[AT_DROP_FENCE] = f->sites[AT_DROP_FENCE];
+    whole.numbers[AT_DROP] = f->numbers[AT_DROP];
+    add_write(&whole, w);
+    if (w->host != t->step->host) {
+        whole.sites[AT_PUBLISHED] = h->published[w->host], whole.sites[AT_TOLD] = h->heard[w->host];
+        whole.numbers[AT_PUBLISHED] = h->knows[w->host], whole.numbers[AT_TOLD] = h->told[w->host];
+        whole.extra[EXTRA_TOLD_BY_START] = !h->published[w->host];
+    }
+    whole.offset = t->number * PROGRAM_LINE + word * WORD, whole.nbytes = WORD;
+    report(&whole);
+    check_write *all[WRITES]; /* the same mistake, seen from the other words of the line, is no other one */
+    const int count = line_writes(t->line, all);
+    for (int k = 0; k < count; k++)
+        if (all[k]->host == w->host && known(t->step->host, all[k])) all[k]->seen |= bit_of(t);
+}
+
+static bool expected(const check_touch *t, int word) {
+    const check_host *h = host_now(t);
+    const int64_t begin = t->number * PROGRAM_LINE + word * WORD;
+    for (uint32_t k = 0; k < h->expected; k++)
+        if (h->expect[k].pool == t->step->pool && h->expect[k].begin < begin + WORD && h->expect[k].end > begin)
+            return true;
+    return false;
+}
+
+/* The newest write of a word that the host knows of. */
+static check_write *newest_known(const check_touch *t, int word) {
+    check_write *all[WRITES], *newest = NULL;
+    const int count = line_writes(t->line, all);
+    for (int k = 0; k < count; k++)
+        if (all[k]->words >> word & 1 && known(t->step->host, all[k]) && (!newest || all[k]->time > newest->time))
+            newest = all[k];
+    return newest;
+}
+
+/* It has seen this write, and what the same host had stored to the line before: they came in one piece, from the pool. */
+static void sees(const check_touch *t, int word, const check_write *w) {
+    check_write *all[WRITES];
+    const int count = line_writes(t->line, all);
+    know_learn(t->step->host, w, (uint16_t)t->step->site, (uint32_t)t->step->number);
+    t->line->tells |= (uint8_t)(1u << word);
+    room_now()->tells[t->step->site % PROGRAM_SITES / 8] |= (uint8_t)(1u << t->step->site % 8);
+    for (int k = 0; k < count; k++) {
+        if (all[k]->host != w->host || all[k]->time > w->time) continue;
+        all[k]->seen |= bit_of(t);
+        if (!all[k]->witnessed) all[k]->witnessed = (uint32_t)t->step->number, all[k]->witness = t->step->host;
+    }
+}
+
+static void load_word(const check_touch *t, int word, check_copy *copy, const uint8_t *line_bytes) {
+    check_write *got = line_write(t->line, held(copy->cached, word)), *newest = newest_known(t, word);
+    program_finding f = {0};
+    if (newest && newest->host == t->step->host && newest->state & WRITE_NT && !newest->landed)
+        return; /* its own, private */
+    if (got && got->host != t->step->host && !known(t->step->host, got)) {
+        sees(t, word, got);
+        return;
+    }
+    if (!newest || expected(t, word)) return;
+    const bool stale = got ? got->time < newest->time : true;
+    const bool alike = line_bytes && hash_of(line_bytes + word * WORD) == newest->hash[word]; /* no harm in this run */
+    if (newest->host == t->step->host) {
+        if (stale && !alike && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
+        return;
+    }
+    if (newest->seen & bit_of(t) && !stale) return;
+    const int kind = missing(t, newest, copy, &f);
+    if (kind) tell(t, word, newest, (enum check_kind)kind, stale && !alike ? MANIFEST : PREDICTED, &f);
+    else if (stale && !alike && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
+    newest->seen |= bit_of(t);
+}
+
+void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
+    check_copy *copy = line_copy(t->line, t->step->host);
+    if (!copy->host) return;
+    complete_drop(t->line, copy);
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (words >> word & 1) load_word(t, word, copy, line_bytes);
+    copy->loaded = 1;
+}
+
+/* --- storing ----------------------------------------------------------------------------------------------------------------- */
+
+static void tell_store(const check_touch *t, const check_write *w, enum check_kind kind, enum check_rule rule) {
+    program_finding f = finding_at(t->step, kind, rule);
+    add_write(&f, w);
+    f.offset = t->number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE;
+    report(&f);
+}
+
+/* Two hosts that change one word by locked instructions: these are atomic within a host only. */
+static bool locked_by_two(const check_touch *t, const check_write *w, unsigned words) {
+    if (!(w->words & words)) return false;
+    if (t->step->locked) return w->state & WRITE_LOCKED || !known(t->step->host, w);
+    return w->state & WRITE_LOCKED;
+}
+
+void rule_store(const check_touch *t, unsigned words) {
+    check_write *all[WRITES];
+    const int count = line_writes(t->line, all);
+    const bool nt = t->step->kind == STEP_NT_STORE;
+    for (int k = 0; k < count; k++) {
+        check_write *w = all[k];
+        const bool beside = !(w->words & words), their_nt = w->state & WRITE_NT;
+        if (w->host == t->step->host || (beside && their_nt && nt)) continue; /* these carry their own bytes only */
+        if (locked_by_two(t, w, words)) tell_store(t, w, LOCKED, MANIFEST);
+        else if (!known(t->step->host, w)) tell_store(t, w, TWO_WRITERS, PREDICTED);
+        else if (known_landed(t->step->host, w) || (beside && their_nt)) continue;
+        else tell_store(t, w, beside ? RESIDUE : OLDER_WRITE, PREDICTED);
+        return;
+    }
+}
+
+/* A line that was stored to in part takes the rest of it along: as old as this host had it. */
+void rule_flush_dirty(const check_touch *t) {
+    check_copy *copy = line_copy(t->line, t->step->host);
+    check_write *last = NULL, *all[WRITES];
+    const int count = line_writes(t->line, all);
+    complete_drop(t->line, copy);
+    for (int k = 0; k < count; k++)
+        if (all[k]->host == t->step->host && !(all[k]->state & WRITE_LEFT) && (!last || all[k]->time > last->time))
+            last = all[k];
+    if (!last) return;
+    for (int word = 0; word < LINE_WORDS; word++) {
+        check_write *rest = newest_known(t, word);
+        if (!rest || rest->host == t->step->host || rest->time > last->time || fresh(t, rest)) continue;
+        if (!known_landed(t->step->host, rest)) continue; /* told where it was stored to */
+        const check_write *got = line_write(t->line, held(copy->cached, word));
+        program_finding f = finding_at(t->step, STALE_ALLOCATE, got == rest ? PREDICTED : MANIFEST);
+        add_write(&f, rest);
+        f.sites[AT_ACCESS] = last->site, f.numbers[AT_ACCESS] = last->time;
+        f.offset = t->number * PROGRAM_LINE + word * WORD, f.nbytes = WORD;
+        report(&f);
+        rest->seen |= bit_of(t);
+        return;
+    }
+}
+
+/* --- single steps ------------------------------------------------------------------------------------------------------------ */
+
+void rule_msync(const check_touch *t) {
+    check_write *all[WRITES];
+    const int count = line_writes(t->line, all);
+    for (int k = 0; k < count; k++) {
+        if (all[k]->host != t->step->host || all[k]->state & (WRITE_FLUSHED | WRITE_NT)) continue;
+        program_finding f = finding_at(t->step, MSYNC, PREDICTED);
+        add_write(&f, all[k]);
+        f.offset = t->number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE;
+        report(&f);
+        return;
+    }
+}
+
+void rule_outside(const program_step *step) {
+    program_finding f = finding_at(step, OUTSIDE, MANIFEST);
+    report(&f);
+}
+
+void rule_unannounced(const check_touch *t, uint64_t bytes) {
+    program_finding f = finding_at(t->step, UNANNOUNCED, MANIFEST);
+    f.offset = t->number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE, f.extra[0] = (int64_t)bytes;
+    report(&f);
+}
+
+/* A thread goes round for ever: one of its last loads hits an old version, and only an instruction that is missing would
+ * bring the new one. */
+void rule_stuck(int thread, int pool, int64_t number, unsigned words, uint16_t site) {
+    const check_thread *me = &room_now()->thread[thread];
+    program_step step = {.host = me->host, .pool = (uint8_t)pool, .thread = (uint16_t)thread, .site = site};
+    const check_touch t = {&step, line_at(pool, number), number};
+    const check_copy *copy = line_copy(t.line, me->host);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        const check_write *newest = words >> word & 1 ? line_newest(t.line, word, me->host) : NULL;
+        const check_write *got = line_write(t.line, held(copy->cached, word));
+        const check_write *in_pool = line_write(t.line, held(t.line->pool, word));
+        if (!newest || (got && got->time >= newest->time)) continue;
+        program_finding f = finding_at(&step, NO_INVALIDATE, MANIFEST);
+        if (!(newest->state & WRITE_FLUSHED) && in_pool != newest) f.kind = NOT_FLUSHED;
+        else if (!newest->landed && in_pool != newest) f.kind = NOT_FENCED;
+        else if (copy->dropped && room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped)
+            f.kind = INVALIDATE_UNFENCED,
+            f.extra[EXTRA_SFENCE] = room_now()->thread[copy->drop_thread].stores_fenced > copy->dropped;
+        add_write(&f, newest);
+        if (copy->dropped) f.sites[AT_DROP] = copy->drop_site, f.numbers[AT_DROP] = copy->dropped;
+        f.offset = number * PROGRAM_LINE + word * WORD, f.nbytes = WORD, f.extra[EXTRA_STUCK] = 1;
+        report(&f);
+        return;
+    }
+}
+
+void rule_dirty_at_exit(int pool, int64_t number, check_line *line) {
+    check_write *all[WRITES];
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++) {
+        const check_write *w = all[k];
+        bool newest = false;
+        for (int word = 0; word < LINE_WORDS; word++)
+            newest = newest || (w->words >> word & 1 && line_newest(line, word, -1) == w);
+        if (!newest || w->state & (WRITE_FLUSHED | WRITE_NT) || room_now()->host[w->host].crashed) continue;
+        const program_step step = {.host = w->host, .pool = (uint8_t)pool, .thread = w->thread};
+        program_finding f = finding_at(&step, DIRTY_AT_EXIT, MANIFEST);
+        add_write(&f, w);
+        f.offset = number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE;
+        report(&f);
+    }
+}

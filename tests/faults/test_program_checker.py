@@ -1,0 +1,503 @@
+"""The checker of programs, on streams of events: each mistake is found, its repair and legal plans are silent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faults.litmus.language import read
+from faults.programs.findings import KINDS, ProgramFinding, merged
+from faults.prove.proof import RULES
+from tests.helpers.event_stream import DROP_ORDERED, KEEP, LFENCE, LINE, LOCKED, MFENCE, SFENCE, Found, Stream
+from tests.helpers.litmus_stream import perform
+
+X, Y, FLAG, SECOND = 1 * LINE, 2 * LINE, 3 * LINE, 4 * LINE
+LITMUS = Path(__file__).with_name("litmus")
+
+
+def written(s: Stream, *steps: str) -> None:
+    """A stores X, and publishes it by FLAG; ``steps`` are those of the chain between, in their order."""
+    for step in steps:
+        match step:
+            case "store":
+                s.store("A", X, 1, "store")
+            case "flush":
+                s.flush("A", X, 8, "flush")
+            case "keep":
+                s.flush("A", X, 8, "flush", KEEP)
+            case "clflush":
+                s.flush("A", X, 8, "flush", DROP_ORDERED)
+            case "fence":
+                s.fence("A", SFENCE, "fence")
+            case "signal":
+                s.store("A", FLAG, 1, "signal")
+                s.publish("A", FLAG)
+
+
+def heard(s: Stream, name: str = "B") -> None:
+    s.invalidate(name, FLAG, 8, "look")
+    assert s.load(name, FLAG, 8, "wait") == bytes([1, 0, 0, 0, 0, 0, 0, 0])
+
+
+WHOLE = ("store", "flush", "fence", "signal")
+WRITER = {
+    ("store", "fence", "signal"): "not-flushed",
+    ("flush", "fence", "store", "signal"): "not-flushed",
+    ("store", "signal", "flush", "fence"): "fence-too-late",
+    WHOLE: None,
+    ("store", "keep", "fence", "signal"): None,
+    ("store", "clflush", "signal"): None,  # in order with later stores
+}
+
+
+@pytest.mark.parametrize("chain", WRITER, ids="-".join)
+@pytest.mark.parametrize("luck", [False, True])
+def test_the_writers_half_of_the_chain(chain: tuple[str, ...], luck: bool) -> None:
+    """``luck``: an eviction publishes the store, so that the load is right in this run."""
+    s = Stream("A", "B")
+    s.load("B", X)
+    written(s, *chain)
+    if luck:
+        s.evict("A", X)
+    heard(s)
+    s.invalidate("B", X)
+    right = s.load("B", X, 8, "load") == bytes([1, 0, 0, 0, 0, 0, 0, 0])
+    kind = WRITER[chain]
+    if kind is None:
+        assert right and s.finish() == set()
+    else:
+        assert s.found() == {Found(kind, not right, "store", "load")}
+        (places,) = s.places()
+        assert places["published"] == "signal" and places["told"] == "wait"
+        assert places.get("flush") == ("flush" if "late" in kind else None)
+
+
+def test_a_flush_without_a_fence_is_found_though_a_later_fence_lands_it() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, 1, "store")
+    s.flush("A", X, 8, "flush")
+    s.store("A", FLAG, 1, "signal")
+    s.flush("A", FLAG)
+    s.land("A", FLAG // LINE)
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, 8, "load")
+    assert s.found() == {Found("not-fenced", True, "store", "load")}
+    s.fence("A")
+    s.load("B", X, 8, "load again")
+    assert len(s.found()) == 1
+
+
+READER: dict[str, tuple[Callable[[Stream], None], str | None]] = {
+    "none": (lambda s: None, "no-invalidate"),
+    "clwb": (lambda s: (s.flush("B", X, 8, "drop", KEEP), s.fence("B", MFENCE))[0], "no-invalidate"),
+    "sfence": (lambda s: (s.flush("B", X, 8, "drop"), s.fence("B", SFENCE, "sfence"))[0], "invalidate-unfenced"),
+    "lfence": (lambda s: (s.flush("B", X, 8, "drop"), s.fence("B", LFENCE))[0], "invalidate-unfenced"),
+    "mfence": (lambda s: (s.flush("B", X, 8, "drop"), s.fence("B", MFENCE))[0], None),
+    "locked": (lambda s: (s.flush("B", X, 8, "drop"), s.fence("B", LOCKED))[0], None),
+}
+
+
+@pytest.mark.parametrize("how", READER)
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_readers_half_of_the_chain(how: str, cached: bool) -> None:
+    """``cached``: the reader's cache has the old line; else only a prefetch could have brought it."""
+    drop, kind = READER[how]
+    s = Stream("A", "B")
+    if cached:
+        s.load("B", X)
+    written(s, *WHOLE)
+    heard(s)
+    drop(s)
+    right = s.load("B", X, 8, "load") == bytes([1, 0, 0, 0, 0, 0, 0, 0])
+    assert s.found() == (set() if kind is None else {Found(kind, not right, "store", "load")})
+    if how == "sfence":
+        assert s.places()[0]["drop_fence"] == "sfence" and s.raw()[0].sfence
+
+
+def test_an_invalidate_before_the_wait_is_called_early() -> None:
+    s = Stream("A", "B")
+    s.invalidate("B", X, 8, "early")
+    s.prefetch("B", X)
+    written(s, *WHOLE)
+    heard(s)
+    s.load("B", X, 8, "load")
+    assert s.found() == {Found("invalidated-early", True, "store", "load")}
+    assert s.places()[0]["drop"] == "early"
+
+
+def test_a_fence_is_of_the_thread_that_flushed() -> None:
+    s = Stream("A", "A.2", "B")
+    s.store("A", X, 1, "store")
+    s.flush("A", X)
+    s.fence("A.2")
+    s.store("A.2", FLAG, 1)
+    s.publish("A.2", FLAG)
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, 8, "load")
+    assert {its.kind for its in s.found()} == {"not-fenced"}
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_non_temporal_store_needs_a_fence(fenced: bool) -> None:
+    s = Stream("A", "B")
+    s.store_nt("A", X, 1, "store")
+    if fenced:
+        s.fence("A")
+    s.store("A", FLAG, 1)
+    s.flush("A", FLAG)
+    s.land("A", FLAG // LINE)
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, 8, "load")
+    assert s.found() == (set() if fenced else {Found("not-fenced", True, "store", "load")})
+
+
+def test_a_stale_entry_on_the_second_lap_is_found_though_its_flag_is_valid() -> None:
+    s = Stream("A", "B")
+    for lap in (1, 2):
+        s.store("A", X, bytes([lap] * 16), f"entry of lap {lap}")
+        s.publish("A", X)
+        s.store("A", FLAG, lap)
+        s.publish("A", FLAG)
+        s.invalidate("B", FLAG)
+        s.load("B", FLAG)
+        if lap == 1:
+            s.invalidate("B", X)
+        s.load("B", X, 16, "load")
+    assert s.found() == {Found("no-invalidate", True, "entry of lap 2", "load")}
+
+
+def test_stores_of_the_bytes_that_are_there_are_no_versions() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, 0, "zeros on zeros")
+    s.store("A", FLAG, 1)
+    s.publish("A", FLAG)
+    heard(s)
+    s.load("B", X)
+    assert s.finish() == set()
+
+
+def test_what_had_ended_is_known_to_what_starts_later() -> None:
+    for flushed in (False, True):
+        s = Stream("A")
+        s.store("A", X, 7, "header")
+        if flushed:
+            s.publish("A", X)
+        s.end("A")
+        s.next_stage()
+        s.start("B")
+        s.load("B", X, 8, "open")
+        assert s.found() == (set() if flushed else {Found("not-flushed", True, "header", "open")})
+        assert flushed or s.raw()[0].by_start
+
+
+def test_msync_is_no_flush() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, 7, "header")
+    s.msync("A", 0, 4096, "msync")
+    assert s.found() == {Found("msync", False, "header", "msync")}
+    s = Stream("A", "B")
+    s.store("A", X, 7, "header")
+    s.publish("A", X)
+    s.msync("A", 0, 4096, "msync")
+    assert s.finish() == set()
+
+
+def test_dirty_at_exit() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, 1, "flushed")
+    s.publish("A", X)
+    s.store("A", Y, 1, "left")
+    s.evict("A", Y)
+    assert s.finish() == {Found("dirty-at-exit", True, "left", "")}
+    s = Stream("A", "B")
+    s.store("A", Y, 1, "left")
+    s.crash("A")
+    assert s.finish() == set()
+
+
+def test_a_flush_outside_of_the_pool() -> None:
+    s = Stream("A")
+    s.flush_outside("A", 0x7FFF_0000_1234, "clwb")
+    assert s.found() == {Found("flush-outside", True, "", "clwb")}
+    assert s.raw()[0].offset == 0x7FFF_0000_1234
+
+
+def test_locked_increments_of_two_hosts() -> None:
+    s = Stream("A", "B")
+    s.add("A", X, "A's")
+    s.add("A", X, "A's")
+    assert s.found() == set()
+    s.publish("A", X)
+    s.invalidate("B", X)
+    s.add("B", X, "B's")
+    assert s.found() == {Found("locked-across-hosts", True, "A's", "B's")}
+
+
+def test_two_writers_of_one_line_and_a_line_for_each() -> None:
+    s = Stream("A", "B")
+    s.store("A", X, 1, "A's")
+    s.store("B", X + 8, 1, "B's")
+    assert s.found() == {Found("two-writers", False, "A's", "B's")}
+    s = Stream("A", "B")
+    s.store("A", X, 1, "A's")
+    s.store("B", Y, 1, "B's")
+    assert s.found() == set()
+
+
+def test_a_load_that_may_be_stale_is_no_finding() -> None:
+    for expects in (False, True):
+        s = Stream("A", "B")
+        s.load("B", X)
+        if expects:
+            s.expect_stale("B", X + 8, 8)
+            s.expect_stale("B", X, 8)
+        written(s, *WHOLE)
+        heard(s)
+        s.load("B", X)
+        assert bool(s.found()) != expects
+
+
+def test_a_host_that_waits_for_ever_is_told_what_is_missing() -> None:
+    def spun(prepare: Callable[[Stream], None]) -> set[Found]:
+        s = Stream("A", "B")
+        s.load("B", FLAG)
+        prepare(s)
+        for _ in range(9):
+            s.load("B", FLAG, 8, "spin")
+        assert s.found() == set()
+        found = s.stuck()
+        assert all(its.stuck for its in s.raw()) and s.finish() == found  # nothing is said about what is dirty
+        return found
+
+    def stored(s: Stream) -> None:
+        s.store("A", FLAG, 1, "flag")
+
+    assert spun(stored) == {Found("not-flushed", True, "flag", "spin")}
+    assert spun(lambda s: (stored(s), s.publish("A", FLAG))[0]) == {Found("no-invalidate", True, "flag", "spin")}
+    assert spun(lambda s: (stored(s), s.flush("A", FLAG))[0]) == {Found("not-fenced", True, "flag", "spin")}
+    assert spun(lambda s: None) == set()
+
+
+def test_a_store_that_nobody_announced() -> None:
+    s = Stream("A")
+    s.unannounced("A", X // LINE, 0xFF, "flush")
+    assert s.found() == {Found("unannounced-store", True, "", "flush")}
+
+
+def test_a_mistake_is_reported_once_and_counted() -> None:
+    s = Stream("A", "B")
+    for k in range(1, 21):
+        s.store("A", X, k, "store")
+        s.store("A", FLAG, k)
+        s.publish("A", FLAG)
+        s.invalidate("B", FLAG)
+        s.load("B", FLAG)
+        s.invalidate("B", X)
+        s.load("B", X, 8, "load")
+        s.flush("A", X)
+        s.fence("A")
+    assert len(merged(s.raw())) == 1 and merged(s.raw())[0].times == 20
+
+
+def test_kinds_have_rules_of_the_prover_or_of_their_own() -> None:
+    own = {"atomic", "outside", "msync", "unannounced"}
+    assert {kind.rule for kind in KINDS.values()} - own <= set(RULES)
+    assert len({kind.name for kind in KINDS.values()}) == len(KINDS)
+    for kind in KINDS.values():
+        kind.sentence.format(host="host 0", by="host 1", line="line 3")
+
+
+@pytest.mark.parametrize("data", [b"x", bytes(ProgramFinding.SIZE), b"\xff" * ProgramFinding.SIZE])
+def test_findings_that_are_none_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        ProgramFinding.many(data)
+
+
+# --- the litmus tests ------------------------------------------------------------------------------------------------
+
+# What is found in some interleaving of a litmus test that has a stale read, or a lost store, among its outcomes.
+ROWS = {
+    "2+2W-nofence": {"two-writers"},
+    "2+2W": {"two-writers"},
+    "CARDS": {"fence-too-late"},
+    "CoWR": {"two-writers"},
+    "DOORBELLS": {"not-fenced"},
+    "FALSESHARE": {"two-writers"},
+    "FENCESCOPE": {"not-fenced"},
+    "FLUSHREAD-keep": {"no-invalidate"},
+    "FLUSHREAD": {"invalidate-unfenced"},
+    "ISA2-nofence": {"not-fenced"},
+    "MP-earlyfence": {"not-fenced"},
+    "MP-earlyinv-prefetch": {"invalidated-early"},
+    "MP-earlyinv": {"no-invalidate"},
+    "MP-latefence": {"not-fenced", "fence-too-late"},
+    "MP-nofence": {"not-fenced"},
+    "MP-noflush": {"not-flushed"},
+    "MP-noinv-prefetch": {"no-invalidate"},
+    "MP-noinv": {"no-invalidate"},
+    "MP-nt-nofence": {"not-fenced"},
+    "MP-storeafterflush": {"not-flushed"},
+    "NT-order": {"fence-too-late"},
+    "OWNSTALE": {"no-invalidate"},
+    "R-noinv": {"two-writers"},
+    "R": {"two-writers"},
+    "READER-dirties": {"residue", "lost-update"},
+    "RESIDUE-eviction": {"residue"},
+    "RESIDUE": {"residue"},
+    "S-nofence": {"older-write"},
+    "S-noflush": {"older-write"},
+    "SEQLOCK-nofence": {"fence-too-late"},
+    "SEQLOCK-stalepayload": {"no-invalidate"},
+    "SEQLOCK-stalesecond": {"no-invalidate"},
+    "STALEALLOC": {"stale-allocate"},
+    "TURNS-noinv": {"stale-allocate"},
+    "TORN": {"fence-too-late"},
+    "WRC-nofence": {"not-fenced"},
+    "WRC-noinv": {"no-invalidate"},
+}
+
+
+@pytest.mark.parametrize("file", sorted(LITMUS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_litmus_test_as_a_stream(file: Path) -> None:
+    litmus = read(file)
+    found = {
+        its.kind for seed in range(12) for nature in (False, True) for its in perform(litmus, seed, nature).found()
+    }
+    assert found == ROWS.get(file.stem, set())
+
+
+# --- legal plans, and one mistake in them ----------------------------------------------------------------------------
+
+MISTAKES = ("flush", "fence", "invalidate", "early", "sfence", "late")
+
+
+def channel(
+    s: Stream, draw: random.Random, first: int, names: list[str], rounds: int, mistake: str = ""
+) -> Iterator[None]:
+    """Two hosts hand three lines to each other, in turns; the mistake is made in every round. A step at a time."""
+    data, flags = first * LINE, [(first + 3) * LINE, (first + 4) * LINE]
+    for number in range(1, rounds + 1):
+        writer, reader = names[number % 2], names[1 - number % 2]
+        flag = flags[number % 2]
+        words = sorted(draw.sample(range(24), draw.randrange(1, 24)))
+        expected = {}
+        for word in words:
+            value = draw.randrange(1, 1 << 62)
+            expected[word] = value.to_bytes(8, "little")
+            if draw.random() < 0.1 and mistake != "flush":
+                s.store_nt(writer, data + 8 * word, value, f"{writer} nt")
+            else:
+                s.store(writer, data + 8 * word, value, f"{writer} store")
+            yield
+        if mistake != "flush":
+            s.flush(writer, data, 3 * LINE, f"{writer} flush", draw.choice([1, KEEP]))
+            yield
+        if mistake not in ("fence", "late"):
+            s.fence(writer, draw.choice([SFENCE, MFENCE, LOCKED]), f"{writer} fence")
+            yield
+        s.store(writer, flag, number, f"{writer} flag")
+        yield
+        if mistake == "late":
+            s.fence(writer, SFENCE)
+        s.flush(writer, flag, 8)
+        yield
+        s.fence(writer, SFENCE) if mistake != "fence" else s.land(writer, flag // LINE)
+        yield
+        if mistake == "early":
+            s.invalidate(reader, data, 3 * LINE)
+            yield
+        while True:
+            s.invalidate(reader, flag, 8)
+            yield
+            if int.from_bytes(s.load(reader, flag, 8, f"{reader} look"), "little") == number:
+                break
+        if mistake == "sfence":
+            s.flush(reader, data, 3 * LINE)
+            s.fence(reader, SFENCE)
+        elif mistake not in ("invalidate", "early"):
+            s.invalidate(reader, data, 3 * LINE, f"{reader} invalidate")
+        yield
+        for word in words:
+            got = s.load(reader, data + 8 * word, 8, f"{reader} load")
+            assert mistake or got == expected[word]
+            yield
+
+
+def together(s: Stream, draw: random.Random, channels: list[Iterator[None]], names: list[str], nature: float) -> None:
+    while channels:
+        at = draw.randrange(len(channels))
+        if draw.random() < nature:
+            move, line = draw.choice(["evict", "prefetch", "land"]), draw.randrange(5 * 3)
+            name = draw.choice(names)
+            s.land(name, line) if move == "land" else getattr(s, move)(name, line * LINE)
+        if next(channels[at], "end") == "end":
+            channels.pop(at)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), hosts=st.integers(2, 3), nature=st.sampled_from([0.0, 0.3, 0.8]))
+def test_legal_plans_are_silent(seed: int, hosts: int, nature: float) -> None:
+    draw, names = random.Random(seed), ["A", "B", "C"][:hosts]
+    s = Stream(*names)
+    together(s, draw, [channel(s, draw, 5 * k, draw.sample(names, 2), 4) for k in range(3)], names, nature)
+    assert s.finish() == set()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), mistake=st.sampled_from(MISTAKES), nature=st.sampled_from([0.0, 0.3, 0.8]))
+def test_one_mistake_in_a_legal_plan_is_found_in_every_order(seed: int, mistake: str, nature: float) -> None:
+    draw, names = random.Random(seed), ["A", "B"]
+    s = Stream(*names)
+    together(s, draw, [channel(s, draw, 0, names, 3, mistake), channel(s, draw, 5, names, 3)], names, nature)
+    kinds = {its.kind for its in s.found()}
+    expected = {
+        "flush": {"not-flushed"},
+        "fence": {"not-fenced", "fence-too-late"},
+        "late": {"not-fenced", "fence-too-late"},
+        "invalidate": {"no-invalidate", "invalidated-early"},
+        "early": {"invalidated-early"},
+        "sfence": {"invalidate-unfenced"},
+    }[mistake]
+    assert kinds & expected
+
+
+def test_sixteen_hosts_share_a_line() -> None:
+    names = "ABCDEFGHIJKLMNOP"
+    s = Stream(*names)
+    for k, name in enumerate(names):  # a ring: each reads what the one before it wrote, and writes the same line
+        s.invalidate(name, X)
+        assert s.load(name, X) == k.to_bytes(8, "little")
+        s.store(name, X, k + 1)
+        s.publish(name, X)
+    assert s.finish() == set()
+
+
+def test_no_more_than_256_bytes_for_a_line_of_a_queue() -> None:
+    """Eight entries of four lines, twenty laps; a header of two words in either index's line."""
+    s, entries, lines_each = Stream("A", "B"), 8, 4
+    head, tail, first = X, Y, 8 * LINE
+    for number in range(20 * entries):
+        at = first + number % entries * lines_each * LINE
+        s.invalidate("A", tail)
+        s.load("A", tail)
+        s.store("A", at, bytes([number % 251 + 1] * lines_each * LINE), "entry")
+        s.publish("A", at, lines_each * LINE)
+        s.store("A", head, number + 1, "head")
+        s.publish("A", head)
+        s.invalidate("B", head)
+        s.load("B", head)
+        s.invalidate("B", at, lines_each * LINE)
+        s.load("B", at, lines_each * LINE)
+        s.store("B", tail, number + 1, "tail")
+        s.publish("B", tail)
+    assert s.finish() == set()
+    waiting = 16 * lines_each  # for a fence, and used again
+    assert s.bytes_per_line(2 + entries * lines_each) == 256 + waiting / (2 + entries * lines_each)

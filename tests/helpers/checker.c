@@ -1,0 +1,55 @@
+/* The checker alone, on streams of events that a test makes up: its storage, and what it finds. */
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { POOLS = 2, LINES = 4096, ROOM = 1 << 26 };
+
+static uint8_t *lines[POOLS], *room;
+static program_finding found[PROGRAM_FINDINGS];
+static uint32_t count;
+
+uint8_t *program_watcher_line(int pool, int64_t line) { return lines[pool] + line * WATCHER_LINE_BYTES; }
+uint8_t *program_watcher_room(void) { return room; }
+
+void program_report(const program_finding *f) {
+    for (uint32_t k = 0; k < count; k++)
+        if (found[k].kind == f->kind && found[k].rule == f->rule &&
+            memcmp(found[k].sites, f->sites, sizeof f->sites) == 0) {
+            found[k].times += f->times;
+            return;
+        }
+    if (count == PROGRAM_FINDINGS) return;
+    found[count++] = *f;
+}
+
+void test_begin(void) {
+    for (int k = 0; k < POOLS; k++) free(lines[k]), lines[k] = calloc(LINES, WATCHER_LINE_BYTES);
+    free(room), room = calloc(1, ROOM);
+    count = 0;
+}
+
+void test_load(const program_step *step, const uint8_t *bytes) { checker.load(step, bytes); }
+void test_store(const program_step *step, const uint8_t *before, const uint8_t *after) {
+    checker.store(step, before, after);
+}
+void test_flush(const program_step *step, int was_dirty) { checker.flush(step, was_dirty, true); }
+void test_fence(const program_step *step) { checker.fence(step); }
+void test_other(const program_step *step) { checker.other(step); }
+void test_move(const program_move *move) { checker.move(move); }
+void test_unannounced(const program_step *step, int64_t line, uint64_t bytes) {
+    checker.unannounced(step, line, bytes);
+}
+void test_end(void) { checker.end(); }
+void test_stuck(void) { checker.stuck(); }
+void test_tell(void) { rule_tell_all(); }
+uint32_t test_findings(const program_finding **into) {
+    *into = found;
+    return count;
+}
+/* Bytes of the room that hold more of lines, and are not the same for every run. */
+uint32_t test_used(void) {
+    const check_room *r = room_now();
+    return r->used ? r->used * 16 - (uint32_t)((sizeof *r + 256) / 256 * 256) : 0;
+}
