@@ -3,9 +3,10 @@
     in the superblock's page    header     how capacity is lent, and what is being changed     the manager
     from data_offset            grants     SLOTS lines: each tenant's bytes of every card      the manager
                                 accounts   SLOTS lines: all that a tenant ever had             the manager
-                                uses       a line for each slot and rank: that it is in it     that rank
+                                uses       pages of each slot, a line for each rank in it      that rank
 
-Seals hold the pool's UUID, so that lines of a pool that lay there before do not verify. Whatever is read is untrusted:
+A tenant maps all of this read-only, but for the pages of its own slot. Seals hold the pool's UUID, so that lines of a
+pool that lay there before do not verify. Whatever is read is untrusted:
 a line that is damaged, belongs to another pool or lies in another place counts as absent, and numbers are held to what
 the pool can be.
 """
@@ -21,7 +22,8 @@ from typing import NamedTuple, TypeVar
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.session_area import COUNT_MAX, seal, within
-from cxlemu.pool.superblock import CARD_BYTES_MAX, RANKS_MAX
+from cxlemu.pool.superblock import CARD_BYTES_MAX, PAGE_BYTES, RANKS_MAX
+from cxlemu.rounding import round_up
 
 SLOTS = 64
 HEADER_OFFSET = 2048
@@ -57,6 +59,7 @@ class Header(NamedTuple):
     end_byte: int
     given: int  # number of grants ever lent
     ranks: int  # the most in a world: each has a line to say that it is in a grant
+    page_bytes: int  # every slot's uses begin at a multiple of this
 
 
 class GrantLine(NamedTuple):
@@ -111,7 +114,7 @@ class UseLine(NamedTuple):
 L = TypeVar("L", Header, GrantLine, AccountLine, UseLine)
 
 _LAYOUT: dict[type, tuple[bytes, struct.Struct]] = {
-    Header: (b"CAP1", struct.Struct("<QQQQQQQ")),
+    Header: (b"CAP2", struct.Struct("<QQQQQQII")),
     GrantLine: (b"GRA1", struct.Struct(f"<QQQQ{TENANT_BYTES}s")),
     AccountLine: (b"ACC1", struct.Struct(f"<{TENANT_BYTES}sQQQQ")),
     UseLine: (b"USE1", struct.Struct("<QIIIxxxxQQ16s")),
@@ -123,6 +126,7 @@ HEADER_BOUNDS = {
     "block_bytes": (LINE_BYTES, CARD_BYTES_MAX),
     "given": (0, COUNT_MAX),
     "ranks": (1, RANKS_MAX),
+    "page_bytes": (LINE_BYTES, CARD_BYTES_MAX),
 }
 
 # What each field can be, whatever the pool; the others name a process. The table holds lines to its pool's sizes.
@@ -191,9 +195,33 @@ class Lines:
         return seal(magic, payload, (self._key + index) & 0xFFFFFFFF)
 
 
-def table_bytes(ranks: int) -> int:
-    """Return the size of the grants, accounts and uses of a table for worlds of up to ``ranks`` ranks, in bytes."""
-    return (2 + ranks) * SLOTS * LINE_BYTES
+def uses_range(data_offset: int, ranks: int, page_bytes: int, slot: int) -> tuple[int, int]:
+    """Return the first byte of a slot's uses on card 0, and the first byte behind them; both begin a page.
+
+    Args:
+        data_offset: Where the table begins.
+        ranks: The most ranks that a tenant's world may have.
+        page_bytes: What can be mapped alone.
+        slot: The slot.
+    """
+    nbytes = round_up(ranks * LINE_BYTES, page_bytes)
+    begin = round_up(data_offset + 2 * SLOTS * LINE_BYTES, page_bytes) + slot * nbytes
+    return begin, begin + nbytes
+
+
+def table_end(data_offset: int, ranks: int, page_bytes: int) -> int:
+    """Return the first byte behind the table; the arguments are those of `uses_range`."""
+    return uses_range(data_offset, ranks, page_bytes, SLOTS - 1)[1]
+
+
+def page_bytes_for(align_bytes: int, card_bytes: int) -> int:
+    """Choose what lies between two slots' uses: what can be mapped alone, unless all of it took too much of a card.
+
+    Args:
+        align_bytes: Parts of a card are mapped in whole multiples of this.
+        card_bytes: Size of each card.
+    """
+    return align_bytes if SLOTS * align_bytes <= card_bytes // 8 else PAGE_BYTES
 
 
 def tenant_bytes(tenant: str) -> bytes:

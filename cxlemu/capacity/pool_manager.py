@@ -33,7 +33,8 @@ from cxlemu.capacity.lines import (
     GrantState,
     Header,
     TableChange,
-    table_bytes,
+    page_bytes_for,
+    table_end,
     tenant_bytes,
     tenant_name,
 )
@@ -114,13 +115,16 @@ class PoolManager(FabricManager):
         """
         memory = pool.line_memory()
         first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, pool.align_bytes, ranks)
-        table = Table(memory, pool.uuid, pool.data_offset, pool.card_bytes, ranks)
+        page_bytes = page_bytes_for(pool.align_bytes, pool.card_bytes)
+        table = Table(memory, pool.uuid, pool.data_offset, pool.card_bytes, ranks, page_bytes)
         for slot in range(SLOTS):
             table.store_grant(slot, _FREE)
             table.store_account(slot, _NOBODY)
+        uses = table.uses_of(0)[0]
+        _zero(memory, 0, uses, table.end - uses)
         for card in range(len(pool.cards)):
             _zero(memory, card, first, room)
-        table.store_header(Header(TableChange.NOTHING, 0, block_bytes, first, first + room, 0, ranks))
+        table.store_header(Header(TableChange.NOTHING, 0, block_bytes, first, first + room, 0, ranks, page_bytes))
         return cls.open(pool)
 
     # --- lending -----------------------------------------------------------------------------------------------
@@ -352,7 +356,7 @@ def lendable(
     """
     if block_bytes < align_bytes or block_bytes % align_bytes:
         raise ArgumentError(f"capacity is lent in blocks of whole pages of {align_bytes} bytes, not of {block_bytes}")
-    first = round_up(data_offset + table_bytes(ranks), block_bytes)
+    first = round_up(table_end(data_offset, ranks, page_bytes_for(align_bytes, card_bytes)), block_bytes)
     room = round_down(card_bytes - first, block_bytes)
     if room < block_bytes:
         raise ArgumentError(

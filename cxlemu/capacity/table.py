@@ -1,4 +1,7 @@
-"""The table of a pool whose capacity is lent: every process may read it, and its manager writes it."""
+"""The table of a pool whose capacity is lent: every process may read it, and its manager writes it.
+
+A tenant's process has it read-only, but for the pages in which its ranks say that they are in their grant.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,16 @@ from cxlemu.capacity.lines import (
     Header,
     Lines,
     UseLine,
-    table_bytes,
+    table_end,
     tenant_name,
+    uses_range,
 )
 from cxlemu.capacity.manager import Grant
-from cxlemu.errors import PoolError
+from cxlemu.errors import AccessError, PoolError
 from cxlemu.memory.protocol import LINE_BYTES, HostMemory
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.session_area import within
+from cxlemu.pool.superblock import PAGE_BYTES
 
 LOOKS = 100  # at a line that is torn because it is just being written
 
@@ -42,10 +47,20 @@ class Table:
         ranks: The most ranks that a tenant's world may have.
     """
 
-    def __init__(self, memory: HostMemory, uuid: uuids.UUID, data_offset: int, card_bytes: int, ranks: int) -> None:
+    def __init__(
+        self,
+        memory: HostMemory,
+        uuid: uuids.UUID,
+        data_offset: int,
+        card_bytes: int,
+        ranks: int,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
         """Use `of`."""
-        self._lines = Lines(memory, uuid)
-        self._at, self._card_bytes, self.ranks = data_offset, card_bytes, ranks
+        self._lines = self._uses = Lines(memory, uuid)
+        self._uses_at = 0  # of the uses' memory, on card 0
+        self._tenant: int | None = None  # a tenant's slot; None for the manager, who may write everything
+        self._at, self._card_bytes, self.ranks, self._page_bytes = data_offset, card_bytes, ranks, page_bytes
 
     @classmethod
     def of(cls, pool: Pool, memory: HostMemory) -> Self:
@@ -60,7 +75,7 @@ class Table:
         """
         for _ in range(LOOKS):
             if (header := header_of(pool, memory)) is not None:
-                return cls(memory, pool.uuid, pool.data_offset, pool.card_bytes, header.ranks)
+                return cls(memory, pool.uuid, pool.data_offset, pool.card_bytes, header.ranks, header.page_bytes)
         raise PoolError(
             "nobody lends this pool's capacity: `cxlemu pool format --lend SIZE` makes a pool of cards whose capacity "
             "is lent, `cxlemu pool capacity hold` one in shared memory"
@@ -68,12 +83,29 @@ class Table:
 
     def shown_by(self, memory: HostMemory) -> Table:
         """Return the same table through another memory."""
-        return Table(memory, self._lines.uuid, self._at, self._card_bytes, self.ranks)
+        return Table(memory, self._lines.uuid, self._at, self._card_bytes, self.ranks, self._page_bytes)
+
+    def for_tenant(self, slot: int, memory: HostMemory, uses: HostMemory, uses_at: int) -> Table:
+        """Return the same table as a tenant's process has it.
+
+        Args:
+            slot: The slot of the tenant's grant.
+            memory: Shows the table from the card's first byte on; nothing is stored there.
+            uses: Shows the slot's uses, writable.
+            uses_at: Where on card 0 ``uses`` begins.
+        """
+        table = self.shown_by(memory)
+        table._tenant, table._uses, table._uses_at = slot, Lines(uses, self._lines.uuid), uses_at
+        return table
+
+    def uses_of(self, slot: int) -> tuple[int, int]:
+        """Return the first byte of a slot's uses, and the first byte behind them."""
+        return uses_range(self._at, self.ranks, self._page_bytes, slot)
 
     @property
     def end(self) -> int:
         """The first byte behind the table."""
-        return self._at + table_bytes(self.ranks)
+        return table_end(self._at, self.ranks, self._page_bytes)
 
     def header(self) -> Header:
         """Read the header as it is now. Raises PoolError where it is damaged."""
@@ -83,7 +115,8 @@ class Table:
         raise PoolError("the header of the pool's capacity table is damaged")
 
     def store_header(self, header: Header) -> None:
-        """Push the header. Only the manager does."""
+        """Push the header. Raises AccessError in a tenant's process."""
+        self._require_manager()
         self._lines.store(HEADER_OFFSET, header)
 
     def entry(self, slot: int) -> TableEntry | None:
@@ -122,7 +155,8 @@ class Table:
         return line if possible and not (line.at % LINE_BYTES or line.nbytes % LINE_BYTES) else None
 
     def store_grant(self, slot: int, line: GrantLine) -> None:
-        """Push the grant's line of ``slot``. Only the manager does."""
+        """Push the grant's line of ``slot``. Raises AccessError in a tenant's process."""
+        self._require_manager()
         self._lines.store(self._grant_offset(slot), line, slot)
 
     def accounts(self) -> dict[int, AccountLine]:
@@ -135,7 +169,8 @@ class Table:
         return found
 
     def store_account(self, slot: int, line: AccountLine) -> None:
-        """Push the account's line of ``slot``. Only the manager does."""
+        """Push the account's line of ``slot``. Raises AccessError in a tenant's process."""
+        self._require_manager()
         self._lines.store(self._account_offset(slot), line, SLOTS + slot)
 
     def use(self, slot: int, rank: int) -> UseLine | None:
@@ -143,9 +178,18 @@ class Table:
         return self._lines.load(self._use_offset(slot, rank), UseLine, self._use_index(slot, rank))
 
     def store_use(self, slot: int, rank: int, line: UseLine) -> None:
-        """Push the line in which ``rank`` says whether it is in the grant of ``slot``; it is in the pool on return."""
-        self._lines.store(self._use_offset(slot, rank), line, self._use_index(slot, rank))
-        self._lines.memory.fence()
+        """Push the line in which ``rank`` says whether it is in the grant of ``slot``; it is in the pool on return.
+
+        Raises AccessError in the process of a tenant that holds another slot.
+        """
+        if self._tenant not in (None, slot):
+            self._require_manager()
+        self._uses.store(self._use_offset(slot, rank) - self._uses_at, line, self._use_index(slot, rank))
+        self._uses.memory.fence()
+
+    def _require_manager(self) -> None:
+        if self._tenant is not None:
+            raise AccessError("only the manager of a pool writes its table: tenants write nothing but their own lines")
 
     def life_at(self, slot: int, rank: int) -> int:
         """Return the byte of the pool's lock file that ``rank`` locks while it is in the grant of ``slot``."""
@@ -184,7 +228,7 @@ class Table:
         return 2 * SLOTS + slot * self.ranks + rank
 
     def _use_offset(self, slot: int, rank: int) -> int:
-        return self._at + self._use_index(slot, rank) * LINE_BYTES
+        return self.uses_of(slot)[0] + rank * LINE_BYTES
 
 
 def header_of(pool: Pool, memory: HostMemory) -> Header | None:
@@ -208,7 +252,8 @@ def _checked(header: Header, data_offset: int, card_bytes: int) -> Header:
     """Return a header that was read. Raises PoolError where it makes no sense."""
     if not (
         within(header, HEADER_BOUNDS)
-        and data_offset + table_bytes(header.ranks) <= header.first_byte < header.end_byte <= card_bytes
+        and header.page_bytes.bit_count() == 1
+        and table_end(data_offset, header.ranks, header.page_bytes) <= header.first_byte < header.end_byte <= card_bytes
         and header.first_byte % header.block_bytes == header.end_byte % header.block_bytes == 0
         and header.block_bytes % LINE_BYTES == 0
     ):

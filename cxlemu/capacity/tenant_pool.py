@@ -1,4 +1,7 @@
-"""A grant as a pool: this process maps the grant's bytes of every card, the pool's table, and no other byte of it."""
+"""A grant as a pool: this process maps the grant's bytes of every card, and the pool's table, and no other byte of it.
+
+The table is mapped read-only, but for the pages of the grant's own slot.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from cxlemu.memory.cache import damage_in
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import segments
 from cxlemu.pool.pool import Pool
+from cxlemu.rounding import round_down, round_up
 
 
 class TenantPool(Pool):
@@ -34,7 +38,14 @@ class TenantPool(Pool):
         self.max_ranks = table.ranks
         self.session_offset, self.data_offset = SESSION_OFFSET, data_offset(self.max_ranks)
         self.cards = [whole.part(card, grant.at, grant.nbytes) for card in range(len(whole.cards))]
-        self.table = table.shown_by(whole.line_memory([whole.part(0, 0, table.end)]))
+        begin, end = table.uses_of(lease.slot)
+        begin, end = round_down(begin, whole.align_bytes), round_up(end, whole.align_bytes)
+        self.table = table.for_tenant(
+            lease.slot,
+            whole.line_memory([whole.part(0, 0, table.end, writable=False)], writable=False),
+            uses=whole.line_memory([whole.part(0, begin, end - begin)]),
+            uses_at=begin,
+        )
         self._lock_path = whole.lock_path
         self._files: list[int] = []
 

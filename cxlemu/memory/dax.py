@@ -19,16 +19,17 @@ class DaxMemory(DirectMemory):
     ``write_nt`` stores whole lines non-temporally; lines that are overwritten in part are fetched afresh, and flushed.
     """
 
-    def __init__(self, cards: Sequence[Bytes]) -> None:
+    def __init__(self, cards: Sequence[Bytes], *, writable: bool = True) -> None:
         """Use the cards as this host maps them.
 
         Args:
-            cards: One writable, contiguous uint8 array per card, all of one size and of whole 64-byte lines.
+            cards: One contiguous uint8 array per card, all of one size and of whole 64-byte lines.
+            writable: Whether the cards have to be writable; a store to one that is not raises an error of NumPy's.
 
         Raises:
             ArgumentError: The cards are not as above, or the machine's cache-line instructions are not known.
         """
-        super().__init__(cards)
+        super().__init__(cards, writable=writable)
         if not _native.lines_instructions():
             raise ArgumentError(
                 "the cache-line instructions of this machine are not known: dax runs on x86-64 and arm64"

@@ -18,16 +18,17 @@ class DirectMemory:
     Flushes, fences and invalidates do nothing; a non-temporal store is a store.
     """
 
-    def __init__(self, cards: Sequence[Bytes]) -> None:
+    def __init__(self, cards: Sequence[Bytes], *, writable: bool = True) -> None:
         """Use the cards directly.
 
         Args:
-            cards: One writable, contiguous uint8 array per card, all of one size and of whole 64-byte lines.
+            cards: One contiguous uint8 array per card, all of one size and of whole 64-byte lines.
+            writable: Whether the cards have to be writable; a store to one that is not raises an error of NumPy's.
 
         Raises:
             ArgumentError: The cards are not as above.
         """
-        check_cards(cards)
+        check_cards(cards, writable=writable)
         self._cards = tuple(cards)
         self._words = tuple(card.view(WORD) for card in cards)
 

@@ -12,11 +12,12 @@ from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 WORD = np.dtype("<u8")  # a doorbell's word
 
 
-def check_cards(cards: Sequence[Bytes]) -> int:
+def check_cards(cards: Sequence[Bytes], *, writable: bool = True) -> int:
     """Check the cards of a pool.
 
     Args:
         cards: One array per card.
+        writable: Whether the cards are stored to; otherwise they may be read-only.
 
     Returns:
         The bytes of each card.
@@ -29,7 +30,8 @@ def check_cards(cards: Sequence[Bytes]) -> int:
     if len(sizes) != 1:
         raise ArgumentError(f"cards must be of one size, at least one of them; got sizes {sorted(sizes)}")
     for card in cards:
-        plain = card.dtype == np.uint8 and card.ndim == 1 and card.flags.c_contiguous and card.flags.writeable
+        plain = card.dtype == np.uint8 and card.ndim == 1 and card.flags.c_contiguous
+        plain = plain and (card.flags.writeable or not writable)
         if not plain or card.nbytes % LINE_BYTES or card.nbytes == 0 or card.ctypes.data % WORD.itemsize:
             raise ArgumentError(
                 "a card must be a writable, contiguous, 8-byte aligned uint8 array of whole 64-byte lines"

@@ -7,11 +7,12 @@
 
 #include <time.h>
 
-/* The bytes of `card` from `offset` on, as a held buffer; NULL with an exception where the range leaves the card. */
-static uint8_t *range_of(PyObject *card, PyObject *offset, long long nbytes, Py_buffer *view) {
+/* The bytes of `card` from `offset` on, as a held buffer; NULL with an exception where the range leaves the card. Flags: of
+ * a buffer, PyBUF_WRITABLE for one that is stored to. */
+static uint8_t *range_of(PyObject *card, PyObject *offset, long long nbytes, int flags, Py_buffer *view) {
     const long long at = PyLong_AsLongLong(offset);
     if (PyErr_Occurred()) return NULL;
-    if (PyObject_GetBuffer(card, view, PyBUF_WRITABLE) < 0) return NULL;
+    if (PyObject_GetBuffer(card, view, flags) < 0) return NULL;
     if (at < 0 || nbytes < 0 || nbytes > view->len || at > view->len - nbytes) {
         PyErr_Format(PyExc_ValueError, "%lld bytes at %lld are outside a card of %zd bytes", nbytes, at, view->len);
         PyBuffer_Release(view);
@@ -32,7 +33,7 @@ static PyObject *flush(PyObject *module, PyObject *const *args, Py_ssize_t count
     const long long nbytes = PyLong_AsLongLong(args[2]);
     Py_buffer view;
     if (keep < 0 || PyErr_Occurred()) return NULL;
-    const uint8_t *at = range_of(args[0], args[1], nbytes, &view);
+    const uint8_t *at = range_of(args[0], args[1], nbytes, PyBUF_SIMPLE, &view);
     if (!at) return NULL;
     Py_BEGIN_ALLOW_THREADS
     lines_flush(at, nbytes, keep);
@@ -53,7 +54,7 @@ static PyObject *invalidate(PyObject *module, PyObject *const *args, Py_ssize_t 
     const long long nbytes = PyLong_AsLongLong(args[2]);
     Py_buffer view;
     if (PyErr_Occurred()) return NULL;
-    const uint8_t *at = range_of(args[0], args[1], nbytes, &view);
+    const uint8_t *at = range_of(args[0], args[1], nbytes, PyBUF_SIMPLE, &view);
     if (!at) return NULL;
     Py_BEGIN_ALLOW_THREADS
     lines_invalidate(at, nbytes);
@@ -73,7 +74,7 @@ static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t cou
     }
     Py_buffer data, view;
     if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
-    uint8_t *at = range_of(args[0], args[1], data.len, &view);
+    uint8_t *at = range_of(args[0], args[1], data.len, PyBUF_WRITABLE, &view);
     if (at) {
         Py_BEGIN_ALLOW_THREADS
         lines_copy_nt(at, data.buf, data.len, (int)width);

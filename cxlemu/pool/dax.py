@@ -77,14 +77,14 @@ class DaxPool(Pool):
         size, granule = format_bytes(self.card_bytes), format_bytes(self.interleave_bytes)
         return f"{len(self.cards)} of {size}, interleaved by {granule}: {', '.join(cards)}"
 
-    def line_memory(self, cards: Sequence[Bytes] | None = None) -> HostMemory:
+    def line_memory(self, cards: Sequence[Bytes] | None = None, *, writable: bool = True) -> HostMemory:
         """Return a memory that reaches the cards, or ``cards``, with this machine's cache-line instructions."""
-        return DaxMemory(self.cards if cards is None else cards)
+        return DaxMemory(self.cards if cards is None else cards, writable=writable)
 
-    def part(self, card: int, at: int, nbytes: int) -> Bytes:
-        """Map bytes of a device alone; ``at`` is a multiple of ``align_bytes``. Raises PoolError as `map_part`."""
+    def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
+        """Map bytes of a device alone, as `Pool.part`. Raises PoolError as `map_part`."""
         device = self.mapped[card].device
-        return map_part(device, at, round_up(nbytes, device.align_bytes))[:nbytes]
+        return map_part(device, at, round_up(nbytes, device.align_bytes), writable=writable)[:nbytes]
 
     @property
     def lock_path(self) -> Path:

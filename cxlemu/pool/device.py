@@ -72,13 +72,14 @@ def map_device(path: str) -> Mapped:
             raise PoolError(f"{path} cannot be mapped: {error.strerror}") from error
 
 
-def map_part(device: Device, at: int, nbytes: int) -> Bytes:
+def map_part(device: Device, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
     """Map some bytes of a device alone.
 
     Args:
         device: The device, as `map_device` found it.
         at: First byte, a multiple of ``align_bytes``.
         nbytes: Number of bytes, a multiple of ``align_bytes``.
+        writable: Whether this process may store there; otherwise the device is opened for reading only.
 
     Raises:
         PoolError: The device has no such bytes, another device has its path by now, or it cannot be mapped: see
@@ -86,20 +87,20 @@ def map_part(device: Device, at: int, nbytes: int) -> Bytes:
     """
     if at % device.align_bytes or nbytes % device.align_bytes or not 0 <= at <= at + nbytes <= device.usable_bytes:
         raise PoolError(f"{device.path} has no {nbytes} bytes at {at} in whole pages of {device.align_bytes}")
-    with _opened(device.path) as fd:
+    with _opened(device.path, writable=writable) as fd:
         if _examine(device.path, os.fstat(fd)).identity != device.identity:
             raise PoolError(f"{device.path} is another device by now")
         try:
-            return _map(fd, device, at, nbytes)[0]
+            return _map(fd, device, at, nbytes, writable=writable)[0]
         except OSError as error:
             raise PoolError(f"{device.path} cannot be mapped: {error.strerror}") from error
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _opened(path: str, *, writable: bool = True) -> Iterator[int]:
     try:
         _check_kind(path, Path(path).stat().st_mode)  # before opening: that could block, or do something
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
     except FileNotFoundError:
         raise PoolError(f"{path} does not exist: give a device such as /dev/dax0.0, or a file") from None
     except PermissionError:
@@ -156,7 +157,9 @@ def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
     return nbytes, align_bytes
 
 
-def _map(fd: int, device: Device, at: int, nbytes: int) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
+def _map(
+    fd: int, device: Device, at: int, nbytes: int, *, writable: bool = True
+) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
     """Map bytes of a device or file; return how it was mapped as well.
 
     A file is mapped with MAP_SYNC where its file system knows that (fsdax): then its metadata are as durable as its
@@ -164,13 +167,13 @@ def _map(fd: int, device: Device, at: int, nbytes: int) -> tuple[Bytes, Literal[
     """
     if device.kind == "file":
         try:
-            return _pages(fd, _MAP_SHARED_VALIDATE | _MAP_SYNC, at, nbytes), "MAP_SYNC"
+            return _pages(fd, _MAP_SHARED_VALIDATE | _MAP_SYNC, at, nbytes, writable=writable), "MAP_SYNC"
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-    return _pages(fd, mmap.MAP_SHARED, at, nbytes), "MAP_SHARED"
+    return _pages(fd, mmap.MAP_SHARED, at, nbytes, writable=writable), "MAP_SHARED"
 
 
-def _pages(fd: int, flags: int, at: int, nbytes: int) -> Bytes:
+def _pages(fd: int, flags: int, at: int, nbytes: int, *, writable: bool) -> Bytes:
     """Map pages, which are unmapped when the last array that shows them is gone."""
-    return np.frombuffer(_native.map_pages(fd, flags, at, nbytes, True, True), dtype=np.uint8)
+    return np.frombuffer(_native.map_pages(fd, flags, at, nbytes, writable, True), dtype=np.uint8)

@@ -81,25 +81,29 @@ class Pool:
 
     # --- what a backend's pool may know better -------------------------------------------------------------------
 
-    def line_memory(self, cards: Sequence[Bytes] | None = None) -> HostMemory:
+    def line_memory(self, cards: Sequence[Bytes] | None = None, *, writable: bool = True) -> HostMemory:
         """Return a memory for lines that travel one by one, and that no emulated cache keeps.
 
         It is stateless, so that threads may share it.
 
         Args:
             cards: uint8 arrays that show bytes of this pool; by default its cards.
+            writable: Whether anything is stored there.
         """
-        return DirectMemory(self.cards if cards is None else cards)
+        return DirectMemory(self.cards if cards is None else cards, writable=writable)
 
-    def part(self, card: int, at: int, nbytes: int) -> Bytes:
+    def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
         """Return some bytes of a card; they are mapped alone, where the pool can do that.
 
         Args:
             card: The card.
             at: First byte, a multiple of ``align_bytes``.
             nbytes: Number of bytes.
+            writable: Whether this process may store there; otherwise the mapping cannot be made writable either.
         """
-        return self.cards[card][at : at + nbytes]
+        part = self.cards[card][at : at + nbytes]
+        part.flags.writeable = writable
+        return part
 
     @property
     def lock_path(self) -> Path:

@@ -114,11 +114,12 @@ def taken(pool: str) -> str:
 
 
 @contextmanager
-def opened(segment: Segment) -> Iterator[int]:
+def opened(segment: Segment, *, writable: bool = True) -> Iterator[int]:
     """Open an existing segment as a file, once it proved to be this user's, and private to this user.
 
     Args:
         segment: Its name.
+        writable: Whether it is opened for writing; otherwise no mapping of it can be made writable.
 
     Yields:
         The file descriptor, which is closed in the end.
@@ -130,7 +131,7 @@ def opened(segment: Segment) -> Iterator[int]:
     try:
         status = segment.path.lstat()  # before opening: opening a foreign FIFO could block
         _check_status(segment, status)
-        shm = posix_ipc.SharedMemory(segment.shm_name)
+        shm = posix_ipc.SharedMemory(segment.shm_name, read_only=not writable)
     except (FileNotFoundError, posix_ipc.ExistentialError):
         raise MissingSegmentError(f"{segment} does not exist") from None
     except posix_ipc.PermissionsError:
@@ -152,15 +153,16 @@ def _check_status(segment: Segment, status: os.stat_result) -> None:
         raise PoolError(f"{segment} is open to others: mode {mode:04o}, at most {MODE:04o} is safe")
 
 
-def map_shared(fd: int, nbytes: int, at: int = 0) -> Bytes:
-    """Map bytes of a segment, writable; they are unmapped when the last array that shows them is gone.
+def map_shared(fd: int, nbytes: int, at: int = 0, *, writable: bool = True) -> Bytes:
+    """Map bytes of a segment; they are unmapped when the last array that shows them is gone.
 
     Args:
         fd: The segment as an open file.
         nbytes: Number of bytes.
         at: First byte, the beginning of a page.
+        writable: Whether this process may store there.
     """
-    return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, at, nbytes, True, False), dtype=np.uint8)
+    return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, at, nbytes, writable, False), dtype=np.uint8)
 
 
 def free_bytes() -> int:

@@ -167,10 +167,10 @@ class ShmPool(Pool):
         except FileNotFoundError:
             raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank came") from None
 
-    def part(self, card: int, at: int, nbytes: int) -> Bytes:
-        """Map bytes of a card's segment alone; ``at`` begins a page. Raises PoolError as `segments.opened`."""
-        with segments.opened(Segment(self.name, "card", card)) as fd:
-            return segments.map_shared(fd, nbytes, at)
+    def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
+        """Map bytes of a card's segment alone, as `Pool.part`. Raises PoolError as `segments.opened`."""
+        with segments.opened(Segment(self.name, "card", card), writable=writable) as fd:
+            return segments.map_shared(fd, nbytes, at, writable=writable)
 
     @property
     def lock_path(self) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import itertools
 import json
 import re
@@ -9,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,9 @@ from cxlemu.capacity.lines import (
     Lines,
     TableChange,
     UseLine,
+    page_bytes_for,
     tenant_bytes,
+    uses_range,
 )
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.table import Table, header_of
@@ -53,6 +57,7 @@ from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Call
 from cxlemu.pool.dax import DaxPool
 from cxlemu.pool.owner import Owner
+from cxlemu.pool.pool import Pool
 from cxlemu.pool.shm import ShmPool
 from cxlemu.rounding import round_up
 from cxlemu.world import RankContext, from_environment, launch
@@ -263,7 +268,7 @@ def test_lines_arrive_between_hosts_that_share_no_cache(pool: ShmPool) -> None:
         )
         writer = Table(there, pool.uuid, pool.data_offset, pool.card_bytes, 8)
         reader = writer.shown_by(here)
-        writer.store_header(Header(TableChange.NOTHING, 0, BLOCK, MIB, 15 * MIB, 0, 8))
+        writer.store_header(Header(TableChange.NOTHING, 0, BLOCK, MIB, 15 * MIB, 0, 8, 4096))
         for state in (GrantState.HELD, GrantState.RELEASING, GrantState.HELD, GrantState.FORCED, GrantState.FREE):
             writer.store_grant(3, GrantLine(7, 2 * MIB, BLOCK, state, tenant_bytes("red")))
             entry = reader.entry(3)
@@ -588,14 +593,75 @@ def test_processes_too(manager: PoolManager, pool: ShmPool) -> None:
         assert manager.force("red", wait_s=PATIENT_S) == (red,)
         with pytest.raises(AccessError, match="was taken away"):
             endless.result(PATIENT_S)
-        table_bytes = round_up(manager.table.end, 4096)
-        maps = {"card0": table_bytes + blue.nbytes, "card1": blue.nbytes}  # no other byte of the cards is there
+        its_uses = 4096  # no other byte of the cards is there
+        maps = {
+            "card0 r-": round_up(manager.table.end, 4096),
+            "card0 rw": its_uses + blue.nbytes,
+            "card1 rw": blue.nbytes,
+        }
         assert right.result(PATIENT_S) == [(3000.0, maps)] * 2
         with pytest.raises(CxlemuError, match="was killed by SIGKILL"):
             dying.result(PATIENT_S)
     manager.release(green)  # nobody of them said goodbye, but they are dead
     manager.release(blue)
     assert manager.free_bytes == manager.card_bytes - manager.first_byte
+
+
+REFUSED = dict.fromkeys(("store_grant", "header", "use", "in_grant"), "AccessError") | {
+    "lines": "TypeError",
+    "numpy": "ValueError",
+}
+
+
+@pytest.mark.parametrize("on", ["shm", "files"])
+def test_a_tenants_process_reaches_no_byte_of_another(pool: ShmPool, tmp_path: Path, on: str) -> None:
+    """What its rank maps and has open, and what its table and its contexts give away, in a process of its own."""
+    with ExitStack() as stack:
+        whole: Pool = pool
+        memory, name = SHM, pool.name
+        if on == "files":
+            paths = blank_cards(tmp_path, CARDS, 16 * MIB)
+            cxlemu("pool", "format", *device_flags(paths))
+            memory, whole = MemorySpec("dax", devices=tuple(paths)), stack.enter_context(DaxPool.attach(paths))
+            name = str(whole.uuid)
+        manager = PoolManager.begin(whole, BLOCK, ranks=8)
+        red, blue = manager.add("red", 4 * MIB), manager.add("blue", MIB)
+        for card in whole.cards:
+            card[blue.at : blue.end] = 7
+        main = partial(programs.attack, blue_at=blue.at, blue_bytes=blue.nbytes)
+        options: dict[str, Any] = {"memory": memory, "pool_name": name, "deadline_s": 2.0}
+        (became,) = launch(main, ranks=1, tenant="red", how="processes", **options)
+        assert {name: became[name] for name in REFUSED} == REFUSED and became["own"]
+        if on == "shm":
+            maps = {
+                "card0 r-": round_up(manager.table.end, 4096),
+                "card0 rw": 4096 + red.nbytes,
+                "card1 rw": red.nbytes,
+            }
+            assert became["maps"] == maps
+        assert all(its.endswith(" r") for its in became["descriptors"]) and len(became["descriptors"]) == 1
+        assert all((card[blue.at : blue.end] == 7).all() for card in whole.cards)
+        assert {entry.grant for entry in again(manager).entries()} == {red, blue}
+
+
+def test_a_read_only_mapping_cannot_be_made_writable(pool: ShmPool) -> None:
+    part = pool.part(0, 0, 4096, writable=False)
+    with pytest.raises(ValueError, match="WRITEABLE flag"):
+        part.flags.writeable = True
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = ctypes.c_void_p(part.ctypes.data)
+    assert libc.mprotect(address, ctypes.c_size_t(4096), 3) == -1 and ctypes.get_errno() == errno.EACCES
+
+
+@pytest.mark.parametrize("align", [4096, 65536])
+def test_each_slots_uses_are_pages_of_their_own(align: int) -> None:
+    page = page_bytes_for(align, 64 * MIB)
+    assert page == align
+    ranges = [uses_range(8192, 64, page, slot) for slot in range(SLOTS)]
+    assert all(begin % align == end % align == 0 and end - begin >= 64 * LINE_BYTES for begin, end in ranges)
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(ranges))
+    assert ranges[0][0] >= 8192 + 2 * SLOTS * LINE_BYTES
+    assert page_bytes_for(1 << 30, 64 * MIB) == 4096  # a card has no room for pages of 1 GiB
 
 
 # --- on devices, and from the command line ---------------------------------------------------------------------------
