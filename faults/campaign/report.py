@@ -103,7 +103,7 @@ def _clean(text: str) -> str:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
-_STYLE = """
+STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.5rem;border-top:1px solid #d8dee4;padding-top:1rem}
 table{border-collapse:collapse}td,th{padding:.25rem .8rem .25rem 0;text-align:left;vertical-align:top}
@@ -123,7 +123,7 @@ def page(result: CampaignResult, title: str) -> str:
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-        f"<style>{_STYLE}</style></head><body>",
+        f"<style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         *_summary(result),
         *_table(result),

@@ -111,6 +111,19 @@ def read(path: Path) -> Litmus:
     return _Reader(Document.read(path, "litmus test")).litmus()
 
 
+def parse(raw: bytes, name: str) -> Litmus:
+    """Read a litmus test that is no file.
+
+    Args:
+        raw: YAML in UTF-8.
+        name: What errors call it.
+
+    Raises:
+        ConfigError: It is not a litmus test.
+    """
+    return _Reader(Document(raw, name, "litmus test")).litmus()
+
+
 class _Reader:
     def __init__(self, document: Document) -> None:
         self.document = document

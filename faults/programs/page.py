@@ -1,0 +1,78 @@
+"""The HTML page of a program's mistakes: one file that needs nothing else, with a picture of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from cxlemu.version import __version__
+from faults.campaign.report import STYLE
+from faults.programs.picture import picture
+from faults.programs.positions import source_line
+from faults.programs.reports import ProgramMistake, ProgramReport
+
+
+def page(told: ProgramReport, title: str) -> str:
+    """Write a report as an HTML page; each finding's chain is searched on the abstract machine, to draw it.
+
+    Args:
+        told: The report.
+        title: Title and heading of the page.
+    """
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        *_summary(told),
+        *(line for number, mistake in enumerate(told.mistakes, 1) for line in _section(number, mistake)),
+        *_suppressed(told),
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _summary(told: ProgramReport) -> Iterator[str]:
+    count = len(told.mistakes)
+    style = "bad" if count else "good"
+    found = f"{count} finding{'s' * (count != 1)}"
+    runs = f"in {told.runs} run{'s' * (told.runs != 1)}"
+    yield f'<p><span class="{style}">{found}</span> {runs}. <span class="dim">cxlemu {escape(__version__)}</span></p>'
+    if count:
+        yield "<table><tr><th></th><th>what</th><th>where</th><th>missing</th></tr>"
+        for number, its in enumerate(told.mistakes, 1):
+            place = its.places.get("access") or its.places.get("store")
+            cells = "".join(f"<td>{escape(text)}</td>" for text in (str(place.at) if place else "", its.missing))
+            what = f'<td class="bad">{escape(its.kind.title)}</td>'
+            yield f'<tr><td><a href="#f{number}">{number}</a></td>{what}{cells}</tr>'
+        yield "</table>"
+
+
+def _section(number: int, mistake: ProgramMistake) -> Iterator[str]:
+    kind = mistake.kind
+    yield f'<h2 id="f{number}">{number}. <span class="bad">{escape(kind.name)}</span>: {escape(kind.title)}</h2>'
+    yield f"<p>{escape(mistake.sentence)}; {escape(mistake.shows)}.</p><table>"
+    for _, says, place in mistake.steps():
+        code = source_line(place.at)
+        yield f"<tr><th>{escape(says)}</th><td>{escape(str(place))}<br><code>{escape(code)}</code></td></tr>"
+    yield f"</table><p><b>Missing:</b> {escape(mistake.missing)}.</p>"
+    chain = mistake.chain()
+    if chain is not None:
+        short = {role: f"{place.at.file}:{place.at.line}" for role, _, place in mistake.steps() if place.at.line}
+        drawn = picture(chain, mistake.line, (mistake.by, mistake.host), short)
+        if drawn is not None:
+            yield f'<div class="picture">{drawn}</div>'
+        yield "<p>The same on the abstract machine, for <code>cxlemu litmus</code>:</p>"
+        yield f"<pre>{escape(chain.broken)}</pre>"
+    if mistake.replay:
+        yield f'<p>Make this run again:</p><pre class="token">{escape(mistake.replay)}</pre>'
+
+
+def _suppressed(told: ProgramReport) -> Iterator[str]:
+    if told.suppressed:
+        yield "<h2>Suppressed</h2><table><tr><th>what</th><th>where</th><th>reason</th></tr>"
+        for its in told.suppressed:
+            place = its.places.get("access") or its.places.get("store")
+            cells = (its.kind.name, str(place.at) if place else "", its.reason)
+            yield "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in cells) + "</tr>"
+        yield "</table>"

@@ -1,0 +1,335 @@
+"""What the checker found in the runs of a program: each mistake once, its lines, and the missing instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.version import __version__
+from faults.programs.chain import Chain, chain
+from faults.programs.findings import KINDS, ROLES, MistakeKind, ProgramFinding, merged
+from faults.programs.positions import AccessPlace, SourcePlace, located, source_line
+from faults.programs.suppressions import Suppression
+
+# In the order of the chain; {by} is the other host, {host} the one that goes wrong.
+_SAYS = {
+    "store": "{by} stores",
+    "flush": "{by} flushes",
+    "fence": "{by} fences",
+    "published": "{by} publishes",
+    "told": "{host} learns of it",
+    "drop": "{host} invalidates",
+    "drop_fence": "{host} fences",
+    "access": "{host} {does}",
+}
+_DOES = {
+    "two-writers": "stores",
+    "residue": "stores",
+    "older-write": "stores",
+    "stale-allocate": "stores",
+    "locked-across-hosts": "increments",
+    "flush-outside": "flushes",
+    "msync": "calls msync",
+    "unannounced-store": "flushes",
+}
+_BEFORE_ACCESS = ("fence-too-late",)  # there the fence comes after what publishes
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run that the checker watched.
+
+    Attributes:
+        findings: What it found.
+        places: What the findings' positions mean.
+        name: The run in words: ``seed 3``.
+        replay: The command that makes it again; empty: there is none.
+    """
+
+    findings: Sequence[ProgramFinding]
+    places: Sequence[AccessPlace]
+    name: str
+    replay: str = ""
+
+
+@dataclass(frozen=True)
+class ProgramMistake:
+    """A mistake of a program.
+
+    Attributes:
+        kind: Its kind.
+        finding: How it was first found; a run with wrong bytes before one without.
+        places: For each role that is known its position.
+        pool: The pool's name.
+        run: The run that it was first found in.
+        replay: The command that makes this run again; empty: there is none.
+        runs: In how many runs it was found.
+        times: How often in all of them.
+        reason: Why it is suppressed; empty: it is not.
+    """
+
+    kind: MistakeKind
+    finding: ProgramFinding
+    places: Mapping[str, SourcePlace]
+    pool: str
+    run: str
+    replay: str
+    runs: int = 1
+    times: int = 1
+    reason: str = ""
+
+    @property
+    def host(self) -> str:
+        """The host that goes wrong."""
+        return f"host {self.finding.host}"
+
+    @property
+    def by(self) -> str:
+        """The other host."""
+        return f"host {self.finding.other_host}" if self.finding.other_host != 255 else "nobody"
+
+    @property
+    def line(self) -> str:
+        """The line, in words."""
+        if self.finding.pool == 255:
+            return f"address 0x{self.finding.offset:x}"
+        return f"byte 0x{self.finding.offset:x} of {self.pool} (line {self.finding.offset // LINE_BYTES})"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, in the prover's words."""
+        if self.finding.stuck:
+            return (
+                f"{self.host} waits for ever: it reads {self.line} again and again, and {self.by}'s store never shows"
+            )
+        return self.kind.sentence.format(host=self.host, by=self.by, line=self.line)
+
+    @property
+    def shows(self) -> str:
+        """Whether the run itself went wrong."""
+        if self.finding.stuck:
+            return f"the run hangs ({self.run})"
+        if self.kind.rule in ("landed", "fresh", "order"):
+            wrong = f"old bytes were read in this run ({self.run})"
+            return (
+                wrong if self.finding.manifest else f"right in this run ({self.run}); another execution reads old bytes"
+            )
+        return f"in this run ({self.run})"
+
+    @property
+    def missing(self) -> str:
+        """The instruction that would repair it."""
+        if self.finding.sfence:
+            return "mfence in place of sfence: later loads may pass an sfence (cxl_invalidate has the right one)"
+        if self.finding.by_start:
+            return self.kind.missing.replace("before it is published", "before the process ends")
+        return self.kind.missing
+
+    def steps(self) -> Iterator[tuple[str, str, SourcePlace]]:
+        """Yield each known step of the chain: its role, who does what, and where."""
+        order = list(_SAYS)
+        if self.kind.name in _BEFORE_ACCESS:
+            order.remove("fence")
+            order.insert(order.index("published") + 1, "fence")
+        does = _DOES.get(self.kind.name, "loads")
+        for role in order:
+            if role in self.places:
+                yield role, _SAYS[role].format(host=self.host, by=self.by, does=does), self.places[role]
+
+    def chain(self) -> Chain | None:
+        """Write the chain as litmus tests; None where there is none."""
+        return chain(self.finding, {role: str(place.at) for role, _, place in self.steps()})
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """What was found in all runs.
+
+    Attributes:
+        mistakes: Those that count, each once, in the order in which they were found.
+        suppressed: Those that somebody gave a reason for.
+        unused: Suppressions that matched nothing.
+        runs: How many runs there were.
+    """
+
+    mistakes: Sequence[ProgramMistake]
+    suppressed: Sequence[ProgramMistake] = ()
+    unused: Sequence[Suppression] = field(default=())
+    runs: int = 0
+
+
+def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence[Suppression] = ()) -> ProgramReport:
+    """Join what was found in all runs: each mistake once, by its kind and the lines and callers of store and access.
+
+    Args:
+        runs: The runs.
+        pools: Names of the pools, by their numbers.
+        suppressions: What nobody shall hear of.
+    """
+    joined: dict[tuple[str, ...], ProgramMistake] = {}
+    count = 0
+    for run in runs:
+        count += 1
+        for mistake in _of_run(run, pools):
+            key = (mistake.kind.name, *(str(mistake.places.get(role)) for role in ("store", "access")))
+            known = joined.get(key)
+            if known is None:
+                joined[key] = mistake
+                continue
+            first = mistake if mistake.finding.manifest and not known.finding.manifest else known
+            joined[key] = replace(first, runs=known.runs + 1, times=known.times + mistake.times)
+    mistakes, suppressed, used = [], [], set()
+    for mistake in joined.values():
+        match = next((its for its in suppressions if its.matches(mistake.kind.name, mistake.places.values())), None)
+        if match is None:
+            mistakes.append(mistake)
+        else:
+            used.add(match)
+            suppressed.append(replace(mistake, reason=match.reason))
+    return ProgramReport(mistakes, suppressed, [its for its in suppressions if its not in used], count)
+
+
+def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
+    found = merged(list(run.findings))
+    sites = sorted({site for finding in found for site in finding.sites if 0 < site < len(run.places)})
+    known = dict(zip(sites, located([run.places[site] for site in sites]), strict=True))
+    for finding in found:
+        places = {role: place for role in ROLES if (place := known.get(finding.site(role))) is not None}
+        pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
+        yield ProgramMistake(KINDS[finding.kind], finding, places, pool, run.name, run.replay, times=finding.times)
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def text(told: ProgramReport) -> str:
+    """Write a report for a terminal."""
+    parts = ["\n".join(_told(number, mistake)) for number, mistake in enumerate(told.mistakes, 1)]
+    parts += [f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}" for its in told.suppressed]
+    parts += [f"suppression in line {its.line} matched nothing: {its.kind} {its.where}" for its in told.unused]
+    return "\n\n".join(parts) + "\n" if parts else ""
+
+
+def _told(number: int, mistake: ProgramMistake) -> Iterator[str]:
+    yield f"{number}. {mistake.kind.name}: {mistake.kind.title}"
+    yield f"   {mistake.sentence}"
+    yield f"   {mistake.shows}"
+    steps = list(mistake.steps())
+    width = max((len(says) for _, says, _ in steps), default=0)
+    for _, says, place in steps:
+        code = source_line(place.at)
+        yield f"     {says:{width}}  {place}" + (f"\n     {'':{width}}      {code}" if code else "")
+    yield f"   missing: {mistake.missing}"
+    runs = f"{mistake.runs} run{'s' * (mistake.runs != 1)}"
+    yield f"   rule {mistake.kind.rule}; found {mistake.times} time{'s' * (mistake.times != 1)} in {runs}"
+    if mistake.replay:
+        yield f"   again: {mistake.replay}"
+
+
+def _where(mistake: ProgramMistake) -> str:
+    place = mistake.places.get("access") or mistake.places.get("store")
+    return str(place.at) if place else "an unknown place"
+
+
+# --- JSON and SARIF --------------------------------------------------------------------------------------------------
+
+
+def as_json(told: ProgramReport) -> dict[str, Any]:
+    """Give a report as JSON has it."""
+    return {
+        "version": __version__,
+        "runs": told.runs,
+        "findings": [_plain(its) for its in told.mistakes],
+        "suppressed": [{**_plain(its), "reason": its.reason} for its in told.suppressed],
+        "unused_suppressions": [{"line": its.line, "kind": its.kind, "where": its.where} for its in told.unused],
+    }
+
+
+def _plain(mistake: ProgramMistake) -> dict[str, Any]:
+    finding, its_chain = mistake.finding, mistake.chain()
+    return {
+        "kind": mistake.kind.name,
+        "rule": mistake.kind.rule,
+        "sentence": mistake.sentence,
+        "missing": mistake.missing,
+        "wrong_in_this_run": finding.manifest,
+        "hangs": finding.stuck,
+        "host": finding.host,
+        "other_host": None if finding.other_host == 255 else finding.other_host,
+        "pool": mistake.pool,
+        "offset": finding.offset,
+        "step": finding.number,
+        "run": mistake.run,
+        "runs": mistake.runs,
+        "times": mistake.times,
+        "replay": mistake.replay,
+        "steps": [{"role": role, "does": says, **_placed(place)} for role, says, place in mistake.steps()],
+        "litmus": its_chain.broken if its_chain else None,
+    }
+
+
+def _placed(place: SourcePlace) -> dict[str, Any]:
+    caller = place.caller
+    at = {"file": place.at.file, "line": place.at.line, "function": place.at.function, "offset": place.at.offset}
+    return {
+        **at,
+        "called_from": {"file": caller.file, "line": caller.line, "function": caller.function} if caller else None,
+    }
+
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_sarif(told: ProgramReport) -> dict[str, Any]:
+    """Give a report as SARIF 2.1.0, which editors and code hosts show at the lines."""
+    rules = [
+        {
+            "id": kind.name,
+            "shortDescription": {"text": kind.title},
+            "help": {"text": f"Missing: {kind.missing}."},
+            "properties": {"rule": kind.rule},
+        }
+        for kind in KINDS.values()
+    ]
+    order = [kind.name for kind in KINDS.values()]
+    driver = {"name": "cxlemu", "version": __version__, "rules": rules}
+    results = [_result(its, order) for its in (*told.mistakes, *told.suppressed)]
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
+    steps = list(mistake.steps())
+    main = mistake.places.get("access") or mistake.places.get("store")
+    result: dict[str, Any] = {
+        "ruleId": mistake.kind.name,
+        "ruleIndex": order.index(mistake.kind.name),
+        "level": "error",
+        "message": {"text": f"{mistake.sentence}. Missing: {mistake.missing}."},
+        "locations": [_location(main)] if main else [],
+        "relatedLocations": [{**_location(place, says), "id": k} for k, (_, says, place) in enumerate(steps)],
+        "partialFingerprints": {"cxlemu/v1": "|".join([mistake.kind.name, *(str(place.at) for _, _, place in steps)])},
+        "properties": {"wrongInThisRun": mistake.finding.manifest, "run": mistake.run, "replay": mistake.replay},
+    }
+    if steps:
+        flow = [{"location": _location(place, says)} for _, says, place in steps]
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    if mistake.reason:
+        result["suppressions"] = [{"kind": "external", "justification": mistake.reason}]
+    return result
+
+
+def _location(place: SourcePlace, says: str = "") -> dict[str, Any]:
+    at = place.at
+    artifact = {"uri": Path(at.file).as_uri() if at.file.startswith("/") else at.file}
+    physical: dict[str, Any] = {"artifactLocation": artifact}
+    if at.line:
+        physical["region"] = {"startLine": at.line}
+    location: dict[str, Any] = {"physicalLocation": physical}
+    if at.function:
+        location["logicalLocations"] = [{"name": at.function, "kind": "function"}]
+    if says:
+        location["message"] = {"text": says}
+    return location

@@ -1,0 +1,250 @@
+"""Reports of a program's mistakes: lines, litmus tests that confirm them, pictures, JSON, SARIF, suppressions."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from cxlemu.errors import ConfigError
+from faults.explore.result import Budget
+from faults.litmus import language
+from faults.litmus.run import run as run_litmus
+from faults.programs import reports, suppressions
+from faults.programs.chain import chain
+from faults.programs.findings import KINDS, ROLES, ProgramFinding
+from faults.programs.page import page
+from faults.programs.picture import picture
+from faults.programs.positions import Position, SourcePlace, located
+from faults.programs.reports import Checked, ProgramReport
+from faults.verdict import Verdict
+
+NUMBER = {kind.name: number for number, kind in KINDS.items()}
+
+
+class Place(NamedTuple):
+    module: str
+    offset: int
+    caller_module: str = ""
+    caller_offset: int = 0
+
+
+def finding(kind: str, manifest: bool = True, **more: object) -> ProgramFinding:
+    """Host 1 goes wrong; position k is that of role k - 1."""
+    sites = tuple(range(1, len(ROLES) + 1))
+    fields: dict[str, object] = {"kind": NUMBER[kind], "manifest": manifest, "host": 1, "other_host": 0, "pool": 0}
+    fields |= {"thread": 1, "other_thread": 0, "times": 2, "offset": 0x48, "nbytes": 8, "number": 9}
+    return ProgramFinding(**(fields | {"sites": sites, "numbers": (0,) * len(ROLES)} | more))  # type: ignore[arg-type]
+
+
+# --- from a finding to litmus tests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values()])
+@pytest.mark.parametrize("late", [False, True])
+def test_the_abstract_machine_confirms_every_kind_and_its_repair(kind: str, late: bool) -> None:
+    its = chain(finding(kind, flush_late=late), {"store": "queue.c:3 in push, by é\n"})
+    if kind == "unannounced-store":
+        assert its is None
+        return
+    assert its is not None
+    for text in (its.broken, its.fixed):
+        litmus = language.parse(text.encode(), "chain")
+        assert run_litmus(litmus, Budget(), "search").verdict is Verdict.OK, text
+    assert "queue.c:3" in its.broken and "allowed:" in its.broken and "forbidden:" in its.fixed
+
+
+@pytest.mark.parametrize("kind", ["no-invalidate", "not-flushed", "two-writers"])
+def test_a_picture_shows_the_programs_lines(kind: str) -> None:
+    its = chain(finding(kind))
+    assert its is not None
+    drawn = picture(its, "byte 0x48 of q", ("host 0", "host 1"), {"store": "queue.c:12", "access": "queue.c:40"})
+    assert drawn is not None
+    ET.fromstring(drawn)
+    assert "queue.c:12" in drawn and "host 1" in drawn
+    assert ("reads the old version" in drawn) == (kind != "two-writers")
+
+
+# --- positions -------------------------------------------------------------------------------------------------------
+
+SOURCE = """
+#include <stdatomic.h>
+static inline __attribute__((always_inline)) void deep(volatile int *p) {
+    *p = 1;
+}
+void push(volatile int *p) {
+    deep(p);
+}
+int main(void) {
+    int x;
+    push(&x);
+    return x;
+}
+"""
+
+
+def symbol(program: Path, name: str) -> int:
+    listed = subprocess.run(["nm", str(program)], capture_output=True, text=True, check=True).stdout
+    return int(next(line for line in listed.splitlines() if line.endswith(f" {name}")).split()[0], 16)
+
+
+def compiled(folder: Path, *flags: str) -> Path:
+    source, into = folder / "queue.c", folder / "queue"
+    source.write_text(SOURCE)
+    subprocess.run(["gcc", "-O1", "-fno-inline-small-functions", *flags, str(source), "-o", str(into)], check=True)
+    return into
+
+
+def test_positions_are_lines_functions_and_callers(tmp_path: Path) -> None:
+    program = str(compiled(tmp_path, "-g"))
+    push, main = symbol(Path(program), "push"), symbol(Path(program), "main")
+    unknown, place = located([Place("", 0), Place(program, push, program, main)])
+    assert unknown is None and place is not None and place.caller is not None
+    assert place.at.file.endswith("queue.c") and place.at.line in (4, 6, 7) and place.at.function in ("push", "deep")
+    assert place.caller.line in range(9, 14) and place.caller.function == "main"
+    assert re.fullmatch(r".*queue\.c:\d in (push|deep), called from .*queue\.c:\d+ in main", str(place))
+
+
+def test_without_debug_information_a_position_is_a_symbol(tmp_path: Path) -> None:
+    program = compiled(tmp_path)
+    (place,) = located([Place(str(program), symbol(program, "push"))])
+    assert place is not None and str(place) == f"queue+0x{symbol(program, 'push'):x} in push"
+
+
+def test_a_file_that_is_gone_is_an_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place,) = located([Place(str(tmp_path / "gone"), 16)])
+    assert str(place) == "gone+0x10"
+    monkeypatch.setenv("PATH", str(tmp_path))  # no addr2line
+    assert str(located([Place("/bin/true", 16)])[0]) == "true+0x10"
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+POSITIONS = {role: Position("queue.c", 10 + k, f"f_{role}", k) for k, role in enumerate(ROLES)}
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProgramReport]:
+    """Reports of findings whose position k is line 9 + k of queue.c."""
+
+    def locate(places: list[Place]) -> list[SourcePlace | None]:
+        return [SourcePlace(POSITIONS[ROLES[place.offset - 1]]) for place in places]
+
+    monkeypatch.setattr(reports, "located", locate)
+    places = [Place("", 0), *(Place("q", k + 1) for k in range(len(ROLES)))]
+
+    def make(*runs: list[ProgramFinding], **more: list[suppressions.Suppression]) -> ProgramReport:
+        checked = [Checked(found, places, f"seed {k}", f"cxlemu exec --replay {k}") for k, found in enumerate(runs)]
+        return reports.report(checked, ["/dev/dax0.0"], **more)
+
+    return make
+
+
+def test_a_mistake_of_many_runs_is_told_once_and_as_it_goes_wrong(told: Callable[..., ProgramReport]) -> None:
+    report = told([finding("no-invalidate", manifest=False)], [finding("no-invalidate")], [finding("not-flushed")], [])
+    assert [(its.kind.name, its.run, its.runs, its.times) for its in report.mistakes] == [
+        ("no-invalidate", "seed 1", 2, 4),
+        ("not-flushed", "seed 2", 1, 2),
+    ]
+    text = reports.text(report)
+    assert "host 1 reads byte 0x48 of /dev/dax0.0 (line 1) but did not invalidate it after the wait" in text
+    assert re.search(r"host 0 stores +queue\.c:10 in f_store\n", text)
+    assert re.search(r"host 1 loads +queue\.c:15 in f_access\n", text)
+    assert "missing: invalidate the line (cxl_invalidate) before the load" in text
+    assert "again: cxlemu exec --replay 1" in text
+
+
+def test_a_report_without_mistakes_says_nothing(told: Callable[..., ProgramReport]) -> None:
+    assert reports.text(told([], [])) == "" and told([], []).runs == 2
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values()])
+def test_every_kind_has_words_in_every_form(kind: str, told: Callable[..., ProgramReport]) -> None:
+    report = told([finding(kind)])
+    text = reports.text(report)
+    assert f"1. {kind}: " in text and "{" not in text
+    json.dumps(reports.as_json(report))
+    for result in reports.as_sarif(report)["runs"][0]["results"]:
+        assert result["message"]["text"] and result["locations"]
+
+
+def test_what_hangs_and_what_an_sfence_does_not_do_is_said(told: Callable[..., ProgramReport]) -> None:
+    text = reports.text(told([finding("not-fenced", stuck=True), finding("invalidate-unfenced", sfence=True)]))
+    assert "waits for ever" in text and "mfence in place of sfence" in text
+
+
+def test_sarif_is_as_its_schema_wants(told: Callable[..., ProgramReport]) -> None:
+    why = suppressions.Suppression("not-flushed", "queue.c:10", "a test", 3)
+    report = told([finding("no-invalidate"), finding("not-flushed")], suppressions=[why])
+    sarif = json.loads(json.dumps(reports.as_sarif(report)))
+    assert sarif["version"] == "2.1.0" and sarif["$schema"].endswith("sarif-2.1.0.json")
+    (run,) = sarif["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert len({rule["id"] for rule in rules}) == len(KINDS)
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        at = result["locations"][0]["physicalLocation"]
+        assert at["artifactLocation"]["uri"] == "queue.c" and at["region"]["startLine"] == 15
+        flow = result["codeFlows"][0]["threadFlows"][0]["locations"]
+        assert flow[0]["location"]["message"]["text"] == "host 0 stores"
+    assert "suppressions" not in run["results"][0]
+    assert run["results"][1]["suppressions"] == [{"kind": "external", "justification": "a test"}]
+
+
+def test_the_page_needs_nothing_else(told: Callable[..., ProgramReport]) -> None:
+    html = page(told([finding("no-invalidate"), finding("flush-outside", pool=255, offset=0x7FFF0000)]), "queue & co")
+    assert "<title>queue &amp; co</title>" in html and "2 findings" in html
+    assert html.count("<svg") == 2 and "address 0x7fff0000" in html
+    assert "src=" not in html and 'href="http' not in html
+
+
+# --- suppressions ----------------------------------------------------------------------------------------------------
+
+
+def test_suppressions_match_files_lines_and_functions(tmp_path: Path) -> None:
+    file = tmp_path / "list"
+    file.write_text(
+        "# comment\n\nno-invalidate ring.c:12  # optimistic\n* pop*   # all of them\nmsync lib/a.c # old\n",
+    )
+    line, function, path = suppressions.read(file)
+    at = [SourcePlace(Position("src/ring.c", 12, "push", 0), Position("main.c", 3, "popped", 0))]
+    assert line.matches("no-invalidate", at) and not line.matches("not-flushed", at) and line.reason == "optimistic"
+    assert function.matches("not-flushed", at)
+    assert not function.matches("msync", [SourcePlace(Position("a.c", 1, "push", 0))])
+    assert path.matches("msync", [SourcePlace(Position("/home/x/lib/a.c", 1, "f", 0))])
+    assert not path.matches("msync", [SourcePlace(Position("/home/x/notlib/a.c", 1, "f", 0))])
+    assert not line.matches("no-invalidate", [SourcePlace(Position("src/ring.c", 120, "push", 0))])
+
+
+def test_suppressed_findings_do_not_count_and_unused_ones_are_said(told: Callable[..., ProgramReport]) -> None:
+    some = [suppressions.Suppression("*", "queue.c", "known", 1), suppressions.Suppression("msync", "*", "none", 2)]
+    report = told([finding("no-invalidate")], suppressions=some)
+    assert report.mistakes == [] and report.suppressed[0].reason == "known" and report.unused == [some[1]]
+    assert "suppressed: no-invalidate at queue.c:15 in f_access: known" in reports.text(report)
+    assert "suppression in line 2 matched nothing" in reports.text(report)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no-invalidate ring.c:12", "list:1: the reason is missing"),
+        ("no-invalidate ring.c:12 #  ", "list:1: the reason is missing"),
+        ("\nno-invalid ring.c:12 # x", "list:2: there is no kind 'no-invalid'"),
+        ("ring.c # x", "list:1: write a kind, a place and a reason"),
+        ("a b c # x", "list:1: write a kind"),
+        ("\xff", "not UTF-8"),
+    ],
+)
+def test_a_suppression_without_a_reason_is_bad_input(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "list"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        suppressions.read(file)
+    with pytest.raises(ConfigError, match="No such file"):
+        suppressions.read(tmp_path / "none")
