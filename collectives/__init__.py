@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from collectives.builder import Builder
     from collectives.builder.recipes import algorithm
     from collectives.communicator.communicator import Communicator
+    from collectives.communicator.messages.requests import ANY, Request, Status
 
-__all__ = ["Builder", "Communicator", "algorithm"]
+__all__ = ["ANY", "Builder", "Communicator", "Request", "Status", "algorithm"]
 
 __getattr__ = imported_when_asked_for(
-    __name__, builder=["Builder"], builder__recipes=["algorithm"], communicator__communicator=["Communicator"]
+    __name__,
+    builder=["Builder"],
+    builder__recipes=["algorithm"],
+    communicator__communicator=["Communicator"],
+    communicator__messages__requests=["ANY", "Request", "Status"],
 )

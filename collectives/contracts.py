@@ -25,6 +25,7 @@ class Collective:
         reduces: The result is a fold of all ranks' blocks, so the call has an operation such as "sum".
         rooted_input: Only the root brings a buffer.
         rooted_output: Only the root gets a buffer.
+        to_next: Only the rank after the root gets a buffer: a message between two ranks.
         pieces: Yields what a rank's output must be, as `postcondition` does, where that does not follow from the rest.
     """
 
@@ -34,6 +35,7 @@ class Collective:
     reduces: bool = False
     rooted_input: bool = False
     rooted_output: bool = False
+    to_next: bool = False
     pieces: Callable[[Call, int], Iterator[Piece]] | None = None
 
     @property
@@ -47,6 +49,23 @@ class Collective:
         return self.rooted_input or self.rooted_output
 
     @property
+    def among_all(self) -> bool:
+        """Whether every rank takes part in moving data, as tables of collectives have it by default."""
+        return self.moves_data and not self.to_next
+
+    def brings(self, rank: int, root: int) -> bool:
+        """Whether a rank brings a buffer in a call with this root."""
+        return self.input_blocks != "none" and (rank == root or not self.rooted_input)
+
+    def gets(self, rank: int, root: int, ranks: int) -> bool:
+        """Whether a rank gets a buffer in a call of ``ranks`` ranks with this root."""
+        if not self.moves_data:
+            return False
+        if self.to_next:
+            return rank == (root + 1) % ranks
+        return rank == root or not self.rooted_output
+
+    @property
     def per_rank(self) -> bool:
         """Whether the input or the output has a block for every rank."""
         return "ranks" in (self.input_blocks, self.output_blocks)
@@ -54,7 +73,7 @@ class Collective:
     @property
     def replaces(self) -> bool:
         """Whether the result replaces the input where no other array is given for it."""
-        return self.input_blocks == self.output_blocks == "one"
+        return self.input_blocks == self.output_blocks == "one" and not self.to_next
 
     @property
     def one_buffer(self) -> bool:
@@ -79,6 +98,7 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("reduce", "one", "one", reduces=True, rooted_output=True),
         Collective("all_to_all", "ranks", "ranks"),
         Collective("barrier", "none", "none"),
+        Collective("send", "one", "one", rooted_input=True, to_next=True),
     )
 }
 
@@ -109,9 +129,8 @@ def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
     """
     collective = COLLECTIVES[call.collective]
     blocks = {"none": 0, "one": 1, "ranks": call.ranks}
-    is_root = rank == call.root
-    n_in = blocks[collective.input_blocks] if is_root or not collective.rooted_input else 0
-    n_out = blocks[collective.output_blocks] if is_root or not collective.rooted_output else 0
+    n_in = blocks[collective.input_blocks] if collective.brings(rank, call.root) else 0
+    n_out = blocks[collective.output_blocks] if collective.gets(rank, call.root, call.ranks) else 0
     source, target = Buffer("input", n_in * call.nbytes), Buffer("output", n_out * call.nbytes)
     if not call.in_place or not n_in or not n_out:
         return source, target

@@ -33,6 +33,12 @@ class Program:
     def stop(self, stream: int, at: int) -> None: ...
     def modelled_ns(self, stream: int) -> int | None: ...
 
+def advance_any(programs: list[Program], idle_ns: int, spins: int, wake: bytearray, /) -> tuple[int, int, Obstacles]:
+    """Go on with all of them until one does more than wait, nothing progressed for ``idle_ns``, or ``wake`` is not 0.
+
+    Returns the index of the one that ended the run, or -1, its status and its obstacles.
+    """
+
 class Sequencer:
     epoch: int
     calls: int

@@ -4,6 +4,7 @@
     ├── InputError               what was given is wrong; nothing was created            exit 2
     │   ├── ConfigError            a topology file: names file, key and line
     │   ├── ArgumentError          a call or a flag: wrong shape, dtype, rank, size
+    │   │   └── TruncationError      ... a message that does not fit the array that receives it
     │   ├── PlanError              a plan that cannot be executed, proved or simulated
     │   │   └── PlanRuleError        ... since its algorithm breaks a rule: rank, stream, instruction   exit 1
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
@@ -56,6 +57,10 @@ class ConfigError(InputError):
 
 class ArgumentError(InputError, ValueError):
     """An argument of a call or a flag does not fit: wrong shape, dtype, rank or size."""
+
+
+class TruncationError(ArgumentError):
+    """A message does not fit the array that receives it: it is longer, or its elements are of another size."""
 
 
 class PlanError(InputError):

@@ -39,7 +39,10 @@ OTHER_MEANINGS = {
 }
 
 # Public classes of several modules that share a name, and why.
-SAME_NAME = {"Reproduction": "one in the module of each published system, with the same methods for one command"}
+SAME_NAME = {
+    "Reproduction": "one in the module of each published system, with the same methods for one command",
+    "Status": "of a rank, in the session's lines; of a message, as MPI has it",
+}
 
 
 def modules(root: Path) -> dict[str, Path]:

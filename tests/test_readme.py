@@ -45,6 +45,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
         "fabric.yaml",
         "fused.py",
         "handover.yaml",
+        "messages.py",
         "my_all_reduce.py",
         "per_host.py",
         "protocols/early_ready.py",

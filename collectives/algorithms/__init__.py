@@ -15,6 +15,7 @@ from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_scatter import reduce_scatter
 from collectives.algorithms.reduce_scatter_ring import reduce_scatter_ring
 from collectives.algorithms.scatter import scatter
+from collectives.algorithms.send import send
 
 SHIPPED = (
     all_gather,
@@ -32,4 +33,5 @@ SHIPPED = (
     reduce_scatter,
     reduce_scatter_ring,
     scatter,
+    send,
 )

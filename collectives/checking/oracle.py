@@ -116,14 +116,12 @@ def reveals_order(call: Call) -> bool:
 
 def takes_input(call: Call, rank: int) -> bool:
     """Whether the call takes an input from this rank: where only the root has one, from the root alone."""
-    collective = COLLECTIVES[call.collective]
-    return collective.moves_data and (rank == call.root or not collective.rooted_input)
+    return COLLECTIVES[call.collective].brings(rank, call.root)
 
 
 def gives_output(call: Call, rank: int) -> bool:
-    """Whether the call gives an output to this rank: where only the root gets one, to the root alone."""
-    collective = COLLECTIVES[call.collective]
-    return collective.moves_data and (rank == call.root or not collective.rooted_output)
+    """Whether the call gives an output to this rank: where only one rank gets one, to that rank alone."""
+    return COLLECTIVES[call.collective].gets(rank, call.root, call.ranks)
 
 
 def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:

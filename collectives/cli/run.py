@@ -244,7 +244,7 @@ def command(
     plan = asked.plan
     nature = adversary_seed(adversary, backend)
     sweep = Sweep(
-        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.moves_data),
+        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.among_all),
         sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=datatype,
         redops=op,

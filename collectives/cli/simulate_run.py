@@ -88,7 +88,7 @@ def run(
         ranks = asked.plan.ranks
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
     sweep = Sweep(
-        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.moves_data),
+        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.among_all),
         sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
         dtypes=datatype,
         redops=op,

@@ -27,6 +27,10 @@ from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.communicator import groups, revocation
 from collectives.communicator.heap import SymmetricHeap, lines
+from collectives.communicator.messages.mailboxes import mailboxes_in
+from collectives.communicator.messages.messenger import MailRoom, Messenger
+from collectives.communicator.messages.transfers import lane_for
+from collectives.communicator.messages.verbs import PointToPoint
 from collectives.communicator.operations import Operation, Outcome
 from collectives.communicator.persistent import Persistent
 from collectives.communicator.planner import CallPlanner
@@ -35,6 +39,7 @@ from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.shrink import Agreement, Roster
 from collectives.communicator.verbs import Verbs
+from collectives.communicator.watch import PeerMonitor
 from collectives.layouts import check_fits, child_room, layout_in, successor_room, world_share
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.engines import Engine, engine_for
@@ -50,7 +55,7 @@ from cxlemu.topology.clusters import memories_behind_pool, ranks_per_cluster
 from cxlemu.world import RankContext
 
 
-class Communicator(Verbs, Products):
+class Communicator(Verbs, Products, PointToPoint):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a
@@ -91,8 +96,10 @@ class Communicator(Verbs, Products):
         self.layout = layout
         board_room = arena.take(board_bytes(self.size))
         ring = arena.take(self.layout.extent_bytes)
+        mailboxes = mailboxes_in(arena.nbytes, self.size, self.layout.pool_cards, self.layout.interleave_bytes)
+        mail = None if mailboxes is None else MailRoom(mailboxes, arena.take(mailboxes.nbytes).at)
         if context.tenancy is not None:
-            context.tenancy.require_room(self.layout.cards, board_room.at, ring.end)
+            context.tenancy.require_room(self.layout.cards, board_room.at, arena.at)
         self._board = context.session.board(board_room.at, self.size)
         self._base = ring.at
         self._arena = arena
@@ -130,7 +137,17 @@ class Communicator(Verbs, Products):
             room_bytes=successor_room,
             deadline_s=deadline_s,
         )
-        self._clear_doorbells()
+        self._messenger = Messenger(
+            self.rank,
+            self.size,
+            mail,
+            lane_for(context, engine, deadline_s),
+            self._runner,
+            PeerMonitor(context, self._board, 0, members, deadline_s),
+            checked=integrity is not None,
+        )
+        self._runner.go_on_with(self._messenger)
+        self._clear_doorbells(mail)
         self.persistent = Persistent(self.rank, self.size, self._runner.prepare, self._prepare_product)
         self._calls = self._runner.cache
         self._install_fast_path(self._runner.cache)
@@ -373,22 +390,26 @@ class Communicator(Verbs, Products):
             integrity=self._planner.integrity,
         )
 
-    def _clear_doorbells(self) -> None:
+    def _clear_doorbells(self, mail: MailRoom | None) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
         memory = self._context.memory
-        for card, offset, nbytes in self.layout.doorbells_of(self.rank):
-            memory.write(card, self._base + offset, np.zeros(nbytes, np.uint8))
-            memory.flush(card, self._base + offset, nbytes)
+        places = [(self._base, extent) for extent in self.layout.doorbells_of(self.rank)]
+        if mail is not None:
+            places += [(mail.at, extent) for extent in mail.mailboxes.doorbells_of(self.rank)]
+        for base, (card, offset, nbytes) in places:
+            memory.write(card, base + offset, np.zeros(nbytes, np.uint8))
+            memory.flush(card, base + offset, nbytes)
             self._context.session.beat()  # peers may be waiting for this rank to be done
         memory.fence()
 
     def close(self) -> None:
-        """Wait for this rank's calls that are under way.
+        """Wait for this rank's calls that are under way, and for what it sends.
 
         Raises:
-            RunError: The error of a call whose Handle was not waited for.
+            RunError: The error of a call whose Handle was not waited for, or of a message that did not leave.
         """
         self._runner.queue.drain()
+        self._messenger.close()
         self.heap.close()
 
     def __enter__(self) -> Self:

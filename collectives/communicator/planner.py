@@ -169,8 +169,9 @@ class CallPlanner:
             x = None
         if not 0 <= root < self.size:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
-        nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, x, out)
-        array = x if x is not None else out
+        sized = given if its.to_next else x
+        nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, sized, out)
+        array = sized if sized is not None else out
         dtype = "u8" if array is None else dtype_name(array, reduces=its.reduces)
         auto = variant == "auto"
         if auto:

@@ -6,6 +6,7 @@ from binascii import crc_hqx
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator import revocation
@@ -26,6 +27,16 @@ from cxlemu.plan import Layout
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES
 from cxlemu.pool.board import Board
 from cxlemu.world import RankContext
+
+
+class Poked(Protocol):
+    """Work of a rank that goes on while its calls wait: its messages."""
+
+    def poke(self) -> None:
+        """Make what progress there is, without waiting."""
+
+    def wake(self) -> None:
+        """Look soon whether the communicator is given up."""
 
 
 class CallRunner(CallHooks):
@@ -65,6 +76,7 @@ class CallRunner(CallHooks):
     ) -> None:
         self.engine, self.queue, self.deadline_s = engine, queue, deadline_s
         self.revoked: RunError | None = None
+        self._other: Poked | None = None
         self._context, self._layout, self._base, self._board = context, layout, base, board
         self._rank, self._planner = members.index(context.rank), planner
         self.sequencer = _native.Sequencer(
@@ -122,7 +134,13 @@ class CallRunner(CallHooks):
         """Revoke the communicator for ``error``, and tell the peers. On this rank an earlier reason stands."""
         self.revoked = self.revoked or error
         self.close()
+        if self._other is not None:
+            self._other.wake()
         revocation.publish(self._board, self._context.session, self._rank, error)
+
+    def go_on_with(self, other: Poked) -> None:
+        """Let other work of this rank go on while a call waits, and tell it when the communicator is given up."""
+        self._watch.meanwhile, self._other = other.poke, other
 
     def close(self) -> None:
         """Make every later call ask Python first, which refuses it; one under way finds out when it waits."""

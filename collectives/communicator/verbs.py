@@ -247,6 +247,39 @@ class Verbs:
         """
         return self._calls("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
 
+    def pass_on(
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Copy ``x`` of ``root`` to ``out`` of the rank after it: a send that all ranks call, as a plan of its own.
+
+        `Communicator.send` and `Communicator.recv` are for the two ranks alone.
+
+        Args:
+            x: At the root, C-contiguous array of any shape. Another rank's says how much is sent, and is not read.
+            out: At the rank after the root, array of the same size (default: a new one like ``x``); ignored elsewhere.
+            root: The rank whose ``x`` is sent.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            At the rank after the root ``out``, elsewhere None; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
+        reader = (root + 1) % self.size
+        if self.rank == reader and out is None:
+            out = _like(x)
+        return self._calls("send", x, self._at(reader, out), "none", root, variant, async_op)
+
     def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
         """Wait until all ranks have called it.
 
@@ -267,9 +300,9 @@ class Verbs:
     def _install_fast_path(self, calls: _native.DispatchCache) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
         for name, its in COLLECTIVES.items():
-            method = getattr(self, name, None)
-            if method is None:
+            if not hasattr(Verbs, name):
                 continue  # a collective that others have added, without a verb
+            method = getattr(self, name)
             parameters = inspect.signature(method).parameters
             places = tuple(_PLACES[parameter] for parameter in parameters)
             defaults: list[Any] = [name, None, None, "none", 0, ..., ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from collectives.communicator import revocation
@@ -26,6 +26,7 @@ class PeerMonitor:
         members: The world ranks of the communicator, in its order.
         deadline_s: After how long a wait a silent peer is lost, in seconds.
         call: The number of the call under way.
+        meanwhile: Called whenever a call waits: what else the rank can get on with.
     """
 
     context: RankContext
@@ -34,6 +35,7 @@ class PeerMonitor:
     members: tuple[int, ...]  # world ranks
     deadline_s: float
     call: int = 0
+    meanwhile: Callable[[], None] = lambda: None
     _told: bool = field(default=False)
     _looked: float = field(default=0.0)
     _gone: frozenset[int] = field(default=frozenset())  # world ranks that had left when we last looked
@@ -66,20 +68,48 @@ class PeerMonitor:
             text = f"{call.collective} {call.nbytes} {call.dtype}"
             self.context.session.report(self.comm, self.call, running.binding.tag, text)
             self._told = True
-        now = self.context.session.clock.now()
-        if now - self._looked < LOOK_S and waited_s <= self.deadline_s:
+        self.meanwhile()
+        if not self._time_to_look(waited_s):
             return
-        self._looked = now
-        session = self.context.session
-        session.beat()
-        peers = [member for member in self.members if member != self.context.rank]
-        for peer in peers:
-            if (status := session.peek(peer)) is not None:
+        for peer in self._peers:
+            if (status := self.context.session.peek(peer)) is not None:
                 self._compare(running, peer, status)
         waits_for = " and for ".join(map(running.describe, blocked))
         waits = f"rank {running.part.rank} waits in [{running.call}] for {waits_for}"
+        self._look(waits, {b.owner for b in blocked if b.owner >= 0}, waited_s)
+
+    def look(self, waits: str, awaited: Iterable[int], waited_s: float, deadline_s: float) -> None:
+        """Show that this rank is alive, and look whether ranks will still come that it waits for outside of a call.
+
+        Args:
+            waits: What the rank waits for, in words.
+            awaited: The ranks of the communicator, each of which has to come; none where any one of several may.
+            waited_s: How long nothing has progressed, in seconds.
+            deadline_s: After how long a wait a silent peer is lost, in seconds.
+
+        Raises:
+            PeerLostError, RunError, AccessError, CancelledError: As when called.
+        """
+        self.context.check()
+        if self._time_to_look(waited_s):
+            self._look(waits, set(awaited), waited_s, deadline_s)
+
+    @property
+    def _peers(self) -> list[int]:
+        return [member for member in self.members if member != self.context.rank]
+
+    def _time_to_look(self, waited_s: float) -> bool:
+        now = self.context.session.clock.now()
+        if now - self._looked < LOOK_S and waited_s <= self.deadline_s:
+            return False
+        self._looked = now
+        self.context.session.beat()
+        return True
+
+    def _look(self, waits: str, awaited: set[int], waited_s: float, deadline_s: float | None = None) -> None:
+        session, deadline_s = self.context.session, self.deadline_s if deadline_s is None else deadline_s
         # What a peer rang before it left may not have been seen at the last look: believe the second one.
-        gone = frozenset(session.departed(self.members[b.owner] for b in blocked if b.owner >= 0))
+        gone = frozenset(session.departed(self.members[rank] for rank in awaited))
         if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
             error = revocation.as_error(*notice, waits, me=running.part.rank)
@@ -89,8 +119,8 @@ class PeerMonitor:
         if lost := gone & self._gone:
             raise _left(self._ranks(lost), waits)
         self._gone = gone
-        silent = session.silent(peers, older_than_s=self.deadline_s / 2)
-        if silent and waited_s > self.deadline_s:
+        silent = session.silent(self._peers, older_than_s=self.deadline_s / 2)
+        if silent and waited_s > deadline_s:
             ranks = self._ranks(silent)
             since = f"gave no sign of life for {self.deadline_s / 2:.3g} s or more"
             raise PeerLostError(f"{name_ranks(ranks)} {since}; {waits}, since {waited_s:.1f} s", ranks)

@@ -214,6 +214,9 @@ def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, 
     if contract.one_buffer:
         assert out is not None
         comm.broadcast(out, **arguments)
+    elif contract.to_next:
+        size = np.empty(call.nbytes // DTYPES[call.dtype].itemsize, DTYPES[call.dtype]) if x is None else x
+        comm.pass_on(size, out, **arguments)
     else:
         getattr(comm, call.collective)(x, out=out, **arguments)
 

@@ -63,6 +63,11 @@ class ExportedFabric:
     rung: dict[tuple[int, int], int] = field(default_factory=dict)  # doorbell, epoch: the card's node that took it
     shows: dict[int, int] = field(default_factory=dict)  # doorbell: newest epoch
 
+    def first_ring(self, doorbell: int, epoch: int) -> int:
+        """Return the card's node that first let the doorbell show ``epoch`` or a later one."""
+        epochs = range(epoch, self.shows[doorbell] + 1)
+        return next(self.rung[doorbell, at] for at in epochs if (doorbell, at) in self.rung)
+
     def send(
         self, source: int, target: int, nbytes: int, name: str, after: tuple[int, ...], there: tuple[int, ...] = ()
     ) -> tuple[int, int]:
@@ -176,7 +181,7 @@ class TracedRank(Streams):
             if i.value < 0 or layout.owner(doorbell) == self.part.rank:
                 continue  # rung in an earlier call, or by this rank itself
             card, _ = layout.doorbell_address(doorbell, epoch)
-            at, rung = self.fabric.ranks + card, self.fabric.rung[doorbell, epoch]
+            at, rung = self.fabric.ranks + card, self.fabric.first_ring(doorbell, epoch)
             _, seen = self.fabric.send(at, self.part.rank, LINE_BYTES, i.op.name, (rung,), self._after)
             self._last[self._stream] = seen
         return None

@@ -134,14 +134,7 @@ class NativeEngine:
         for stream, at in sorted(stops):
             ordered.setdefault(stream, []).append(at)
         while status != DONE:
-            if status == MISMATCH:
-                raise running.mismatch(found[0][2])
-            if status == DAMAGED:
-                raise running.damaged_doorbell(found[0][2])
-            if status == KERNEL:
-                compute(running, buffers, stream=found[0][0], at=found[0][1])
-                program.skip(found[0][0])
-            elif status == STOPPED:
+            if status == STOPPED:
                 stream, at = found[0][:2]
                 left_out = stops[stream, at]()
                 its = ordered[stream]
@@ -149,17 +142,8 @@ class NativeEngine:
                 program.stop(stream, its[following] if following < len(its) else _length(running, stream))
                 if left_out:
                     program.skip(stream)
-            elif status == LOCK_TIMEOUT:
-                raise held()
-            elif status == CLOCKS_TIMEOUT:
-                raise DeadlineError(
-                    f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped"
-                )
-            elif status in (LINK_DOWN, CARD_LOST, POISONED):
-                assert self.through is not None  # only an emulated pool says so
-                raise self.through.failure(status)
-            elif status == OUT_OF_MEMORY:
-                raise MemoryError("no memory for the non-temporal stores of an emulated host")
+            elif status != IDLE:
+                self.settle(running, program, status, found, buffers)
             else:
                 if [o[:2] for o in found] != [o[:2] for o in before]:
                     since, overdue = time.monotonic() - LOOK_NS / 1e9, False
@@ -173,6 +157,41 @@ class NativeEngine:
                     raise running.deadline(blocked, waited_s)
                 overdue = waited_s > deadline_s  # one more look: this rank may have stalled since the last one
             status, found = program.advance(LOOK_NS, self.spins)
+
+    def settle(
+        self, running: Running, program: _native.Program, status: int, found: Obstacles, buffers: Sequence[Bytes]
+    ) -> None:
+        """Do what a program stopped for, a kernel, so that it can go on; or raise why it cannot.
+
+        Args:
+            running: The call, and the rank's part in it.
+            program: The program that stopped.
+            status: How it stopped, neither ``DONE`` nor ``IDLE`` nor ``STOPPED``.
+            found: Where it stopped.
+            buffers: The rank's buffers.
+
+        Raises:
+            MismatchError: A doorbell was rung by another call.
+            FaultError: The pool's hardware fails.
+            DeadlineError: A lock is not let go.
+            MemoryError: There is no memory for the non-temporal stores of an emulated host.
+        """
+        if status == MISMATCH:
+            raise running.mismatch(found[0][2])
+        if status == DAMAGED:
+            raise running.damaged_doorbell(found[0][2])
+        if status == LOCK_TIMEOUT:
+            raise held()
+        if status == CLOCKS_TIMEOUT:
+            raise DeadlineError(f"rank {running.part.rank}: another rank holds the pool's clocks, it may be stopped")
+        if status in (LINK_DOWN, CARD_LOST, POISONED):
+            assert self.through is not None  # only an emulated pool says so
+            raise self.through.failure(status)
+        if status == OUT_OF_MEMORY:
+            raise MemoryError("no memory for the non-temporal stores of an emulated host")
+        assert status == KERNEL, status
+        compute(running, buffers, stream=found[0][0], at=found[0][1])
+        program.skip(found[0][0])
 
     def program(self, running: Running) -> _native.Program:
         """Bind the part to the pool, in C. The engine keeps the PROGRAMS_KEPT programs that were used last.

@@ -6,32 +6,13 @@
 #include "lines.h"
 #include "pace.h"
 #include "address.h"
+#include "idle.h"
 #include "shadow_executor.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
-
-#if defined(__x86_64__)
-#define PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define PAUSE() __asm__ volatile("yield")
-#else
-#define PAUSE() ((void)0)
-#endif
 
 #define NT_MIN_BYTES (4 << 20)
-#define LOOKS_WITHOUT_PAUSE 32 /* a peer in step with us rings within these */
-#define SLEEP_AFTER_YIELDS 64
-#define SLEEP_NS 20000
-#define SPIN_NS 100000 /* the end of a rest of which the length is known */
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 /* Bytes `at` of an operand and, in *run, how many lie there in a row. */
 static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
@@ -224,37 +205,6 @@ void program_skip(program *p, int32_t stream) {
     if (p->pacing) pace_skip(p, stream);
     p->position[stream]++;
     p->stepped = true;
-}
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static void nap(int64_t ns) {
-    const struct timespec length = {ns / 1000000000, ns % 1000000000};
-    nanosleep(&length, NULL);
-}
-
-typedef struct {
-    int64_t looks, ns; /* so far; from when on, 0 while looking */
-} idling;
-
-/* Nothing progressed: spin, yield or sleep for a moment. False when that has gone on for idle_ns. rest_ns: nothing is due
- * before; nothing_rings: nor does any stream wait for a doorbell. */
-static bool idle(idling *since, int64_t idle_ns, int64_t spins, int64_t rest_ns, bool nothing_rings) {
-    if (rest_ns <= 0 || (nothing_rings && spins && rest_ns < SPIN_NS)) {
-        PAUSE();
-        return true;
-    }
-    if (!nothing_rings && ++since->looks <= spins) {
-        if (since->looks > LOOKS_WITHOUT_PAUSE) PAUSE();
-        return true;
-    }
-    if (since->ns == 0) since->ns = now_ns();
-    const int64_t left_ns = idle_ns - (now_ns() - since->ns);
-    if (left_ns <= 0) return false;
-    if (nothing_rings) nap(least(spins ? rest_ns - SPIN_NS / 2 : rest_ns, left_ns));
-    else if (since->looks <= spins + SLEEP_AFTER_YIELDS) sched_yield();
-    else nap(least(rest_ns, SLEEP_NS));
-    return true;
 }
 
 /* Ends a run within a round: the streams before this one have had their turn. Another one would change the order of what

@@ -27,13 +27,13 @@ static void *copy(PyObject *object, size_t row_bytes, int64_t *count) {
     return copied;
 }
 
-static void release_call(Program *self) {
+void program_release_call(Program *self) {
     for (int k = 0; k < self->call_view_count; k++) PyBuffer_Release(&self->call_views[k]);
     self->call_view_count = 0;
 }
 
 static void Program_dealloc(Program *self) {
-    release_call(self);
+    program_release_call(self);
     for (int k = 0; k < self->card_view_count; k++) PyBuffer_Release(&self->card_views[k]);
     for (int k = 0; k < MAX_STREAMS; k++) PyMem_Free((void *)self->p.records[k]);
     PyMem_Free((void *)self->p.regions);
@@ -244,12 +244,12 @@ static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t 
         PyErr_Format(PyExc_TypeError, "start takes an epoch, a tag and %d buffers", (int)self->p.buffer_count);
         return NULL;
     }
-    release_call(self);
+    program_release_call(self);
     self->state = BUSY;
     int taken = take_call(self, args);
     self->state = taken < 0 ? READY : STARTED;
     if (taken < 0) {
-        release_call(self);
+        program_release_call(self);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -286,7 +286,7 @@ static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_
     status = program_run(&self->p, idle_ns, spins, found, &waiting);
     Py_END_ALLOW_THREADS
     self->state = status == DONE ? READY : STARTED;
-    if (status == DONE) release_call(self);
+    if (status == DONE) program_release_call(self);
     PyObject *list = program_obstacle_list(found, waiting);
     return list ? Py_BuildValue("(iN)", (int)status, list) : NULL;
 }
@@ -426,7 +426,8 @@ PyMODINIT_FUNC PyInit__native(void) {
             Py_CLEAR(module);
     if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
                    lines_add_to(module) < 0 || mapping_add_to(module) < 0 || host_lock_add_to(module) < 0 ||
-                   pace_add_to(module) < 0 || shadow_add_to(module) < 0 || program_add_to(module) < 0))
+                   pace_add_to(module) < 0 || shadow_add_to(module) < 0 || program_add_to(module) < 0 ||
+                   several_add_to(module) < 0))
         Py_CLEAR(module);
     return module;
 }

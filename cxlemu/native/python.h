@@ -73,6 +73,9 @@ enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result);
 PyObject *dispatch_slow_path(PyObject *calls, PyObject *const *call);
 
+/* A call is over: let the user's arrays go. */
+void program_release_call(Program *self);
+
 /* A new list of (stream, at, doorbell, wanted, shows). */
 PyObject *program_obstacle_list(const obstacle *found, int count);
 

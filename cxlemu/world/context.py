@@ -63,6 +63,12 @@ class RankContext:
     check: Callable[[], None]
     tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
     world: World | None = field(default=None, repr=False)
+    another_memory: Callable[[], HostMemory] | None = field(default=None, repr=False)
+
+    def open_memory(self) -> HostMemory:
+        """Open another memory of this rank, whose fences and posted stores are its own: as of one more rank there."""
+        assert self.another_memory is not None
+        return self.another_memory()
 
     @contextmanager
     def in_grant(self, number: int) -> Iterator[RankContext]:
@@ -310,6 +316,9 @@ def entered(
                 check=check_all,
                 tenancy=tenancy,
                 world=world,
+                another_memory=partial(
+                    world.memory.open, pool.cards, host_cache=cache, host=host, rank=rank + world.ranks
+                ),
             )
         except BaseException:
             session.leave(failed=True)

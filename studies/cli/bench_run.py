@@ -45,9 +45,9 @@ def run(
     check_output("--json", json_file)  # not only when everything has been measured
     if plot_file is not None:
         check_picture("--plot", plot_file)
-    chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.moves_data)
+    chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all)
     for name in chosen:
-        if name not in COLLECTIVES or not COLLECTIVES[name].moves_data:
+        if name not in COLLECTIVES or not COLLECTIVES[name].among_all:
             raise ArgumentError(f"{name!r} is no collective that moves data")
     calls = compare.cells(chosen, compare.default_sizes(minbytes, maxbytes), ranks)
     if not calls:

@@ -114,6 +114,7 @@ def formulas(n: int) -> dict[str, tuple[list[int], list[int]]]:
         "reduce": (times(others, M), times(root, (n - 1) * M)),
         "all_to_all": (times(every, (n - 1) * M), times(every, (n - 1) * M)),
         "barrier": (times(every, 0), times(every, 0)),
+        "send": (times(root, M), [0, M] + [0] * (n - 2)),
     }
 
 

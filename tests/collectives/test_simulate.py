@@ -151,7 +151,7 @@ def test_every_collective_runs_by_default() -> None:
     result = cxlemu("simulate", "-b", "64K")
     assert result.exit_code == 0
     assert [line[2:] for line in result.output.splitlines() if line[2:] in COLLECTIVES] == [
-        name for name, contract in COLLECTIVES.items() if contract.moves_data
+        name for name, contract in COLLECTIVES.items() if contract.among_all
     ]
     assert result.output.endswith("# 8 results, not checked\n")
 

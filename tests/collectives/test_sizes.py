@@ -50,6 +50,7 @@ def test_busbw_factors() -> None:
         **dict.fromkeys(PER_RANK, 0.75),
         "broadcast": 1.0,
         "reduce": 1.0,
+        "send": 1.0,
     }
     assert busbw_factor("all_reduce", 1) == 0
 

@@ -15,13 +15,14 @@ from cxlemu.plan import DTYPES, Call
 NOTHING = np.empty(0, np.uint8)
 COLLECTIVES = (
     "all_gather", "broadcast", "gather", "scatter", "all_reduce", "reduce_scatter", "reduce", "all_to_all", "barrier",
+    "send",
 )  # fmt: skip
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 
 
 def input_bytes(call: Call, rank: int) -> int:
-    if call.collective == "barrier" or (call.collective in ("broadcast", "scatter") and rank != call.root):
+    if call.collective == "barrier" or (call.collective in ("broadcast", "scatter", "send") and rank != call.root):
         return 0
     return call.nbytes * (call.ranks if call.collective in ("scatter", "reduce_scatter", "all_to_all") else 1)
 
@@ -51,6 +52,8 @@ def expected(call: Call, inputs: Sequence[Bytes]) -> list[Bytes]:
             return [fold(call, inputs) if rank == root else NOTHING for rank in ranks]
         case "reduce_scatter":
             return [fold(call, to_rank(rank)) for rank in ranks]
+        case "send":
+            return [inputs[root] if rank == (root + 1) % call.ranks else NOTHING for rank in ranks]
         case "barrier":
             return [NOTHING for _ in ranks]
     raise AssertionError(call.collective)

@@ -89,6 +89,9 @@ def perform(comm: Communicator, call: Call, given: Bytes) -> Bytes:
             result = comm.scatter(
                 x if at_root or zero_copy else None, np.empty(blocks, dtype), root=call.root, variant=call.algorithm
             )
+        case "send":
+            x = x if at_root else np.empty(blocks, dtype)
+            result = comm.pass_on(x, root=call.root, variant=call.algorithm)
         case "gather":
             result = comm.gather(x, root=call.root, variant=call.algorithm)
         case "reduce":
@@ -117,7 +120,7 @@ def mixed_calls(comm: Communicator, count: int, seed: int) -> int:
             elements * DTYPES[dtype].itemsize,
             dtype,
             op if collective in REDUCTIONS else "none",
-            chance.randrange(comm.size) if collective in ("broadcast", "gather", "scatter", "reduce") else 0,
+            chance.randrange(comm.size) if collective in ("broadcast", "gather", "scatter", "reduce", "send") else 0,
         )
         inputs = inputs_of(call, number)
         got = perform(comm, call, inputs[comm.rank])

@@ -1,0 +1,202 @@
+"""One direction of a pair of ranks: a mailbox as its sender sees it, and as its receiver sees it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives.algorithms.catalog import recipe
+from collectives.builder import AGGREGATE, LINE, SCRATCH
+from collectives.builder.recipes import with_checksums
+from collectives.communicator.messages import envelopes
+from collectives.communicator.messages.envelopes import INLINE_BYTES
+from collectives.communicator.messages.mailboxes import SENDER
+from collectives.communicator.messages.matching import Message
+from collectives.communicator.messages.requests import Request
+from collectives.communicator.messages.transfers import Transfer
+from collectives.communicator.planner import plan_of
+from cxlemu.engines.streams import Binding, Running
+from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
+from cxlemu.plan import Call, Layout
+
+SIZES_KEPT = 64  # of segments, for each mailbox
+NOTHING = np.empty(0, np.uint8)
+
+
+class Sending(NamedTuple):
+    """A message that waits to be sent."""
+
+    request: Request
+    source: Bytes  # 1-D uint8
+    tag: int
+    itemsize: int
+
+
+@dataclass
+class Channel:
+    """A mailbox as one of its two ranks sees it: where it lies, and how far its rounds have come.
+
+    Attributes:
+        peer: The other rank.
+        role: SENDER or RECEIVER.
+        layout: The mailbox's ring.
+        base: Where it begins on every card, in bytes.
+        segment_bytes: How much of a message goes over in one call.
+        checked: Whether checksums travel with segments.
+        begin: Begins a call, as `TransferLane.begin`.
+        current: The call under way, or None.
+    """
+
+    peer: int
+    role: int
+    layout: Layout
+    base: int
+    segment_bytes: int
+    checked: bool
+    begin: Callable[[Transfer], None]
+    current: Transfer | None = None
+    _epoch: int = 1  # doorbells start at 0: nothing is published yet
+    _transfers: OrderedDict[int, Transfer] = field(default_factory=OrderedDict)
+    _envelopes: Transfer | None = None
+    _scratch: Bytes = field(default_factory=lambda: NOTHING)
+
+    def _start_envelope(self, line: Any) -> None:
+        its = self._envelopes
+        if its is None:
+            its = self._envelopes = self._made(PAYLOAD_BYTES, LINE.name)
+        self._start(its, line)
+
+    def _start_segment(self, piece: Bytes) -> None:
+        its = self._transfers.get(piece.nbytes)
+        if its is None:
+            its = self._transfers[piece.nbytes] = self._made(piece.nbytes, AGGREGATE.name)
+            if len(self._transfers) > SIZES_KEPT:
+                self._transfers.popitem(last=False)
+        self._start(its, piece)
+
+    def _start(self, its: Transfer, memory: Any) -> None:
+        its.epoch = self._epoch
+        its.buffers = (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
+        self.begin(its)
+        self._epoch += its.rounds
+        self.current = its
+
+    def _made(self, nbytes: int, variant: str) -> Transfer:
+        chosen = recipe("send", variant)
+        chosen = with_checksums(chosen) if self.checked else chosen
+        call = Call("send", chosen.name, 2, nbytes)
+        plan, digest = plan_of(chosen, self.layout, call, self.role)
+        part = plan.part(self.role)
+        if self._scratch.nbytes < (need := part.buffers[SCRATCH].nbytes):
+            self._scratch = np.empty(need, np.uint8)
+        binding = Binding(self.layout, self.base, 0, digest)
+        return Transfer(Running(call, plan.frame, part, binding), plan.rounds)
+
+
+@dataclass
+class Outbox(Channel):
+    """What this rank sends to one other, message after message.
+
+    Attributes:
+        queue: The messages that have not left, the one under way first.
+    """
+
+    queue: deque[Sending] = field(default_factory=deque)
+    _at: int = -1  # how much of the first message has left; -1: not even its envelope
+
+    def send(self, sending: Sending) -> None:
+        """Send a message after those that wait."""
+        self.queue.append(sending)
+        if self.current is None:
+            self._announce()
+
+    def ended(self) -> bool:
+        """Go on after a call ended: with the rest of the message, or the next one. Whether the message has left."""
+        source = self.queue[0].source
+        nbytes = source.nbytes
+        self._at = max(self._at, 0)
+        if nbytes > INLINE_BYTES and self._at < nbytes:
+            piece = source[self._at : self._at + self.segment_bytes]
+            self._at += piece.nbytes
+            self._start_segment(piece)
+            return False
+        self.queue.popleft()
+        self.current = None
+        if self.queue:
+            self._announce()
+        return True
+
+    def _announce(self) -> None:
+        _, source, tag, itemsize = self.queue[0]
+        self._at = -1
+        inline = source.tobytes() if source.nbytes <= INLINE_BYTES else b""
+        self._start_envelope(envelopes.pack(source.nbytes, tag, itemsize, inline))
+
+
+@dataclass
+class Inbox(Channel):
+    """What this rank receives from one other, message after message.
+
+    Attributes:
+        body: The message whose bytes come next, or None where an envelope comes next.
+    """
+
+    body: Message | None = None
+    _line: bytearray = field(default_factory=lambda: bytearray(PAYLOAD_BYTES))
+    _target: Bytes | None = None
+    _at: int = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether a message's bytes wait in the mailbox for an array to go to."""
+        return self.body is not None and self._target is None
+
+    def look(self) -> None:
+        """Wait for the next message's envelope, unless a call is under way or a message is held."""
+        if self.current is None and self.body is None:
+            self._start_envelope(self._line)
+
+    def read(self, target: Bytes | None) -> None:
+        """Bring the bytes of the message that is held.
+
+        Args:
+            target: Where to, 1-D uint8, at least the message's size; None: nowhere, they are dropped.
+        """
+        assert self.body is not None
+        dropped = min(self.segment_bytes, self.body.nbytes)
+        self._target = np.empty(dropped, np.uint8) if target is None else target
+        self._at = 0
+        self._next_segment()
+
+    def opened(self) -> Message:
+        """Return the message whose envelope came; held, unless all its bytes came with it."""
+        self.current = None
+        nbytes, tag, itemsize, inline = envelopes.unpack(self._line, self.peer)
+        message = Message(self.peer, tag, nbytes, itemsize)
+        if nbytes <= INLINE_BYTES:
+            message.data, message.complete = inline, True
+        else:
+            self.body = message
+        return message
+
+    def ended(self) -> Message | None:
+        """Go on after a segment came. Returns the message whose last one it was, else None."""
+        assert self.body is not None
+        self.current = None
+        if self._at < self.body.nbytes:
+            self._next_segment()
+            return None
+        message, self.body, self._target = self.body, None, None
+        message.complete = True
+        return message
+
+    def _next_segment(self) -> None:
+        assert self.body is not None and self._target is not None
+        nbytes = min(self.segment_bytes, self.body.nbytes - self._at)
+        begin = self._at if self._target.nbytes >= self.body.nbytes else 0
+        self._at += nbytes
+        self._start_segment(self._target[begin : begin + nbytes])

@@ -1,0 +1,131 @@
+"""Which receive takes which message: receives in the order they were posted, messages in the order they came."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from collectives.communicator.messages.requests import ANY, Request, Status
+from cxlemu.errors import TruncationError
+from cxlemu.memory.protocol import Bytes
+
+
+class Receive(NamedTuple):
+    """A receive that was posted.
+
+    Attributes:
+        request: Its request.
+        source: The rank that it takes a message from, or `ANY`.
+        tag: The tag that it takes, or `ANY`.
+        target: The array's bytes, 1-D uint8.
+        itemsize: Bytes of one of the array's elements.
+    """
+
+    request: Request
+    source: int
+    tag: int
+    target: Bytes
+    itemsize: int
+
+    def takes(self, source: int, tag: int) -> bool:
+        """Whether it takes a message of this source and tag."""
+        return self.source in (ANY, source) and self.tag in (ANY, tag)
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message that came, or of which the envelope came.
+
+    Attributes:
+        source: The rank that sent it.
+        tag: Its tag.
+        nbytes: Its size in bytes.
+        itemsize: Bytes of one of its elements.
+        data: Its bytes, where they are not in the mailbox: complete, or still arriving.
+        complete: Whether all bytes are in ``data``.
+        receive: The receive that takes it, where that is known before the message is complete.
+    """
+
+    source: int
+    tag: int
+    nbytes: int
+    itemsize: int
+    data: bytes | Bytes | None = None
+    complete: bool = False
+    receive: Receive | None = None
+
+    @property
+    def status(self) -> Status:
+        """Source, tag and size."""
+        return Status(self.source, self.tag, self.nbytes)
+
+    def misfit(self, receive: Receive) -> TruncationError | None:
+        """Say why the message does not fit a receive's array; None where it does."""
+        what = f"the message of {self.nbytes} bytes from rank {self.source}, tag {self.tag},"
+        if self.nbytes > receive.target.nbytes:
+            return TruncationError(f"{what} is longer than the array that receives it: {receive.target.nbytes} bytes")
+        sizes = {self.itemsize, receive.itemsize}
+        if (len(sizes) > 1 and 1 not in sizes) or (receive.itemsize > 1 and self.nbytes % receive.itemsize):
+            return TruncationError(
+                f"{what} has elements of {self.itemsize} bytes, and the array that receives it of {receive.itemsize}: "
+                f"take an array of the sender's dtype, or of bytes"
+            )
+        return None
+
+
+@dataclass
+class Matching:
+    """The receives that wait for messages, and the messages that wait for receives.
+
+    Attributes:
+        posted: Receives that no message has come for, in the order they were posted.
+        unexpected: Messages that no receive was posted for, in the order they came.
+        wanted: For each rank, how many wait for a message of it by its name.
+        any_wanted: How many wait for a message of any rank.
+    """
+
+    ranks: int
+    posted: deque[Receive] = field(default_factory=deque)
+    unexpected: list[Message] = field(default_factory=list)
+    wanted: list[int] = field(init=False)
+    any_wanted: int = 0
+
+    def __post_init__(self) -> None:
+        self.wanted = [0] * self.ranks
+
+    def waits_for(self, source: int) -> bool:
+        """Whether any receive waits for a message that this rank may send."""
+        return self.any_wanted > 0 or self.wanted[source] > 0
+
+    def post(self, receive: Receive) -> Message | None:
+        """Take the first message that came for a receive; where there is none, the receive waits, and it is None."""
+        for at, message in enumerate(self.unexpected):
+            if receive.takes(message.source, message.tag):
+                del self.unexpected[at]
+                return message
+        self.posted.append(receive)
+        self.want(receive.source, 1)
+        return None
+
+    def arrive(self, message: Message) -> Receive | None:
+        """Take the first receive that waits for a message; where there is none, the message waits, and it is None."""
+        for at, receive in enumerate(self.posted):
+            if receive.takes(message.source, message.tag):
+                del self.posted[at]
+                self.want(receive.source, -1)
+                return receive
+        self.unexpected.append(message)
+        return None
+
+    def find(self, source: int, tag: int) -> Message | None:
+        """Find the first message of this source and tag, either of which may be `ANY`, that no receive took yet."""
+        its = (m for m in self.unexpected if source in (ANY, m.source) and tag in (ANY, m.tag))
+        return next(its, None)
+
+    def want(self, source: int, by: int) -> None:
+        """Count one more that waits for a message of this rank, or `ANY`, or one less: ``by`` is 1 or -1."""
+        if source == ANY:
+            self.any_wanted += by
+        else:
+            self.wanted[source] += by

@@ -1,0 +1,207 @@
+"""Calls on mailboxes that are under way: begun one by one, advanced together, on whichever engine the rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from cxlemu import _native
+from cxlemu.clock import Clock
+from cxlemu.engines import Engine
+from cxlemu.engines.native import DONE, NativeEngine
+from cxlemu.engines.reference import ReferenceEngine, Runner
+from cxlemu.engines.streams import Running
+from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.plan import Op
+from cxlemu.world import RankContext
+
+_WAITS = frozenset({Op.WAIT, Op.WAIT_ALL, Op.WAIT_DATA})
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One rank's part of calls of one size on one mailbox; begun again and again.
+
+    Attributes:
+        template: The call, the part, and where it runs; its epoch is not that of a call under way.
+        rounds: How many epochs a call takes.
+        epoch: The first epoch of the call under way.
+        buffers: The memory of the call under way: input, output and scratch.
+        program: What steps the part: a program in C, or a Runner.
+    """
+
+    template: Running
+    rounds: int
+    epoch: int = 0
+    buffers: tuple[Any, ...] = ()
+    program: Any = None
+
+    @property
+    def running(self) -> Running:
+        """The call under way."""
+        return replace(self.template, binding=replace(self.template.binding, epoch=self.epoch))
+
+    @property
+    def arrays(self) -> list[Bytes]:
+        """The buffers as arrays."""
+        return [each if isinstance(each, np.ndarray) else np.frombuffer(each, np.uint8) for each in self.buffers]
+
+    def runner(self, memory: HostMemory) -> Runner:
+        """Return what steps the call under way in Python, over this memory."""
+        r = self.running
+        return Runner(r.call, r.frame, r.part, r.binding, memory=memory, buffers=[*self.arrays])
+
+
+class TransferLane(Protocol):
+    """Runs calls on mailboxes, many at once, in one thread at a time."""
+
+    wake: bytearray  # not 0: `advance` comes back soon
+    whole: bool  # a call that has begun goes on to its end, while no other does
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin a call: nothing is done yet."""
+
+    def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
+        """Go on with all of them, until one ends or nothing progresses for ``idle_s``.
+
+        Returns:
+            The one that ended, or None.
+
+        Raises:
+            RunError: The hardware failed, or a peer did what no peer does.
+        """
+
+
+@dataclass
+class NativeLane:
+    """Runs calls in C: all of them in turn, without the GIL.
+
+    Attributes:
+        engine: The rank's native engine for messages.
+        collectives: The engine of the communicator, which knows whether every rank has a core.
+    """
+
+    engine: NativeEngine
+    collectives: NativeEngine
+    wake: bytearray = field(default_factory=lambda: bytearray(1))
+    whole: bool = False
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin a call, as `TransferLane.begin`. The program that was made for the transfer is used again."""
+        if transfer.program is None:
+            transfer.program = self.engine.program(transfer.template)
+        transfer.program.start(transfer.epoch, transfer.template.binding.tag, *transfer.buffers)
+
+    def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
+        """Go on, as `TransferLane.advance`. A kernel runs in between, and counts as progress."""
+        programs = [transfer.program for transfer in transfers]
+        idle_ns, spins = int(idle_s * 1e9), self.collectives.spins
+        while True:
+            which, status, found = _native.advance_any(programs, idle_ns, spins, self.wake)
+            if which < 0:
+                return None
+            its = transfers[which]
+            if status == DONE:
+                return its
+            self.engine.settle(its.running, its.program, status, found, its.arrays)
+
+
+@dataclass
+class SteppedLane:
+    """Runs calls instruction by instruction, as the reference engine does.
+
+    Attributes:
+        memory: The rank's memory for messages.
+        clock: Spends the time of waits.
+    """
+
+    memory: HostMemory
+    clock: Clock
+    wake: bytearray = field(default_factory=lambda: bytearray(1))
+    whole: bool = False
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin a call, as `TransferLane.begin`."""
+        transfer.program = transfer.runner(self.memory)
+
+    def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
+        """Go on, as `TransferLane.advance`."""
+        since, looks = self.clock.now(), 0
+        while True:
+            moved = False
+            for its in transfers:
+                blocked, stepped = its.program.advance()
+                if not blocked:
+                    return its
+                moved |= stepped
+            since, looks = (self.clock.now(), 0) if moved else (since, looks + 1)
+            if not _goes_on(self, since, looks, idle_s):
+                return None
+
+
+@dataclass
+class WholeLane:
+    """Runs each call as a whole, on an engine that offers no more: as soon as its first wait would end at once.
+
+    Attributes:
+        engine: The engine.
+        memory: The memory that the engine works on.
+        clock: Spends the time of waits.
+        deadline_s: How long a call may wait within, in seconds.
+    """
+
+    engine: Engine
+    memory: HostMemory
+    clock: Clock
+    deadline_s: float
+    wake: bytearray = field(default_factory=lambda: bytearray(1))
+    whole: bool = True
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin a call, as `TransferLane.begin`."""
+
+    def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
+        """Go on, as `TransferLane.advance`, with one whole call."""
+        since, looks = self.clock.now(), 0
+        while True:
+            for its in transfers:
+                if self._may_begin(its):
+                    self.engine.run(its.running, its.arrays, deadline_s=self.deadline_s)
+                    return its
+            looks += 1
+            if not _goes_on(self, since, looks, idle_s):
+                return None
+
+    def _may_begin(self, transfer: Transfer) -> bool:
+        """Whether no stream's first instruction, if it is a wait, would have to wait."""
+        looking = transfer.runner(self.memory)
+        firsts = (stream.instructions[0] for stream in transfer.template.part.streams if len(stream.records))
+        return all(looking.execute(first) is None for first in firsts if first.op in _WAITS)
+
+
+def _goes_on(lane: SteppedLane | WholeLane, since: float, looks: int, idle_s: float) -> bool:
+    """Wait for a moment after nothing progressed since then; False when that has gone on for ``idle_s``."""
+    if lane.wake[0] or lane.clock.now() - since >= idle_s:
+        return False
+    lane.clock.sleep(0 if looks < 20 else min(1e-3, 2e-5 * (looks - 19)))
+    return True
+
+
+def lane_for(context: RankContext, engine: Engine, deadline_s: float) -> TransferLane:
+    """Make what runs the messages of a communicator, with a memory of its own where the engine is one of ours.
+
+    Args:
+        context: The rank.
+        engine: What runs the communicator's collectives.
+        deadline_s: How long a call may wait, on an engine of the user's own.
+    """
+    clock = context.session.clock
+    if isinstance(engine, NativeEngine):
+        memory = context.backend.native_memory(context.open_memory())
+        return NativeLane(NativeEngine(engine.cards, engine.elides, memory, pacer=engine.pacer), engine)
+    if isinstance(engine, ReferenceEngine):
+        return SteppedLane(context.open_memory(), clock)
+    return WholeLane(engine, context.memory, clock, deadline_s)
