@@ -1,4 +1,4 @@
-"""Rank 0 hands out work and takes results from whichever rank has one; the others exchange edges with their neighbours."""
+"""Rank 0 hands out work and takes results from whichever rank has any; all exchange edges with their neighbours."""
 
 import numpy as np
 
