@@ -90,6 +90,8 @@ class Messenger:
             raise self._misaddressed("send", "dest", dest, tag)
         source = as_bytes(array, "array")
         itemsize = array.dtype.itemsize
+        if array.dtype.hasobject:
+            raise ArgumentError(f"send: dtype {array.dtype} holds Python objects, which other processes cannot read")
         if source.nbytes > MESSAGE_BYTES_MAX or itemsize > ITEM_BYTES_MAX:
             raise ArgumentError(f"send: {source.nbytes} bytes are too large a message: {MESSAGE_BYTES_MAX} at most")
         self._runner.check_usable()
@@ -120,6 +122,8 @@ class Messenger:
         """
         self._check_pattern("recv", source, tag)
         target = as_bytes(array, "array", writeable=True)
+        if array.dtype.hasobject:
+            raise ArgumentError(f"recv: dtype {array.dtype} holds Python objects, which no other process sends")
         self._runner.check_usable()
         request = Request(self, source, True, tag, target.nbytes)
         receive = Receive(request, source, tag, target, array.dtype.itemsize)
