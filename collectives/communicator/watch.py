@@ -112,7 +112,7 @@ class PeerMonitor:
         gone = frozenset(session.departed(self.members[rank] for rank in awaited))
         if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
-            error = revocation.as_error(*notice, waits, me=running.part.rank)
+            error = revocation.as_error(*notice, waits, me=self.members.index(self.context.rank))
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
                 raise _left(error.ranks, waits)  # this rank has also seen it
             raise error
