@@ -28,6 +28,8 @@ from cxlemu.pool.arena import ARENA_ALIGN_BYTES
 from cxlemu.pool.board import Board
 from cxlemu.world import RankContext
 
+EPOCHS_END = _native.CONSTANTS["EPOCHS_END"]  # no call begins at this epoch or later
+
 
 class Poked(Protocol):
     """Work of a rank that goes on while its calls wait: its messages."""
@@ -124,11 +126,16 @@ class CallRunner(CallHooks):
         Raises:
             RevokedError: The communicator is revoked.
             AccessError: The tenant's grant is gone.
+            RunError: The communicator has used up its rounds, on all ranks in the same call.
         """
         if self._context.tenancy is not None:
             self._context.tenancy.look()
         if self.revoked is not None:
             raise RevokedError(f"this communicator is revoked since: {self.revoked}") from self.revoked
+        if self.sequencer.epoch >= EPOCHS_END:
+            raise RunError(
+                f"this communicator has used up its {EPOCHS_END} rounds: shrink() makes another one of the same ranks"
+            )
 
     def give_up(self, error: RunError) -> None:
         """Revoke the communicator for ``error``, and tell the peers. On this rank an earlier reason stands."""

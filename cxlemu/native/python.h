@@ -55,9 +55,10 @@ typedef struct {
     int view_count;
 } Operation;
 
-/* Whether a call has to ask Python first: the communicator is revoked, or an asynchronous call may be ahead. */
+/* Whether a call has to ask Python first: the communicator is revoked or has used up its epochs, or an asynchronous call may
+ * be ahead. */
 static inline bool sequencer_is_closed(const Sequencer *self) {
-    return self->revoked || *(const volatile char *)self->pending.buf;
+    return self->revoked || self->epoch >= EPOCHS_END || *(const volatile char *)self->pending.buf;
 }
 
 /* A call begins: its first epoch, and a tag of it and all calls before it. */

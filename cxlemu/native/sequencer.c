@@ -23,7 +23,7 @@
  *                                  |
  *                                  '-- raises: the error is the call's, and the communicator is revoked
  *
- * Closed is a sequencer whose communicator is revoked, or with an asynchronous call ahead (`pending`). */
+ * Closed is a sequencer whose communicator is revoked or out of epochs, or with an asynchronous call ahead (`pending`). */
 #include "python.h"
 
 #include <structmember.h>
@@ -97,7 +97,7 @@ static PyMethodDef sequencer_methods[] = {
 };
 
 static PyMemberDef sequencer_members[] = {
-    {"epoch", T_LONGLONG, offsetof(Sequencer, epoch), READONLY, "of the next round"},
+    {"epoch", T_LONGLONG, offsetof(Sequencer, epoch), 0, "of the next round; only tests set it"},
     {"calls", T_LONGLONG, offsetof(Sequencer, calls), READONLY, "begun so far"},
     {"tag", T_UINT, offsetof(Sequencer, tag), READONLY, "of the calls so far"},
     {"spins", T_LONGLONG, offsetof(Sequencer, spins), 0, "looks at doorbells before the core is given away"},

@@ -28,7 +28,7 @@ from cxlemu.rounding import round_down, round_up
 
 # A doorbell word is an epoch and, below it, a tag of the call that rang it, so that ranks which call different things
 # notice. Its lowest bit makes the number of ones even: no single bit can flip unseen. 48 bits of epoch last for 200
-# days of one round every 64 ns.
+# days of one round every 64 ns; communicators refuse further calls after half of that (EPOCHS_END in native/core.h).
 TAG_BITS = 16
 
 DATA_ALIGN_BYTES = 4096
