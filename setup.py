@@ -45,5 +45,13 @@ setup(
             sources=(f"{MACHINE}/check.c", f"{MACHINE}/address.c"),  # the rules of plans are those of the machine
             include=(MACHINE,),
         ),
+        # No Python in it: programs load it, and it is named as an extension to be built and installed as one.
+        extension(
+            "faults.programs._runtime",
+            "faults/programs/native",
+            sources=tuple(f"{MACHINE}/{part}.c" for part in ("adversary", "cache", "damage", "hostlock", "lines")),
+            flags=("-ftls-model=initial-exec", "-fno-builtin"),
+            include=(MACHINE,),
+        ),
     ],
 )

@@ -29,7 +29,7 @@ check_compiled(
     {
         **{op.name: op for op in Op},
         **{redop.name: redop for redop in RedOp if redop},
-        **{f"STEP_{step.name}": step.value for step in CoherenceStep},
+        **{f"ELIDE_{step.name}": step.value for step in CoherenceStep},
         "NOTHING": Kind.NONE,
         "BUFFER": Kind.BUFFER,
         "REGION": Kind.REGION,

@@ -189,6 +189,11 @@ void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
     }
 }
 
+void cache_touch(card_cache *c, int64_t first, int64_t last, bool dirty) {
+    fetch(c, first, last);
+    if (dirty) memset(c->state + first, PRESENT | DIRTY, (size_t)(last - first));
+}
+
 void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep) {
     post(c, first, last);
     if (keep) return;

@@ -16,6 +16,11 @@ void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nb
 enum status cache_check_load(const card_cache *c, int64_t first, int64_t last, int64_t *line);
 
 void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes);
+
+/* A load of these lines without the copy, for a program that maps the cached bytes themselves; dirty: a store to lines
+ * that are present. */
+void cache_touch(card_cache *c, int64_t first, int64_t last, bool dirty);
+
 void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep);
 void cache_complete(card_cache *c, int64_t first, int64_t last);
 void cache_invalidate(card_cache *c, int64_t first, int64_t last);

@@ -43,7 +43,7 @@ enum kind { NOTHING, BUFFER, REGION };
 enum redop { SUM = 1, PROD, MIN, MAX, AVG, BAND, BOR, BXOR, REDOP_END };
 enum { FLAG_DIVIDE = 1 };
 /* What a memory does not need: the bits of CoherenceStep in memory/backend.py. */
-enum { STEP_FLUSH = 1, STEP_FENCE = 2, STEP_INVALIDATE = 4, STEP_PUSH = 8, STEP_FETCH = 16, STEPS = 31 };
+enum { ELIDE_FLUSH = 1, ELIDE_FENCE = 2, ELIDE_INVALIDATE = 4, ELIDE_PUSH = 8, ELIDE_FETCH = 16, STEPS = 31 };
 enum { DTYPES = 15 };
 
 typedef struct {

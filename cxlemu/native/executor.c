@@ -82,7 +82,7 @@ static void ring(const program *p, const record *r) {
         memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
     }
     atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);
-    if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);
+    if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
 
 /* Look at a doorbell once: DONE when it shows enough, its payload in `payload`; else why not, with *found filled in. */
@@ -98,7 +98,7 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
         memcpy(&word, line, sizeof word);
     } else {
         line = bytes_at(p, doorbell_place(p, doorbell, wanted));
-        if (!(p->elides & STEP_FETCH)) lines_invalidate(line, LINE_BYTES);
+        if (!(p->elides & ELIDE_FETCH)) lines_invalidate(line, LINE_BYTES);
         word = atomic_load_explicit((const _Atomic uint64_t *)line, memory_order_acquire);
     }
     const int64_t shows = (int64_t)(word >> TAG_BITS);
@@ -131,16 +131,16 @@ static enum status direct_step(const program *p, const record *r) {
     case WRITE:
     case READ: move(p, r); break;
     case WRITE_NT:
-        if (p->elides & STEP_FENCE) move(p, r);
+        if (p->elides & ELIDE_FENCE) move(p, r);
         else move_nt(p, r);
         break;
     case REDUCE: reduce(p, r); break;
     case FLUSH:
     case INVALIDATE:
-        if (!(p->elides & (r->op == FLUSH ? STEP_FLUSH : STEP_INVALIDATE))) flush(p, r);
+        if (!(p->elides & (r->op == FLUSH ? ELIDE_FLUSH : ELIDE_INVALIDATE))) flush(p, r);
         break;
     case FENCE:
-        if (!(p->elides & STEP_FENCE)) lines_fence();
+        if (!(p->elides & ELIDE_FENCE)) lines_fence();
         break;
     default: ring(p, r);
     }

@@ -11,5 +11,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "prove": ("faults.cli.prove", "Prove plans right in every execution, or say why not."),
     "mutate": ("faults.cli.mutate", "Make every mistake in plans' synchronization, and see it found."),
     "faults": ("faults.cli.faults", "Break things on purpose, and judge what becomes of it."),
+    "exec": ("faults.cli.exec", "Run your own programs on an emulated pool, and find their mistakes."),
+    "cc": ("faults.cli.cc:cc", "Compile C for cxlemu exec: CC='cxlemu cc' make."),
+    "c++": ("faults.cli.cc:cxx", "Compile C++ for cxlemu exec."),
     "replay": ("faults.cli.replay", "Reproduce the failure that a token describes."),
 }

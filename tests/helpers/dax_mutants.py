@@ -7,7 +7,7 @@ MUTANTS = {
     "INVALIDATE does nothing": ("executor.c", "else lines_invalidate(bytes_at", "else (void)(bytes_at"),
     "FLUSH and INVALIDATE do nothing": (
         "executor.c",
-        "if (!(p->elides & (r->op == FLUSH ? STEP_FLUSH : STEP_INVALIDATE))) flush(p, r);",
+        "if (!(p->elides & (r->op == FLUSH ? ELIDE_FLUSH : ELIDE_INVALIDATE))) flush(p, r);",
         "(void)flush;",
     ),
     "FLUSH invalidates and INVALIDATE flushes": (
@@ -32,12 +32,12 @@ MUTANTS = {
         "extents[k].nbytes);\n    }",
         "extents[k].nbytes + LINE_BYTES);\n    }",
     ),
-    "FENCE does nothing": ("executor.c", "if (!(p->elides & STEP_FENCE)) lines_fence();", "(void)0;"),
-    "a doorbell is not flushed": ("executor.c", "if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);", ""),
+    "FENCE does nothing": ("executor.c", "if (!(p->elides & ELIDE_FENCE)) lines_fence();", "(void)0;"),
+    "a doorbell is not flushed": ("executor.c", "if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);", ""),
     "a doorbell is flushed before it is rung": (
         "executor.c",
-        "    atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);\n    if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);",
-        "    if (!(p->elides & STEP_PUSH)) lines_flush(line, LINE_BYTES, 0);\n    atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);",
+        "    atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);\n    if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);",
+        "    if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);\n    atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);",
     ),
     "a doorbell is flushed before its payload is there": (
         "executor.c",
@@ -57,13 +57,13 @@ MUTANTS = {
     ),
     "a look invalidates nothing": (
         "executor.c",
-        "if (!(p->elides & STEP_FETCH)) lines_invalidate(line, LINE_BYTES);",
+        "if (!(p->elides & ELIDE_FETCH)) lines_invalidate(line, LINE_BYTES);",
         "",
     ),
     "a look flushes only": (
         "executor.c",
-        "STEP_FETCH)) lines_invalidate(line, LINE_BYTES);",
-        "STEP_FETCH)) lines_flush(line, LINE_BYTES, 0);",
+        "ELIDE_FETCH)) lines_invalidate(line, LINE_BYTES);",
+        "ELIDE_FETCH)) lines_flush(line, LINE_BYTES, 0);",
     ),
     "a look is content with less": ("executor.c", "if (shows > wanted ||", "if (shows + 1 >= wanted ||"),
     "a group is its first doorbell": (

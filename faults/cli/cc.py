@@ -1,0 +1,43 @@
+"""``cxlemu cc`` and ``cxlemu c++``: compilers for programs that ``cxlemu exec`` runs."""
+
+from __future__ import annotations
+
+import click
+
+_SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
+_HELP = """Compile {name} so that ``cxlemu exec`` sees every load and store, flush and fence, with its line.
+
+    ARGUMENTS are those of the compiler, which is {default} or what {variable} names (gcc or clang). What is built also
+    runs without cxlemu exec, on ordinary memory.
+
+    \b
+    Examples:
+      cxlemu {verb} -O2 queue.{suffix} -o queue
+      {make} make
+      {make} cmake -B build
+      CC_KNOWN_WRAPPER_CUSTOM=cxlemu {make} cargo build
+    """
+
+
+def _command(language: str, verb: str, **words: str) -> click.Command:
+    @click.command(name=verb, context_settings=_SETTINGS, help=_HELP.format(verb=verb, **words))
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="ARGUMENTS...")
+    @click.pass_context
+    def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+        from faults.programs.compile import main
+
+        ctx.exit(main(language, arguments))
+
+    return command
+
+
+cc = _command("c", "cc", name="C", default="cc", variable="CXLEMU_CC", suffix="c", make='CC="cxlemu cc"')
+cxx = _command(
+    "c++",
+    "c++",
+    name="C++",
+    default="c++",
+    variable="CXLEMU_CXX",
+    suffix="cc",
+    make='CC="cxlemu cc" CXX="cxlemu c++"',
+)

@@ -1,0 +1,308 @@
+"""The library that programs load, as the driver calls it; and the folder that the processes of a run share.
+
+``native/area.h`` says what lies where. The structs here are those of C, whose sizes are compared when a run is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from cxlemu.errors import ArgumentError
+
+POOLS, HOSTS, THREADS, PATH_BYTES, TURNS = 8, 16, 256, 256, 1 << 20
+SHARED = Path("/dev/shm")
+PREFIX = "cxlemu-exec-"
+STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
+GOING_ON, NO_PROGRESS = 0, 1  # enum outcome
+
+
+class RunOptions(ctypes.Structure):
+    """What a run is to be: ``program_options`` of native/area.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("hosts", "pools", "nature", "free_running", "check")),
+        *((name, ctypes.c_int32) for name in ("crash_host", "link_host", "poison_pool", "lost_pool", "script_length")),
+        *((name, ctypes.c_uint64) for name in ("seed", "schedule", "idle_budget")),
+        *((name, ctypes.c_uint64) for name in ("crash_step", "link_step", "poison_step", "lost_step")),
+        ("poison_offset", ctypes.c_int64),
+        ("rates", ctypes.c_double * 3),
+        ("capacity", ctypes.c_int64 * POOLS),
+        ("dax", ctypes.c_int32 * POOLS),
+        ("path", (ctypes.c_char * PATH_BYTES) * POOLS),
+    )
+
+
+class RunStatus(ctypes.Structure):
+    """How far a run has come: ``run_status`` of native/driver.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("steps", "hash", "idle", "unannounced")),
+        *((name, ctypes.c_int32) for name in ("outcome", "threads", "turns", "findings", "sites", "modules")),
+    )
+
+
+class _Thread(ctypes.Structure):
+    _fields_ = (
+        ("state", ctypes.c_uint32),
+        ("process", ctypes.c_uint16),
+        ("command", ctypes.c_uint16),
+        ("host", ctypes.c_uint8),
+        ("main", ctypes.c_bool),
+        ("pid", ctypes.c_int32),
+        ("tid", ctypes.c_int32),
+        *((name, ctypes.c_uint64) for name in ("priority", "steps", "idle_steps")),
+    )
+
+
+class _Turn(ctypes.Structure):
+    _fields_ = (("thread", ctypes.c_uint32), ("steps", ctypes.c_uint32))
+
+
+class _Place(ctypes.Structure):
+    _fields_ = (
+        ("module", ctypes.c_uint16),
+        ("caller_module", ctypes.c_uint16),
+        ("offset", ctypes.c_uint32),
+        ("caller_offset", ctypes.c_uint32),
+    )
+
+
+class _Module(ctypes.Structure):
+    _fields_ = (("path", ctypes.c_char * PATH_BYTES),)
+
+
+class RawFinding(ctypes.Structure):
+    """``program_finding`` of native/program.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint16),
+        ("rule", ctypes.c_uint16),
+        *((name, ctypes.c_uint8) for name in ("host", "other_host", "pool", "bytes")),
+        ("thread", ctypes.c_uint16),
+        ("other_thread", ctypes.c_uint16),
+        ("times", ctypes.c_uint32),
+        ("offset", ctypes.c_int64),
+        ("nbytes", ctypes.c_int64),
+        ("number", ctypes.c_uint64),
+        ("sites", ctypes.c_uint32 * 10),
+        ("numbers", ctypes.c_uint64 * 10),
+        ("seen", ctypes.c_uint8 * 64),
+        ("meant", ctypes.c_uint8 * 64),
+        ("extra", ctypes.c_int64 * 4),
+    )
+
+
+class PoolThread(NamedTuple):
+    """A thread that takes part.
+
+    Attributes:
+        number: Its index, which schedules name.
+        state: STARTING, WAITING, ..., ENDED.
+        command: The command it belongs to, counted over all stages.
+        host: Its host.
+        pid: Its process; 0 as long as no process has taken it up.
+        tid: Its thread in that process.
+    """
+
+    number: int
+    state: int
+    command: int
+    host: int
+    pid: int
+    tid: int
+
+
+class CodePlace(NamedTuple):
+    """Where an access stands in a program, and the call that led there.
+
+    Attributes:
+        module: The file, empty where it is unknown.
+        offset: Of the instruction in the file's address space.
+        caller_module: The caller's file, empty where it is unknown.
+        caller_offset: Of the call.
+    """
+
+    module: str
+    offset: int
+    caller_module: str
+    caller_offset: int
+
+
+@cache
+def library_path() -> Path:
+    """Find the library that programs load.
+
+    Raises:
+        ArgumentError: It was not built.
+    """
+    spec = importlib.util.find_spec("faults.programs._runtime")
+    if spec is None or spec.origin is None:
+        raise ArgumentError("faults/programs/native was not built: install the package again")
+    return Path(spec.origin)
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path()))
+    library.program_options_bytes.restype = ctypes.c_size_t
+    library.program_findings_bytes.restype = ctypes.c_size_t
+    for name in ("program_make", "program_outside"):
+        getattr(library, name).restype = ctypes.c_bool
+    for name, kind in (
+        ("program_threads", _Thread),
+        ("program_findings", RawFinding),
+        ("program_places", _Place),
+        ("program_modules", _Module),
+        ("program_turns", _Turn),
+        ("program_script", _Turn),
+        ("program_pool", ctypes.c_uint8),
+    ):
+        getattr(library, name).restype = ctypes.POINTER(kind)
+    sizes = {"options": library.program_options_bytes(), "finding": library.program_findings_bytes()}
+    if sizes != {"options": ctypes.sizeof(RunOptions), "finding": ctypes.sizeof(RawFinding)}:
+        raise ArgumentError(f"{library_path()} was compiled from other sources: install the package again")
+    return library
+
+
+class Area:
+    """What the processes of one run share, as the driver sees it. One at a time in a process; see `making`."""
+
+    def __init__(self, folder: Path, options: RunOptions) -> None:
+        """Make the files of a run, and its first state.
+
+        Args:
+            folder: An empty folder.
+            options: What the run is to be.
+
+        Raises:
+            ArgumentError: There is no room for them.
+        """
+        self.folder = folder
+        self._library = _library()
+        if not self._library.program_make(os.fsencode(folder), ctypes.byref(options)):
+            raise ArgumentError(f"no room for a run in {folder}")
+
+    def script(self, turns: Sequence[tuple[int, int]]) -> None:
+        """Say which schedule the run follows; its length is in the options."""
+        into = self._library.program_script()
+        for k, (thread, steps) in enumerate(turns):
+            into[k] = _Turn(thread, steps)
+
+    def pool(self, pool: int, content: bytes) -> None:
+        """Put bytes at the beginning of a pool."""
+        ctypes.memmove(self._library.program_pool(pool), content, len(content))
+
+    def expect(self, host: int, command: int, stage: int) -> int:
+        """Announce a command; returns the number of its first thread."""
+        thread: int = self._library.program_expect(host, command, stage)
+        if thread < 0:
+            raise ArgumentError(f"more than {THREADS} threads take part")
+        return thread
+
+    def gone(self, pid: int) -> None:
+        """Say that a process has ended."""
+        self._library.program_gone(pid)
+
+    def not_taken(self, thread: int) -> None:
+        """Say that a command has ended, whichever process it was."""
+        self._library.program_not_taken(thread)
+
+    def outside(self, thread: PoolThread) -> bool:
+        """Let the others go on without a thread, if it is as it was seen."""
+        return bool(self._library.program_outside(thread.number, thread.state))
+
+    def stop(self) -> None:
+        """End every process at its next step."""
+        self._library.program_stop()
+
+    def judge(self) -> None:
+        """Let the watcher look at what is left, when all processes have ended."""
+        self._library.program_judge()
+
+    def status(self) -> RunStatus:
+        """Tell how far the run has come."""
+        status = RunStatus()
+        self._library.program_status(ctypes.byref(status))
+        return status
+
+    def threads(self) -> list[PoolThread]:
+        """List all threads that took part so far."""
+        raw = self._library.program_threads()
+        return [
+            PoolThread(k, t.state, t.command, t.host, t.pid, t.tid)
+            for k, t in ((k, raw[k]) for k in range(self.status().threads))
+        ]
+
+    def turns(self) -> list[tuple[int, int]]:
+        """List the turns that were taken: a thread, and how many steps it made."""
+        raw = self._library.program_turns()
+        return [(raw[k].thread, raw[k].steps) for k in range(self.status().turns)]
+
+    def findings(self) -> list[RawFinding]:
+        """Copy what the watcher has found."""
+        raw = self._library.program_findings()
+        return [RawFinding.from_buffer_copy(raw[k]) for k in range(self.status().findings)]
+
+    def places(self) -> list[CodePlace]:
+        """List places in programs; findings name them by their index, 0 being unknown."""
+        status, raw, modules = self.status(), self._library.program_places(), self._library.program_modules()
+        names = [os.fsdecode(modules[k].path) if k else "" for k in range(max(status.modules, 1))]
+        return [
+            CodePlace(names[p.module], p.offset, names[p.caller_module], p.caller_offset)
+            for p in (raw[k] for k in range(max(status.sites, 1)))
+        ]
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._library.program_end()
+
+
+@contextmanager
+def making(options: RunOptions) -> Iterator[Area]:
+    """Make the area of a run, and remove all of it afterwards.
+
+    Args:
+        options: What the run is to be.
+    """
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SHARED))
+    owner = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        area = Area(folder, options)
+        try:
+            yield area
+        finally:
+            area.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(owner)
+
+
+def _sweep() -> None:
+    """Remove what drivers left that were killed: nobody holds its lock, and the process is gone."""
+    for folder in SHARED.glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and Path(f"/proc/{pid}").exists():
+            continue
+        try:
+            owner = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # just made, or not ours
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(owner)

@@ -1,0 +1,118 @@
+"""``cxlemu cc`` and ``cxlemu c++``: a compiler's command line, with what makes it announce loads and stores.
+
+The compiler's own thread sanitizer puts a call before each load and store. The runtime that these calls reach is ours,
+not the sanitizer's: nothing else of it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from cxlemu import program
+from cxlemu.errors import ArgumentError
+from faults.programs.area import library_path
+
+NATIVE = Path(__file__).with_name("native")
+DEFAULTS = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
+CHOSEN_BY = {"c": "CXLEMU_CC", "c++": "CXLEMU_CXX"}
+
+# Calls instead of copies that a compiler would expand inline, which gcc does not announce.
+EXPANDED = ("memcpy", "memmove", "memset", "memcmp", "strcpy", "strncpy", "strlen", "strcmp", "strncmp")
+_ASSEMBLY = (".s", ".S", ".asm")
+_NO_LINK = ("-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "-r")
+
+
+def compiler(language: str) -> list[str]:
+    """Choose the compiler that does the work.
+
+    Args:
+        language: ``c`` or ``c++``.
+
+    Returns:
+        Its command: what CXLEMU_CC or CXLEMU_CXX says, else the first of cc, gcc and clang that is there.
+
+    Raises:
+        ArgumentError: There is none.
+    """
+    if chosen := shlex.split(os.environ.get(CHOSEN_BY[language], "")):
+        return chosen
+    for name in DEFAULTS[language]:
+        if found := shutil.which(name):
+            return [found]
+    raise ArgumentError(f"there is no compiler: install gcc or clang, or name one in {CHOSEN_BY[language]}")
+
+
+@cache
+def is_clang(command: str) -> bool:
+    """Ask a compiler whether it is clang."""
+    try:
+        said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except OSError as error:
+        raise ArgumentError(f"{command}: {error.strerror}") from error
+    return "clang" in said
+
+
+def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> list[str]:
+    """Add to a compiler's arguments what ``cxlemu cc`` adds.
+
+    Args:
+        language: ``c`` or ``c++``.
+        words: The arguments as they were given.
+        clang: Whether the compiler is clang.
+
+    Returns:
+        All arguments.
+
+    Raises:
+        ArgumentError: They ask for what cannot be: a static program.
+    """
+    if "-static" in words or "-static-pie" in words:
+        raise ArgumentError("cxlemu cc: a static program cannot be run on the emulated pool; leave out -static")
+    kept = [word for word in words if not word.startswith(("-flto", "-fsanitize=thread"))]
+    names = [word for word in kept if not word.startswith("-")]
+    if not names and "-" not in kept:  # a question, such as --version
+        return list(words)
+    links = [] if any(word in _NO_LINK for word in kept) else [f"-Wl,--no-as-needed,{library_path()}"]
+    if any(name.endswith(_ASSEMBLY) for name in names):
+        return [*kept, *links]
+    return [*_compiles(kept, clang), *kept, *links]
+
+
+def _compiles(words: Sequence[str], clang: bool) -> list[str]:
+    # Told to the compiler proper only: told to its driver, it would link the sanitizer's runtime.
+    flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
+    flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir()), "-include", "string.h"]
+    flags += [f"-D__builtin_{name}={name}" for name in EXPANDED]
+    if "-masm=intel" not in words:  # the macros are written in the other syntax
+        flags += ["-include", str(NATIVE / "announce.h")]
+    if not any(word.startswith("-g") for word in words):
+        flags.append("-g")  # reports name lines
+    if clang:
+        flags += ["-fno-integrated-as", "-mprefer-vector-width=128", "-fno-vectorize", "-fno-slp-vectorize"]
+        flags += ["-Wno-unused-command-line-argument", "-Wno-builtin-macro-redefined"]
+    return flags
+
+
+def main(language: str, words: Sequence[str]) -> int:
+    """Compile.
+
+    Args:
+        language: ``c`` or ``c++``.
+        words: The compiler's arguments.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        ArgumentError: There is no compiler, or it cannot do what is asked.
+    """
+    command = compiler(language)
+    if not words:
+        return subprocess.call(command)
+    return subprocess.call([*command, *compiler_arguments(language, words, clang=is_clang(command[-1]))])

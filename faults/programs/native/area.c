@@ -1,0 +1,117 @@
+#define _GNU_SOURCE
+#include "area.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+program_process here;
+const program_watcher *program_watcher_now;
+const program_pages *program_pages_now;
+
+void area_path(char *path, size_t size, const char *format, ...) {
+    va_list rest;
+    const int begun = snprintf(path, size, "%s/", here.folder);
+    va_start(rest, format);
+    vsnprintf(path + begun, size - (size_t)begun, format, rest);
+    va_end(rest);
+}
+
+static void *map_file(const char *path, size_t nbytes) {
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return NULL;
+    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    close(file);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static bool attach_image(int host, int pool, uint8_t *bytes, uint8_t **parts[5]) {
+    static const char *const names[] = {"data", "posted", "twin", "state", "pending"};
+    const int64_t capacity = here.area->options.capacity[pool];
+    char path[2 * PROGRAM_PATH];
+    for (int k = 0; k < 5; k++) {
+        area_path(path, sizeof path, "host-%d-%d.%s", host, pool, names[k]);
+        if (!(*parts[k] = map_file(path, (size_t)(k < 3 ? capacity : capacity / LINE_BYTES)))) return false;
+    }
+    host_image *image = image_of(host, pool);
+    image->lines = capacity / LINE_BYTES;
+    image->cache.pool = bytes, image->cache.damage = here.area->damage;
+    image->cache.host = host, image->cache.card = pool;
+    return true;
+}
+
+static bool attach_pool(int pool) {
+    char path[2 * PROGRAM_PATH];
+    const int64_t capacity = here.area->options.capacity[pool];
+    area_path(path, sizeof path, "pool-%d", pool);
+    uint8_t *bytes = map_file(path, (size_t)capacity);
+    area_path(path, sizeof path, "lines-%d", pool);
+    here.watched[pool] = map_file(path, (size_t)(capacity / LINE_BYTES * WATCHER_LINE_BYTES));
+    if (!bytes || !here.watched[pool]) return false;
+    for (int host = 0; host < here.area->options.hosts; host++) {
+        host_image *image = image_of(host, pool);
+        uint8_t **parts[] = {&image->cache.data, &image->cache.posted, &image->twin, &image->cache.state,
+                             &image->cache.pending};
+        if (!attach_image(host, pool, bytes, parts)) return false;
+    }
+    return true;
+}
+
+bool area_attach(const char *folder, int host) {
+    char path[2 * PROGRAM_PATH];
+    if (strlen(folder) >= sizeof here.folder) return false;
+    strcpy(here.folder, folder), here.host = host;
+    area_path(path, sizeof path, "area");
+    program_area *area = map_file(path, sizeof(program_area));
+    if (!area) return false;
+    here.area = area;
+    bool ok = area->size == sizeof *area;
+    area_path(path, sizeof path, "room");
+    ok = ok && (here.room = map_file(path, (size_t)WATCHER_ROOM_BYTES));
+    for (int pool = 0; ok && pool < area->options.pools; pool++) ok = attach_pool(pool);
+    if (!ok) here.area = NULL;
+    return ok;
+}
+
+static void unmap(void *at, int64_t nbytes) {
+    if (at) munmap(at, (size_t)nbytes);
+}
+
+void area_detach(void) {
+    if (!here.area) return;
+    for (int pool = 0; pool < here.area->options.pools; pool++) {
+        const int64_t capacity = here.area->options.capacity[pool], lines = capacity / LINE_BYTES;
+        uint8_t *bytes = NULL;
+        for (int host = 0; host < PROGRAM_HOSTS; host++) {
+            host_image *image = image_of(host, pool);
+            if (image->cache.pool) bytes = image->cache.pool;
+            unmap(image->cache.data, capacity), unmap(image->cache.posted, capacity), unmap(image->twin, capacity);
+            unmap(image->cache.state, lines), unmap(image->cache.pending, lines);
+            memset(image, 0, sizeof *image);
+        }
+        unmap(bytes, capacity), unmap(here.watched[pool], lines * WATCHER_LINE_BYTES);
+    }
+    unmap(here.room, WATCHER_ROOM_BYTES);
+    unmap(here.area, sizeof *here.area);
+    memset(&here, 0, sizeof here);
+}
+
+uint8_t *program_watcher_line(int pool, int64_t line) { return here.watched[pool] + line * WATCHER_LINE_BYTES; }
+uint8_t *program_watcher_room(void) { return here.room; }
+uint64_t program_step_number(void) { return here.area ? here.area->steps : 0; }
+
+program_line_view program_look(int host, int pool, int64_t line) {
+    const card_cache *c = &image_of(host, pool)->cache;
+    const uint8_t state = c->state[line];
+    return (program_line_view){
+        .present = state & 1,
+        .dirty = (state & 2) != 0,
+        .pending = c->pending[line] != 0,
+        .cached = c->data + line * LINE_BYTES,
+        .posted = c->posted + line * LINE_BYTES,
+        .pool = c->pool + line * LINE_BYTES,
+    };
+}

@@ -1,0 +1,111 @@
+/* What all processes of a run share, and what one process knows of it. The files are listed in program.h. */
+#ifndef CXLEMU_AREA_H
+#define CXLEMU_AREA_H
+
+#include <stdatomic.h>
+
+#include "cache.h"
+#include "program.h"
+
+enum { DRIVER = -1 }; /* instead of a host: the process that starts the others */
+enum { LINGERS = 8 }; /* a line's state: flushed, and fenced by an sfence only, so that a later load may still hit it */
+
+/* As the driver says it; Options of faults/programs/area.py. */
+typedef struct {
+    int32_t hosts, pools;
+    int32_t nature; /* does nature move? */
+    int32_t free_running, check;
+    int32_t crash_host; /* -1: none */
+    int32_t link_host; /* whose link goes down at link_step; -1: none */
+    int32_t poison_pool, lost_pool; /* -1: none */
+    int32_t script_length;
+    uint64_t seed, schedule, idle_budget;
+    uint64_t crash_step, link_step, poison_step, lost_step;
+    int64_t poison_offset;
+    double rates[ACTIONS];
+    int64_t capacity[PROGRAM_POOLS];
+    int32_t dax[PROGRAM_POOLS];
+    char path[PROGRAM_POOLS][PROGRAM_PATH];
+} program_options;
+
+/* One turn of a schedule that is followed or was taken. */
+typedef struct {
+    uint32_t thread, steps;
+} program_turn;
+enum { PROGRAM_TURNS = 1 << 20 };
+
+/* A store that was announced, and is told at its thread's next event. */
+typedef struct {
+    int64_t offset, nbytes; /* nbytes 0: there is none */
+    uint64_t number;
+    program_site site;
+    uint8_t pool, kind, locked, system;
+} open_store;
+
+enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED };
+
+typedef struct {
+    uint64_t size; /* of this struct: of the library that made it */
+    program_options options;
+    host_lock lock; /* --free: around each step */
+    host_lock turns; /* states of threads, and whose turn it is */
+    uint64_t steps, hash, idle; /* idle: steps since anything changed */
+    uint64_t clock_ns; /* of the programs' time */
+    uint64_t random, burst, low, change_points[4];
+    uint64_t owed; /* how often nature paid what it owes */
+    int32_t driver; /* its pid */
+    int32_t thread_count, process_count, stage, outcome;
+    int32_t script_at, turn_count;
+    uint32_t crashed; /* hosts */
+    uint64_t unannounced; /* lines with stores that nobody announced */
+    int64_t extent[PROGRAM_POOLS]; /* no line from here on was ever touched */
+    uint64_t pages_hosts; /* that have a process which was not recompiled */
+    uint64_t damage[DAMAGE_BYTES / 8];
+    program_thread threads[PROGRAM_THREADS];
+    adversary natures[PROGRAM_THREADS];
+    open_store opens[PROGRAM_THREADS];
+    uint64_t wakes[PROGRAM_THREADS]; /* when a thread that sleeps goes on, on clock_ns; 0: it does not sleep */
+    uint32_t module_count, site_count;
+    program_module modules[PROGRAM_MODULES];
+    program_place sites[PROGRAM_SITES];
+    uint32_t site_slots[2 * PROGRAM_SITES];
+    uint32_t finding_count;
+    program_finding findings[PROGRAM_FINDINGS];
+    program_turn script[PROGRAM_TURNS]; /* to be followed */
+    program_turn taken[PROGRAM_TURNS];
+} program_area;
+
+/* A host's image of a pool, as this process maps it. */
+typedef struct {
+    card_cache cache;
+    uint8_t *twin; /* the bytes as they were told: what differs is on its way to be told, or was never announced */
+    int64_t lines;
+} host_image;
+
+typedef struct {
+    program_area *area; /* NULL outside of a run */
+    char folder[PROGRAM_PATH];
+    int host; /* of this process, or DRIVER */
+    host_image images[PROGRAM_HOSTS][PROGRAM_POOLS];
+    uint8_t *watched[PROGRAM_POOLS], *room;
+} program_process;
+
+extern program_process here;
+
+static inline host_image *image_of(int host, int pool) { return &here.images[host][pool]; }
+
+/* Map the files of a run; false when that is not possible. */
+bool area_attach(const char *folder, int host);
+void area_detach(void);
+
+/* The path of one of the run's files. */
+void area_path(char *path, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static inline uint64_t splitmix(uint64_t *state) {
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+#endif

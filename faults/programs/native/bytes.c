@@ -1,0 +1,221 @@
+/* Functions of the C library that load or store what they are given: recompiled code calls them where a compiler would
+ * have expanded them. A call on a pool is a step for each range, and is told when it is done. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "real.h"
+#include "self.h"
+
+#define HERE __builtin_return_address(0)
+#define UNTOUCHED(at) __builtin_expect(outside_pools(at), 1)
+
+/* The library itself calls these; compilers must not make calls of their bodies. */
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
+
+static void copy_up(uint8_t *to, const uint8_t *from, size_t nbytes) {
+    for (size_t k = 0; k < nbytes; k++) ((volatile uint8_t *)to)[k] = from[k];
+}
+
+static void copy_down(uint8_t *to, const uint8_t *from, size_t nbytes) {
+    while (nbytes--) ((volatile uint8_t *)to)[nbytes] = from[nbytes];
+}
+
+REAL(void *, memmove, void *, const void *, size_t)
+REAL(void *, memset, void *, int, size_t)
+
+static bool resolved; /* before that, and while it comes, bytes go one by one */
+
+__attribute__((constructor(101))) static void resolve(void) {
+    real_memmove(), real_memset();
+    resolved = true;
+}
+
+static void move_bytes(void *to, const void *from, size_t nbytes) {
+    if (__builtin_expect(resolved, 1)) real_memmove()(to, from, nbytes);
+    else if ((uintptr_t)to < (uintptr_t)from) copy_up(to, from, nbytes);
+    else copy_down(to, from, nbytes);
+}
+
+static void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
+    if (!UNTOUCHED(from)) prog_load(from, nbytes, pc);
+    if (UNTOUCHED(to)) {
+        move_bytes(to, from, nbytes);
+        return to;
+    }
+    prog_store(to, nbytes, pc);
+    move_bytes(to, from, nbytes);
+    return to;
+}
+
+PROGRAM_EXPORT void *memcpy(void *restrict to, const void *restrict from, size_t nbytes) {
+    return moved(to, from, nbytes, HERE);
+}
+PROGRAM_EXPORT void *memmove(void *to, const void *from, size_t nbytes) { return moved(to, from, nbytes, HERE); }
+PROGRAM_EXPORT void *mempcpy(void *restrict to, const void *restrict from, size_t nbytes) {
+    return (uint8_t *)moved(to, from, nbytes, HERE) + nbytes;
+}
+PROGRAM_EXPORT void *__memcpy_chk(void *restrict to, const void *restrict from, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    return moved(to, from, nbytes, HERE);
+}
+PROGRAM_EXPORT void *__memmove_chk(void *to, const void *from, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    return moved(to, from, nbytes, HERE);
+}
+
+static void *filled(void *at, int byte, size_t nbytes, const void *pc) {
+    if (!UNTOUCHED(at)) prog_store(at, nbytes, pc);
+    if (__builtin_expect(resolved, 1)) return real_memset()(at, byte, nbytes);
+    for (size_t k = 0; k < nbytes; k++) ((volatile uint8_t *)at)[k] = (uint8_t)byte;
+    return at;
+}
+PROGRAM_EXPORT void *memset(void *at, int byte, size_t nbytes) { return filled(at, byte, nbytes, HERE); }
+PROGRAM_EXPORT void *__memset_chk(void *at, int byte, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    return filled(at, byte, nbytes, HERE);
+}
+PROGRAM_EXPORT void explicit_bzero(void *at, size_t nbytes) { filled(at, 0, nbytes, HERE); }
+
+PROGRAM_EXPORT void *__tsan_memcpy(void *to, const void *from, size_t nbytes) { return moved(to, from, nbytes, HERE); }
+PROGRAM_EXPORT void *__tsan_memmove(void *to, const void *from, size_t nbytes) { return moved(to, from, nbytes, HERE); }
+PROGRAM_EXPORT void *__tsan_memset(void *at, int byte, size_t nbytes) { return filled(at, byte, nbytes, HERE); }
+
+/* --- those that read ------------------------------------------------------------------------------------------------- */
+
+/* The length of a string in a pool, a line at a time: only what is read is loaded. */
+static size_t length_in_pool(const char *text, size_t most, const void *pc) {
+    for (size_t begin = 0; begin < most;) {
+        const uintptr_t at = (uintptr_t)text + begin;
+        size_t piece = LINE_BYTES - at % LINE_BYTES;
+        if (piece > most - begin) piece = most - begin;
+        prog_load(text + begin, piece, pc);
+        for (size_t k = 0; k < piece; k++)
+            if (((const volatile char *)text)[begin + k] == 0) return begin + k;
+        begin += piece;
+    }
+    return most;
+}
+
+REAL(size_t, strlen, const char *)
+REAL(size_t, strnlen, const char *, size_t)
+
+static size_t length(const char *text, size_t most, const void *pc) {
+    if (!UNTOUCHED(text)) return length_in_pool(text, most, pc);
+    return most == SIZE_MAX ? real_strlen()(text) : real_strnlen()(text, most);
+}
+
+static void look(const char *text, size_t most, const void *pc) {
+    if (!UNTOUCHED(text)) length_in_pool(text, most, pc);
+}
+
+PROGRAM_EXPORT size_t strlen(const char *text) { return length(text, SIZE_MAX, HERE); }
+PROGRAM_EXPORT size_t strnlen(const char *text, size_t most) { return length(text, most, HERE); }
+
+REAL(int, memcmp, const void *, const void *, size_t)
+static int compared(const void *a, const void *b, size_t nbytes, const void *pc) {
+    if (!UNTOUCHED(a)) prog_load(a, nbytes, pc);
+    if (!UNTOUCHED(b)) prog_load(b, nbytes, pc);
+    return real_memcmp()(a, b, nbytes);
+}
+PROGRAM_EXPORT int memcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
+PROGRAM_EXPORT int bcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
+
+REAL(void *, memchr, const void *, int, size_t)
+PROGRAM_EXPORT void *memchr(const void *at, int byte, size_t nbytes) {
+    if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
+    return real_memchr()(at, byte, nbytes);
+}
+
+REAL(int, strcmp, const char *, const char *)
+PROGRAM_EXPORT int strcmp(const char *a, const char *b) {
+    look(a, SIZE_MAX, HERE), look(b, SIZE_MAX, HERE);
+    return real_strcmp()(a, b);
+}
+REAL(int, strncmp, const char *, const char *, size_t)
+PROGRAM_EXPORT int strncmp(const char *a, const char *b, size_t most) {
+    look(a, most, HERE), look(b, most, HERE);
+    return real_strncmp()(a, b, most);
+}
+REAL(char *, strchr, const char *, int)
+PROGRAM_EXPORT char *strchr(const char *text, int byte) {
+    look(text, SIZE_MAX, HERE);
+    return real_strchr()(text, byte);
+}
+REAL(char *, strdup, const char *)
+PROGRAM_EXPORT char *strdup(const char *text) {
+    look(text, SIZE_MAX, HERE);
+    return real_strdup()(text);
+}
+
+/* --- those that write strings ------------------------------------------------------------------------------------------ */
+
+PROGRAM_EXPORT char *strcpy(char *restrict to, const char *restrict from) {
+    return moved(to, from, length(from, SIZE_MAX, HERE) + 1, HERE);
+}
+PROGRAM_EXPORT char *__strcpy_chk(char *restrict to, const char *restrict from, size_t room) {
+    const size_t nbytes = length(from, SIZE_MAX, HERE) + 1;
+    if (room < nbytes) abort();
+    return moved(to, from, nbytes, HERE);
+}
+PROGRAM_EXPORT char *stpcpy(char *restrict to, const char *restrict from) {
+    const size_t nbytes = length(from, SIZE_MAX, HERE);
+    return (char *)moved(to, from, nbytes + 1, HERE) + nbytes;
+}
+
+static char *padded(char *to, const char *from, size_t nbytes, const void *pc) {
+    const size_t text = length(from, nbytes, pc);
+    moved(to, from, text, pc);
+    if (text < nbytes) filled(to + text, 0, nbytes - text, pc);
+    return to;
+}
+PROGRAM_EXPORT char *strncpy(char *restrict to, const char *restrict from, size_t nbytes) {
+    return padded(to, from, nbytes, HERE);
+}
+PROGRAM_EXPORT char *__strncpy_chk(char *restrict to, const char *restrict from, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    return padded(to, from, nbytes, HERE);
+}
+PROGRAM_EXPORT char *strcat(char *restrict to, const char *restrict from) {
+    char *end = to + length(to, SIZE_MAX, HERE);
+    moved(end, from, length(from, SIZE_MAX, HERE) + 1, HERE);
+    return to;
+}
+
+/* What printf would store is made elsewhere, and moved. */
+REAL(int, vsnprintf, char *, size_t, const char *, va_list)
+static int formatted(char *to, size_t room, const char *format, va_list values, const void *pc) {
+    if (UNTOUCHED(to) || room == 0) return real_vsnprintf()(to, room, format, values);
+    char *text = malloc(room < 65536 ? room : 65536);
+    if (!text) return -1;
+    const size_t most = room < 65536 ? room : 65536;
+    const int length = real_vsnprintf()(text, most, format, values);
+    if (length >= 0) moved(to, text, (size_t)length < most ? (size_t)length + 1 : most, pc);
+    free(text);
+    return length;
+}
+
+#define FORMATTED(room)                                           \
+    va_list values;                                               \
+    va_start(values, format);                                     \
+    const int length = formatted(to, room, format, values, HERE); \
+    va_end(values);                                               \
+    return length
+
+enum { ANY_ROOM = 1 << 30 };
+PROGRAM_EXPORT int vsnprintf(char *restrict to, size_t room, const char *restrict format, va_list values) {
+    return formatted(to, room, format, values, HERE);
+}
+PROGRAM_EXPORT int snprintf(char *restrict to, size_t room, const char *restrict format, ...) { FORMATTED(room); }
+PROGRAM_EXPORT int sprintf(char *restrict to, const char *restrict format, ...) { FORMATTED(ANY_ROOM); }
+PROGRAM_EXPORT int __snprintf_chk(char *restrict to, size_t room, int flag, size_t there, const char *restrict format,
+                                  ...) {
+    (void)flag, (void)there;
+    FORMATTED(room);
+}
+PROGRAM_EXPORT int __sprintf_chk(char *restrict to, int flag, size_t there, const char *restrict format, ...) {
+    (void)flag;
+    FORMATTED(there < ANY_ROOM ? there : ANY_ROOM);
+}

@@ -1,0 +1,138 @@
+/* What `cxlemu exec` itself calls, by ctypes: faults/programs/area.py. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "self.h"
+
+static bool make_file(const char *name, int64_t nbytes) {
+    char path[2 * PROGRAM_PATH];
+    area_path(path, sizeof path, "%s", name);
+    const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const bool ok = file >= 0 && ftruncate(file, nbytes) == 0;
+    if (file >= 0) close(file);
+    return ok;
+}
+
+static bool make_pool(const program_options *o, int pool) {
+    static const char *const parts[] = {"data", "posted", "twin", "state", "pending"};
+    char name[64];
+    const int64_t capacity = o->capacity[pool], lines = capacity / LINE_BYTES;
+    bool ok = snprintf(name, sizeof name, "pool-%d", pool) > 0 && make_file(name, capacity);
+    ok = ok && snprintf(name, sizeof name, "lines-%d", pool) > 0 && make_file(name, lines * WATCHER_LINE_BYTES);
+    for (int host = 0; host < o->hosts; host++)
+        for (int k = 0; ok && k < 5; k++) {
+            snprintf(name, sizeof name, "host-%d-%d.%s", host, pool, parts[k]);
+            ok = make_file(name, k < 3 ? capacity : lines);
+        }
+    return ok;
+}
+
+/* The bytes of an options struct, for a comparison with Python's. */
+PROGRAM_EXPORT size_t program_options_bytes(void) { return sizeof(program_options); }
+PROGRAM_EXPORT size_t program_findings_bytes(void) { return sizeof(program_finding); }
+
+/* Begin a run in an empty folder; the driver is attached to it. */
+PROGRAM_EXPORT bool program_make(const char *folder, const program_options *options) {
+    if (strlen(folder) >= sizeof here.folder) return false;
+    strcpy(here.folder, folder);
+    bool ok = make_file("area", sizeof(program_area)) && make_file("room", WATCHER_ROOM_BYTES);
+    for (int pool = 0; ok && pool < options->pools; pool++) ok = make_pool(options, pool);
+    char path[2 * PROGRAM_PATH];
+    area_path(path, sizeof path, "area");
+    const int file = ok ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    const uint64_t size = sizeof(program_area);
+    if (file < 0) return false;
+    ok = pwrite(file, &size, sizeof size, offsetof(program_area, size)) == sizeof size &&
+         pwrite(file, options, sizeof *options, offsetof(program_area, options)) == sizeof *options;
+    close(file);
+    if (!ok || !area_attach(folder, DRIVER)) return false;
+    here.area->driver = getpid();
+    watcher_choose();
+    turn_begin(here.area);
+    return host_lock_make(&here.area->lock) && host_lock_make(&here.area->turns);
+}
+
+PROGRAM_EXPORT void program_end(void) { area_detach(); }
+
+/* A command starts: the thread that its first process will be. */
+PROGRAM_EXPORT int program_expect(int host, int command, int stage) {
+    here.area->stage = stage;
+    return turn_new_thread(host, command, 0);
+}
+
+/* A process has ended: none of its threads is waited for, and what they announced has happened. */
+PROGRAM_EXPORT void program_gone(int pid) {
+    program_area *a = here.area;
+    int process = 0;
+    for (int k = 0; k < a->thread_count; k++) {
+        if (a->threads[k].pid != pid || a->threads[k].state == THREAD_ENDED) continue;
+        store_told(k);
+        process = a->threads[k].process;
+        program_step step = {
+            .number = a->steps,
+            .kind = STEP_PROCESS_END,
+            .host = a->threads[k].host,
+            .pool = UINT8_MAX,
+            .thread = (uint16_t)k,
+            .other = UINT16_MAX,
+            .process = (uint16_t)process,
+            .stage = (uint16_t)a->stage,
+        };
+        if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
+        turn_without(k, THREAD_ENDED);
+    }
+}
+
+/* A command that no process took up has ended. */
+PROGRAM_EXPORT void program_not_taken(int thread) {
+    if (here.area->threads[thread].state == THREAD_STARTING) turn_without(thread, THREAD_ENDED);
+}
+
+/* Nobody waits for this thread, if it is where it was seen. */
+PROGRAM_EXPORT bool program_outside(int thread, uint32_t seen) {
+    if (!__atomic_compare_exchange_n(&here.area->threads[thread].state, &seen, THREAD_OUTSIDE, false, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST))
+        return false;
+    turn_without(thread, THREAD_OUTSIDE);
+    return true;
+}
+
+PROGRAM_EXPORT void program_stop(void) { turn_stop(GOING_ON, -1); }
+
+/* All have ended: what is left in the caches is final. */
+PROGRAM_EXPORT void program_judge(void) {
+    if (program_watcher_now && program_watcher_now->end) program_watcher_now->end();
+}
+
+typedef struct {
+    uint64_t steps, hash, idle, unannounced;
+    int32_t outcome, threads, turns, findings, sites, modules;
+} run_status;
+
+PROGRAM_EXPORT void program_status(run_status *status) {
+    const program_area *a = here.area;
+    *status = (run_status){
+        .steps = a->steps,
+        .hash = a->hash,
+        .idle = a->idle,
+        .unannounced = a->unannounced,
+        .outcome = a->outcome,
+        .threads = a->thread_count,
+        .turns = a->turn_count,
+        .findings = (int32_t)a->finding_count,
+        .sites = (int32_t)a->site_count,
+        .modules = (int32_t)a->module_count,
+    };
+}
+
+PROGRAM_EXPORT const program_thread *program_threads(void) { return here.area->threads; }
+PROGRAM_EXPORT const program_finding *program_findings(void) { return here.area->findings; }
+PROGRAM_EXPORT const program_place *program_places(void) { return here.area->sites; }
+PROGRAM_EXPORT const program_module *program_modules(void) { return here.area->modules; }
+PROGRAM_EXPORT const program_turn *program_turns(void) { return here.area->taken; }
+PROGRAM_EXPORT program_turn *program_script(void) { return here.area->script; }
+PROGRAM_EXPORT uint8_t *program_pool(int pool) { return image_of(0, pool)->cache.pool; }

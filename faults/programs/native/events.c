@@ -1,0 +1,442 @@
+/* Every access of a program, as a step: its turn, nature's moves, what becomes of the cache, and the word to who watches. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "self.h"
+
+#define LOCK_S 60.0
+enum { IDLE_BEFORE_NAPS = 1024 };
+enum { PAYMENTS = 3 }; /* how often nature pays before a run without progress is given up */
+
+static program_area *area(void) { return here.area; }
+static mover by_program(const program_self *me) { return (mover){here.host, (uint16_t)me->thread, BY_PROGRAM}; }
+static mover by_nature(const program_self *me) { return (mover){here.host, (uint16_t)me->thread, BY_NATURE}; }
+
+static void mix(uint64_t word) {
+    uint64_t z = area()->hash ^ word * UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ z >> 32) * UINT64_C(0xD6E8FEB86659FD93);
+    area()->hash = z ^ z >> 29;
+}
+
+static uint64_t digest(const uint8_t *bytes, int64_t nbytes) {
+    uint64_t all = (uint64_t)nbytes, word;
+    for (int64_t k = 0; k + 8 <= nbytes; k += 8) {
+        memcpy(&word, bytes + k, 8);
+        all = (all ^ word) * UINT64_C(0xD6E8FEB86659FD93);
+        all ^= all >> 31;
+    }
+    word = 0;
+    memcpy(&word, bytes + nbytes / 8 * 8, (size_t)(nbytes % 8));
+    return (all ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static void mix_step(const program_step *s, uint64_t bytes) {
+    mix((uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32 | (uint64_t)s->pool << 24);
+    if (s->pool < PROGRAM_POOLS) mix((uint64_t)s->offset), mix((uint64_t)s->nbytes ^ bytes);
+}
+
+static pool_lines lines_of(const pool_range *r) {
+    return (pool_lines){r->pool, r->offset / LINE_BYTES, (r->offset + r->nbytes + LINE_BYTES - 1) / LINE_BYTES};
+}
+
+/* --- steps ----------------------------------------------------------------------------------------------------------- */
+
+static program_site site_here(program_self *me, const void *pc) {
+    const void *caller = me->depth ? me->callers[(me->depth - 1) % CALLERS] : NULL;
+    const uintptr_t key = (uintptr_t)pc ^ (uintptr_t)caller >> 3;
+    const uint32_t slot = (uint32_t)(key ^ key >> 10) % SITES_KNOWN;
+    if (me->known[slot].pc != pc || me->known[slot].caller != caller) {
+        me->known[slot].site = program_site_of(pc, caller);
+        me->known[slot].pc = pc, me->known[slot].caller = caller;
+    }
+    return me->known[slot].site;
+}
+
+program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc) {
+    const program_thread *t = &area()->threads[me->thread];
+    return (program_step){
+        .number = area()->steps,
+        .kind = (uint8_t)kind,
+        .host = (uint8_t)here.host,
+        .pool = range ? (uint8_t)range->pool : UINT8_MAX,
+        .thread = (uint16_t)me->thread,
+        .other = UINT16_MAX,
+        .process = t->process,
+        .stage = (uint16_t)area()->stage,
+        .site = pc ? site_here((program_self *)me, pc) : 0,
+        .offset = range ? range->offset : 0,
+        .nbytes = range ? range->nbytes : 0,
+    };
+}
+
+void process_die(void) {
+    kill(getpid(), SIGKILL);
+    for (;;) pause();
+}
+
+/* The line has left the cache between the word of a store and the store: it comes back, with the stored bytes. */
+static void keep_store(int thread, const open_store *open) {
+    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
+    uint8_t *stored = image_of(by.host, open->pool)->cache.data + open->offset, *kept = malloc((size_t)open->nbytes);
+    int64_t broken;
+    if (!kept) abort();
+    memcpy(kept, stored, (size_t)open->nbytes);
+    const pool_range range = {open->pool, open->offset, open->nbytes};
+    image_touch(by, lines_of(&range), true, &broken);
+    memcpy(stored, kept, (size_t)open->nbytes);
+    free(kept);
+}
+
+void store_told(int thread) {
+    open_store *open = &area()->opens[thread];
+    if (open->nbytes == 0) return;
+    const program_thread *t = &area()->threads[thread];
+    host_image *image = image_of(t->host, open->pool);
+    const uint8_t *before = image->twin + open->offset, *after = image->cache.data + open->offset;
+    program_step step = {
+        .number = open->number,
+        .kind = open->kind,
+        .locked = open->locked,
+        .system = open->system,
+        .host = t->host,
+        .pool = open->pool,
+        .thread = (uint16_t)thread,
+        .other = UINT16_MAX,
+        .process = t->process,
+        .stage = (uint16_t)area()->stage,
+        .site = open->site,
+        .offset = open->offset,
+        .nbytes = open->nbytes,
+    };
+    if (!(image->cache.state[open->offset / LINE_BYTES] & 2)) keep_store(thread, open); /* only beside other threads */
+    mix_step(&step, digest(after, open->nbytes));
+    turn_progress(thread, memcmp(before, after, (size_t)open->nbytes) != 0);
+    if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
+    image_told(t->host, open->pool, open->offset, open->nbytes);
+    open->nbytes = 0;
+}
+
+/* Bytes that nobody announced: told once, and from then on as they are. */
+static void look_for_unannounced(const program_step *step, int pool, int64_t line) {
+    const uint64_t bytes = image_unannounced(here.host, pool, line);
+    if (!bytes) return;
+    area()->unannounced++;
+    if (program_watcher_now && program_watcher_now->unannounced) program_watcher_now->unannounced(step, line, bytes);
+    image_told(here.host, pool, line * LINE_BYTES, LINE_BYTES);
+    cache_touch(&image_of(here.host, pool)->cache, line, line + 1, true);
+}
+
+static void disturb(program_self *me) {
+    enum action actions[ACTIONS];
+    adversary_move move;
+    adversary *nature = &area()->natures[me->thread];
+    const int count = adversary_actions(nature, actions);
+    for (int k = 0; k < count; k++) {
+        adversary_aim(nature, actions[k], &move);
+        const int64_t extent = area()->extent[move.lines.card];
+        if (move.lines.last > extent) move.lines.last = extent;
+        image_nature(by_nature(me), &move);
+        if (move.action == LAND)
+            posted_land(me, by_nature(me), (pool_lines){move.lines.card, move.lines.first, move.lines.last});
+    }
+}
+
+/* What the driver was told to break, at its step. */
+static void break_things(void) {
+    program_area *a = area();
+    const program_options *o = &a->options;
+    enum { LINK = 1, CARD, LINE, KIND = 56, WHERE = 40 };
+    if (o->link_host >= 0 && a->steps == o->link_step)
+        a->damage[0] = 1, a->damage[1] = (uint64_t)LINK << KIND | (uint64_t)o->link_host << WHERE;
+    if (o->lost_pool >= 0 && a->steps == o->lost_step)
+        a->damage[0] = 1, a->damage[2] = (uint64_t)CARD << KIND | (uint64_t)o->lost_pool << WHERE;
+    if (o->poison_pool >= 0 && a->steps == o->poison_step)
+        a->damage[0] = 1, a->damage[3] = (uint64_t)LINE << KIND | (uint64_t)o->poison_pool << WHERE |
+                                         (uint64_t)(o->poison_offset / LINE_BYTES);
+}
+
+static void crash_host(program_self *me, int host) {
+    program_area *a = area();
+    a->crashed |= 1u << host;
+    image_crash(host, &a->random);
+    program_step step = step_of(me, STEP_HOST_CRASH, NULL, NULL);
+    step.host = (uint8_t)host;
+    if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
+    for (int k = 0; k < a->thread_count; k++) {
+        if (a->threads[k].host != host || a->threads[k].state == THREAD_ENDED) continue;
+        a->opens[k].nbytes = 0;
+        turn_without(k, THREAD_CRASHED);
+    }
+}
+
+static void look_after_progress(program_self *me) {
+    program_area *a = area();
+    const uint64_t part = a->options.idle_budget / (PAYMENTS + 1) + 1;
+    if (a->idle < part * (a->owed + 1)) return;
+    if (a->owed++ < PAYMENTS && a->idle < a->options.idle_budget) {
+        if (image_pay()) a->idle = 0;
+    } else if (a->options.free_running) {
+        a->idle = a->owed = 0; /* who gets on is the system's choice: the deadline ends what does not */
+    } else if (a->idle >= a->options.idle_budget) {
+        if (program_watcher_now && program_watcher_now->stuck) program_watcher_now->stuck();
+        turn_stop(NO_PROGRESS, -1);
+        process_die();
+    }
+}
+
+bool step_begin(program_self *me) {
+    if (!me || me->inside) return false;
+    program_area *a = area();
+    me->inside = true;
+    if (a->options.free_running) {
+        if (a->threads[me->thread].state == THREAD_CRASHED) process_die();
+        if (!host_lock_take(&a->lock, LOCK_S)) process_die();
+        store_told(me->thread);
+    } else {
+        const bool kept = turn_enter(me->thread);
+        if (kept) store_told(me->thread);
+        if (!turn_take(me->thread)) process_die();
+        if (!kept) store_told(me->thread);
+    }
+    a->steps++;
+    if (a->idle == 0) a->owed = 0;
+    else look_after_progress(me);
+    if (a->options.nature) disturb(me), disturb(me);
+    break_things();
+    if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
+        crash_host(me, a->options.crash_host);
+        if (a->options.crash_host == here.host) process_die();
+    }
+    return true;
+}
+
+void step_end(program_self *me) {
+    if (area()->options.free_running) host_lock_release(&area()->lock);
+    else turn_leave(me->thread);
+    me->inside = false;
+}
+
+void step_other(program_self *me, int kind, int other, const pool_range *range) {
+    program_step step = step_of(me, kind, range, NULL);
+    step.other = (uint16_t)other;
+    mix_step(&step, 0);
+    turn_progress(me->thread, kind != STEP_YIELD && kind != STEP_MSYNC);
+    if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
+}
+
+/* --- accesses -------------------------------------------------------------------------------------------------------- */
+
+static void bus_error(program_self *me, const pool_range *r, const void *at, int64_t line) {
+    siginfo_t info = {.si_signo = SIGBUS, .si_code = BUS_MCEERR_AR};
+    info.si_addr = (uint8_t *)(uintptr_t)at + (line * LINE_BYTES > r->offset ? line * LINE_BYTES - r->offset : 0);
+    turn_progress(me->thread, true);
+    step_end(me);
+    syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), SIGBUS, &info);
+}
+
+/* The lines of a range are here; false after a SIGBUS. */
+static bool touch(program_self *me, const pool_range *r, const void *at, bool dirty) {
+    const pool_lines lines = lines_of(r);
+    int64_t broken = 0;
+    if (area()->options.nature)
+        adversary_touched(&area()->natures[me->thread], (window){r->pool, lines.first, lines.last});
+    area()->natures[me->thread].card_lines = image_of(here.host, r->pool)->lines;
+    if (me->nt_count) posted_land(me, by_program(me), lines);
+    if (image_touch(by_program(me), lines, dirty, &broken) == DONE) return true;
+    bus_error(me, r, at, broken);
+    return false;
+}
+
+static void note_seen(program_self *me, const pool_range *r, uint64_t bytes) {
+    const uint64_t key = (uint64_t)r->offset * UINT64_C(0x9E3779B97F4A7C15) >> 32;
+    const uint32_t slot = (uint32_t)(key ^ (uint64_t)r->nbytes) % SEEN;
+    const bool same = me->seen[slot].bytes == bytes && me->seen[slot].offset == r->offset &&
+                      me->seen[slot].nbytes == r->nbytes;
+    me->seen[slot].bytes = bytes, me->seen[slot].offset = r->offset, me->seen[slot].nbytes = r->nbytes;
+    turn_progress(me->thread, !same);
+}
+
+static void loaded(program_self *me, const pool_range *r, const void *pc, bool locked, bool system) {
+    host_image *image = image_of(here.host, r->pool);
+    const uint8_t *bytes = image->cache.data + r->offset;
+    const pool_lines lines = lines_of(r);
+    program_step step = step_of(me, STEP_LOAD, r, pc);
+    step.locked = locked, step.system = system;
+    const uint64_t content = digest(bytes, r->nbytes);
+    mix_step(&step, content);
+    note_seen(me, r, content);
+    if (program_watcher_now && program_watcher_now->load) program_watcher_now->load(&step, bytes);
+    for (int64_t k = lines.first; k < lines.last; k++)
+        if (image->cache.state[k] & LINGERS) image_drop_lingering(by_program(me), r->pool, k);
+}
+
+static void load(const void *at, size_t nbytes, const void *pc, bool system) {
+    pool_range r;
+    program_self *me = self_here();
+    if (system && program_pages_now) program_pages_now->touch(at, nbytes);
+    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
+    if (!touch(me, &r, at, false)) return;
+    loaded(me, &r, pc, false, system);
+    step_end(me);
+}
+
+static void announce(program_self *me, const pool_range *r, const void *pc, int kind, bool system) {
+    area()->opens[me->thread] = (open_store){
+        .offset = r->offset,
+        .nbytes = r->nbytes,
+        .number = area()->steps,
+        .site = site_here(me, pc),
+        .pool = (uint8_t)r->pool,
+        .kind = (uint8_t)kind,
+        .locked = kind == STEP_RMW,
+        .system = system,
+    };
+}
+
+static void store(void *at, size_t nbytes, const void *pc, bool system) {
+    pool_range r;
+    program_self *me = self_here();
+    if (system && program_pages_now) program_pages_now->touch(at, nbytes);
+    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
+    if (!touch(me, &r, at, true)) return;
+    announce(me, &r, pc, STEP_STORE, system);
+    step_end(me);
+}
+
+PROGRAM_EXPORT void prog_load(const void *at, size_t nbytes, const void *pc) { load(at, nbytes, pc, false); }
+PROGRAM_EXPORT void prog_store(void *at, size_t nbytes, const void *pc) { store(at, nbytes, pc, false); }
+void prog_system_reads(const void *at, size_t nbytes, const void *pc) { load(at, nbytes, pc, true); }
+void prog_system_writes(void *at, size_t nbytes, const void *pc) { store(at, nbytes, pc, true); }
+
+PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) {
+        memcpy(at, bytes, nbytes);
+        return;
+    }
+    program_step step = step_of(me, STEP_NT_STORE, &r, pc);
+    mix_step(&step, digest(bytes, r.nbytes));
+    turn_progress(me->thread, true);
+    if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
+    posted_add(me, r, bytes, step.number);
+    step_end(me);
+}
+
+PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    const bool inside = range_in_pool(at, 1, &r);
+    if (!step_begin(me)) return;
+    program_step step = step_of(me, STEP_FLUSH, inside ? &r : NULL, pc);
+    step.what = kind;
+    bool dirty = false, present = false;
+    if (inside) {
+        const int64_t line = r.offset / LINE_BYTES;
+        image_find_stores(by_program(me), r.pool, line);
+        look_for_unannounced(&step, r.pool, line);
+        const program_line_view view = program_look(here.host, r.pool, line);
+        dirty = view.dirty, present = view.present;
+        step.offset = line * LINE_BYTES, step.nbytes = LINE_BYTES;
+        if (area()->options.nature) adversary_touched(&area()->natures[me->thread], (window){r.pool, line, line + 1});
+    } else {
+        step.offset = (int64_t)(intptr_t)at;
+    }
+    mix_step(&step, dirty);
+    turn_progress(me->thread, dirty);
+    if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, dirty, present);
+    if (inside) {
+        const int64_t line = r.offset / LINE_BYTES;
+        const bool landed = kind == FLUSH_DROP_ORDERED;
+        image_flush(by_program(me), r.pool, line, kind == FLUSH_KEEP);
+        if (landed) image_complete(by_program(me), r.pool, line, true);
+        list_add(landed ? &me->lingering : &me->flushed, r.pool, line);
+    }
+    step_end(me);
+}
+
+static bool fenced(program_self *me, enum fence_kind kind, const void *pc) {
+    program_step step = step_of(me, STEP_FENCE, NULL, pc);
+    step.what = kind;
+    mix_step(&step, 0);
+    if (program_watcher_now && program_watcher_now->fence) program_watcher_now->fence(&step);
+    return posted_fence(me, by_program(me), kind);
+}
+
+PROGRAM_EXPORT void prog_fence(enum fence_kind kind, const void *pc) {
+    program_self *me = self_here();
+    if (me && kind == FENCE_LOCKED && !me->flushed.count && !me->nt_count && !me->lingering.count) return;
+    if (!step_begin(me)) return;
+    turn_progress(me->thread, fenced(me, kind, pc));
+    step_end(me);
+}
+
+PROGRAM_EXPORT void prog_rmw_begin(void *at, size_t nbytes, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
+    fenced(me, FENCE_LOCKED, pc);
+    touch(me, &r, at, false);
+}
+
+PROGRAM_EXPORT void prog_rmw_end(void *at, size_t nbytes, bool wrote, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!me || !me->inside || !range_in_pool(at, nbytes, &r)) return;
+    if (wrote) {
+        const pool_lines lines = lines_of(&r);
+        cache_touch(&image_of(here.host, r.pool)->cache, lines.first, lines.last, true);
+        announce(me, &r, pc, STEP_RMW, false);
+        store_told(me->thread);
+    } else {
+        loaded(me, &r, pc, true, false);
+    }
+    step_end(me);
+}
+
+static void tell_range(int kind, const void *at, size_t nbytes, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
+    program_step step = step_of(me, kind, &r, pc);
+    mix_step(&step, 0);
+    if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
+    step_end(me);
+}
+
+void prog_msync(const void *at, size_t nbytes, const void *pc) { tell_range(STEP_MSYNC, at, nbytes, pc); }
+
+PROGRAM_EXPORT void prog_expect_stale(const void *at, size_t nbytes, const void *pc) {
+    tell_range(STEP_EXPECT_STALE, at, nbytes, pc);
+}
+
+void prog_sleep(uint64_t ns) {
+    program_self *me = self_here();
+    if (!step_begin(me)) return;
+    step_other(me, STEP_YIELD, UINT16_MAX, NULL);
+    turn_give_up(me->thread, ns ? area()->clock_ns + ns : 0);
+    const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps somebody outside is waited for */
+    step_end(me);
+    if (idle) syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 50000}, NULL);
+    if (ns && step_begin(me)) step_end(me); /* until its turn comes, when it has slept */
+}
+
+void prog_yield(void) { prog_sleep(0); }
+
+bool prog_page_begin(void) { return step_begin(self_here()); }
+
+void prog_page_end(void) { step_end(self); }
+
+bool prog_in_pool(const void *at, size_t nbytes) {
+    pool_range r;
+    return range_in_pool(at, nbytes, &r);
+}
+
+int program_thread_here(void) { return self ? self->thread : -1; }
+int program_host_here(void) { return here.area ? here.host : -1; }

@@ -1,0 +1,224 @@
+#include "image.h"
+
+#include <string.h>
+
+enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 }; /* those of cache.c */
+
+static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
+    if (!program_watcher_now || !program_watcher_now->move) return;
+    const program_move move = {
+        .number = here.area->steps,
+        .kind = (uint8_t)kind,
+        .cause = by.cause,
+        .host = (uint8_t)by.host,
+        .pool = (uint8_t)pool,
+        .thread = by.thread,
+        .first = (uint8_t)first,
+        .count = (uint8_t)count,
+        .line = line,
+        .store = store,
+    };
+    program_watcher_now->move(&move);
+}
+
+/* What arrives: told as lost where the link is down. */
+static void tell_arrival(mover by, int kind, int pool, int64_t line) {
+    const uint64_t *damage = here.area->damage;
+    const bool lost = damage_armed(damage) && damage_cut_off(damage, by.host, pool) != DONE;
+    tell(by, lost ? MOVE_LOST : kind, pool, line, 0, LINE_BYTES, 0);
+}
+
+void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
+    host_image *image = image_of(host, pool);
+    memcpy(image->twin + offset, image->cache.data + offset, (size_t)nbytes);
+}
+
+/* Does this host have a process that is not recompiled? Its lines are never absent, and its stores are found here. */
+static bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
+
+void image_find_stores(mover by, int pool, int64_t line) {
+    host_image *image = image_of(by.host, pool);
+    const int64_t begin = line * LINE_BYTES;
+    if (!in_pages(by.host) || !(image->cache.state[line] & PRESENT)) return;
+    if (memcmp(image->cache.data + begin, image->twin + begin, LINE_BYTES) == 0) return;
+    for (int64_t at = begin; at < begin + LINE_BYTES; at += 8) {
+        const uint8_t *before = image->twin + at, *after = image->cache.data + at;
+        if (memcmp(before, after, 8) == 0 || !program_watcher_now || !program_watcher_now->store) continue;
+        const program_step step = {
+            .number = here.area->steps,
+            .kind = STEP_STORE,
+            .host = (uint8_t)by.host,
+            .pool = (uint8_t)pool,
+            .thread = by.thread,
+            .other = UINT16_MAX,
+            .process = here.area->threads[by.thread].process,
+            .stage = (uint16_t)here.area->stage,
+            .offset = at,
+            .nbytes = 8,
+        };
+        program_watcher_now->store(&step, before, after);
+    }
+    cache_touch(&image->cache, line, line + 1, true);
+    image_told(by.host, pool, begin, LINE_BYTES);
+}
+
+enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken) {
+    host_image *image = image_of(by.host, lines.pool);
+    card_cache *c = &image->cache;
+    const enum status status = cache_check_load(c, lines.first, lines.last, broken);
+    if (status != DONE) return status;
+    if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
+    for (int64_t k = lines.first; k < lines.last; k++) {
+        image_find_stores(by, lines.pool, k);
+        if (!(c->state[k] & PRESENT)) {
+            const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+            cache_touch(c, k, k + 1, false);
+            image_told(by.host, lines.pool, k * LINE_BYTES, LINE_BYTES);
+            tell(by, kind, lines.pool, k, 0, 0, 0);
+        }
+        if (dirty) cache_touch(c, k, k + 1, true);
+    }
+    return DONE;
+}
+
+static void dropped(mover by, int pool, int64_t line) {
+    int64_t broken;
+    tell(by, MOVE_DROP, pool, line, 0, 0, 0);
+    if (in_pages(by.host)) image_touch(by, (pool_lines){pool, line, line + 1}, false, &broken);
+}
+
+void image_flush(mover by, int pool, int64_t line, bool keep) {
+    card_cache *c = &image_of(by.host, pool)->cache;
+    image_find_stores(by, pool, line);
+    if (c->state[line] & DIRTY) {
+        if (c->pending[line]) tell_arrival(by, MOVE_LAND, pool, line);
+        tell(by, MOVE_POST, pool, line, 0, 0, 0);
+    }
+    cache_flush(c, line, line + 1, keep);
+}
+
+bool image_complete(mover by, int pool, int64_t line, bool lingers) {
+    card_cache *c = &image_of(by.host, pool)->cache;
+    image_find_stores(by, pool, line);
+    const uint8_t state = c->state[line];
+    const bool lands = c->pending[line];
+    if (lands) tell_arrival(by, MOVE_LAND, pool, line);
+    cache_complete(c, line, line + 1);
+    if (!(state & FLUSHED)) {
+        c->state[line] = state;
+    } else if (state & PRESENT && lingers) {
+        c->state[line] = state | LINGERS;
+    } else if (state & PRESENT) {
+        dropped(by, pool, line);
+    }
+    return lands;
+}
+
+void image_drop_lingering(mover by, int pool, int64_t line) {
+    card_cache *c = &image_of(by.host, pool)->cache;
+    image_find_stores(by, pool, line);
+    if ((c->state[line] & (LINGERS | DIRTY | FLUSHED)) != (LINGERS | FLUSHED)) return;
+    c->state[line] = 0;
+    dropped(by, pool, line);
+}
+
+void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int64_t nbytes, uint64_t store) {
+    card_cache *c = &image_of(by.host, pool)->cache;
+    const int64_t end = offset + nbytes;
+    for (int64_t at = offset, next; at < end; at = next) {
+        const int64_t line = at / LINE_BYTES;
+        next = (line + 1) * LINE_BYTES < end ? (line + 1) * LINE_BYTES : end;
+        image_find_stores(by, pool, line);
+        const uint8_t state = c->state[line];
+        if (c->pending[line] && !(state & DIRTY)) tell_arrival(by, MOVE_LAND, pool, line);
+        if (state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, line);
+        cache_land_nt(c, at, bytes + (at - offset), next - at);
+        const bool lost = damage_armed(c->damage) && damage_cut_off(c->damage, by.host, pool) != DONE;
+        tell(by, lost ? MOVE_LOST : MOVE_NT, pool, line, (int)(at % LINE_BYTES), (int)(next - at), store);
+        if (state & PRESENT) dropped(by, pool, line);
+    }
+}
+
+static bool moves(const card_cache *c, int64_t k, enum action action) {
+    int64_t line;
+    switch (action) {
+    case EVICT: return c->state[k] & (PRESENT | DIRTY) && !(c->state[k] & DIRTY && c->pending[k]);
+    case PREFETCH: return !(c->state[k] & PRESENT) && cache_check_load(c, k, k + 1, &line) == DONE;
+    default: return c->pending[k];
+    }
+}
+
+int64_t image_nature(mover by, const adversary_move *move) {
+    const int pool = move->lines.card;
+    card_cache *c = &image_of(by.host, pool)->cache;
+    adversary_move one = {.action = move->action, .lines = {pool, 0, 0}, .among = {1}};
+    int64_t count = 0;
+    for (int64_t k = move->lines.first; k < move->lines.last; k++) {
+        if (!move->among[k - move->lines.first]) continue;
+        image_find_stores(by, pool, k);
+        if (!moves(c, k, move->action)) continue;
+        const uint8_t state = c->state[k];
+        const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+        one.lines.first = k, one.lines.last = k + 1;
+        if (move->action == EVICT && state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, k);
+        if (move->action == LAND) tell_arrival(by, MOVE_LAND, pool, k);
+        count += cache_move(c, &one);
+        if (move->action == EVICT) dropped(by, pool, k);
+        if (move->action != PREFETCH) continue;
+        image_told(by.host, pool, k * LINE_BYTES, LINE_BYTES);
+        tell(by, kind, pool, k, 0, 0, 0);
+    }
+    return count;
+}
+
+static int64_t pay(mover by) {
+    int64_t count = 0;
+    for (int pool = 0; pool < here.area->options.pools; pool++) {
+        card_cache *c = &image_of(by.host, pool)->cache;
+        for (int64_t k = 0; k < here.area->extent[pool]; k++) {
+            if (!c->pending[k] && !(c->state[k] & FLUSHED)) continue;
+            image_complete(by, pool, k, false);
+            count++;
+        }
+    }
+    return count;
+}
+
+int64_t image_pay(void) {
+    int64_t count = 0;
+    for (int host = 0; host < here.area->options.hosts; host++) count += pay((mover){host, 0, BY_NATURE});
+    return count;
+}
+
+void image_crash(int host, uint64_t *random) {
+    const mover by = {host, 0, BY_NATURE};
+    for (int pool = 0; pool < here.area->options.pools; pool++) {
+        card_cache *c = &image_of(host, pool)->cache;
+        for (int64_t k = 0; k < here.area->extent[pool]; k++) {
+            if (c->pending[k] && splitmix(random) & 1) {
+                tell_arrival(by, MOVE_LAND, pool, k);
+                cache_move(c, &(adversary_move){.action = LAND, .lines = {pool, k, k + 1}, .among = {1}});
+            } else if (c->pending[k]) {
+                tell(by, MOVE_LOST, pool, k, 0, LINE_BYTES, 0);
+            }
+            if (c->state[k] & PRESENT) tell(by, MOVE_DROP, pool, k, 0, 0, 0);
+            c->state[k] = c->pending[k] = 0;
+        }
+    }
+}
+
+void image_open_page(int pool, int64_t page) {
+    int64_t broken;
+    const int64_t first = page * (4096 / LINE_BYTES);
+    const mover by = {here.host, (uint16_t)program_thread_here(), BY_NATURE};
+    image_touch(by, (pool_lines){pool, first, first + 4096 / LINE_BYTES}, false, &broken);
+}
+
+uint64_t image_unannounced(int host, int pool, int64_t line) {
+    const host_image *image = image_of(host, pool);
+    const uint8_t *now = image->cache.data + line * LINE_BYTES, *then = image->twin + line * LINE_BYTES;
+    uint64_t bytes = 0;
+    if (in_pages(host) || !(image->cache.state[line] & PRESENT) || memcmp(now, then, LINE_BYTES) == 0) return 0;
+    for (int k = 0; k < LINE_BYTES; k++) bytes |= (uint64_t)(now[k] != then[k]) << k;
+    return bytes;
+}

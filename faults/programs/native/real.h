@@ -1,0 +1,19 @@
+/* The functions that stand behind ours. */
+#ifndef CXLEMU_REAL_H
+#define CXLEMU_REAL_H
+
+#include <dlfcn.h>
+
+/* A pointer `real_NAME` to the next NAME, looked up once. */
+#define REAL(result, name, ...)                          \
+    typedef result name##_function(__VA_ARGS__);         \
+    static name##_function *real_##name(void) {          \
+        static name##_function *found;                   \
+        if (!found) {                                    \
+            void *at = dlsym(RTLD_NEXT, #name);          \
+            __builtin_memcpy(&found, &at, sizeof found); \
+        }                                                \
+        return found;                                    \
+    }
+
+#endif

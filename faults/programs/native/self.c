@@ -1,0 +1,192 @@
+/* Who takes part: processes that open a pool, and their threads. */
+#define _GNU_SOURCE
+#include "self.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+_Thread_local program_self *self __attribute__((tls_model("initial-exec")));
+mapping mappings[MAPPINGS];
+int mapping_count;
+uintptr_t pools_from, pools_to;
+
+static bool joined;
+static int joined_pid, exit_status;
+
+bool process_joined(void) { return joined; }
+
+/* --- mappings -------------------------------------------------------------------------------------------------------- */
+
+static void find_bounds(void) {
+    pools_from = UINTPTR_MAX, pools_to = 0;
+    for (int k = 0; k < mapping_count; k++) {
+        if (mappings[k].from < pools_from) pools_from = mappings[k].from;
+        if (mappings[k].to > pools_to) pools_to = mappings[k].to;
+    }
+    if (mapping_count == 0) pools_from = 0;
+}
+
+bool mapping_add(int pool, int64_t offset, uint8_t *at, size_t nbytes) {
+    if (mapping_count == MAPPINGS) return false;
+    mappings[mapping_count++] = (mapping){(uintptr_t)at, (uintptr_t)at + nbytes, offset, pool};
+    find_bounds();
+    return true;
+}
+
+void mapping_remove(uint8_t *at, size_t nbytes) {
+    const uintptr_t from = (uintptr_t)at, to = from + nbytes;
+    for (int k = 0; k < mapping_count; k++) {
+        mapping *m = &mappings[k];
+        if (to <= m->from || m->to <= from) continue;
+        const mapping behind = {to, m->to, m->offset + (int64_t)(to - m->from), m->pool};
+        const bool rest = to < m->to;
+        if (m->from < from) {
+            m->to = from;
+            if (rest && mapping_count < MAPPINGS) mappings[mapping_count++] = behind;
+        } else if (rest) {
+            *m = behind;
+        } else {
+            mappings[k--] = mappings[--mapping_count];
+        }
+    }
+    find_bounds();
+}
+
+bool range_in_pool(const void *at, size_t nbytes, pool_range *found) {
+    const uintptr_t from = (uintptr_t)at, to = from + nbytes;
+    if (to <= pools_from || from >= pools_to) return false;
+    for (int k = 0; k < mapping_count; k++) {
+        const mapping *m = &mappings[k];
+        if (to <= m->from || m->to <= from) continue;
+        const uintptr_t low = from > m->from ? from : m->from, high = to < m->to ? to : m->to;
+        if (low != from) continue; /* it begins outside */
+        *found = (pool_range){m->pool, m->offset + (int64_t)(low - m->from), (int64_t)(high - low)};
+        return true;
+    }
+    return false;
+}
+
+/* --- processes ------------------------------------------------------------------------------------------------------- */
+
+static int number_in(const char *name) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : -1;
+}
+
+static int new_process(void) {
+    host_lock_take(&here.area->turns, 60);
+    const int process = ++here.area->process_count;
+    host_lock_release(&here.area->turns);
+    return process;
+}
+
+/* The thread that the driver has made for the command, if no other process has it; or the one that this process had
+ * before it called exec. */
+static int thread_of_command(void) {
+    program_area *a = here.area;
+    const int thread = number_in("CXLEMU_PROGRAM_THREAD");
+    for (int k = 0; k < a->thread_count; k++)
+        if (a->threads[k].pid == getpid() && a->threads[k].state == THREAD_OUTSIDE) return k;
+    if (thread < 0 || thread >= a->thread_count) return -1;
+    int32_t nobody = 0;
+    return __atomic_compare_exchange_n(&a->threads[thread].pid, &nobody, getpid(), false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST)
+               ? thread
+               : -1;
+}
+
+void process_ends_with(int status) { exit_status = status; }
+
+static void note_status(int status, void *unused) {
+    (void)unused;
+    process_ends_with(status);
+}
+
+bool process_join(void) {
+    static int tried; /* in which process: a child of fork has what its parent had */
+    const char *folder = getenv("CXLEMU_PROGRAM_RUN");
+    if (joined || !folder || tried == getpid()) return joined;
+    tried = getpid();
+    const int saved = errno, host = number_in("CXLEMU_PROGRAM_HOST");
+    if (host < 0 || host >= PROGRAM_HOSTS || !area_attach(folder, host)) {
+        fprintf(stderr, "cxlemu: the run in %s is gone or of another version\n", folder);
+        _exit(2);
+    }
+    joined = true, joined_pid = getpid();
+    if (getppid() == here.area->driver) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    on_exit(note_status, NULL);
+    watcher_choose();
+    if (!process_recompiled()) pages_choose();
+    self_begin(thread_of_command(), STEP_PROCESS_START, -1);
+    errno = saved;
+    return true;
+}
+
+/* --- threads --------------------------------------------------------------------------------------------------------- */
+
+void self_begin(int thread, int start_kind, int other) {
+    program_area *a = here.area;
+    const int process = start_kind == STEP_PROCESS_START ? new_process() : a->threads[other].process;
+    if (thread < 0) thread = turn_new_thread(here.host, number_in("CXLEMU_PROGRAM_COMMAND"), process);
+    program_self *me = self ? self : calloc(1, sizeof *me);
+    if (thread < 0 || !me) {
+        fprintf(stderr, "cxlemu: more than %d threads take part\n", PROGRAM_THREADS);
+        _exit(2);
+    }
+    program_thread *t = &a->threads[thread];
+    t->pid = getpid(), t->tid = (int)syscall(SYS_gettid), t->process = (uint16_t)process;
+    t->main = start_kind == STEP_PROCESS_START;
+    me->thread = thread;
+    self = me;
+    if (!step_begin(me)) return;
+    if (t->main && program_watcher_now && program_watcher_now->begin) program_watcher_now->begin(process == 1);
+    step_other(me, start_kind, other, NULL);
+    step_end(me);
+}
+
+program_self *self_here(void) {
+    if (self || !joined || joined_pid != getpid()) return self;
+    for (int k = 0; k < here.area->thread_count; k++) /* a thread from before its process opened the pool */
+        if (here.area->threads[k].pid == getpid()) {
+            self_begin(-1, STEP_THREAD_START, k);
+            break;
+        }
+    return self;
+}
+
+void self_forget(void) {
+    if (!self) return;
+    self->flushed.count = self->lingering.count = self->nt_count = 0;
+    self->inside = false;
+    joined_pid = getpid();
+}
+
+void self_end(int end_kind) {
+    program_self *me = self;
+    if (!me || !step_begin(me)) return;
+    for (int pool = 0; pool < here.area->options.pools; pool++) /* its stores arrive at some time */
+        posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, 0, INT64_MAX});
+    step_other(me, end_kind, -1, NULL);
+    const int thread = me->thread, process = here.area->threads[thread].process;
+    if (end_kind == STEP_PROCESS_END)
+        for (int k = 0; k < here.area->thread_count; k++) {
+            if (k == thread || here.area->threads[k].process != process) continue;
+            if (here.area->threads[k].state == THREAD_ENDED) continue;
+            store_told(k);
+            turn_without(k, THREAD_ENDED);
+        }
+    /* A command that fails ends the run here, and not a step later or earlier each time. */
+    if (end_kind == STEP_PROCESS_END && exit_status && getppid() == here.area->driver)
+        turn_stop(COMMAND_FAILED, thread);
+    step_end(me);
+    self = NULL;
+    posted_free(me);
+    free(me);
+    turn_without(thread, THREAD_ENDED);
+}

@@ -1,0 +1,344 @@
+/* Threads, processes, waits and time. A thread that waits for another one gives its turn away again and again, so that
+ * whoever goes on is chosen by the schedule; and time is the run's own: it passes with the steps. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "real.h"
+#include "self.h"
+
+static bool scheduled(void) { return self && !self->inside && !here.area->options.free_running; }
+
+/* --- threads --------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    void *(*function)(void *);
+    void *argument;
+    int thread, maker;
+} beginning;
+
+enum { JOINABLE = 256 };
+static struct {
+    pthread_t handle;
+    int thread;
+} joinable[JOINABLE];
+static int joinable_count;
+
+static void ended(void *unused) {
+    (void)unused;
+    self_end(STEP_THREAD_END);
+}
+
+static void *begin(void *of) {
+    const beginning b = *(beginning *)of;
+    void *result;
+    free(of);
+    self_begin(b.thread, STEP_THREAD_START, b.maker);
+    pthread_cleanup_push(ended, NULL);
+    result = b.function(b.argument);
+    pthread_cleanup_pop(1);
+    return result;
+}
+
+REAL(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
+PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr_t *restrict attributes,
+                                  void *(*function)(void *), void *restrict argument) {
+    if (!self || self->inside) return real_pthread_create()(handle, attributes, function, argument);
+    beginning *b = malloc(sizeof *b);
+    if (!b) return EAGAIN;
+    *b = (beginning){function, argument, -1, self->thread};
+    b->thread = turn_new_thread(here.host, here.area->threads[self->thread].command, 0);
+    const int thread = b->thread;
+    if (thread < 0) {
+        free(b);
+        return EAGAIN;
+    }
+    const int error = real_pthread_create()(handle, attributes, begin, b);
+    if (error) {
+        free(b);
+        turn_without(thread, THREAD_ENDED);
+    } else if (joinable_count < JOINABLE) {
+        joinable[joinable_count].handle = *handle, joinable[joinable_count++].thread = thread;
+    }
+    return error;
+}
+
+REAL(int, pthread_join, pthread_t, void **)
+PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
+    int error, known = -1;
+    if (!scheduled()) return real_pthread_join()(handle, result);
+    for (int k = 0; k < joinable_count; k++)
+        if (pthread_equal(joinable[k].handle, handle)) known = k;
+    while ((error = pthread_tryjoin_np(handle, result)) == EBUSY) {
+        prog_yield();
+        if (known >= 0 && here.area->threads[joinable[known].thread].state == THREAD_ENDED) {
+            error = real_pthread_join()(handle, result); /* it is on its last instructions */
+            break;
+        }
+    }
+    if (error == 0 && known >= 0 && step_begin(self)) {
+        step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL);
+        step_end(self);
+        joinable[known] = joinable[--joinable_count];
+    }
+    return error;
+}
+
+/* --- waits within a process ------------------------------------------------------------------------------------------- */
+
+#define WAITS(name, parameters, arguments, attempt, busy) \
+    PROGRAM_EXPORT int name parameters {                  \
+        int error;                                        \
+        if (!scheduled()) return real_##name() arguments; \
+        while ((error = attempt) == (busy)) prog_yield(); \
+        return error;                                     \
+    }
+
+REAL(int, pthread_mutex_lock, pthread_mutex_t *)
+REAL(int, pthread_rwlock_rdlock, pthread_rwlock_t *)
+REAL(int, pthread_rwlock_wrlock, pthread_rwlock_t *)
+WAITS(pthread_mutex_lock, (pthread_mutex_t * lock), (lock), pthread_mutex_trylock(lock), EBUSY)
+WAITS(pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_tryrdlock(lock), EBUSY)
+WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_trywrlock(lock), EBUSY)
+
+REAL(int, sem_wait, sem_t *)
+PROGRAM_EXPORT int sem_wait(sem_t *semaphore) {
+    if (!scheduled()) return real_sem_wait()(semaphore);
+    while (sem_trywait(semaphore) != 0) {
+        if (errno != EAGAIN) return -1;
+        prog_yield();
+    }
+    return 0;
+}
+
+static uint64_t clock_now(void) { return here.area->clock_ns; }
+#define EPOCH_S INT64_C(1767225600) /* when a run begins: the same in every run */
+
+static struct timespec time_now(clockid_t clock) {
+    const uint64_t now = clock_now();
+    const int64_t from = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE ? EPOCH_S : 1000;
+    return (struct timespec){from + (int64_t)(now / 1000000000), (long)(now % 1000000000)};
+}
+
+/* Nobody is told: whoever waits for a condition looks whether it holds, as a wait may end without a signal. */
+static int condition_waited(pthread_mutex_t *lock, const struct timespec *until) {
+    const struct timespec now = time_now(CLOCK_REALTIME), since_start = time_now(CLOCK_MONOTONIC);
+    const bool real_time = until && until->tv_sec >= EPOCH_S / 2;
+    const struct timespec *clock = real_time ? &now : &since_start;
+    if (until &&
+        (until->tv_sec < clock->tv_sec || (until->tv_sec == clock->tv_sec && until->tv_nsec <= clock->tv_nsec)))
+        return ETIMEDOUT;
+    pthread_mutex_unlock(lock);
+    prog_yield();
+    pthread_mutex_lock(lock);
+    return 0;
+}
+
+/* Of these there are two versions; the older one is found first without its number. */
+#define CONDITION(name) ((name##_function *)(uintptr_t)dlvsym(RTLD_NEXT, #name, "GLIBC_2.3.2"))
+typedef int pthread_cond_wait_function(pthread_cond_t *, pthread_mutex_t *);
+typedef int pthread_cond_timedwait_function(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+
+PROGRAM_EXPORT int pthread_cond_wait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict lock) {
+    static pthread_cond_wait_function *real;
+    if (scheduled()) return condition_waited(lock, NULL);
+    if (!real && !(real = CONDITION(pthread_cond_wait))) {
+        void *at = dlsym(RTLD_NEXT, "pthread_cond_wait");
+        __builtin_memcpy(&real, &at, sizeof real);
+    }
+    return real(condition, lock);
+}
+
+PROGRAM_EXPORT int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict lock,
+                                          const struct timespec *restrict until) {
+    static pthread_cond_timedwait_function *real;
+    if (scheduled()) return condition_waited(lock, until);
+    if (!real && !(real = CONDITION(pthread_cond_timedwait))) {
+        void *at = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+        __builtin_memcpy(&real, &at, sizeof real);
+    }
+    return real(condition, lock, until);
+}
+
+REAL(int, pthread_cond_clockwait, pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *)
+PROGRAM_EXPORT int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *lock, clockid_t clock,
+                                          const struct timespec *until) {
+    if (scheduled()) return condition_waited(lock, until);
+    return real_pthread_cond_clockwait()(condition, lock, clock, until);
+}
+
+/* --- time ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t ns_of(const struct timespec *t) { return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec; }
+
+REAL(int, sched_yield, void)
+PROGRAM_EXPORT int sched_yield(void) {
+    if (!scheduled()) return real_sched_yield()();
+    prog_yield();
+    return 0;
+}
+
+REAL(int, nanosleep, const struct timespec *, struct timespec *)
+PROGRAM_EXPORT int nanosleep(const struct timespec *how_long, struct timespec *rest) {
+    if (!scheduled()) return real_nanosleep()(how_long, rest);
+    prog_sleep(ns_of(how_long));
+    return 0;
+}
+
+REAL(int, clock_nanosleep, clockid_t, int, const struct timespec *, struct timespec *)
+PROGRAM_EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *rest) {
+    if (!scheduled()) return real_clock_nanosleep()(clock, flags, until, rest);
+    const struct timespec now = time_now(clock);
+    const uint64_t from = flags & TIMER_ABSTIME ? ns_of(&now) : 0, to = ns_of(until);
+    prog_sleep(to > from ? to - from : 0);
+    return 0;
+}
+
+REAL(int, usleep, useconds_t)
+PROGRAM_EXPORT int usleep(useconds_t us) {
+    if (!scheduled()) return real_usleep()(us);
+    prog_sleep((uint64_t)us * 1000);
+    return 0;
+}
+
+REAL(unsigned, sleep, unsigned)
+PROGRAM_EXPORT unsigned sleep(unsigned seconds) {
+    if (!scheduled()) return real_sleep()(seconds);
+    prog_sleep((uint64_t)seconds * 1000000000u);
+    return 0;
+}
+
+/* A look at the clock takes time, too: a loop that waits for it ends. */
+static void look_at_clock(void) { here.area->clock_ns += 100; }
+
+REAL(int, clock_gettime, clockid_t, struct timespec *)
+PROGRAM_EXPORT int clock_gettime(clockid_t clock, struct timespec *now) {
+    if (!scheduled() || clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID)
+        return real_clock_gettime()(clock, now);
+    look_at_clock();
+    *now = time_now(clock);
+    return 0;
+}
+
+REAL(int, gettimeofday, struct timeval *, void *)
+PROGRAM_EXPORT int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    if (!scheduled()) return real_gettimeofday()(now, zone);
+    look_at_clock();
+    const struct timespec t = time_now(CLOCK_REALTIME);
+    *now = (struct timeval){t.tv_sec, t.tv_nsec / 1000};
+    return 0;
+}
+
+REAL(time_t, time, time_t *)
+PROGRAM_EXPORT time_t time(time_t *now) {
+    if (!scheduled()) return real_time()(now);
+    look_at_clock();
+    const time_t t = time_now(CLOCK_REALTIME).tv_sec;
+    if (now) *now = t;
+    return t;
+}
+
+/* --- waits for others ------------------------------------------------------------------------------------------------- */
+
+REAL(int, poll, struct pollfd *, nfds_t, int)
+PROGRAM_EXPORT int poll(struct pollfd *files, nfds_t count, int timeout_ms) {
+    if (!scheduled()) return real_poll()(files, count, timeout_ms);
+    const uint64_t until = clock_now() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000u;
+    for (;;) {
+        const int ready = real_poll()(files, count, 0);
+        if (ready || timeout_ms == 0 || (timeout_ms > 0 && clock_now() >= until)) return ready;
+        prog_sleep(timeout_ms > 0 ? 1000000 : 0);
+    }
+}
+
+void prog_wait_readable(int file) {
+    struct stat its;
+    struct pollfd one = {.fd = file, .events = POLLIN};
+    if (!scheduled() || syscall(SYS_fstat, file, &its) != 0 || S_ISREG(its.st_mode) || S_ISDIR(its.st_mode)) return;
+    if (fcntl(file, F_GETFL) & O_NONBLOCK) return;
+    while (real_poll()(&one, 1, 0) == 0) prog_yield();
+}
+
+REAL(int, accept4, int, struct sockaddr *, socklen_t *, int)
+PROGRAM_EXPORT int accept4(int file, struct sockaddr *address, socklen_t *length, int flags) {
+    if (self) prog_wait_readable(file);
+    return real_accept4()(file, address, length, flags);
+}
+REAL(int, accept, int, struct sockaddr *, socklen_t *)
+PROGRAM_EXPORT int accept(int file, struct sockaddr *address, socklen_t *length) {
+    if (self) prog_wait_readable(file);
+    return real_accept()(file, address, length);
+}
+
+REAL(pid_t, waitpid, pid_t, int *, int)
+PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
+    pid_t found;
+    if (!scheduled() || options & WNOHANG) return real_waitpid()(child, status, options);
+    while ((found = real_waitpid()(child, status, options | WNOHANG)) == 0) prog_yield();
+    return found;
+}
+PROGRAM_EXPORT pid_t wait(int *status) { return waitpid(-1, status, 0); }
+
+/* --- processes ------------------------------------------------------------------------------------------------------- */
+
+REAL(pid_t, fork, void)
+PROGRAM_EXPORT pid_t fork(void) {
+    if (!self || self->inside) return real_fork()();
+    const int maker = self->thread;
+    const int thread = turn_new_thread(here.host, here.area->threads[maker].command, 0);
+    const pid_t child = real_fork()();
+    if (child == 0 && thread >= 0) {
+        self_forget();
+        self_begin(thread, STEP_PROCESS_START, maker);
+    } else if (child < 0 && thread >= 0) {
+        turn_without(thread, THREAD_ENDED);
+    }
+    return child;
+}
+
+__attribute__((destructor)) static void process_ends(void) { self_end(STEP_PROCESS_END); }
+
+PROGRAM_EXPORT _Noreturn void _exit(int status) {
+    process_ends_with(status);
+    self_end(STEP_PROCESS_END);
+    syscall(SYS_exit_group, status);
+    for (;;) pause();
+}
+PROGRAM_EXPORT _Noreturn void _Exit(int status) { _exit(status); }
+
+/* What comes next may open the pool again, or never: nobody waits for it. */
+static void replaced(void) {
+    if (!self || self->inside) return;
+    program_self *me = self;
+    if (!step_begin(me)) return;
+    step_other(me, STEP_PROCESS_END, -1, NULL);
+    step_end(me);
+    turn_without(me->thread, THREAD_OUTSIDE);
+}
+
+REAL(int, execve, const char *, char *const[], char *const[])
+PROGRAM_EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
+    replaced();
+    return real_execve()(path, arguments, environment);
+}
+PROGRAM_EXPORT int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
+REAL(int, execvp, const char *, char *const[])
+PROGRAM_EXPORT int execvp(const char *file, char *const arguments[]) {
+    replaced();
+    return real_execvp()(file, arguments);
+}

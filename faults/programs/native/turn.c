@@ -1,0 +1,215 @@
+#define _GNU_SOURCE
+#include "turn.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096 };
+enum { STEP_NS = 1000, IDLE_NS = 1000000, IDLE_BEFORE_TIME_RUNS = 512 };
+enum { POLICIES = 3 }; /* of a schedule: two kinds of bursts, and priorities */
+#define LOCK_S 60.0
+
+static program_area *area(void) { return here.area; }
+static _Atomic uint32_t *state_of(int thread) { return (_Atomic uint32_t *)&here.area->threads[thread].state; }
+
+static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
+    syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+}
+
+static bool by_priority(void) { return area()->options.schedule % POLICIES == POLICIES - 1; }
+
+void turn_begin(program_area *a) {
+    a->random = a->options.schedule * 0x9E3779B97F4A7C15u + 1;
+    a->low = 1 << 20;
+    for (int k = 0; k < CHANGE_POINTS; k++) a->change_points[k] = splitmix(&a->random) % STEPS_ESTIMATED;
+}
+
+/* --- choosing -------------------------------------------------------------------------------------------------------- */
+
+static bool awake(int thread) { return area()->wakes[thread] <= area()->clock_ns; }
+
+static int waiting(bool also_asleep, int *found) {
+    int count = 0;
+    for (int k = 0; k < area()->thread_count; k++)
+        if (*state_of(k) == THREAD_WAITING && (also_asleep || awake(k))) found[count++] = k;
+    return count;
+}
+
+/* When all sleep, the clock goes on to the first one's time. */
+static void let_time_pass(void) {
+    int found[PROGRAM_THREADS];
+    const int count = waiting(true, found);
+    uint64_t first = UINT64_MAX;
+    for (int k = 0; k < count; k++)
+        if (area()->wakes[found[k]] < first) first = area()->wakes[found[k]];
+    if (count && first > area()->clock_ns) area()->clock_ns = first;
+}
+
+static bool among(int thread, const int *found, int count) {
+    for (int k = 0; k < count; k++)
+        if (found[k] == thread) return true;
+    return false;
+}
+
+static int of_script(const int *found, int count) {
+    program_area *a = area();
+    while (a->script_at < a->options.script_length) {
+        const program_turn turn = a->script[a->script_at++];
+        if (!among((int)turn.thread, found, count)) continue;
+        a->burst = turn.steps;
+        return (int)turn.thread;
+    }
+    /* Behind it: in a ring, each as long as it gets on. */
+    const int last = a->turn_count ? (int)a->taken[a->turn_count - 1].thread : -1;
+    a->burst = UINT32_MAX;
+    for (int k = 0; k < count; k++)
+        if (found[k] > last) return found[k];
+    return found[0];
+}
+
+static int of_priority(const int *found, int count) {
+    int best = found[0];
+    for (int k = 1; k < count; k++)
+        if (area()->threads[found[k]].priority > area()->threads[best].priority) best = found[k];
+    area()->burst = UINT32_MAX;
+    for (int k = 0; k < CHANGE_POINTS; k++) {
+        const uint64_t point = area()->change_points[k];
+        if (point > area()->steps && point - area()->steps < area()->burst) area()->burst = point - area()->steps;
+    }
+    return best;
+}
+
+static int chosen(const int *found, int count) {
+    program_area *a = area();
+    if (a->options.script_length) return of_script(found, count);
+    if (by_priority()) return of_priority(found, count);
+    a->burst = UINT64_C(1) << a->options.schedule % 10;
+    return found[splitmix(&a->random) % (uint64_t)count];
+}
+
+static void note_turn(int thread) {
+    program_area *a = area();
+    if (a->turn_count < PROGRAM_TURNS) a->taken[a->turn_count++] = (program_turn){(uint32_t)thread, 0};
+}
+
+/* With the lock of turns: the turn goes to the next thread, unless some thread has yet to come to its step. */
+static void pass_on(void) {
+    int found[PROGRAM_THREADS];
+    for (int k = 0; k < area()->thread_count; k++) {
+        const uint32_t state = *state_of(k);
+        if (state == THREAD_STARTING || state == THREAD_INSIDE || state == THREAD_RUNNING) return;
+    }
+    int count = waiting(false, found);
+    if (count == 0) {
+        let_time_pass();
+        count = waiting(false, found);
+    }
+    if (count == 0) return;
+    const int thread = chosen(found, count);
+    note_turn(thread);
+    area()->wakes[thread] = 0;
+    *state_of(thread) = THREAD_INSIDE;
+    futex_wake(state_of(thread));
+}
+
+/* --- a thread's turn ------------------------------------------------------------------------------------------------- */
+
+int turn_new_thread(int host, int command, int process) {
+    program_area *a = area();
+    if (!host_lock_take(&a->turns, LOCK_S)) return -1;
+    const int thread = a->thread_count < PROGRAM_THREADS ? a->thread_count++ : -1;
+    if (thread >= 0) {
+        a->threads[thread] = (program_thread){
+            .process = (uint16_t)process,
+            .command = (uint16_t)command,
+            .host = (uint8_t)host,
+            .priority = splitmix(&a->random) >> 1 | UINT64_C(1) << 62,
+        };
+        uint64_t seed = a->options.seed + 1;
+        a->natures[thread] = (adversary){.state = splitmix(&seed) ^ (uint64_t)thread << 32, .card_lines = 1};
+        for (int k = 0; k < ACTIONS; k++) a->natures[thread].rates[k] = a->options.rates[k];
+        a->burst = 0; /* it takes part from here on */
+        *state_of(thread) = THREAD_STARTING;
+    }
+    host_lock_release(&a->turns);
+    return thread;
+}
+
+static void count_step(int thread) {
+    program_area *a = area();
+    a->threads[thread].steps++;
+    a->clock_ns += a->idle > IDLE_BEFORE_TIME_RUNS ? IDLE_NS : STEP_NS;
+    if (a->turn_count) a->taken[a->turn_count - 1].steps++;
+}
+
+bool turn_enter(int thread) {
+    uint32_t running = THREAD_RUNNING;
+    return atomic_compare_exchange_strong(state_of(thread), &running, THREAD_INSIDE);
+}
+
+void turn_leave(int thread) {
+    uint32_t inside = THREAD_INSIDE;
+    atomic_compare_exchange_strong(state_of(thread), &inside, THREAD_RUNNING);
+}
+
+bool turn_take(int thread) {
+    program_area *a = area();
+    _Atomic uint32_t *state = state_of(thread);
+    if (*state == THREAD_INSIDE && a->burst > 0) {
+        a->burst--;
+        count_step(thread);
+        return true;
+    }
+    if (!host_lock_take(&a->turns, LOCK_S)) return false;
+    if (*state != THREAD_CRASHED) *state = THREAD_WAITING;
+    pass_on();
+    host_lock_release(&a->turns);
+    while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
+    if (*state != THREAD_INSIDE) return false;
+    if (a->burst) a->burst--;
+    count_step(thread);
+    return true;
+}
+
+void turn_progress(int thread, bool progress) {
+    program_area *a = area();
+    program_thread *t = &a->threads[thread];
+    if (progress) {
+        a->idle = t->idle_steps = 0;
+        return;
+    }
+    a->idle++, t->idle_steps++;
+    if (t->idle_steps % IDLE_ENDS_BURST == 0) a->burst = 0;
+    if (t->idle_steps % IDLE_LOWERS == 0) t->priority = a->low--; /* others go first, or nobody gets on */
+    for (int k = 0; k < CHANGE_POINTS; k++)
+        if (by_priority() && a->change_points[k] == a->steps) t->priority = a->low--;
+}
+
+void turn_give_up(int thread, uint64_t until_ns) {
+    program_area *a = area();
+    a->wakes[thread] = until_ns;
+    a->burst = 0;
+    a->threads[thread].priority = a->low--;
+}
+
+void turn_without(int thread, enum thread_state state) {
+    if (!host_lock_take(&area()->turns, LOCK_S)) return;
+    *state_of(thread) = state;
+    pass_on();
+    host_lock_release(&area()->turns);
+}
+
+void turn_stop(enum outcome outcome, int except) {
+    program_area *a = area();
+    if (!host_lock_take(&a->turns, LOCK_S)) return;
+    if (a->outcome == GOING_ON) a->outcome = outcome;
+    for (int k = 0; k < a->thread_count; k++) {
+        if (k == except || *state_of(k) == THREAD_ENDED || *state_of(k) == THREAD_NONE) continue;
+        *state_of(k) = THREAD_CRASHED;
+        futex_wake(state_of(k));
+    }
+    host_lock_release(&a->turns);
+}

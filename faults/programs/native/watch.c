@@ -1,0 +1,23 @@
+/* Who watches a run. */
+#include "self.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+extern const program_watcher checker; /* check.c */
+
+/* The preloaded mode, where it is built in. */
+__attribute__((weak)) void preload_begin(void);
+
+void watcher_choose(void) { program_watcher_now = here.area->options.check ? &checker : NULL; }
+
+void pages_choose(void) {
+    if (preload_begin) {
+        preload_begin();
+        return;
+    }
+    fprintf(
+        stderr,
+        "cxlemu: a program opens the pool that was not compiled with cxlemu cc: its loads and stores are not seen\n");
+    exit(2);
+}

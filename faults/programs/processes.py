@@ -1,0 +1,211 @@
+"""The processes of a run: started, watched, and none of them left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cxlemu.errors import ArgumentError
+from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area, PoolThread, library_path
+from faults.programs.commands import Command
+from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult
+
+LOOK_MS = 20  # how often the driver looks whether somebody sleeps whom all others wait for
+SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
+OUTPUT_BYTES_MAX = 1 << 16
+END_S = 10.0
+_ADDR_NO_RANDOMIZE = 0x0040000
+
+
+class RunProcesses:
+    """All processes that the commands of a run become."""
+
+    def __init__(self, area: Area, setting: ExecSetting, result: RunResult) -> None:
+        """Begin without any.
+
+        Args:
+            area: The run.
+            setting: What is run.
+            result: Gets the exits, an ending and notes.
+        """
+        self._area, self._setting, self._result = area, setting, result
+        self._ends = time.monotonic() + setting.deadline_s
+        self._live: dict[int, tuple[subprocess.Popen[bytes], int]] = {}  # command -> process, first thread
+        self._pidfds: dict[int, int] = {}  # pid -> pidfd, of all that take part
+        self._gone: set[int] = set()
+        self._poll = select.poll()
+        self._stands: tuple[int, int, int] = (-1, -1, -1)  # steps, thread, its state
+        self._looks = 0
+
+    def all_stages(self) -> None:
+        """Run the stages, one after another, as long as nothing fails.
+
+        Raises:
+            ArgumentError: A command cannot be started.
+        """
+        commands = self._setting.commands
+        for stage in range(commands[-1].stage + 1):
+            these = [(number, command) for number, command in enumerate(commands) if command.stage == stage]
+            threads = [self._area.expect(command.host, number, stage) for number, command in these]
+            for (number, command), thread in zip(these, threads, strict=True):
+                self._start(number, command, thread)
+            while self._live and self._result.ending is RunEnding.ENDED:
+                self._poll.poll(LOOK_MS)
+                self._notice()
+                self._look()
+            if self._result.ending is not RunEnding.ENDED:
+                return
+
+    def end_all(self) -> None:
+        """Kill what is left, and wait for it."""
+        self._area.stop()
+        for process, _ in self._live.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        self._notice()
+        for pid, fd in self._pidfds.items():
+            with contextlib.suppress(ProcessLookupError):
+                if pid not in self._gone:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+        ends = time.monotonic() + END_S
+        while (self._live or self._pidfds.keys() - self._gone) and time.monotonic() < ends:
+            self._poll.poll(LOOK_MS)
+            self._notice()
+        for fd in self._pidfds.values():
+            os.close(fd)
+
+    def _start(self, number: int, command: Command, thread: int) -> None:
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": " ".join(filter(None, [str(library_path()), os.environ.get("LD_PRELOAD")])),
+            "CXLEMU_PROGRAM_RUN": str(self._area.folder),
+            "CXLEMU_PROGRAM_HOST": str(command.host),
+            "CXLEMU_PROGRAM_COMMAND": str(number),
+            "CXLEMU_PROGRAM_THREAD": str(thread),
+            "CXLEMU_PROGRAM_POOLS": ":".join(pool.path for pool in self._setting.pools),
+        }
+        with contextlib.ExitStack() as stack:
+            output = None if self._setting.show else stack.enter_context(self._output(number).open("wb"))
+            stack.enter_context(_same_addresses())
+            try:
+                process = subprocess.Popen(
+                    command.words,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=None if output is None else subprocess.STDOUT,
+                    process_group=0,
+                )
+            except OSError as error:
+                raise ArgumentError(f"{command.words[0]}: {error.strerror}") from error
+        self._live[number] = (process, thread)
+        self._watch(process.pid)
+
+    def _output(self, number: int) -> Path:
+        return self._area.folder / f"output-{number}"
+
+    def _watch(self, pid: int) -> None:
+        if pid <= 0 or pid in self._pidfds:
+            return
+        try:
+            self._pidfds[pid] = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._gone.add(pid)
+            self._area.gone(pid)
+            return
+        self._poll.register(self._pidfds[pid], select.POLLIN)
+
+    def _notice(self) -> None:
+        """Note who has come, who has gone, and what that means."""
+        for thread in self._area.threads():
+            if thread.pid not in self._gone:
+                self._watch(thread.pid)
+        for number, (process, first) in list(self._live.items()):
+            if process.poll() is not None:
+                del self._live[number]
+                self._result.exits.append(self._exit(number, process.returncode))
+                if self._result.exits[-1].failed:
+                    self._area.stop()  # before anybody goes on without it
+                self._area.not_taken(first)
+        ready = {fd for fd, _ in self._poll.poll(0)}
+        for pid, fd in self._pidfds.items():
+            if fd in ready and pid not in self._gone:
+                self._poll.unregister(fd)
+                self._gone.add(pid)
+                self._area.gone(pid)
+        if self._result.ending is not RunEnding.ENDED:
+            return
+        if self._area.status().outcome == NO_PROGRESS:
+            self._result.ending = RunEnding.NO_PROGRESS
+        elif any(its.failed for its in self._result.exits):
+            self._result.ending = RunEnding.FAILED
+        elif time.monotonic() > self._ends:
+            self._result.ending = RunEnding.DEADLINE
+
+    def _exit(self, number: int, code: int) -> Exit:
+        crashed = self._setting.crash is not None and self._setting.commands[number].host == self._setting.crash[0]
+        ended_by_us = self._result.ending is not RunEnding.ENDED or self._area.status().outcome != GOING_ON
+        asked = code == -signal.SIGKILL and (crashed or ended_by_us)
+        text = ""
+        if not self._setting.show:
+            with self._output(number).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - OUTPUT_BYTES_MAX))
+                text = file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
+        return Exit(number, code, asked, text)
+
+    def _look(self) -> None:
+        """Let the others go on without a thread that does not come to a step: it sleeps, or computes for long."""
+        steps = self._area.status().steps
+        if self._setting.free:
+            return
+        for thread in self._area.threads():
+            if thread.state not in (STARTING, RUNNING):
+                continue
+            stands = (steps, thread.number, thread.state)
+            self._looks = self._looks + 1 if stands == self._stands else 0
+            self._stands = stands
+            if thread.pid == 0:
+                self._look_at_start(thread)
+            elif self._looks >= (SLEEPING_LOOKS if _sleeps(thread.pid, thread.tid) else COMPUTING_LOOKS):
+                self._without(thread, "sleeps in a system call" if _sleeps(thread.pid, thread.tid) else "computes")
+            return
+
+    def _look_at_start(self, thread: PoolThread) -> None:
+        """A command that does not open the pool: the others go on once all of its processes sleep."""
+        process, _ = self._live.get(thread.command, (None, 0))
+        if process and self._looks >= STARTING_LOOKS and _sleeps(process.pid, process.pid):
+            self._without(thread, "has not opened the pool")
+
+    def _without(self, thread: PoolThread, why: str) -> None:
+        if self._area.outside(thread):
+            name = Path(self._setting.commands[thread.command].words[0]).name
+            self._result.notes.append(f"{name} {why}: the others go on, so the same token may not give the same trace")
+
+
+def _sleeps(pid: int, tid: int) -> bool:
+    """Whether a thread waits in the kernel."""
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    except (OSError, IndexError):
+        return False
+
+
+@contextlib.contextmanager
+def _same_addresses() -> Iterator[None]:
+    """RunProcesses started inside have the same addresses each time, where the system allows that."""
+    personality = ctypes.CDLL(None).personality
+    before = personality(0xFFFFFFFF)
+    if before >= 0:
+        personality(before | _ADDR_NO_RANDOMIZE)
+    try:
+        yield
+    finally:
+        if before >= 0:
+            personality(before)

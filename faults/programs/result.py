@@ -1,0 +1,131 @@
+"""What runs have in common, what one of them chooses, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from faults.programs.area import CodePlace, RawFinding
+from faults.programs.commands import Command, PoolFile
+
+
+class RunEnding(Enum):
+    """How a run ended."""
+
+    ENDED = "ended"
+    FAILED = "failed"  # a program did
+    NO_PROGRESS = "no progress"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True)
+class ExecSetting:
+    """What runs have in common.
+
+    Attributes:
+        commands: What is run.
+        pools: The pools that programs open.
+        hosts: How many hosts there are.
+        check: Whether the checker watches.
+        free: Whether threads run side by side instead of one step at a time.
+        deadline_s: When a run is given up.
+        idle_budget: After how many steps that change nothing.
+        crash: Host and step of a crash.
+        link_down: Host and step from which its link is down.
+        poison: Pool, offset and step of a poisoned line.
+        lose: Pool and step of the loss of a card.
+        show: Whether programs write to the terminal; otherwise their output is kept.
+    """
+
+    commands: Sequence[Command]
+    pools: Sequence[PoolFile]
+    hosts: int = 2
+    check: bool = True
+    free: bool = False
+    deadline_s: float = 60.0
+    idle_budget: int = 25_000
+    crash: tuple[int, int] | None = None
+    link_down: tuple[int, int] | None = None
+    poison: tuple[int, int, int] | None = None
+    lose: tuple[int, int] | None = None
+    show: bool = False
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """What one run chooses.
+
+    Attributes:
+        seed: Of nature's moves; None: the worst case, in which it makes none.
+        schedule: Of the turns.
+        script: Turns to follow instead: a thread's number, and how many steps.
+    """
+
+    seed: int | None
+    schedule: int
+    script: tuple[tuple[int, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}" if self.seed is not None else f"worst case {self.schedule}"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a command ended.
+
+    Attributes:
+        command: Its number.
+        code: Its exit code; the negative number of a signal.
+        asked: Whether the driver ended it, or a crash that was asked for.
+        output: The last of what it wrote, if that was kept.
+    """
+
+    command: int
+    code: int
+    asked: bool
+    output: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether the program failed by itself."""
+        return self.code != 0 and not self.asked
+
+
+@dataclass
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        choice: What it chose.
+        ending: How it ended.
+        exits: How each command did.
+        steps: Steps on the pool.
+        trace: The hash of all steps.
+        turns: The turns that were taken.
+        unannounced: Lines with stores that nobody announced.
+        findings: What the watcher found.
+        places: What findings' sites mean.
+        notes: What else is to be said.
+    """
+
+    choice: RunChoice
+    ending: RunEnding = RunEnding.ENDED
+    exits: list[Exit] = field(default_factory=list)
+    steps: int = 0
+    trace: int = 0
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    unannounced: int = 0
+    findings: list[RawFinding] = field(default_factory=list)
+    places: list[CodePlace] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run shows a mistake: by a finding, a program that fails, or one that cannot get on."""
+        return bool(self.findings) or self.unannounced > 0 or self.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
+
+    def signature(self) -> tuple[object, ...]:
+        """Tell what makes two failures the same one."""
+        codes = tuple((e.command, e.code) for e in self.exits if e.failed)
+        return self.ending, codes, tuple(sorted({(f.kind, f.rule) for f in self.findings})), self.unannounced > 0

@@ -1,0 +1,262 @@
+"""Programs in C on emulated hosts: a ring queue that is right, its mistakes, and what a run promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from cxlemu.errors import ArgumentError, TokenError
+from faults.programs.area import PREFIX
+from faults.programs.commands import parse_commands, parse_pool, parse_pools
+from faults.programs.compile import compiler, compiler_arguments, is_clang
+from faults.programs.replays import choice_of, read_token, shrink, token_of
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.run import run
+
+SOURCES = Path(__file__).parent / "programs"
+Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Compile a source, once for each set of flags, with `cxlemu cc` or `cxlemu c++`."""
+    folder = tmp_path_factory.mktemp("programs")
+    built: dict[tuple[str, ...], Path] = {}
+
+    def build(source: str, *flags: str) -> Path:
+        language = "c++" if source.endswith(".cc") else "c"
+        try:
+            command = compiler(language)
+        except ArgumentError as error:
+            pytest.skip(str(error))
+        key = (source, *flags)
+        if key not in built:
+            target = folder / f"program{len(built)}"
+            clang = is_clang(command[-1])
+            words = compiler_arguments(language, [*flags, str(SOURCES / source), "-o", str(target)], clang=clang)
+            done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120)
+            if done.returncode and "sanitize" in done.stderr:
+                pytest.skip(f"{command[-1]} cannot do -fsanitize=thread: {done.stderr:.200}")
+            assert done.returncode == 0, done.stderr
+            assert done.stderr == ""
+            built[key] = target
+        return built[key]
+
+    return build
+
+
+def queue(program: Path, **setting: object) -> ExecSetting:
+    """A queue that a first stage makes, and two hosts use."""
+    path = str(program) + ".pool"
+    words = f"{program} {path} new :: {program} {path} produce : {program} {path} consume".split()
+    return ExecSetting(parse_commands(words, 2), parse_pools([path]), check=False, **setting)  # type: ignore[arg-type]
+
+
+def first_failure(setting: ExecSetting, seeds: int = 10) -> RunResult | None:
+    for choice in [RunChoice(None, 2), RunChoice(None, 0), *(RunChoice(k, k) for k in range(seeds))]:
+        result = run(setting, choice)
+        if result.failed:
+            return result
+        assert result.ending is RunEnding.ENDED
+    return None
+
+
+def worst(setting: ExecSetting, schedule: int = 2) -> RunResult:
+    return run(setting, RunChoice(None, schedule))
+
+
+# --- the queue -------------------------------------------------------------------------------------------------------
+
+
+def test_a_right_queue_is_right(build: Build) -> None:
+    assert first_failure(queue(build("queue.c", "-O2")), 12) is None
+
+
+@pytest.mark.deep
+def test_a_right_queue_is_right_for_fifty_seeds(build: Build) -> None:
+    assert first_failure(queue(build("queue.c", "-O2")), 50) is None
+
+
+MISTAKES = {
+    1: "the entry is not flushed",
+    3: "the producer's index is not flushed",
+    4: "the consumer's index is not flushed",
+    5: "the producer's index is not invalidated",
+    6: "the consumer's index is not invalidated",
+    7: "the header is not flushed",
+    8: "the header's last word is not flushed",
+    9: "the entry is invalidated before the index is known",
+    10: "invalidates are ordered by sfence only",
+}
+
+
+@pytest.mark.parametrize("mistake", [pytest.param(n, marks=[pytest.mark.deep] if n > 5 else []) for n in MISTAKES])
+def test_a_mistake_shows_in_the_program(build: Build, mistake: int) -> None:
+    """Also with nobody who checks: the queue hangs, or reads what it should not."""
+    failed = first_failure(queue(build("queue.c", "-O2", f"-DMISTAKE={mistake}"), idle_budget=8_000))
+    assert failed is not None, MISTAKES[mistake]
+    assert failed.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
+
+
+# --- what a run promises ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", [0, 2, 4])
+def test_the_same_choice_is_the_same_trace(build: Build, schedule: int) -> None:
+    setting = queue(build("queue.c", "-O2"))
+    runs = [run(setting, RunChoice(7, schedule)) for _ in range(4)]
+    assert len({(its.trace, its.steps) for its in runs}) == 1
+    assert run(setting, RunChoice(8, schedule)).trace != runs[0].trace
+
+
+@pytest.mark.deep
+def test_one_token_is_one_trace_twenty_times(build: Build) -> None:
+    setting = queue(build("queue.c", "-O2"))
+    result = run(setting, RunChoice(3, 3))
+    body = read_token(str(token_of(setting, result)))
+    again = {run(setting, RunChoice(body.seed, body.schedule)).trace for _ in range(20)}
+    assert again == {body.trace}
+
+
+def test_the_turns_of_a_run_are_a_schedule(build: Build) -> None:
+    setting = queue(build("queue.c", "-O2"))
+    free = run(setting, RunChoice(5, 5))
+    followed = run(setting, RunChoice(5, 5, tuple(free.turns)))
+    assert (followed.trace, followed.turns) == (free.trace, free.turns)
+
+
+def test_a_failure_is_shortened_and_its_token_fails_again(build: Build) -> None:
+    setting = queue(build("queue.c", "-O2", "-DMISTAKE=1"))
+    failed = worst(setting, 0)
+    short = shrink(setting, failed)
+    assert short.failed and len(short.turns) < len(failed.turns) / 4
+    body = read_token(str(token_of(setting, short)))
+    again = run(setting, choice_of(body))
+    assert again.trace == body.trace and again.signature() == failed.signature()
+
+
+def test_a_crash_ends_a_host_and_its_cache(build: Build) -> None:
+    setting = queue(build("queue.c", "-O2"), crash=(1, 60), idle_budget=2_000)
+    result = worst(setting)
+    assert any(its.asked and its.code == -signal.SIGKILL for its in result.exits)
+
+
+def test_a_poisoned_line_is_a_bus_error(build: Build) -> None:
+    setting = queue(build("queue.c", "-O2"), poison=(0, 0, 1))
+    result = worst(setting)
+    assert -signal.SIGBUS in [its.code for its in result.exits]
+
+
+def test_side_by_side_a_right_queue_is_right_too(build: Build) -> None:
+    setting = replace(queue(build("queue.c", "-O2")), free=True)
+    for seed in range(3):
+        result = run(setting, RunChoice(seed, seed))
+        assert result.ending is RunEnding.ENDED and not result.failed
+
+
+def test_a_deadline_ends_what_does_not_end(build: Build) -> None:
+    program = Path(sys.executable)
+    words = [str(program), "-c", "import time; time.sleep(1000)"]
+    setting = ExecSetting(
+        parse_commands(words, 1), parse_pools(["/dev/shm/none"]), hosts=1, deadline_s=0.5, check=False
+    )
+    assert worst(setting).ending is RunEnding.DEADLINE
+
+
+def test_ctrl_c_leaves_nothing(build: Build, tmp_path: Path) -> None:
+    program = build("queue.c", "-O2", "-DMISTAKE=3")
+    words = f"{program} {tmp_path}/q new :: {program} {tmp_path}/q produce : {program} {tmp_path}/q consume".split()
+    flags = ["--pool", f"{tmp_path}/q", "--steps", "1000000000", "--deadline-s", "120", "--no-check"]
+    driver = subprocess.Popen([sys.executable, "-m", "cxlemu", "exec", *flags, "--", *words], stderr=subprocess.PIPE)
+    folder = None
+    while folder is None and driver.poll() is None:
+        folder = next(Path("/dev/shm").glob(f"{PREFIX}{driver.pid}-*"), None)
+        time.sleep(0.05)
+    assert folder is not None
+    while not (folder / "output-2").exists() and driver.poll() is None:
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    _, said = driver.communicate(timeout=60)
+    assert driver.returncode == 130 and b"interrupted" in said
+    assert not folder.exists()
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout == b""
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def cxlemu(*words: str | os.PathLike[str]) -> Result:
+    return CliRunner().invoke(main, ["exec", *map(str, words)])
+
+
+def test_exit_codes_and_json(build: Build, tmp_path: Path) -> None:
+    right, wrong = build("queue.c", "-O2"), build("queue.c", "-O2", "-DMISTAKE=1")
+
+    def words(program: Path) -> list[str]:
+        return f"{program} {tmp_path}/q new :: {program} {tmp_path}/q produce : {program} {tmp_path}/q consume".split()
+
+    done = cxlemu("--pool", tmp_path / "q", "--seeds", "1", "--no-check", "--", *words(right))
+    assert done.exit_code == 0 and "4 runs: 0 failed" in done.output
+    done = cxlemu("--pool", tmp_path / "q", "--no-check", "--error-exitcode", "9", "--", *words(wrong))
+    assert done.exit_code == 9 and "exited with 1" in done.output and "message 1: sequence 0" in done.output
+    token = done.output.split("--replay ")[1].split()[0]
+    done = cxlemu("--pool", tmp_path / "q", "--no-check", "--replay", token, "--", *words(wrong))
+    assert done.exit_code == 1 and "another trace" not in done.output
+    assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pool", "/dev/dax0.0", "--", "true"], "a device has a size"),
+        (["--pool", "/p=4x", "--", "true"], "neither a size"),
+        (["--pool", "/p", "--", "true", ":"], "a command is missing"),
+        (["--pool", "/p", "--hosts", "2", "--", "@2", "true"], "hosts 0 to 1"),
+        (["--pool", "/p", "--crash", "2@5", "--", "true"], "hosts 0 to 1"),
+        (["--pool", "/p", "--replay", "cxl1.AAAA", "--", "true"], "token"),
+        (["--pool", "/p", "--", "/nowhere/at/all"], "No such file"),
+        (["--", "true"], "from 1 to 8 pools"),
+    ],
+)
+def test_bad_input_is_a_sentence(words: list[str], said: str) -> None:
+    done = cxlemu(*words)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_commands_and_hosts() -> None:
+    commands = parse_commands(["a", "1", ":", "b", "::", "@1", "c", ":", "d"], 2)
+    assert [(its.words, its.host, its.stage) for its in commands] == [
+        (("a", "1"), 0, 0),
+        (("b",), 1, 0),
+        (("c",), 1, 1),
+        (("d",), 1, 1),
+    ]
+
+
+def test_pools_are_whole_pages(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"x" * 5000)
+    pool = parse_pool(f"/dev/dax0.0={tmp_path}/image")
+    assert (pool.capacity, pool.size, pool.dax) == (2 << 20, 5000, True)
+    assert parse_pool("/dev/shm/new").size is None
+
+
+def test_another_token_is_refused() -> None:
+    with pytest.raises(TokenError):
+        read_token("cxl1.AAAA")
+
+
+def test_the_library_has_no_python_in_it() -> None:
+    from faults.programs.area import library_path
+
+    undefined = subprocess.run(["nm", "-D", "--undefined-only", library_path()], capture_output=True, text=True)
+    assert undefined.returncode == 0 and " Py" not in undefined.stdout
