@@ -219,7 +219,7 @@ def command(
       cxlemu run --tenant red --pool shared --backend shm
     """
     from collectives.algorithms.catalog import ring_of
-    from collectives.cli.run_memory import adversary_seed, memory_of, number, real_cards
+    from collectives.cli.run_memory import adversary_seed, memory_of, number, real_cards, topology_for
     from collectives.cli.run_pace import check_flags, time_scale_of
     from collectives.cli.run_report import RunReport, RunSetup
     from collectives.cli.targets import check_options, target
@@ -232,7 +232,6 @@ def command(
     from cxlemu.plan.checksums import check_integrity
     from cxlemu.topology.clusters import ranks_per_cluster
     from cxlemu.world.environment import find_place
-    from cxlemu.world.topology_of import machine
 
     if protocol is not None:
         run_protocol(ctx, protocol)
@@ -272,7 +271,7 @@ def command(
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     setup = RunSetup(
-        topology=machine(config, memory, lease),
+        topology=topology_for(config, memory, lease, may_be_smaller=place is None and plan is None),
         ranks=place.ranks if place is not None else ranks or (RANKS if plan is None else plan.ranks),
         memory=memory,
         launch=place.launcher if place is not None else how,

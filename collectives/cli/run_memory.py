@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from uuid import UUID
 
+import click
+
 from collectives.sweep.defaults import DEFAULT_SEED
+from cxlemu.capacity.lease import Lease
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
+from cxlemu.topology import Topology
+from cxlemu.world.topology_of import machine
 
 
 def adversary_seed(adversary: str | None, backend: str) -> int | None:
@@ -75,3 +81,24 @@ def _uuid(text: str | None) -> UUID | None:
         return None if text is None else UUID(text)
     except ValueError:
         raise ArgumentError(f"--pool: {text!r} is not a valid UUID.") from None
+
+
+def topology_for(config: str | None, memory: MemorySpec, lease: Lease | None, *, may_be_smaller: bool) -> Topology:
+    """Load the topology of a run, and say in a line where it is a smaller one than the default.
+
+    Args:
+        config: Its file or name; None for the default.
+        memory: The backend and its options.
+        lease: The tenant's grant, if a tenant runs.
+        may_be_smaller: Whether a smaller one may stand in for the default where memory is short.
+
+    Raises:
+        ConfigError: The file is no topology.
+        ArgumentError: It does not fit the pool.
+    """
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        topology = machine(config, memory, lease, may_be_smaller=may_be_smaller)
+    for warning in said:
+        click.echo(f"note: {warning.message}", err=True)
+    return topology

@@ -39,7 +39,6 @@ class Lease:
     grant: Grant
     cards: int
     interleave_bytes: int
-    caches: tuple[str, ...] = ()  # files that emulated hosts share for their caches, one each
 
     def describe(self) -> str:
         """Name the grant, its tenant, its size and its pool, for messages."""

@@ -5,18 +5,13 @@ The table is mapped read-only, but for the pages of the grant's own slot.
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 
 from cxlemu.capacity.lease import Lease
 from cxlemu.capacity.table import Table
 from cxlemu.capacity.window import SESSION_OFFSET, data_offset
 from cxlemu.errors import PoolError
-from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
-from cxlemu.memory.cache import damage_in
-from cxlemu.memory.protocol import Bytes
-from cxlemu.pool import segments
+from cxlemu.memory import MemorySpec
 from cxlemu.pool.pool import Pool
 from cxlemu.rounding import round_down, round_up
 
@@ -47,7 +42,6 @@ class TenantPool(Pool):
             uses_at=begin,
         )
         self._lock_path = whole.lock_path
-        self._files: list[int] = []
 
     @property
     def lock_path(self) -> Path:
@@ -70,37 +64,3 @@ class TenantPool(Pool):
             if len(whole.cards) != lease.cards or lease.grant.end > whole.card_bytes:
                 raise PoolError(f"pool {lease.pool} is not the one of {lease.describe()}")
             return cls(whole, lease)
-
-    def with_caches(self, hosts: int) -> Lease:
-        """Make files for the caches of ``hosts`` emulated hosts, which live until this pool is closed.
-
-        Returns:
-            The lease, with the files' paths.
-        """
-        nbytes = host_segment_bytes(len(self.cards), self.card_bytes)
-        for host in range(hosts):
-            self._files.append(os.memfd_create(f"cxlemu-host{host}"))
-            os.ftruncate(self._files[-1], nbytes)
-        return replace(self.lease, caches=tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._files))
-
-    def host_cache(self, host: int) -> HostCache:
-        """Open the cache that the processes of ``host`` share. Raises PoolError where its owner is gone."""
-        lease = self.lease
-        nbytes = host_segment_bytes(len(self.cards), self.card_bytes)
-        try:
-            first, its = (_shared(Path(lease.caches[number]), nbytes) for number in (0, host))
-        except OSError as error:
-            raise PoolError(f"the cache of host {host} is gone: its world was stopped ({error.strerror})") from None
-        path = Path(lease.caches[host])
-        return HostCache.shared(self.cards, its, path, host=host, damage=damage_in(first))
-
-    def close(self) -> None:
-        """Let go of the mappings, and of the files that `with_caches` made."""
-        super().close()
-        while self._files:
-            os.close(self._files.pop())
-
-
-def _shared(path: Path, nbytes: int) -> Bytes:
-    with path.open("r+b") as file:
-        return segments.map_shared(file.fileno(), nbytes)

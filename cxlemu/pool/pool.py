@@ -12,6 +12,7 @@ from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.pool.cache_files import CacheFiles, open_cache
 from cxlemu.pool.superblock import PAGE_BYTES, SESSION_OFFSET, Superblock
 
 
@@ -39,6 +40,7 @@ class NewPool(NamedTuple):
         max_ranks: Number of ranks for which the session area has lines.
         numa_node: Where the pages of the cards lie; None for anywhere.
         clocks: What a pace's ranks share; None without a pace.
+        beside_bytes: Memory that the world's ranks need beside the pool.
     """
 
     name: str | None
@@ -49,6 +51,7 @@ class NewPool(NamedTuple):
     max_ranks: int
     numa_node: int | None = None
     clocks: NewClocks | None = None
+    beside_bytes: int = 0
 
 
 class Pool:
@@ -61,6 +64,8 @@ class Pool:
     session_offset = SESSION_OFFSET
     align_bytes = PAGE_BYTES  # parts of a card are mapped in whole multiples of this
     spans_machines = False  # processes of other machines can attach it
+    cache_paths: tuple[str, ...] = ()  # files of the caches of emulated hosts, where a launch made some
+    _cache_files: CacheFiles | None = None
 
     def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
         """Show cards as a pool.
@@ -120,7 +125,19 @@ class Pool:
         Raises:
             PoolError: The cache is gone, or never was.
         """
-        raise PoolError(f"pool {self.name} has no caches of emulated hosts")
+        if not self.cache_paths:
+            raise PoolError(f"pool {self.name} has no caches of emulated hosts")
+        return open_cache(self.cards, self.cache_paths, host)
+
+    def with_caches(self, hosts: int) -> tuple[str, ...]:
+        """Make files for the caches of ``hosts`` emulated hosts, which live until this pool is closed.
+
+        Returns:
+            The files' paths, by which this process and its children open them.
+        """
+        self._cache_files = CacheFiles(hosts, len(self.cards), self.card_bytes)
+        self.cache_paths = self._cache_files.paths
+        return self.cache_paths
 
     def clocks(self) -> Bytes:
         """Map the bytes that a pace's ranks share. Raises PoolError for a pool that was made without."""
@@ -137,6 +154,8 @@ class Pool:
     def close(self) -> None:
         """Let go of the mappings; twice is fine. Bytes that another array still shows go with that array."""
         self.cards.clear()
+        if self._cache_files is not None:
+            self._cache_files.close()
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from types import TracebackType
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.cache import HostCache, damage_in, host_segment_bytes
 from cxlemu.memory.protocol import Bytes
-from cxlemu.pool import numa, segments
+from cxlemu.pool import numa, room, segments
 from cxlemu.pool.life import LifeLock
 from cxlemu.pool.owner import Owner, OwnerState
 from cxlemu.pool.pool import NewClocks, Pool
@@ -61,6 +61,7 @@ class ShmPool(Pool):
         numa_node: int | None = None,
         max_ranks: int = 1024,
         clocks: NewClocks | None = None,
+        beside_bytes: int = 0,
     ) -> ShmPool:
         """Make a pool that this process owns.
 
@@ -75,6 +76,7 @@ class ShmPool(Pool):
             numa_node: Where the pages of the cards lie; None for anywhere.
             max_ranks: Number of ranks for which the session area has lines.
             clocks: What a pace's ranks share; None without a pace.
+            beside_bytes: Memory that is needed beside the pool, for which there is to be room as well.
 
         Raises:
             ArgumentError: A value is impossible.
@@ -89,7 +91,7 @@ class ShmPool(Pool):
             numa.check_node(numa_node)
         if existing := segments.find(name):
             raise PoolError(f"{existing[0]} exists already: {segments.taken(name)}")
-        _check_room(geometry, 0 if clocks is None else clocks.nbytes)
+        _check_room(geometry, 0 if clocks is None else clocks.nbytes, beside_bytes)
 
         made: list[Segment] = []
         lives: list[LifeLock] = []
@@ -160,6 +162,8 @@ class ShmPool(Pool):
             ArgumentError: The pool has no such host.
             PoolError: The pool was removed, or is closed.
         """
+        if self.cache_paths:
+            return super().host_cache(host)
         segment = Segment(self.name, "host", host)
         try:
             damage = damage_in(self.host_segment(0))
@@ -295,15 +299,14 @@ def open_card(segment: Segment) -> tuple[Superblock, Bytes]:
         return superblock, segments.map_shared(fd, nbytes)
 
 
-def _check_room(geometry: Geometry, clocks_bytes: int) -> None:
-    """Sparse segments count in full: they fill as they are used, and then SIGBUS is the only answer."""
+def _check_room(geometry: Geometry, clocks_bytes: int, beside_bytes: int) -> None:
+    """Sparse segments count in full: they fill as they are used, and then SIGBUS or SIGKILL is the only answer."""
     cards_bytes = geometry.cards * geometry.card_bytes
     hosts_bytes = geometry.hosts * host_segment_bytes(geometry.cards, geometry.card_bytes)
-    free_bytes = segments.free_bytes()
-    if cards_bytes + hosts_bytes + clocks_bytes > free_bytes:
+    if missing := room.shortage(cards_bytes + hosts_bytes + clocks_bytes, beside_bytes):
         raise PoolError(
-            f"{SHM_DIR} has {free_bytes} bytes free, this pool needs {cards_bytes} for its cards "
-            f"and {hosts_bytes + clocks_bytes} for its hosts' caches and clocks: give it fewer or smaller cards"
+            f"{missing} ({cards_bytes} for its cards, {hosts_bytes + clocks_bytes} for its hosts' caches and clocks, "
+            f"{beside_bytes} for its ranks): give it fewer or smaller cards, as -c laptop has, or more memory"
         )
 
 

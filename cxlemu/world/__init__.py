@@ -116,7 +116,8 @@ def _run(
     survivors: bool,
 ) -> Outcome[T]:
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
-    world = World(ranks, machine(topology, memory, lease), memory, deadline_s, how, pace, lease, hosts)
+    topology = machine(topology, memory, lease, may_be_smaller=True)
+    world = World(ranks, topology, memory, deadline_s, how, pace, lease, hosts)
     if how == "threads":
         run = run_threads
     elif how == "processes":

@@ -16,11 +16,12 @@ from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.engines.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.errors import AccessError, ArgumentError
-from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.pool import NewClocks, NewPool, Pool
+from cxlemu.pool.room import RANK_BYTES
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import FINGERPRINT_BYTES, Wait, backoff
 from cxlemu.topology import Topology
@@ -112,6 +113,8 @@ class World:
         pace: Makes ranks take modelled time; None: they take this machine's.
         lease: The grant of a tenant's world; its pool is a part of one that is there already.
         placement: The host of each rank; None: as the topology places them.
+        caches: Files that the processes of each emulated host share for its cache; where there are none, the pool has
+            them.
 
     Raises ArgumentError for values that do not fit each other.
     """
@@ -124,6 +127,7 @@ class World:
     pace: Pace | None = None
     lease: Lease | None = None
     placement: tuple[int, ...] | None = None
+    caches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -161,17 +165,27 @@ class World:
         """
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
+        cards = self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks)
+        launched = self.launch in ("threads", "processes")  # then caches are theirs, and not in the pool
         new = NewPool(
             name,
-            cards=self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks),
+            cards=cards,
             card_bytes=self.topology.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
-            hosts=max(self.hosts) + 1,
+            hosts=0 if launched else max(self.hosts) + 1,
+            beside_bytes=self._beside_bytes(cards, its_caches=launched),
             numa_node=self.topology.pool_numa_node,
             max_ranks=self.ranks,
             clocks=None if self.pace is None else self._new_clocks(self.pace),
         )
         return _not_lent(self.memory.backend.create_pool(self.memory, new))
+
+    def _beside_bytes(self, cards: int, *, its_caches: bool) -> int:
+        """What the ranks take beside the pool: processes, and the caches of emulated hosts once they are full."""
+        nbytes = self.ranks * RANK_BYTES if self.launch == "processes" else 0
+        if its_caches and self.memory.backend.emulates_caches:
+            nbytes += (max(self.hosts) + 1) * host_segment_bytes(cards, self.topology.card_bytes)
+        return nbytes
 
     def _new_clocks(self, pace: Pace) -> NewClocks:
         scale = pace.time_scale or suitable_time_scale(self.topology, self.ranks, self.memory.kind).value
@@ -199,14 +213,17 @@ class World:
             PoolError: The pool is not there within the deadline.
         """
         if self.lease is not None:
-            return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        return self.memory.backend.attach_pool(self.memory, name, deadline_s=self.deadline_s)
+            pool: Pool = TenantPool.attach(self.lease, self.memory, self.deadline_s)
+        else:
+            pool = self.memory.backend.attach_pool(self.memory, name, deadline_s=self.deadline_s)
+        pool.cache_paths = self.caches
+        return pool
 
     def sharing(self, pool: Pool) -> World:
-        """Return this world as its other processes get it: they find the caches of a tenant's emulated hosts."""
-        if not isinstance(pool, TenantPool) or not self.memory.backend.emulates_caches or self.launch != "processes":
+        """Return this world as its other processes get it: they find the caches of its emulated hosts."""
+        if not self.memory.backend.emulates_caches or self.launch != "processes":
             return self
-        return replace(self, lease=pool.with_caches(max(self.hosts) + 1))
+        return replace(self, caches=pool.with_caches(max(self.hosts) + 1))
 
     def shared_host_cache(self, pool: Pool, rank: int) -> AbstractContextManager[HostCache | None]:
         """Open the cache that the processes of the rank's host share; None where caches are not emulated.

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
 from cxlemu.pool.pool import Pool
+from cxlemu.pool.room import bus_error
 from cxlemu.world.context import OnMessage, RankContext, World, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
 from cxlemu.world.signals import STOPS
@@ -122,6 +123,8 @@ def _death_notice(rank: int, child: SpawnProcess) -> RankDiedError:
     code = child.exitcode
     if code is None:
         return RankDiedError("closed its pipe and went on without a result")
+    if -code == signal.SIGBUS:
+        return RankDiedError(f"was killed by SIGBUS: {bus_error()}")
     if -code in _SIGNAL_NAMES:
         return RankDiedError(f"was killed by {_SIGNAL_NAMES[-code]}")
     return RankDiedError(f"exited with code {code} and no result")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+
 from cxlemu.capacity.lease import Lease
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import MemorySpec
+from cxlemu.memory import MemorySpec, host_segment_bytes
+from cxlemu.pool.room import RANK_BYTES, shortage
 from cxlemu.topology import Topology
 
+SMALLER_TOPOLOGY = "laptop"
 
-def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | None = None) -> Topology:
+
+def machine(
+    topology: Topology | str | None, memory: MemorySpec, lease: Lease | None = None, *, may_be_smaller: bool = False
+) -> Topology:
     """Return the topology that a world runs on, loaded if need be.
 
     On real cards their number, size and interleaving are the pool's, and for a tenant those of its grant.
@@ -19,6 +26,8 @@ def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | 
             has as many cards as the pool.
         memory: The backend and its options.
         lease: The tenant's grant, if the world is a tenant's.
+        may_be_smaller: Whether a smaller topology may stand in for the default where memory is short, with a warning.
+            Not where each rank finds its own topology: they have to agree.
 
     Raises:
         ArgumentError: The topology has another number of cards than the pool.
@@ -31,8 +40,19 @@ def machine(topology: Topology | str | None, memory: MemorySpec, lease: Lease | 
         return _with_cards(loaded, *cards, name=f"pool {lease.pool}", chosen=chosen)
     found = memory.backend.found_cards(memory)
     if found is None:
-        return loaded
+        return loaded if chosen or not may_be_smaller else _that_fits(loaded, memory)
     return _with_cards(loaded, found.cards, found.card_bytes, found.interleave_bytes, name=found.name, chosen=chosen)
+
+
+def _that_fits(default: Topology, memory: MemorySpec) -> Topology:
+    """Return the default topology, or a smaller one where memory is short of it."""
+    cards, card_bytes = default.pool_card_count, default.card_bytes
+    caches = default.host_count * host_segment_bytes(cards, card_bytes) if memory.backend.emulates_caches else 0
+    missing = shortage(cards * card_bytes, caches + RANK_BYTES * default.host_count)
+    if missing is None:
+        return default
+    warnings.warn(f"{missing}: {SMALLER_TOPOLOGY} instead of {default.name}, the default", stacklevel=3)
+    return Topology.load(SMALLER_TOPOLOGY)
 
 
 def _with_cards(

@@ -49,6 +49,19 @@ def pass_bytes_on(context: RankContext) -> int:
     return int(stale.sum())
 
 
+def full_page(context: RankContext) -> None:
+    """Rank 1 touches a page of a sparse file in /dev/shm when that has become full."""
+    context.session.barrier(context.deadline_s)
+    if context.rank == 1:
+        segment = segments.Segment(f"full-{os.getpid()}", "card", 0)
+        with segments.create(segment, 1 << 20) as fd:
+            page = segments.map_shared(fd, 1 << 20)
+        with segments.SHM_DIR.joinpath("full").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, segments.free_bytes())
+        page[:] = 1
+    context.session.barrier(context.deadline_s)
+
+
 def forget_the_fence(context: RankContext) -> int | None:
     """Rank 0 flushes without a fence, then keeps the session busy. What does the last rank read?"""
     offset = context.pool.data_offset

@@ -1,0 +1,62 @@
+"""Files for the caches of emulated hosts, which the processes of one launch share: memory without a name anywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxlemu.errors import PoolError
+from cxlemu.memory.cache import HostCache, damage_in, host_segment_bytes
+from cxlemu.memory.protocol import Bytes
+from cxlemu.pool import segments
+
+
+class CacheFiles:
+    """A file for each host's cache, which lives as long as this object and is gone with this process.
+
+    Attributes:
+        paths: How other processes of this user open the files.
+    """
+
+    def __init__(self, hosts: int, cards: int, card_bytes: int) -> None:
+        """Make the files, which take memory as they are used.
+
+        Args:
+            hosts: Number of hosts.
+            cards: Number of cards.
+            card_bytes: Size of each card.
+        """
+        self._files = [os.memfd_create(f"cxlemu-host{host}") for host in range(hosts)]
+        for fd in self._files:
+            os.ftruncate(fd, host_segment_bytes(cards, card_bytes))
+        self.paths = tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._files)
+
+    def close(self) -> None:
+        """Let go of the files; twice is fine."""
+        while self._files:
+            os.close(self._files.pop())
+
+
+def open_cache(cards: Sequence[Bytes], paths: Sequence[str], host: int) -> HostCache:
+    """Open the cache that the processes of ``host`` share.
+
+    Args:
+        cards: The pool's cards.
+        paths: The file of each host.
+        host: The host.
+
+    Raises:
+        PoolError: Its owner is gone.
+    """
+    nbytes = host_segment_bytes(len(cards), cards[0].nbytes)
+    try:
+        first, its = (_shared(Path(paths[number]), nbytes) for number in (0, host))
+    except OSError as error:
+        raise PoolError(f"the cache of host {host} is gone: its world was stopped ({error.strerror})") from None
+    return HostCache.shared(cards, its, Path(paths[host]), host=host, damage=damage_in(first))
+
+
+def _shared(path: Path, nbytes: int) -> Bytes:
+    with path.open("r+b") as file:
+        return segments.map_shared(file.fileno(), nbytes)

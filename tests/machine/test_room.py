@@ -1,0 +1,191 @@
+"""Memory that is short: a sentence before anything is taken, and a smaller topology where nobody asked for one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cxlemu.errors import PoolError
+from cxlemu.memory import MemorySpec
+from cxlemu.pool import room, segments
+from cxlemu.pool.room import MemoryLimit, shortage, tightest_limit
+from cxlemu.pool.shm import ShmPool
+from cxlemu.topology import Topology
+from cxlemu.world import RankContext, launch
+from cxlemu.world.context import World
+from cxlemu.world.processes import _death_notice
+from cxlemu.world.topology_of import machine
+from tests.helpers.pool_helpers import SMALL, files, own_name
+from tests.helpers.tiers import PATIENT_S
+
+MIB = 1 << 20
+NO_LIMIT = str((1 << 63) - 4096)
+
+
+def write(root: Path, name: str, text: object) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def group(root: Path, where: str, limit: object, used: int, cached: int = 0, *, version: int = 2) -> None:
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    write(root, f"{where}/{names[0]}", limit)
+    write(root, f"{where}/{names[1]}", used)
+    write(root, f"{where}/memory.stat", f"anon 5\n{'total_' * (version == 1)}inactive_file {cached}")
+
+
+def test_a_limit_of_version_2(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "0::/a/b")
+    group(tmp_path, "sys/fs/cgroup/a/b", "max", 100 * MIB)
+    group(tmp_path, "sys/fs/cgroup/a", 300 * MIB, 100 * MIB, 50 * MIB)
+    found = tightest_limit(tmp_path)
+    assert found == MemoryLimit(tmp_path / "sys/fs/cgroup/a", 300 * MIB, 250 * MIB)
+    said = shortage(0, 251 * MIB, tmp_path)
+    assert said is not None and "may use 300 MiB of memory" in said and shortage(0, 250 * MIB, tmp_path) is None
+
+
+def test_a_limit_of_version_1(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/docker/1\n0::/")
+    group(tmp_path, "sys/fs/cgroup/memory", NO_LIMIT, 10 * MIB, version=1)
+    group(tmp_path, "sys/fs/cgroup/memory/docker/1", 64 * MIB, 40 * MIB, 10 * MIB, version=1)
+    assert tightest_limit(tmp_path) == MemoryLimit(tmp_path / "sys/fs/cgroup/memory/docker/1", 64 * MIB, 34 * MIB)
+
+
+def test_a_container_sees_its_own_group_at_the_top(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "5:memory:/docker/1")
+    group(tmp_path, "sys/fs/cgroup/memory", 64 * MIB, 40 * MIB, version=1)
+    found = tightest_limit(tmp_path)
+    assert found is not None and found.left_bytes == 24 * MIB
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "0::/../..", "x:y", "0::/a\n1:memory:/b"])
+def test_no_limit_where_nothing_says_so(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "proc/self/cgroup", text)
+    assert tightest_limit(tmp_path) is None and tightest_limit(tmp_path / "none") is None
+    group(tmp_path, "sys/fs/cgroup", "nonsense", 1)
+    assert tightest_limit(tmp_path) is None
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, left_bytes: int) -> None:
+    limit = MemoryLimit(Path("/sys/fs/cgroup/here"), 512 * MIB, left_bytes)
+    monkeypatch.setattr(room, "tightest_limit", lambda root=Path("/"): limit)
+
+
+def test_a_pool_beyond_the_groups_limit_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, 1 * MIB)
+    with own_name() as name:
+        with pytest.raises(PoolError, match=r"may use 512 MiB of memory, of which 1048576 bytes are left .*here"):
+            ShmPool.create(name, **SMALL)
+        assert files(name) == []
+
+
+def test_what_ranks_need_beside_the_pool_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, 20 * MIB)
+    with own_name() as name:
+        ShmPool.create(name, **(SMALL | {"hosts": 0})).unlink()
+        with pytest.raises(PoolError, match=r"needs .* 20971520 for its ranks"):
+            ShmPool.create(name, **(SMALL | {"hosts": 0}), beside_bytes=20 * MIB)
+
+
+def cached(context: RankContext) -> list[str]:
+    context.session.barrier(context.deadline_s)
+    return sorted(files(context.pool.name))
+
+
+@pytest.mark.parametrize("how", ["threads", "processes"])
+def test_caches_of_emulated_hosts_take_nothing_of_dev_shm(how: str) -> None:
+    laptop = Topology.load("laptop")
+    (names, *_) = launch(cached, ranks=2, topology=laptop, how=how, deadline_s=PATIENT_S)  # type: ignore[arg-type]
+    assert names == ["card0", "card1"]
+    assert laptop.pool_card_count * laptop.card_bytes < 64 * MIB  # Docker's default
+
+
+def test_a_launchers_world_has_its_caches_where_all_ranks_find_them() -> None:
+    world = World(2, Topology.load("laptop"), MemorySpec(), 1.0, "torchrun")
+    with own_name() as name, world.create_pool(name):
+        assert files(name) == ["card0", "card1", "host0", "host1"]
+
+
+def test_a_smaller_topology_stands_in_for_the_default_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "free_bytes", lambda: 64 * MIB)
+    with pytest.warns(UserWarning, match=r"has 67108864 bytes free.*: laptop instead of six-cards, the default"):
+        assert machine(None, MemorySpec(), may_be_smaller=True).name == "laptop"
+    assert machine("six-cards", MemorySpec(), may_be_smaller=True).name == "six-cards"  # who asks gets it, or an error
+    assert machine(None, MemorySpec()).name == "six-cards"  # ranks of a launcher agree
+
+
+class Dead:
+    """A child that SIGBUS ended."""
+
+    exitcode = -signal.SIGBUS
+
+    def join(self, timeout: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("free", "words"), [(0, "/dev/shm is full"), (1 << 40, "/dev/shm was full, or")])
+def test_sigbus_is_a_sentence(monkeypatch: pytest.MonkeyPatch, free: int, words: str) -> None:
+    monkeypatch.setattr(segments, "free_bytes", lambda: free)
+    said = str(_death_notice(1, Dead()))  # type: ignore[arg-type]
+    assert "was killed by SIGBUS: a page of shared memory could not be had" in said and words in said
+    assert "-c laptop" in said and "--shm-size" in said
+
+
+# --- a /dev/shm of a test's own --------------------------------------------------------------------------------------
+
+
+def in_own_shm(size: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a mount namespace in which /dev/shm is so large."""
+    mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_S * 4,
+        check=False,
+    )
+
+
+OWN_SHM = shutil.which("unshare") is not None and os.geteuid() == 0 and in_own_shm("1m", "true").returncode == 0
+own_shm = pytest.mark.skipif(not OWN_SHM, reason="a /dev/shm of its own takes root, unshare and mount")
+CXLEMU = (sys.executable, "-m", "cxlemu")
+
+
+@own_shm
+def test_dockers_64_megabytes_are_enough_for_laptop_and_for_the_default() -> None:
+    run = (*CXLEMU, "run", "all_reduce", "-e", "4K", "-n", "2")
+    done = in_own_shm("64m", *run, "-c", "laptop")
+    assert done.returncode == 0 and "0 wrong" in done.stdout, done.stderr
+    default = in_own_shm("64m", *run)
+    assert default.returncode == 0 and "0 wrong" in default.stdout, default.stderr
+    (note,) = default.stderr.strip().splitlines()
+    assert note.startswith("note: /dev/shm has ") and note.endswith("laptop instead of six-cards, the default")
+
+
+@own_shm
+def test_who_asks_for_more_than_there_is_gets_a_sentence() -> None:
+    done = in_own_shm("64m", *CXLEMU, "run", "all_reduce", "-e", "4K", "-n", "2", "-c", "six-cards")
+    assert done.returncode == 2 and "/dev/shm has " in done.stderr and "-c laptop" in done.stderr, done.stderr
+
+
+SIGBUS = """
+import os, sys
+from cxlemu.topology import Topology
+from cxlemu.world import launch
+from tests.helpers.rank_programs import full_page
+launch(full_page, ranks=2, topology=Topology.load("laptop"), how="processes", deadline_s=5.0)
+"""
+
+
+@own_shm
+def test_a_rank_that_finds_dev_shm_full_says_so() -> None:
+    done = in_own_shm("64m", sys.executable, "-c", SIGBUS)
+    assert "rank 1 was killed by SIGBUS: a page of shared memory could not be had: /dev/shm is full" in done.stderr
+    assert segments.SHM_DIR.exists()
