@@ -39,6 +39,25 @@ def advance_any(programs: list[Program], idle_ns: int, spins: int, wake: bytearr
     Returns the index of the one that ended the run, or -1, its status and its obstacles.
     """
 
+class Courier:
+    """``gate``: three bytes, wake, closed and busy; ``status``: what a receive makes, None where messages are sent."""
+
+    epoch: int
+    spins: int
+    def __init__(
+        self,
+        program: Program,
+        epoch: int,
+        tag: int,
+        rounds: int,
+        peer: int,
+        gate: bytearray,
+        idle_ns: int,
+        spins: int,
+        status: type[tuple[int, int, int]] | None,
+    ) -> None: ...
+    def __call__(self, array: Any, tag: int, /) -> Any: ...
+
 class Sequencer:
     epoch: int
     calls: int

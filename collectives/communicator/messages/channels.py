@@ -17,8 +17,9 @@ from collectives.communicator.messages.envelopes import INLINE_BYTES
 from collectives.communicator.messages.mailboxes import SENDER
 from collectives.communicator.messages.matching import Message
 from collectives.communicator.messages.requests import Request
-from collectives.communicator.messages.transfers import Transfer
+from collectives.communicator.messages.transfers import Transfer, TransferLane
 from collectives.communicator.planner import plan_of
+from cxlemu import _native
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
 from cxlemu.plan import Call, Layout
@@ -49,6 +50,7 @@ class Channel:
         checked: Whether checksums travel with segments.
         begin: Begins a call, as `TransferLane.begin`.
         current: The call under way, or None.
+        courier: What carries small messages while none is, or None.
     """
 
     peer: int
@@ -59,7 +61,8 @@ class Channel:
     checked: bool
     begin: Callable[[Transfer], None]
     current: Transfer | None = None
-    _epoch: int = 1  # doorbells start at 0: nothing is published yet
+    courier: _native.Courier | None = None
+    _epoch: int = 1  # doorbells start at 0: nothing is published yet; where there is a courier, it has the epoch
     _transfers: OrderedDict[int, Transfer] = field(default_factory=OrderedDict)
     _envelopes: Transfer | None = None
     _scratch: Bytes = field(default_factory=lambda: NOTHING)
@@ -78,11 +81,28 @@ class Channel:
                 self._transfers.popitem(last=False)
         self._start(its, piece)
 
+    @property
+    def epoch(self) -> int:
+        """The first epoch of the mailbox's next call."""
+        return self._epoch if self.courier is None else self.courier.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        if self.courier is None:
+            self._epoch = epoch
+        else:
+            self.courier.epoch = epoch
+
+    def hire(self, lane: TransferLane) -> None:
+        """Let a courier carry small messages from now on, if the lane has one and a message has come or left."""
+        if self.courier is None and self._envelopes is not None:
+            self.courier = lane.courier(self._envelopes, self._epoch, self.peer, receives=self.role != SENDER)
+
     def _start(self, its: Transfer, memory: Any) -> None:
-        its.epoch = self._epoch
+        its.epoch = self.epoch
         its.buffers = (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
         self.begin(its)
-        self._epoch += its.rounds
+        self.epoch = its.epoch + its.rounds
         self.current = its
 
     def _made(self, nbytes: int, variant: str) -> Transfer:
@@ -159,6 +179,17 @@ class Inbox(Channel):
         """Wait for the next message's envelope, unless a call is under way or a message is held."""
         if self.current is None and self.body is None:
             self._start_envelope(self._line)
+
+    def forget(self) -> None:
+        """Wait no longer for an envelope that has not come."""
+        if self.current is not None:
+            self.epoch = self.current.epoch
+            self.current = None
+
+    def came(self, line: bytes) -> Message:
+        """Take an envelope that the courier brought, as `opened`."""
+        self._line[:] = line
+        return self.opened()
 
     def read(self, target: Bytes | None) -> None:
         """Bring the bytes of the message that is held.

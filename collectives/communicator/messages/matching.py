@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from collectives.communicator.arrays import Array
 from collectives.communicator.messages.requests import ANY, Request, Status
 from cxlemu.errors import TruncationError
 from cxlemu.memory.protocol import Bytes
@@ -18,8 +19,9 @@ class Receive(NamedTuple):
         request: Its request.
         source: The rank that it takes a message from, or `ANY`.
         tag: The tag that it takes, or `ANY`.
-        target: The array's bytes, 1-D uint8.
+        target: The array's bytes, 1-D uint8; or those of a contiguous copy of it.
         itemsize: Bytes of one of the array's elements.
+        copied: The array, and the contiguous copy that replaces its elements in the end; None: there is no copy.
     """
 
     request: Request
@@ -27,6 +29,7 @@ class Receive(NamedTuple):
     tag: int
     target: Bytes
     itemsize: int
+    copied: tuple[Array, Array] | None = None
 
     def takes(self, source: int, tag: int) -> bool:
         """Whether it takes a message of this source and tag."""
@@ -60,18 +63,21 @@ class Message:
         """Source, tag and size."""
         return Status(self.source, self.tag, self.nbytes)
 
-    def misfit(self, receive: Receive) -> TruncationError | None:
-        """Say why the message does not fit a receive's array; None where it does."""
+    def fits(self, receive: Receive) -> bool:
+        """Whether the message goes into a receive's array: no longer than it, of elements as large, or of bytes."""
+        ours, theirs = receive.itemsize, self.itemsize
+        same = ours == theirs or ours == 1 or (theirs == 1 and self.nbytes % max(ours, 1) == 0)
+        return same and self.nbytes <= receive.target.nbytes
+
+    def misfit(self, receive: Receive) -> TruncationError:
+        """Make the error that says why the message does not fit a receive's array."""
         what = f"the message of {self.nbytes} bytes from rank {self.source}, tag {self.tag},"
         if self.nbytes > receive.target.nbytes:
             return TruncationError(f"{what} is longer than the array that receives it: {receive.target.nbytes} bytes")
-        sizes = {self.itemsize, receive.itemsize}
-        if (len(sizes) > 1 and 1 not in sizes) or (receive.itemsize > 1 and self.nbytes % receive.itemsize):
-            return TruncationError(
-                f"{what} has elements of {self.itemsize} bytes, and the array that receives it of {receive.itemsize}: "
-                f"take an array of the sender's dtype, or of bytes"
-            )
-        return None
+        return TruncationError(
+            f"{what} has elements of {self.itemsize} bytes, and the array that receives it of {receive.itemsize}: take "
+            f"an array of the sender's dtype, or of bytes"
+        )
 
 
 @dataclass

@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collectives.communicator.arguments import as_array
 from collectives.communicator.arrays import Array, as_bytes
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox, Sending
 from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, TAG_MAX
 from collectives.communicator.messages.mailboxes import RECEIVER, SENDER, Mailboxes
 from collectives.communicator.messages.matching import Matching, Message, Receive
 from collectives.communicator.messages.requests import ANY, Request, Status
-from collectives.communicator.messages.transfers import TransferLane
+from collectives.communicator.messages.transfers import BUSY, CLOSED, WAKE, TransferLane
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.watch import PeerMonitor
+from cxlemu import _native
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 
 SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
@@ -33,6 +35,31 @@ class MailRoom(NamedTuple):
 
     mailboxes: Mailboxes
     at: int
+
+
+class _Guard:
+    """Holds the lock, with the gate closed to couriers; opens it again where ``settle`` says so."""
+
+    def __init__(self, lock: threading.Lock, gate: bytearray, settle: Callable[[], bool]) -> None:
+        self._lock, self._gate, self._settle = lock, gate, settle
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._gate[CLOSED] = 1
+
+    def enter_at_once(self) -> bool:
+        """Enter where no other thread is inside."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        self._gate[CLOSED] = 1
+        return True
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if self._settle():
+                self._gate[CLOSED] = 0
+        finally:
+            self._lock.release()
 
 
 class Messenger:
@@ -61,11 +88,15 @@ class Messenger:
     ) -> None:
         self._rank, self._ranks, self._room, self._lane = rank, ranks, room, lane
         self._runner, self._monitor, self._checked = runner, monitor, checked
+        self._couriers = monitor.context.tenancy is None  # which would not look whether the grant is still there
         self._clock = monitor.context.session.clock
+        self._gate = lane.gate
         self._lock = threading.Lock()
+        self._guard = _Guard(self._lock, self._gate, self._settle)
         self._changed = threading.Condition(self._lock)
-        self._busy = False  # a thread advances calls, without the lock
-        self._waiting = 0  # threads that wait for it
+        self.waiting = 0  # threads that wait for the one that advances calls
+        self.outgoing: dict[int, _native.Courier] = {}
+        self.incoming: dict[int, _native.Courier] = {}
         self._matching = Matching(ranks)
         self._outboxes: dict[int, Outbox] = {}
         self._inboxes: dict[int, Inbox] = {}
@@ -78,7 +109,7 @@ class Messenger:
         """Post a send, and let as much of it leave as the mailbox has room for.
 
         Args:
-            array: C-contiguous array, which must not change before the request is done.
+            array: Array, or what shares its memory, which must not change before the request is done.
             dest: The rank that gets it.
             tag: 0 or more.
 
@@ -88,15 +119,15 @@ class Messenger:
         """
         if not (isinstance(dest, int) and 0 <= dest < self._ranks and isinstance(tag, int) and 0 <= tag <= TAG_MAX):
             raise self._misaddressed("send", "dest", dest, tag)
-        source = as_bytes(array, "array")
-        itemsize = array.dtype.itemsize
+        array = np.asarray(as_array(array, "array"), order="C")
         if array.dtype.hasobject:
             raise ArgumentError(f"send: dtype {array.dtype} holds Python objects, which other processes cannot read")
+        source, itemsize = as_bytes(array, "array"), array.dtype.itemsize
         if source.nbytes > MESSAGE_BYTES_MAX or itemsize > ITEM_BYTES_MAX:
             raise ArgumentError(f"send: {source.nbytes} bytes are too large a message: {MESSAGE_BYTES_MAX} at most")
         self._runner.check_usable()
         request = Request(self, dest, False, tag, source.nbytes)
-        with self._lock:
+        with self._guard:
             if dest == self._rank:
                 self._arrived(Message(dest, tag, source.nbytes, itemsize, source.tobytes(), True))
                 self._finish(request, Status(dest, tag, source.nbytes))
@@ -108,11 +139,17 @@ class Messenger:
         self._call_back()
         return request
 
+    def sent(self, dest: int, tag: int, nbytes: int) -> Request:
+        """Make the request of a message that a courier took."""
+        request = Request(self, dest, False, tag, nbytes)
+        request.end(Status(self._rank, tag, nbytes))
+        return request
+
     def receive(self, array: Array, source: int, tag: int) -> Request:
         """Post a receive.
 
         Args:
-            array: C-contiguous array, whose first bytes the message replaces.
+            array: Array, or what shares its memory; the message replaces its first elements.
             source: The rank that sends it, or `ANY`.
             tag: Its tag, or `ANY`.
 
@@ -121,19 +158,24 @@ class Messenger:
             RevokedError: The communicator is revoked.
         """
         self._check_pattern("recv", source, tag)
-        target = as_bytes(array, "array", writeable=True)
+        array, copied = as_array(array, "array"), None
         if array.dtype.hasobject:
             raise ArgumentError(f"recv: dtype {array.dtype} holds Python objects, which no other process sends")
+        if not array.flags.writeable:
+            raise ArgumentError("array is read-only, the message cannot be written to it")
+        if not array.flags.c_contiguous:
+            copied = array, array.copy()
+        target = as_bytes(array if copied is None else copied[1], "array", writeable=True)
         self._runner.check_usable()
         request = Request(self, source, True, tag, target.nbytes)
-        receive = Receive(request, source, tag, target, array.dtype.itemsize)
-        with self._lock:
+        receive = Receive(request, source, tag, target, array.dtype.itemsize, copied)
+        with self._guard:
             self._open_inboxes(source)
             self._open.add(request)
             message = self._matching.post(receive)
             if message is not None:
                 self._take(message, receive)
-            self._lane.wake[0] = self._busy
+            self._gate[WAKE] = self._busy
         self._call_back()
         return request
 
@@ -162,7 +204,7 @@ class Messenger:
             found.extend(filter(None, [self._matching.find(source, tag)]))
             return looking.done or bool(found)
 
-        with self._lock:
+        with self._guard:
             self._open_inboxes(source)
             self._open.add(looking)
             if not ready():
@@ -193,7 +235,7 @@ class Messenger:
         Raises:
             TimeoutError: The request is still under way after ``timeout_s``.
         """
-        with self._lock:
+        with self._guard:
             if not request.done:
                 self._complete(lambda: request.done, request, timeout_s, patience_s)
         self._call_back()
@@ -204,7 +246,7 @@ class Messenger:
         def ready() -> bool:
             return any(request.done for request in requests)
 
-        with self._lock:
+        with self._guard:
             if not ready():
                 self._complete(ready, requests[0], timeout_s)
         self._call_back()
@@ -212,18 +254,31 @@ class Messenger:
 
     def poke(self) -> None:
         """Make what progress there is, without waiting; none where another thread makes it already."""
-        if (self._open or self._outboxes) and self._lock.acquire(blocking=False):
+        if (self._open or self._outboxes) and self._guard.enter_at_once():
             try:
                 for _ in range(POKES_MAX):
                     if self._busy or not self._advance(0.0):
                         break
             finally:
-                self._lock.release()
+                self._guard.__exit__()
             self._call_back()
 
     def wake(self) -> None:
         """Let the thread that advances calls come back soon: the communicator may be revoked."""
-        self._lane.wake[0] = 1
+        self._gate[CLOSED] = self._gate[WAKE] = 1
+
+    def tell(self) -> None:
+        """Tell threads that wait for a courier's wait to end."""
+        with self._guard:
+            self._changed.notify_all()
+
+    def opened(self, source: int, line: bytes) -> None:
+        """Take the envelope of a message that a courier brought and could not deliver."""
+        with self._guard:
+            try:
+                self._arrived(self._inboxes[source].came(line))
+            except Exception as error:  # a line that no rank writes
+                self._give_up(error)
 
     def close(self) -> None:
         """Let all sends leave, for which nobody may wait any more; receives end with a RevokedError.
@@ -233,7 +288,7 @@ class Messenger:
         """
         for request in [each for each in tuple(self._open) if not each.receives]:
             request.wait()
-        with self._lock:
+        with self._guard:
             self._fail(RevokedError("the communicator was closed before a message came"))
         self._call_back()
 
@@ -289,22 +344,21 @@ class Messenger:
             self._fail(self._revoked())
             return True
         if self._busy:
-            self._waiting += 1
+            self.waiting += 1
             self._changed.wait(idle_s)
-            self._waiting -= 1
+            self.waiting -= 1
             return False
         channels = self._under_way()
         if not channels:  # only messages to itself can come
             if idle_s:
                 self._changed.wait(min(idle_s, 1e-3))
             return False
-        lane = self._lane
         calls = [channel.current for channel in channels if channel.current is not None]
-        lane.wake[0] = 0
+        self._gate[WAKE] = 0
         self._busy = True
         self._lock.release()
         try:
-            ended = lane.advance(calls, idle_s)
+            ended = self._lane.advance(calls, idle_s)
         except Exception as error:
             self._lock.acquire()
             self._busy = False
@@ -318,14 +372,14 @@ class Messenger:
         self._busy = False
         if ended is not None:
             self._ended(channels[calls.index(ended)])
-        if self._waiting:
+        if self.waiting:
             self._changed.notify_all()
         return ended is not None
 
     def _push(self, outbox: Outbox) -> None:
         """Let a message that was just posted leave as far as it can, unless another thread sees to it."""
         if self._busy:
-            self._lane.wake[0] = 1
+            self._gate[WAKE] = 1
             return
         try:
             while outbox.current is not None and self._lane.advance([outbox.current], 0.0) is not None:
@@ -384,14 +438,43 @@ class Messenger:
         if message.complete:
             self._deliver(message, receive)
         elif message.data is None:  # held in the mailbox
-            misfits = message.misfit(receive) is not None
-            self._inboxes[message.source].read(None if misfits else receive.target[: message.nbytes])
+            fits = message.fits(receive)
+            self._inboxes[message.source].read(receive.target[: message.nbytes] if fits else None)
 
     def _deliver(self, message: Message, receive: Receive) -> None:
-        misfit = message.misfit(receive)
-        if misfit is None and message.data is not None and message.nbytes:
+        if not message.fits(receive):
+            self._finish(receive.request, None, message.misfit(receive))
+            return
+        if message.data is not None and message.nbytes:
             receive.target[: message.nbytes] = np.frombuffer(message.data, np.uint8)
-        self._finish(receive.request, message.status if misfit is None else None, misfit)
+        if receive.copied is not None:
+            np.copyto(*receive.copied)
+        self._finish(receive.request, message.status)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a thread advances calls, without the lock; a courier that waits is one."""
+        return self._gate[BUSY] != 0
+
+    @_busy.setter
+    def _busy(self, busy: bool) -> None:
+        self._gate[BUSY] = busy
+
+    def _settle(self) -> bool:
+        """Whether couriers may carry messages from now on: nothing is under way, and nothing has come."""
+        if self._open or self._busy or self._matching.unexpected or not self._couriers or self._runner.revoked:
+            return False
+        if any(inbox.body is not None for inbox in self._inboxes.values()):
+            return False
+        for inbox in self._inboxes.values():
+            inbox.forget()
+        for channels, couriers in ((self._inboxes, self.incoming), (self._outboxes, self.outgoing)):
+            if len(couriers) < len(channels):
+                for peer, channel in channels.items():
+                    channel.hire(self._lane)
+                    if channel.courier is not None:
+                        couriers[peer] = channel.courier
+        return True
 
     # --- ends ---------------------------------------------------------------------------------------------------
 

@@ -8,16 +8,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from collectives.communicator.messages.requests import Status
 from cxlemu import _native
 from cxlemu.clock import Clock
 from cxlemu.engines import Engine
-from cxlemu.engines.native import DONE, NativeEngine
+from cxlemu.engines.native import DONE, LOOK_NS, NativeEngine
 from cxlemu.engines.reference import ReferenceEngine, Runner
 from cxlemu.engines.streams import Running
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Op
 from cxlemu.world import RankContext
 
+WAKE, CLOSED, BUSY, GATE_BYTES = range(4)  # as in native/courier.c
 _WAITS = frozenset({Op.WAIT, Op.WAIT_ALL, Op.WAIT_DATA})
 
 
@@ -58,7 +60,7 @@ class Transfer:
 class TransferLane(Protocol):
     """Runs calls on mailboxes, many at once, in one thread at a time."""
 
-    wake: bytearray  # not 0: `advance` comes back soon
+    gate: bytearray  # WAKE not 0: `advance` comes back soon; the rest is the messenger's, for couriers
     whole: bool  # a call that has begun goes on to its end, while no other does
 
     def begin(self, transfer: Transfer) -> None:
@@ -74,6 +76,16 @@ class TransferLane(Protocol):
             RunError: The hardware failed, or a peer did what no peer does.
         """
 
+    def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> _native.Courier | None:
+        """Make what carries small messages without Python, where this engine and memory have it.
+
+        Args:
+            transfer: The calls of one line on the mailbox, none of which is under way.
+            epoch: The epoch of the mailbox's next call.
+            peer: The other rank.
+            receives: Whether messages come.
+        """
+
 
 @dataclass
 class NativeLane:
@@ -86,7 +98,7 @@ class NativeLane:
 
     engine: NativeEngine
     collectives: NativeEngine
-    wake: bytearray = field(default_factory=lambda: bytearray(1))
+    gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -100,13 +112,21 @@ class NativeLane:
         programs = [transfer.program for transfer in transfers]
         idle_ns, spins = int(idle_s * 1e9), self.collectives.spins
         while True:
-            which, status, found = _native.advance_any(programs, idle_ns, spins, self.wake)
+            which, status, found = _native.advance_any(programs, idle_ns, spins, self.gate)
             if which < 0:
                 return None
             its = transfers[which]
             if status == DONE:
                 return its
             self.engine.settle(its.running, its.program, status, found, its.arrays)
+
+    def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> _native.Courier | None:
+        """Make a courier, as `TransferLane.courier`: on mapped cards, at this machine's own pace."""
+        if self.engine.through is not None or self.engine.pacer is not None or transfer.program is None:
+            return None
+        tag, rounds = transfer.template.binding.tag, transfer.rounds
+        spins, status = self.collectives.spins, Status if receives else None
+        return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status)
 
 
 @dataclass
@@ -120,7 +140,7 @@ class SteppedLane:
 
     memory: HostMemory
     clock: Clock
-    wake: bytearray = field(default_factory=lambda: bytearray(1))
+    gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -141,6 +161,9 @@ class SteppedLane:
             if not _goes_on(self, since, looks, idle_s):
                 return None
 
+    def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> None:
+        """Return None: every instruction is stepped."""
+
 
 @dataclass
 class WholeLane:
@@ -157,7 +180,7 @@ class WholeLane:
     memory: HostMemory
     clock: Clock
     deadline_s: float
-    wake: bytearray = field(default_factory=lambda: bytearray(1))
+    gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
     whole: bool = True
 
     def begin(self, transfer: Transfer) -> None:
@@ -175,6 +198,9 @@ class WholeLane:
             if not _goes_on(self, since, looks, idle_s):
                 return None
 
+    def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> None:
+        """Return None: every call is the engine's."""
+
     def _may_begin(self, transfer: Transfer) -> bool:
         """Whether no stream's first instruction, if it is a wait, would have to wait."""
         looking = transfer.runner(self.memory)
@@ -184,7 +210,7 @@ class WholeLane:
 
 def _goes_on(lane: SteppedLane | WholeLane, since: float, looks: int, idle_s: float) -> bool:
     """Wait for a moment after nothing progressed since then; False when that has gone on for ``idle_s``."""
-    if lane.wake[0] or lane.clock.now() - since >= idle_s:
+    if lane.gate[WAKE] or lane.clock.now() - since >= idle_s:
         return False
     lane.clock.sleep(0 if looks < 20 else min(1e-3, 2e-5 * (looks - 19)))
     return True

@@ -13,9 +13,9 @@ class PointToPoint:
     """Messages between two ranks of a communicator.
 
     Messages from one rank to another with the same tag come in the order in which they were sent. Any thread of a rank
-    may send and receive at any time, also while another one is in a collective of the same communicator. Any array that
-    is C-contiguous goes, of any dtype and size: bytes travel, and the size of elements is compared, where neither
-    side's are bytes.
+    may send and receive at any time, also while another one is in a collective of the same communicator. An array of
+    any dtype and size goes, and whatever shares its memory by the buffer protocol or DLPack: bytes travel, and the size
+    of elements is compared, where neither side's are bytes.
 
     A small message, and of a large one as much as its mailbox holds, leaves whether or not the receiver is there yet;
     the rest moves while both ranks wait for something: a request, another message, or a collective.
@@ -27,7 +27,7 @@ class PointToPoint:
         """Send an array, and return when it may be changed again: all its bytes are in the mailbox, or came.
 
         Args:
-            array: C-contiguous array of any shape and dtype.
+            array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
             dest: The rank that receives it; this rank itself is one, too.
             tag: By which the receiver may ask for it, from 0 to 2^31 - 1.
             timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline).
@@ -36,9 +36,13 @@ class PointToPoint:
             ArgumentError: An argument does not fit; nothing was sent.
             RunError: The receiver left or did not come, or the pool failed: see `Communicator`.
         """
-        request = self._messenger.send(array, dest, tag)
+        messenger = self._messenger
+        courier = messenger.outgoing.get(dest)
+        if courier is not None and courier(array, tag):
+            return
+        request = messenger.send(array, dest, tag)
         if not request.done:
-            self._messenger.complete(request, None, timeout_s)
+            messenger.complete(request, None, timeout_s)
         if request.error is not None:
             raise request.error
 
@@ -46,7 +50,7 @@ class PointToPoint:
         """Receive a message into an array.
 
         Args:
-            array: C-contiguous array, at least as large as the message, which replaces its first bytes.
+            array: Array, at least as large as the message, which replaces its first elements.
             source: The rank that sends; ANY: whichever does.
             tag: The message's tag; ANY: whichever it has.
             timeout_s: How long to wait for the sender, in seconds (default: the communicator's deadline).
@@ -60,9 +64,19 @@ class PointToPoint:
                 the communicator goes on.
             RunError: The sender left or did not come, or the pool failed: see `Communicator`.
         """
-        request = self._messenger.receive(array, source, tag)
+        messenger = self._messenger
+        courier = messenger.incoming.get(source)
+        if courier is not None:
+            came = courier(array, tag)
+            if messenger.waiting:
+                messenger.tell()
+            if type(came) is Status:
+                return came
+            if came is not None:
+                messenger.opened(source, came)
+        request = messenger.receive(array, source, tag)
         if not request.done:
-            self._messenger.complete(request, None, timeout_s)
+            messenger.complete(request, None, timeout_s)
         if request.error is not None:
             raise request.error
         assert request.status is not None
@@ -72,7 +86,7 @@ class PointToPoint:
         """Begin to send an array, which must not change before the request is done.
 
         Args:
-            array: C-contiguous array of any shape and dtype.
+            array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
             dest: The rank that receives it.
             tag: By which the receiver may ask for it, from 0 to 2^31 - 1.
 
@@ -83,13 +97,17 @@ class PointToPoint:
             ArgumentError: An argument does not fit; nothing was sent.
             RevokedError: The communicator is revoked.
         """
-        return self._messenger.send(array, dest, tag)
+        messenger = self._messenger
+        courier = messenger.outgoing.get(dest)
+        if courier is not None and courier(array, tag):
+            return messenger.sent(dest, tag, array.nbytes)
+        return messenger.send(array, dest, tag)
 
     def irecv(self, array: Array, source: int = ANY, tag: int = ANY) -> Request:
         """Begin to receive a message into an array.
 
         Args:
-            array: C-contiguous array, at least as large as the message.
+            array: Array, at least as large as the message.
             source: The rank that sends; ANY: whichever does.
             tag: The message's tag; ANY: whichever it has.
 
