@@ -13,7 +13,7 @@ from collectives.algorithms.gather import gather
 from collectives.algorithms.reduce import reduce
 from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_scatter import reduce_scatter
-from collectives.algorithms.reduce_scatter_ring import reduce_scatter_ring
+from collectives.algorithms.reduce_two_shot import reduce_two_shot
 from collectives.algorithms.scatter import scatter
 from collectives.algorithms.send import send
 
@@ -31,7 +31,7 @@ SHIPPED = (
     reduce,
     reduce_binomial,
     reduce_scatter,
-    reduce_scatter_ring,
+    reduce_two_shot,
     scatter,
     send,
 )

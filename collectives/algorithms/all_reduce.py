@@ -9,7 +9,7 @@ from collectives.builder import Builder
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("all_reduce", variants=("naive", "aggregate", "all", "line"))
+@algorithm("all_reduce", variants=("naive", "aggregate", "all", "line", "staged"))
 def all_reduce(b: Builder) -> None:
     for chunks in b.rounds(b.nbytes, spread="ranges"):
         sent = [b.publish(chunk, b.input(chunk.offset), overwritten=True) for chunk in chunks]

@@ -6,24 +6,23 @@ least there is for private buffers. Of fewer bytes the first ranks have a whole 
 Slice k is folded in rank order by rank k alone, so all ranks get the same bits.
 Zero copy: slices are read where the vectors lie, and the result, where it lies in the heap as well. That is right in
 place: rank k overwrites slice j after j has published its result, and so has read everyone's slice j.
+Staged, the first half ends on all ranks at the same time, and the second one begins staggered as well. Folded where
+they lie, slices are ready one rank after another, and all ranks follow that wave from card to card.
 Source: the direct reduce-scatter + all-gather algorithm (Thakur, Rabenseifner, Gropp, IJHPCA 2005) over a pool.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from collectives.builder import Builder, Chunk, Ints
+from collectives.algorithms.slices import slices
+from collectives.builder import STAGED, Builder
 from collectives.builder.recipes import algorithm
-from cxlemu.memory.protocol import LINE_BYTES
 
 
-@algorithm("all_reduce", name="two_shot", variants=("zero_copy",))
+@algorithm("all_reduce", name="two_shot", variants=("zero_copy", replace(STAGED, name="two_shot_staged")))
 def all_reduce_two_shot(b: Builder) -> None:
-    stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
-
-    def in_slice(ranks: Ints, chunk: Chunk) -> Ints:
-        """What of this chunk lies in these ranks' slices: the last slices may be short or empty."""
-        return np.clip(np.minimum(stride * (ranks + 1), b.nbytes) - (stride * ranks + chunk.offset), 0, chunk.nbytes)
-
+    stride, in_slice = slices(b)
     peers, own = b.each_peer, b.rank * stride
     result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
     for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True):

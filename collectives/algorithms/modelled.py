@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectives.builder import ALL
+from collectives.builder import ALL, STAGED, VariantSpec
 from cxlemu.topology import Space, Topology
 from cxlemu.units import format_bytes
 
 LINES_MAX = 3  # doorbells that carry a block at once: with more of them one copy is faster
-LINES_MAX_OF = {"all_to_all": 2}  # where in pairs one copy is faster still
+LINES_MAX_OF = {"all_to_all": 2, "reduce_scatter": 2}  # where in pairs one copy is faster still
 TREE_MIN_RANKS = 4
+HALVED_STARTS = 1 << 14  # of a vector on all ranks, above which direct reads, in more copies, are as fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,12 @@ class Copies:
     """What copies of one rank to and from a modelled memory cost."""
 
     start_bytes: float  # as many as move in the time that starting a copy, and saying that it is there, takes
-    cards_keep_up: bool  # the cards carry what all ranks can move at once
+    crowding: float  # how many times longer a copy takes where all ranks copy at once; 1: the cards keep up
+
+    @property
+    def cards_keep_up(self) -> bool:
+        """Whether the cards carry what all ranks can move at once."""
+        return self.crowding <= 1
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, space: Space) -> Copies:
@@ -44,9 +50,9 @@ class Copies:
         total = sum(topology.card(card).total_gbytes_per_s for card in cards)
         rate = min(rates, default=total)
         start_ns = (costs.copy_ns or 0) + (costs.doorbell_ring_ns or 0)
-        return cls(start_ns * rate, total >= ranks * rate)
+        return cls(start_ns * rate, max(1.0, ranks * rate / total))
 
-    def chunks(self, nbytes: float, in_turn: float) -> int:
+    def chunks(self, nbytes: float, in_turn: float, most: int = ALL.chunks) -> int:
         """Into how many chunks to cut a piece.
 
         C chunks cost in_turn * C starts, and hide all but 1 / C of the piece: least where C is the square root of how
@@ -55,13 +61,14 @@ class Copies:
         Args:
             nbytes: The size of the piece.
             in_turn: How many such pieces a rank copies one after another.
+            most: As many chunks as the variant is cut into at most.
 
         Returns:
-            From 1 to the chunks of `collectives.builder.ALL`.
+            From 1 to ``most``.
         """
         if not self.start_bytes:
-            return ALL.chunks
-        return max(1, min(ALL.chunks, round(math.sqrt(nbytes / (self.start_bytes * in_turn)))))
+            return most
+        return max(1, min(most, round(math.sqrt(nbytes / (self.start_bytes * in_turn)))))
 
 
 class Asked(NamedTuple):
@@ -93,7 +100,9 @@ class Asked(NamedTuple):
 
         Large vectors are halved only on cards that no rank waits for.
         """
-        most, least = (math.inf, 4 if self.ranks >= TREE_MIN_RANKS else 128) if self.copies.cards_keep_up else (4, 2)
+        most, least = (4.0, 2.0)
+        if self.copies.cards_keep_up:
+            most, least = HALVED_STARTS / self.ranks, 4 if self.ranks >= TREE_MIN_RANKS else 128
         return self.integers and self.ranks & (self.ranks - 1) == 0 and least <= self.starts < most
 
 
@@ -105,6 +114,11 @@ class VariantRule(NamedTuple):
     why: str
     in_turn: Callable[[int], float] = lambda ranks: 1.0
     pieces: Callable[[int], int] = lambda ranks: 1  # of a block
+    most: int = ALL.chunks  # chunks that the variant is cut into unless fewer are asked for
+
+
+def _all_others(ranks: int) -> float:
+    return max(1.0, ranks - 1.0)
 
 
 # The first one whose time has come; what no line takes is cut as PLAIN says.
@@ -120,20 +134,32 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             "rabenseifner",
             lambda its: its.halves,
             "halves are folded and exchanged, in 2 log2(N) copies",
-            in_turn=lambda ranks: 4.0,
+            in_turn=lambda ranks: 3.0,
         ),
         VariantRule(
-            "two_shot",
-            lambda its: its.starts * (its.ranks - 2) > its.ranks - 1,
+            "two_shot_staged",
+            lambda its: its.starts * max(1.0, its.copies.crowding / 2) * (its.ranks - 2) > its.ranks - 1,
             "reading 2(N-1)/N instead of N-1 vectors pays for a second step",
+            in_turn=_all_others,
             pieces=lambda ranks: ranks,
+            most=STAGED.chunks,
         ),
     ),
     "reduce": (
         VariantRule(
             "binomial",
-            lambda its: its.tree,
+            lambda its: its.tree and its.starts < 1.5 * its.ranks,
             "a tree folds them, not the root alone",
+        ),
+        VariantRule(
+            "two_shot_staged",
+            lambda its: (
+                its.starts * (its.ranks - 2) > 1.35 * (its.ranks - 1) and (its.ranks > 3 or its.copies.cards_keep_up)
+            ),
+            "every rank folds a slice, not the root alone",
+            in_turn=_all_others,
+            pieces=lambda ranks: ranks,
+            most=STAGED.chunks,
         ),
     ),
     "all_to_all": (
@@ -144,28 +170,26 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             in_turn=lambda ranks: math.inf,  # never cut
         ),
     ),
-    "reduce_scatter": (
-        VariantRule(
-            "pool_ring",
-            lambda its: its.tree and its.starts >= 1,
-            "every rank reads from one neighbour alone",
-        ),
-    ),
 }
-
-
-def _all_others(ranks: int) -> float:
-    return max(1.0, ranks - 1.0)
 
 
 def _one(ranks: int) -> float:
     return 1.0
 
 
-# How many blocks a rank of the plain algorithm copies in turn; one where it is not said.
-PLAIN: dict[str, Callable[[int], float]] = dict.fromkeys(
-    ("all_gather", "all_reduce", "gather", "reduce", "scatter"), _all_others
-)
+class PlainRule(NamedTuple):
+    """What is left: how the plain algorithm copies, and how many blocks a rank of it copies in turn."""
+
+    spec: VariantSpec = ALL
+    in_turn: Callable[[int], float] = _one
+
+
+# Those that fold on every rank read staggered: in rank order all would read from the same cards at the same time.
+PLAIN: dict[str, PlainRule] = {
+    "all_reduce": PlainRule(STAGED, _all_others),
+    "reduce_scatter": PlainRule(STAGED, _all_others),
+    **dict.fromkeys(("all_gather", "gather", "reduce", "scatter"), PlainRule(in_turn=_all_others)),
+}
 
 
 def lines_max(collective: str, asked: Asked) -> int:
@@ -195,14 +219,16 @@ def modelled(collective: str, asked: Asked) -> tuple[str, str]:
     what = f"{format_bytes(asked.nbytes)} on {asked.ranks} ranks"
     for its in TAKEN.get(collective, ()):
         if its.when(asked):
-            chunks = asked.copies.chunks(asked.nbytes / its.pieces(asked.ranks), its.in_turn(asked.ranks))
-            return _cut(its.variant, chunks), f"{what}: {its.why}; {_worth(chunks)}"
-    chunks = asked.copies.chunks(asked.nbytes, PLAIN.get(collective, _one)(asked.ranks))
-    return _cut(ALL.name, chunks), f"{what}: {_worth(chunks)}"
+            piece = asked.nbytes / its.pieces(asked.ranks)
+            chunks = asked.copies.chunks(piece, its.in_turn(asked.ranks), its.most)
+            return _cut(its.variant, chunks, its.most), f"{what}: {its.why}; {_worth(chunks)}"
+    plain = PLAIN.get(collective, PlainRule())
+    chunks = asked.copies.chunks(asked.nbytes, plain.in_turn(asked.ranks), plain.spec.chunks)
+    return _cut(plain.spec.name, chunks, plain.spec.chunks), f"{what}: {_worth(chunks)}"
 
 
-def _cut(variant: str, chunks: int) -> str:
-    return variant if chunks == ALL.chunks else f"{variant}-{chunks}"
+def _cut(variant: str, chunks: int, most: int) -> str:
+    return variant if chunks == most else f"{variant}-{chunks}"
 
 
 def _worth(chunks: int) -> str:

@@ -8,7 +8,7 @@ from collectives.builder import Builder
 from collectives.builder.recipes import algorithm
 
 
-@algorithm("reduce")
+@algorithm("reduce", variants=("naive", "aggregate", "all", "line", "zero_copy"))
 def reduce(b: Builder) -> None:
     for chunks in b.rounds(b.nbytes, spread="cards"):
         for chunk in chunks:

@@ -15,7 +15,7 @@ Builders for two levels, for inboxes and for products add their words to a Build
 
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event, Ints
 from collectives.builder.slots import Areas, Chunk
-from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, VARIANTS, ZERO_COPY, VariantSpec
+from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "NAIVE",
     "OUTPUT",
     "SCRATCH",
+    "STAGED",
     "VARIANTS",
     "ZERO_COPY",
     "Areas",

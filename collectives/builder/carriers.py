@@ -2,6 +2,7 @@
 
 SlotCarrier  in a round's slot: WRITE, FLUSH, FENCE, SIGNAL, and on the other side WAIT, INVALIDATE, READ
 LineCarrier  in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, and on the other side WAIT_DATA
+StagingCarrier  in a slot as well; what is folded is read into scratch memory first, so that ranks read staggered
 HeapCarrier  nowhere: the array lies in the pool's heap, where peers read it. The plan still says WRITE, which
              brings a private array to its place, and which is nothing for an array that lives there
 checked      either with a checksum in the doorbell's line: COMPUTE, SIGNAL_DATA; WAIT_DATA, COMPUTE
@@ -69,6 +70,21 @@ class LineCarrier(SlotCarrier):
         """Yield each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
         for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
             yield self.doorbell(chunk, writer, block, line), at, min(PAYLOAD_BYTES, chunk.nbytes - at)
+
+
+class StagingCarrier(SlotCarrier):
+    """Carries blocks in slots; what is folded is brought to scratch memory first.
+
+    A fold where blocks lie in the pool reads them in rank order, every rank from the same cards at the same time.
+    Brought to scratch memory, they are read from the rank before this one backwards, in the order in which they are
+    published, and folded in rank order once all are there. CCCL's ranks read so, by asynchronous copies.
+    """
+
+    fetches = True
+
+    def folds_into(self, block: int) -> bool:
+        """Return False: a fold's result lies in local memory until it is published."""
+        return False
 
 
 class HeapCarrier(SlotCarrier):
@@ -209,4 +225,6 @@ def carrier_of(spec: VariantSpec) -> type[SlotCarrier]:
         return LineCarrier
     if spec.zero_copy:
         return CheckedHeapCarrier if spec.checked else HeapCarrier
-    return CheckedCarrier if spec.checked else SlotCarrier
+    if spec.checked:
+        return CheckedCarrier
+    return StagingCarrier if spec.staged else SlotCarrier

@@ -11,8 +11,10 @@ from collectives.builder import misuse
 from collectives.builder.part import WHOLE, Event, Ints, repeated
 from collectives.builder.rounds import Rounds
 from collectives.builder.slots import Chunk
+from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp, encode
 from cxlemu.plan.instructions import OPERAND_DTYPE, OPERAND_FIELDS, RECORD_DTYPE, Records
+from cxlemu.rounding import round_up
 
 FOLDED_AT_ONCE = 16  # ranks from which on a fold's records are made as columns
 
@@ -61,11 +63,20 @@ class Folds(Rounds):
             misuse.check_local(self, "fold", dst, own)
             misuse.check_event(self, "fold", after)
         self._order(after)
+        later = self.spec.staged and republish is not None  # while the next chunk is read
         if self.ranks >= FOLDED_AT_ONCE and self.carrier.in_columns:
-            self._fold_at_once(dst, chunk, own, block, republish)
+            self._fold_at_once(dst, chunk, own, block, None if later else republish)
         else:
-            self._fold_one_by_one(dst, chunk, own, block, republish)
-        return self._record("retrieve")
+            self._fold_one_by_one(dst, chunk, own, block, None if later else republish)
+        folded = self._record("retrieve")
+        return folded if not later else self._published(chunk, dst, republish, folded)
+
+    def _published(self, chunk: Chunk, src: Operand, block: int | None, after: Event) -> Event:
+        """Publish a fold's result in the stream that publishes."""
+        assert block is not None
+        self._order(after, "publish")
+        self.carrier.push("publish", chunk, [src], block)
+        return self._record("publish")
 
     def combine(
         self,
@@ -123,12 +134,10 @@ class Folds(Rounds):
         return self._record("retrieve")
 
     def _fold_one_by_one(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
-        sources = [
-            own
-            if peer == self.rank
-            else self._theirs(chunk, peer, block, None, row=peer + 1, fetched=self.carrier.fetches)
-            for peer in range(self.ranks)
-        ]
+        fetched = self.carrier.fetches
+        order = self.peers[::-1] if self.spec.staged else [peer for peer in range(self.ranks) if peer != self.rank]
+        theirs = {peer: self._theirs(chunk, peer, block, None, row=peer + 1, fetched=fetched) for peer in order}
+        sources = [own if peer == self.rank else theirs[peer] for peer in range(self.ranks)]
         stored = republish is not None and self.carrier.in_slot(republish)
         if stored and self.carrier.reads_in_place and chunk.seq >= self.layout.slots:
             self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
@@ -188,6 +197,10 @@ class Folds(Rounds):
 
     def _fold_at_once(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
         """Fold as `fold` and `_reduce` do, for sources in slots, as columns."""
+        if self.carrier.fetches:
+            self._fetch_at_once(chunk, block)
+            self._fold_fetched(dst, chunk, own)
+            return
         everyone = np.arange(self.ranks)
         at = np.full(self.ranks, block * self.areas.block_bytes + chunk.slot_offset)
         sources = operands(Kind.REGION, self.carrier.regions_of(everyone), chunk.seq, at)
@@ -207,6 +220,40 @@ class Folds(Rounds):
         if republish is not None:
             self.carrier.push("retrieve", chunk, [dst], republish, written=True)
 
+    def _fetch_at_once(self, chunk: Chunk, block: int) -> None:
+        """Bring every peer's block to its row of scratch memory, in the order of `_fold_one_by_one`."""
+        peers = self.each_peer[::-1]
+        last, first = self._scratch(chunk.nbytes, row=self.ranks), int(peers[0])
+        stride = round_up(chunk.nbytes, LINE_BYTES)
+        rows = self._rows("retrieve", len(peers), lambda: self.carrier.take([last], chunk, first, block))
+        wait, drop, read = (rows[:, column] for column in range(3))
+        wait["arg"] += ((peers - first) * self.layout.doorbells_per_rank).astype(np.int32)
+        drop["a"]["id"] = read["a"]["id"] = self.carrier.regions_of(peers)
+        read["dst"]["offset"] = last.offset + (peers + 1 - self.ranks) * stride
+
+    def _fold_fetched(self, dst: Operand, chunk: Chunk, own: Operand) -> None:
+        """Fold the rows of scratch memory, and what this rank contributes, in rank order."""
+        row = self._scratch(chunk.nbytes, row=self.ranks)
+        ids = np.full(self.ranks, row.id)
+        stride = round_up(chunk.nbytes, LINE_BYTES)
+        sources = operands(Kind(row.kind), ids, 0, row.offset + (np.arange(self.ranks) + 1 - self.ranks) * stride)
+        sources[self.rank] = own
+        last = self._last_reduce(Op.REDUCE_LOCAL, dst, NOTHING, chunk.nbytes, self.call.redop == "avg")
+        self._instructions("retrieve").append(chain(sources, last, self._scratch(chunk.nbytes))[0])
+
+    def _last_reduce(self, op: Op, dst: Operand, dst2: Operand, nbytes: int, divide: bool) -> Instruction:
+        """The REDUCE that ends a fold of all ranks' blocks."""
+        return Instruction(
+            op,
+            DTYPE_NAMES.index(self.call.dtype),
+            RedOp[self.call.redop.upper()],
+            Flag.DIVIDE if divide else 0,
+            self.ranks if divide else 0,
+            nbytes=nbytes,
+            dst=dst,
+            dst2=dst2,
+        )
+
     def _combine_rows(
         self,
         dst: Operand,
@@ -221,16 +268,7 @@ class Folds(Rounds):
         accumulator: Operand,
     ) -> None:
         """Combine as `_combine` does: sources in slots, each under its doorbell, except number ``own``, this rank's."""
-        last = Instruction(
-            Op.REDUCE,
-            DTYPE_NAMES.index(self.call.dtype),
-            RedOp[self.call.redop.upper()],
-            Flag.DIVIDE if divide else 0,
-            self.ranks if divide else 0,
-            nbytes=chunk.nbytes,
-            dst=dst,
-            dst2=dst2,
-        )
+        last = self._last_reduce(Op.REDUCE, dst, dst2, chunk.nbytes, divide)
         wait = Instruction(Op.WAIT, value=chunk.seq, nbytes=chunk.nbytes)
         self._instructions(stream).append(folded(sources, wait, doorbells, last, accumulator, own))
 
@@ -287,11 +325,29 @@ def folded(
         The instructions, 1-D, of RECORD_DTYPE.
     """
     count, whole = len(sources), sources.view(_OPERAND)
-    lasts = np.minimum(np.arange(2, count + 2, 2), count - 1)[: max(1, count // 2)]  # each REDUCE's last source
+    reduces, lasts = chain(sources, reduce, accumulator)
     others = np.flatnonzero(np.arange(count) != rank)
     waits = repeated([wait, wait._replace(op=Op.INVALIDATE, value=0)], count - 1).view(_FLAT)
     waits["arg"][:, 0], waits["nbytes"][:, 0] = doorbells[others], 0
     waits["a"][:, 1] = whole[others]
+    keys = np.concatenate([np.column_stack([3 * others, 3 * others + 1]).reshape(-1), 3 * lasts + 2])
+    rows = np.concatenate([waits.reshape(-1).view(WHOLE), reduces.view(WHOLE)])
+    return rows[np.argsort(keys, kind="stable")].view(RECORD_DTYPE)
+
+
+def chain(sources: Records, reduce: Instruction, accumulator: Operand) -> tuple[Records, Ints]:
+    """Make the REDUCEs of a fold over many sources, from the left: of the first three, then of two more each.
+
+    Args:
+        sources: The operands in rank order, shape (n,), n of 2 or more.
+        reduce: The last REDUCE, with its destinations; its sources are filled in.
+        accumulator: Where the REDUCEs before the last one put their results.
+
+    Returns:
+        The instructions, 1-D, of RECORD_DTYPE, and the number of each one's last source.
+    """
+    count, whole = len(sources), sources.view(_OPERAND)
+    lasts = np.minimum(np.arange(2, count + 2, 2), count - 1)[: max(1, count // 2)]
     partial = reduce._replace(dst=accumulator, dst2=NOTHING, flags=0, arg=0, a=accumulator)
     reduces = repeated([partial], len(lasts))[:, 0].view(_FLAT)
     reduces[-1:] = encode([reduce._replace(a=accumulator)]).view(_FLAT)
@@ -301,6 +357,4 @@ def folded(
     reduces["b"][1:] = whole[lasts[:-1] + 1]
     pairs = np.flatnonzero(lasts[1:] - lasts[:-1] == 2) + 1
     reduces["c"][pairs] = whole[lasts[pairs]]
-    keys = np.concatenate([np.column_stack([3 * others, 3 * others + 1]).reshape(-1), 3 * lasts + 2])
-    rows = np.concatenate([waits.reshape(-1).view(WHOLE), reduces.view(WHOLE)])
-    return rows[np.argsort(keys, kind="stable")].view(RECORD_DTYPE)
+    return reduces.view(RECORD_DTYPE), lasts

@@ -86,7 +86,7 @@ class Recipe:
 def algorithm(
     collective: str,
     *,
-    variants: tuple[str, ...] | None = None,
+    variants: tuple[str | VariantSpec, ...] | None = None,
     name: str = "",
     builder: type[Builder] | None = None,
     fold_order: str = RANK_ORDER,
@@ -94,7 +94,8 @@ def algorithm(
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part of a plan with a Builder's words.
 
-    By default the function comes in CCCL's variants naive, aggregate and all, and in line and zero_copy. With ``name``
+    By default the function comes in CCCL's variants naive, aggregate and all, in line and zero_copy, and where it folds
+    in staged. With ``name``
     it is a variant of that name, interleaved, chunked and overlapped, and also comes in the ``variants`` that are asked
     for. ``builder`` is the class whose words the function uses, by default Builder: a function whose builder has words
     of its own has a ``name``.
@@ -108,7 +109,7 @@ def algorithm(
 
     Args:
         collective: The collective that the function computes.
-        variants: Names of those in `collectives.builder.VARIANTS` in which it comes.
+        variants: Those in which it comes: names in `collectives.builder.VARIANTS`, or specs with names of their own.
         name: The name of a variant of its own.
         builder: The class of builder that the function takes.
         fold_order: "rank" or "uniform".
@@ -120,12 +121,13 @@ def algorithm(
     Raises:
         ArgumentError: There is no such collective or order.
     """
-    contract_of(collective)
+    reduces = contract_of(collective).reduces
     if fold_order not in FOLD_ORDERS:
         raise ArgumentError(f"there is no fold order {fold_order!r}: it is one of {', '.join(FOLD_ORDERS)}")
     named = (replace(ALL, name=name),) if name else (ALL,) if builder is not None else ()
-    asked = variants if variants is not None else () if named else tuple(VARIANTS)
-    specs = (*named, *(VARIANTS[variant] for variant in asked))
+    everything = tuple(spec for spec in VARIANTS.values() if reduces or not spec.staged)
+    asked = variants if variants is not None else () if named else everything
+    specs = (*named, *(VARIANTS[its] if isinstance(its, str) else its for its in asked))
 
     def decorate(function: Callable[[AnyBuilder], None]) -> Callable[[AnyBuilder], None]:
         recipes = tuple(

@@ -337,6 +337,10 @@ def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> t
 
 
 def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    if (
+        writers > layout.pool_cards and writers % layout.pool_cards
+    ):  # or some cards would have a writer more than others
+        return _over_all_cards(layout, writers, blocks, nbytes)
     sharers = -(-writers // layout.pool_cards)
     per_card = layout.slot_card_bytes // sharers
     granularity = next((g for g in _granularities(layout) if g <= per_card), LINE_BYTES)

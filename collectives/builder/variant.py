@@ -16,6 +16,7 @@ class VariantSpec:
     in_lines: bool = False  # payload inside the doorbell's line, nothing in data slots
     zero_copy: bool = False  # the input is published where it lies in the heap
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
+    staged: bool = False  # what is folded is read into scratch memory first, from one peer after another
     slice_bytes: int = 0  # the largest slice in which ranks send to each other (collectives/algorithms/nccl)
 
 
@@ -24,4 +25,5 @@ AGGREGATE = VariantSpec("aggregate")
 ALL = VariantSpec("all", chunks=4, overlap=True)
 LINE = VariantSpec("line", in_lines=True)
 ZERO_COPY = VariantSpec("zero_copy", chunks=8, overlap=True, zero_copy=True)
-VARIANTS = {spec.name: spec for spec in (NAIVE, AGGREGATE, ALL, LINE, ZERO_COPY)}
+STAGED = VariantSpec("staged", chunks=8, overlap=True, staged=True)
+VARIANTS = {spec.name: spec for spec in (NAIVE, AGGREGATE, ALL, LINE, ZERO_COPY, STAGED)}

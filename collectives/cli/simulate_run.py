@@ -208,7 +208,11 @@ def _print_row(out: Console, row: Simulated, *, first: bool, verbose: bool) -> N
         if row.reason:
             out.print(Text(f"#   {row.variant}: {row.reason}", "dim"))
         names = ", ".join(name for name in (row.busiest_card, row.busiest_link, row.busiest_engine) if name)
-        out.print(Text(f"#   busiest: {names or 'nothing'}; {row.instructions} instructions", "dim"))
+        busy = f" ({100 * row.busiest_engine_by_bytes:.0f} % by its bytes)" if row.busiest_engine else ""
+        out.print(Text(f"#   busiest: {names or 'nothing'}{busy}; {row.instructions} instructions", "dim"))
+        if row.bound_us is not None:
+            ratio = row.time_us / row.bound_us
+            out.print(Text(f"#   lower bound: {row.bound_us:.1f} us by {row.bound_by}; {ratio:.2f} times that", "dim"))
 
 
 def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -> str:

@@ -290,12 +290,12 @@ SIX_CARDS = Topology.load("six-cards")
         ("all_gather", 2, 512 << 10, "f32", "all-2"),
         ("all_gather", 2, 8 << 20, "f32", "all"),
         ("all_gather", 8, 512 << 10, "f32", "all-1"),
-        ("all_reduce", 4, 64 << 10, "f32", "all-1"),
+        ("all_reduce", 4, 64 << 10, "f32", "staged-1"),
         ("all_reduce", 4, 64 << 10, "i32", "doubling-1"),
         ("all_reduce", 4, 16 << 20, "i64", "rabenseifner"),
-        ("all_reduce", 4, 16 << 20, "f32", "two_shot"),
-        ("all_reduce", 8, 16 << 20, "i32", "two_shot"),  # six cards do not keep up with eight ranks
-        ("all_reduce", 2, 16 << 20, "f32", "all"),
+        ("all_reduce", 4, 16 << 20, "f32", "two_shot_staged-3"),
+        ("all_reduce", 8, 16 << 20, "i32", "two_shot_staged-2"),  # six cards do not keep up with eight ranks
+        ("all_reduce", 2, 16 << 20, "f32", "staged"),
         ("all_to_all", 8, 100, "bf16", "line"),
         ("all_to_all", 8, 32 << 10, "bf16", "pairwise-1"),
         ("all_to_all", 8, 8 << 20, "bf16", "all"),
@@ -304,8 +304,8 @@ SIX_CARDS = Topology.load("six-cards")
         ("reduce", 64, 64, "i32", "binomial-1"),
         ("all_reduce", 16, 8, "i32", "doubling-1"),
         ("all_reduce", 16, 8, "f32", "line"),
-        ("reduce_scatter", 4, 1 << 20, "i32", "pool_ring-3"),
-        ("reduce_scatter", 4, 1 << 20, "f32", "all-3"),
+        ("reduce_scatter", 4, 1 << 20, "i32", "staged-2"),
+        ("reduce", 4, 4 << 20, "f32", "two_shot_staged-2"),
         ("barrier", 4, 0, "u8", "line"),
     ],
 )

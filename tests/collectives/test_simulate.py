@@ -138,10 +138,10 @@ def test_the_table_and_json_say_the_same(tmp_path: Path) -> None:
     assert document["config"]["hosts"]["memory"]["latency_ns"] == {"value": 214, "source": "CCCL, local DRAM load"}
     assert [row[0] for row in rows] == [str(row["size_bytes"]) for row in document["rows"]] == ["1048576", "4194304"]
     assert [row[5] for row in rows] == [f"{row['time_us']:.1f}" for row in document["rows"]]
-    assert [row["variant"] for row in document["rows"]] == ["two_shot-2", "two_shot-3"]
+    assert [row["variant"] for row in document["rows"]] == ["two_shot_staged-1", "two_shot_staged-2"]
     assert {row["chosen_by"] for row in document["rows"]} == {"auto"}
-    why = "reading 2(N-1)/N instead of N-1 vectors pays for a second step; worth 2 chunks"
-    assert f"#   two_shot-2: 1 MiB on 3 ranks: {why}" in lines
+    why = "reading 2(N-1)/N instead of N-1 vectors pays for a second step; one chunk, as starting a copy costs more"
+    assert f"#   two_shot_staged-1: 1 MiB on 3 ranks: {why}" in lines
     for row in document["rows"]:
         assert 0 < row["busiest_card_utilization"] <= 1
         assert row["busbw_gbytes_per_s"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3 * 4 / 3)

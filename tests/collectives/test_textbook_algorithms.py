@@ -177,7 +177,6 @@ def test_every_page_is_a_page_with_a_source_and_its_command() -> None:
         ("all_reduce_rabenseifner", "rabenseifner_all_reduce"),
         ("all_to_all_pairwise", "pairwise_all_to_all"),
         ("reduce_binomial", "binomial_reduce"),
-        ("reduce_scatter_ring", "ring_reduce_scatter"),
     ],
 )
 def test_what_auto_may_take_is_the_page_itself(shipped: str, name: str) -> None:

@@ -121,13 +121,14 @@ class Case(NamedTuple):
         return LAYOUT if self.rounds == 1 else replace(LAYOUT, slots=1)
 
 
-# But for those that pass on what they retrieved, where one order a class of instruction does not suffice: for them see
-# test_textbook_algorithms.py, where all mutants are tried in many.
+# But for those that pass on what they retrieved or folded, where one order a class of instruction does not suffice: for
+# them see test_textbook_algorithms.py and test_mutate.py, where all mutants are tried in many.
 FORWARDING = {
+    ("all_reduce", "two_shot_staged"),
+    ("reduce", "two_shot_staged"),
     ("all_reduce", "doubling"),
     ("all_reduce", "rabenseifner"),
     ("reduce", "binomial"),
-    ("reduce_scatter", "pool_ring"),
 }
 
 CASES = [

@@ -45,10 +45,10 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "proofs.json").read_text())
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
-    assert len(rows) == 2 * 60 and {row["verdict"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * 63 and {row["verdict"] for row in rows} == {"ok"}
     assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
-    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 60), (3, 60)]
-    assert "120 of 120 proofs: 120 ok, 0 violation, 0 unknown" in result.output
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 63), (3, 63)]
+    assert "126 of 126 proofs: 126 ok, 0 violation, 0 unknown" in result.output
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
@@ -81,7 +81,8 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
         "doubling",
         "binomial",
         "pairwise",
-        "pool_ring",
+        "staged",
+        "two_shot_staged",
     }
     assert len(rows) == 3 * 40
 

@@ -43,7 +43,7 @@ def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space 
     space, ranks = space or topology.pool_space, call.ranks
     cards, room_bytes, granule = on_cards(topology, space, ranks)
     its = COLLECTIVES[call.collective]
-    many = its.input_blocks == "ranks" or its.shared_result
+    many = its.input_blocks == "ranks" or its.shared_result or its.reduces  # perhaps in slices, one for each rank
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
     blocks = ranks if its.input_blocks == "ranks" else 1

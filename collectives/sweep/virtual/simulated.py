@@ -10,6 +10,7 @@ from collectives import sizes
 from collectives.algorithms.choose import Choice
 from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case
+from collectives.sweep.virtual.bounds import lower_bound
 from collectives.sweep.virtual.checked import check_size, execute
 from collectives.sweep.virtual.plans import model_cards, spoken
 from collectives.sweep.virtual.split import SPLIT, divisor, split_calls
@@ -47,6 +48,9 @@ class Simulated:
     busiest_link_utilization: float
     busiest_engine: str
     busiest_engine_utilization: float
+    busiest_engine_by_bytes: float  # of the same time, what its bytes take at its rate; the rest it waits for others
+    bound_us: float | None  # the least that a call takes, by the bytes that must move; None where that is not known
+    bound_by: str  # "reads", "writes" or "cards"
     exposed_wait_us: float  # of the rank that waits longest, a call
     queue_us: float  # how much longer than alone transfers took, in the mean
     wrong: int | None
@@ -120,6 +124,7 @@ def simulate_case(
     time_ns = max(run.time_ns, 1) / calls
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     used = {kind: _used(run, kind) for kind in ("card", "link", "engine")}
+    bound = lower_bound(topology, plan.call, where) if split is None else None
     copies = sum(use.uses for use in run.uses if use.resource.kind == "engine")
     queue_ns = sum(total.queue_ns for total in run.ops.values())
     row = Simulated(
@@ -138,6 +143,9 @@ def simulate_case(
         busiest_link_utilization=used["link"][1],
         busiest_engine=used["engine"][0],
         busiest_engine_utilization=used["engine"][1],
+        busiest_engine_by_bytes=used["engine"][2],
+        bound_us=None if bound is None else bound.ns / 1e3,
+        bound_by="" if bound is None else bound.by,
         exposed_wait_us=int(run.exposed_wait_ns.max()) / calls / 1e3,
         queue_us=queue_ns / copies / 1e3 if copies else 0.0,
         wrong=wrong,
@@ -163,9 +171,13 @@ def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ())
     return CostModel.of(topology, ranks, failures)
 
 
-def _used(run: VirtualRun, kind: str) -> tuple[str, float]:
+def _used(run: VirtualRun, kind: str) -> tuple[str, float, float]:
+    """The busiest resource of a kind: its name, and for which share of the time it is in use, and moves its bytes."""
     use: Use | None = run.busiest(kind)
-    return ("", 0.0) if use is None else (use.resource.name, use.busy_ns / max(run.time_ns, 1))
+    if use is None:
+        return "", 0.0, 0.0
+    rate, time_ns = use.resource.gbytes_per_s, max(run.time_ns, 1)
+    return use.resource.name, use.busy_ns / time_ns, use.bytes / rate / time_ns if rate else 0.0
 
 
 def _instructions(plan: Plan) -> int:

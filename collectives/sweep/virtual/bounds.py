@@ -1,0 +1,95 @@
+"""The least time that a collective takes on a pool, by the bytes that must move: to compare plans with.
+
+For N ranks and blocks of m bytes in private buffers, a rank writes and reads at least, and all ranks together move
+through the cards:
+
+    collective      a rank writes   a rank reads     all write and read
+    all_gather      m               (N - 1) m        N^2 m
+    all_reduce      m               2 (N - 1) m / N  (3 N - 2) m
+    all_to_all      (N - 1) m       (N - 1) m        2 N (N - 1) m
+    broadcast       m               m                N m
+    gather          m               (N - 1) m        2 (N - 1) m
+    reduce          m               m                2 (N - 1) m
+    reduce_scatter  (N - 1) m       (N - 1) m        2 N (N - 1) m
+    scatter         (N - 1) m       m                2 (N - 1) m
+
+The busiest rank counts. Starting copies, doorbells and latencies are left out, and so is what is waited for: a plan of
+small blocks is far above its bound. all_reduce is that of direct reads in two shots, which reads least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cxlemu.plan import Call
+from cxlemu.topology import Space, Topology
+
+
+class BlocksMoved(NamedTuple):
+    """What must move, in blocks, given the number of ranks."""
+
+    written: Callable[[int], float]  # by the rank that writes most
+    read: Callable[[int], float]  # by the rank that reads most
+    both: Callable[[int], float]  # by all ranks
+
+
+def _one(ranks: int) -> float:
+    return 1.0
+
+
+def _others(ranks: int) -> float:
+    return ranks - 1.0
+
+
+_IN_PAIRS = BlocksMoved(_others, _others, lambda ranks: 2.0 * ranks * (ranks - 1))
+MOVES = {
+    "all_gather": BlocksMoved(_one, _others, lambda ranks: float(ranks * ranks)),
+    "all_reduce": BlocksMoved(_one, lambda ranks: 2 * (ranks - 1) / ranks, lambda ranks: 3.0 * ranks - 2),
+    "all_to_all": _IN_PAIRS,
+    "broadcast": BlocksMoved(_one, _one, float),
+    "gather": BlocksMoved(_one, _others, lambda ranks: 2.0 * (ranks - 1)),
+    "reduce": BlocksMoved(_one, _one, lambda ranks: 2.0 * (ranks - 1)),
+    "reduce_scatter": _IN_PAIRS,
+    "scatter": BlocksMoved(_others, _one, lambda ranks: 2.0 * (ranks - 1)),
+}
+SYMMETRIC = frozenset({"all_gather", "all_reduce", "all_to_all", "reduce_scatter"})  # all ranks move as much
+
+
+class LowerBound(NamedTuple):
+    """A least time in nanoseconds, and what it is spent on: "writes", "reads" or "cards"."""
+
+    ns: float
+    by: str
+
+
+def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | None:
+    """Compute the least time of a call whose blocks go through a space's cards.
+
+    Args:
+        topology: The fabric.
+        call: The call, of any algorithm on one level.
+        space: The memory that blocks go through.
+
+    Returns:
+        The bound; None where no bytes move, for one rank, and where ranks have memory of their own or clusters.
+    """
+    moves = MOVES.get(call.collective)
+    if moves is None or not call.nbytes or call.ranks < 2 or call.cluster > 1 or space.owned:
+        return None
+    cards, costs = topology.cards_of(space), space.costs or topology.costs
+    route = topology.fabric().route(0, cards[-1])
+    links = [link.gbytes_per_s for link in route.links] if route is not None else []
+    if call.collective in SYMMETRIC:  # ranks of one host share its link, the first one on the route
+        links[:1] = [rate / max(Counter(topology.place(call.ranks)).values()) for rate in links[:1]]
+    totals = sum(topology.card(card).total_gbytes_per_s for card in cards)
+    writes, reads = (min([*links, *([rate] if rate is not None else [])], default=totals) for rate in (
+        costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s
+    ))  # fmt: skip
+    found = (
+        LowerBound(call.nbytes * moves.written(call.ranks) / writes, "writes"),
+        LowerBound(call.nbytes * moves.read(call.ranks) / reads, "reads"),
+        LowerBound(call.nbytes * moves.both(call.ranks) / totals, "cards"),
+    )
+    return max(found)

@@ -1,0 +1,98 @@
+"""What `auto` takes on modelled fabrics, held to what any plan can be held to.
+
+A collective takes no longer than those that it can be made of, one after the other; no call takes longer because it has
+fewer bytes; and none is faster than its lower bound.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from collectives.contracts import COLLECTIVES
+from collectives.sweep.sweep import Case
+from collectives.sweep.virtual.bounds import MOVES, lower_bound
+from collectives.sweep.virtual.plans import planned
+from collectives.sweep.virtual.simulated import model_of
+from cxlemu.engines.virtual import VirtualCall, simulate
+from cxlemu.plan import Call
+from cxlemu.topology import Topology
+
+POOLS = (
+    "laptop",
+    "six-cards",
+    "titan2-6xcz120",
+    "twelve-hosts",
+    "thousand-hosts",
+    "pcie-8xa100",
+    "one-host-four-ranks",
+)
+MADE_OF = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce": ("reduce_scatter", "gather")}
+SIZES = (16 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20)
+MARGIN = 1.05
+SLOWER_WITH_FEWER = 1.25  # a variant is chosen by a threshold, and a call near it may take the slower one
+
+
+@cache
+def topology(name: str) -> Topology:
+    return Topology.load(name)
+
+
+def places(*ranks: int) -> list[tuple[str, int]]:
+    """Each topology with each number of ranks for which it has hosts."""
+    return [
+        (name, n)
+        for name in POOLS
+        for n in ranks
+        if n <= topology(name).host_count * topology(name).hosts.ranks_per_host
+    ]
+
+
+@cache
+def time_and_bound(name: str, collective: str, ranks: int, size: int, dtype: str = "f32") -> tuple[int, float]:
+    its = COLLECTIVES[collective]
+    whole = its.input_blocks != "ranks" and its.output_blocks != "ranks"
+    nbytes = size if whole else size // ranks // 64 * 64
+    call = Call(collective, "auto", ranks, nbytes, dtype, "sum" if its.reduces else "none")
+    plan, _ = planned(topology(name), Case(call, in_place=False))
+    bound = lower_bound(topology(name), plan.call, topology(name).pool_space)
+    return simulate(model_of(topology(name), ranks), [VirtualCall(plan)]).time_ns, 0.0 if bound is None else bound.ns
+
+
+@pytest.mark.deep(rows=lambda name, ranks: (name, ranks) not in (("six-cards", 3), ("thousand-hosts", 32)))
+@pytest.mark.parametrize(("name", "ranks"), places(3, 4, 8, 32, 64))
+@pytest.mark.parametrize("collective", MADE_OF)
+def test_none_is_slower_than_those_that_it_can_be_made_of(collective: str, name: str, ranks: int) -> None:
+    for size in SIZES:
+        parts = [time_and_bound(name, its, ranks, size)[0] for its in MADE_OF[collective]]
+        assert time_and_bound(name, collective, ranks, size)[0] <= MARGIN * sum(parts), (size, parts)
+
+
+@pytest.mark.deep(rows=lambda name, ranks: (name, ranks) != ("six-cards", 3))
+@pytest.mark.parametrize(("name", "ranks"), places(3, 8, 32))
+@pytest.mark.parametrize("collective", MOVES)
+def test_none_is_faster_than_its_bound(collective: str, name: str, ranks: int) -> None:
+    for size in SIZES:
+        time_ns, bound_ns = time_and_bound(name, collective, ranks, size)
+        assert time_ns >= bound_ns, size
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("name", "ranks"), places(3, 8, 32))
+@pytest.mark.parametrize("collective", MOVES)
+def test_none_is_slower_with_fewer_bytes(collective: str, name: str, ranks: int) -> None:
+    sizes = [4 << k for k in range(10, 25, 2)]
+    times = [time_and_bound(name, collective, ranks, size)[0] for size in sizes]
+    slower = [
+        (sizes[k], round(times[k] / least, 2))
+        for k in range(len(sizes) - 1)
+        if times[k] > SLOWER_WITH_FEWER * (least := min(times[k + 1 :]))
+    ]
+    assert not slower
+
+
+def test_direct_reads_in_two_shots_meet_their_bound() -> None:
+    """All ranks once turned to the same card at once, and took six times as long."""
+    time_ns, bound_ns = time_and_bound("thousand-hosts", "all_reduce", 128, 64 << 20)
+    assert time_ns <= 1.1 * bound_ns
