@@ -31,6 +31,7 @@ from tests.helpers.tiers import PATIENT_S, examples
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
+BITWISE = ("band", "bor", "bxor")
 MOVES = tuple(collective for collective in COLLECTIVES if collective not in ("barrier", "send"))
 WORLDS = {
     "reference, shm": ("reference", COHERENT),
@@ -102,7 +103,8 @@ def every_way(comm: Communicator, collective: str, dtype: str, op: str, root: in
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_results_are_those_of_ordinary_arrays(world: str, ranks: int) -> None:
     cases = [(c, dtype, "sum") for c, dtype in zip(MOVES, DTYPES, strict=False)]
-    cases += [(c, "f32", op) for c in REDUCTIONS for op in OPS[1:]] + [("all_reduce", dtype, "sum") for dtype in DTYPES]
+    cases += [(c, "u32" if op in BITWISE else "f32", op) for c in REDUCTIONS for op in OPS[1:]]
+    cases += [("all_reduce", dtype, "sum") for dtype in DTYPES]
 
     def program(comm: Communicator) -> list[tuple[str, ...]]:
         wrong = []

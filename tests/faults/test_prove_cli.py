@@ -84,7 +84,7 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
         "staged",
         "two_shot_staged",
     }
-    assert len(rows) == 3 * 40
+    assert len(rows) == 3 * 43
 
 
 def test_an_algorithm_of_the_users_own() -> None:
