@@ -44,6 +44,10 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 @click.option("--steps", type=click.IntRange(16), default=25_000, show_default=True, help="Steps that change nothing.")
 @click.option("--error-exitcode", type=click.IntRange(0, 255), default=1, show_default=True, help="For a mistake.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it there.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Write findings there for editors and code hosts.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding.")
+@click.option("--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests into that folder.")
+@click.option("--suppressions", type=click.Path(path_type=Path), help="Findings to live with, each with a reason.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND [: COMMAND]... [:: ...]")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
@@ -60,6 +64,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./node 0 : ./node 1 : ./node 2
       cxlemu exec --pool /dev/dax0.0=image.bin --crash 0@1200 -- ./writer : ./reader :: @1 ./recover
       cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./create :: ./producer : ./consumer
+
+    \b
+    A line of --suppressions, where * and ? stand for any text, and the reason cannot be left out:
+      no-invalidate ring.c:120    # an optimistic read: the checksum finds out
 
     \b
     Exit codes: 0 nothing was found, 1 a mistake was, or a program failed, 2 bad input, 3 a deadline passed before that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,15 @@ from cxlemu.cli.console import console
 from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.world.signals import stops_exit
+from faults.cli.exec_report import again, check_outputs, report_of, suppress, write_outputs
 from faults.programs import replays
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.replays import choice_of, read_token, token_of
+from faults.programs.reports import as_json, text
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run as run_once
+from faults.programs.suppressions import Suppression
+from faults.programs.suppressions import read as read_suppressions
 from faults.verdict import Verdict
 
 WORST_CASES = (0, 2, 6)  # schedules: step by step, by priority, in bursts of 64
@@ -49,6 +54,10 @@ def run(
     steps: int,
     error_exitcode: int,
     json_file: Path | None,
+    sarif: Path | None,
+    html: Path | None,
+    litmus: Path | None,
+    suppressions: Path | None,
     words: tuple[str, ...],
 ) -> None:
     """Run programs, and print and write what was found, as the command's flags say.
@@ -61,8 +70,11 @@ def run(
     Raises:
         ArgumentError: Flags or commands are not as they have to be, or a command cannot be started.
         TokenError: The token is damaged.
+        ConfigError: A suppression is not as it has to be.
     """
     check_json_file(json_file)
+    check_outputs(sarif, html, litmus)
+    reasons = read_suppressions(suppressions) if suppressions is not None else []
     setting = ExecSetting(
         commands=parse_commands(words, hosts),
         pools=parse_pools(pools),
@@ -90,16 +102,20 @@ def run(
     if len(choices) == 1:
         setting = replace(setting, show=json_file != Path("-"))
     with stops_exit():
-        results = _all(out, setting, choices, keep_going)
+        results = _all(out, setting, choices, keep_going, reasons)
         failed = next((r for r in results if r.failed), None)
         smallest = _shrunk(out, setting, failed) if failed is not None and shrink and body is None else failed
+    shown = [smallest if result is failed and smallest is not None else result for result in results]
+    told = report_of(setting, shown, words, reasons)
+    out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
     if failed is not None and smallest is not None:
         _tell(out, setting, smallest, words)
     if body is not None and results[0].trace != body.trace:
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     verdict = _verdict(results)
     out.print(_summary(results), markup=False)
-    write_json(json_file, _document(verdict, setting, results, smallest))
+    write_json(json_file, _document(verdict, setting, results, smallest) | {"found": as_json(told)})
+    write_outputs(told, shlex.join(words), sarif, html, litmus)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 
@@ -128,12 +144,14 @@ def _choices(seeds: int, seed: int | None, worst_case: bool | None) -> list[RunC
     return choices
 
 
-def _all(out: Console, setting: ExecSetting, choices: list[RunChoice], keep_going: bool) -> list[RunResult]:
+def _all(
+    out: Console, setting: ExecSetting, choices: list[RunChoice], keep_going: bool, reasons: Sequence[Suppression]
+) -> list[RunResult]:
     results: list[RunResult] = []
     told: set[str] = set()
     with Progress(console=out, transient=True, disable=not out.is_terminal or setting.show) as progress:
         for choice in progress.track(choices, description="runs"):
-            results.append(run_once(setting, choice))
+            results.append(suppress(setting, run_once(setting, choice), reasons))
             for note in results[-1].notes:
                 if note not in told:
                     out.print(f"# {note}", style="yellow", markup=False)
@@ -164,14 +182,13 @@ def _tell(out: Console, setting: ExecSetting, result: RunResult, words: tuple[st
         for line in one.output.splitlines()[-OUTPUT_LINES:]:
             out.print(f"  | {line}", markup=False)
     if result.ending is RunEnding.NO_PROGRESS:
-        text = f"no step of any program changed anything for {setting.idle_budget} steps: {where}"
-        out.print(text, style="bold red", markup=False)
+        says = f"no step of any program changed anything for {setting.idle_budget} steps: {where}"
+        out.print(says, style="bold red", markup=False)
     if result.unannounced:
-        text = f"{result.unannounced} lines hold stores that nobody announced: compile all of it with cxlemu cc"
-        out.print(text, style="bold red", markup=False)
-    pools = " ".join(f"--pool {shlex.quote(pool.path)}" for pool in setting.pools)
-    out.print(f"again: cxlemu exec {pools} --hosts {setting.hosts} --replay {token_of(setting, result)} -- ", end="")
-    out.print(" ".join(word if word in (":", "::") else shlex.quote(word) for word in words), markup=False)
+        says = f"{result.unannounced} lines hold stores that nobody announced: compile all of it with cxlemu cc"
+        out.print(says, style="bold red", markup=False)
+    if not result.findings:  # else the report says it
+        out.print(f"again: {again(setting, result, words)}", markup=False, soft_wrap=True)
 
 
 def _verdict(results: list[RunResult]) -> Verdict:

@@ -118,7 +118,7 @@ def chain(finding: ProgramFinding, positions: Mapping[str, str] | None = None) -
     if shapes is None:
         return None
     broken, fixed = shapes
-    if kind.name == "fence-too-late" and finding.flush_late:
+    if kind.name == "not-flushed" and finding.flush_late:
         broken = broken._replace(a=["store x 1", "signal f 1", "flush x", "fence"])
     told = "; ".join(f"{role}: {where}" for role, where in (positions or {}).items())
     what = f"{kind.title}. {told}" if told else f"{kind.title}."

@@ -94,15 +94,16 @@ def _ends(place: AccessPlace) -> Iterator[tuple[str, int]]:
         yield place.caller_module, place.caller_offset
 
 
-def _source(place: AccessPlace, found: dict[str, dict[int, Position]]) -> SourcePlace | None:
+def _source(place: AccessPlace, found: dict[str, dict[int, tuple[Position, Position | None]]]) -> SourcePlace | None:
     if not place.module:
         return None
-    at = found[place.module][place.offset]
-    caller = found[place.caller_module][place.caller_offset] if place.caller_module else None
+    at, caller = found[place.module][place.offset]
+    if caller is None and place.caller_module:
+        caller, _ = found[place.caller_module][place.caller_offset]
     return SourcePlace(at, caller if caller and (caller.line or caller.function) else None)
 
 
-def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, Position]]:
+def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, tuple[Position, Position | None]]]:
     frames = _addr2line(module, offsets)
     for offset in offsets:
         yield offset, _best(module, offset, frames.get(offset, []))
@@ -126,14 +127,15 @@ def _addr2line(module: str, offsets: list[int]) -> dict[int, list[tuple[str, str
     return found
 
 
-def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> Position:
-    """The innermost frame that is the program's own; else the innermost of which anything is known."""
+def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Position, Position | None]:
+    """The innermost frame that is the program's own, else of which anything is known; and what it stands in line in."""
     known = [_frame(function, where, offset) for function, where in frames]
     own = [its for its in known if its.line and not its.file.startswith(_SYSTEM) and Path(its.file).name != _OURS]
-    for its in (*own, *(its for its in known if its.line)):
-        return its
+    for those in (own, [its for its in known if its.line]):
+        if those:
+            return those[0], those[1] if len(those) > 1 else None
     function = next((its.function for its in known if its.function), "")
-    return Position(Path(module).name, 0, function, offset)
+    return Position(Path(module).name, 0, function, offset), None
 
 
 def _frame(function: str, where: str, offset: int) -> Position:

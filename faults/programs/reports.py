@@ -47,12 +47,14 @@ class Checked:
         places: What the findings' positions mean.
         name: The run in words: ``seed 3``.
         replay: The command that makes it again; empty: there is none.
+        ended: Whether all programs ended by themselves, and well; else flushes may have been still to come.
     """
 
     findings: Sequence[ProgramFinding]
     places: Sequence[AccessPlace]
     name: str
     replay: str = ""
+    ended: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class ProgramMistake:
     @property
     def sentence(self) -> str:
         """What is wrong, in the prover's words."""
+        if self.finding.flush_late:
+            return f"{self.host} reads {self.line}, which {self.by} flushed only after it had published it"
         if self.finding.stuck:
             return (
                 f"{self.host} waits for ever: it reads {self.line} again and again, and {self.by}'s store never shows"
@@ -196,7 +200,10 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
     found = merged(list(run.findings))
     sites = sorted({site for finding in found for site in finding.sites if 0 < site < len(run.places)})
     known = dict(zip(sites, located([run.places[site] for site in sites]), strict=True))
+    unflushed = {finding.site("store") for finding in found if KINDS[finding.kind].name in ("not-flushed", "msync")}
     for finding in found:
+        if KINDS[finding.kind].rule == "exit" and (not run.ended or finding.site("store") in unflushed):
+            continue
         places = {role: place for role in ROLES if (place := known.get(finding.site(role))) is not None}
         pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
         yield ProgramMistake(KINDS[finding.kind], finding, places, pool, run.name, run.replay, times=finding.times)

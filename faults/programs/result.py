@@ -105,6 +105,7 @@ class RunResult:
         turns: The turns that were taken.
         unannounced: Lines with stores that nobody announced.
         findings: What the watcher found.
+        suppressed: What it found as well, and somebody gave a reason for.
         places: What findings' sites mean.
         notes: What else is to be said.
     """
@@ -117,6 +118,7 @@ class RunResult:
     turns: list[tuple[int, int]] = field(default_factory=list)
     unannounced: int = 0
     findings: list[RawFinding] = field(default_factory=list)
+    suppressed: list[RawFinding] = field(default_factory=list)
     places: list[CodePlace] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -128,4 +130,5 @@ class RunResult:
     def signature(self) -> tuple[object, ...]:
         """Tell what makes two failures the same one."""
         codes = tuple((e.command, e.code) for e in self.exits if e.failed)
-        return self.ending, codes, tuple(sorted({(f.kind, f.rule) for f in self.findings})), self.unannounced > 0
+        found = tuple(sorted({(f.kind, f.rule) for f in (*self.findings, *self.suppressed)}))
+        return self.ending, codes, found, self.unannounced > 0

@@ -77,9 +77,10 @@ static void note_load(const program_step *step, int64_t number, unsigned words) 
     while (k < LOADS &&
            (thread->load[k].line != number || thread->load[k].pool != step->pool || !thread->load[k].words))
         k++;
-    if (k == LOADS) k = thread->load_count++ % LOADS, thread->load[k].words = 0;
+    if (k == LOADS) k = thread->load_count++ % LOADS, thread->load[k].words = 0, thread->load[k].times = 0;
     thread->load[k].line = number, thread->load[k].pool = step->pool;
     thread->load[k].words |= (uint8_t)words, thread->load[k].site = (uint16_t)step->site;
+    thread->load[k].time = time_of(step), thread->load[k].times++;
 }
 
 static void on_load(const program_step *step, const uint8_t *bytes) {
@@ -168,6 +169,7 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
         if (step->kind != STEP_RMW)
             words = changed(&t, words, before ? before + shift : NULL, after ? after + shift : NULL);
         if (!words) continue;
+        for (int k = 0; k < LOADS; k++) thread_of(step)->load[k].times = 0;
         if (!(state & WRITE_NT)) land_own_nt(&t);
         rule_store(&t, words);
         add_write(&t, words, state, after ? after + shift : NULL);
@@ -189,8 +191,7 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
             check_write *w = all[k];
             if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT)) continue;
             w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
-            for (int host = 0; host < PROGRAM_HOSTS; host++)
-                if (host != w->host && room_now()->host[host].born && known(host, w)) w->state |= WRITE_FLUSHED_LATE;
+            for (int k = 0; k < 3; k++) w->flushed[k] = (uint8_t)(step->number >> 8 * k);
             if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
         }
         await_fence(&t);
@@ -223,12 +224,12 @@ static void on_move(const program_move *move) {
     check_line *line = line_at(move->pool, move->line);
     check_copy *copy = line_copy(line, move->host);
     switch (move->kind) {
-    case MOVE_FETCH: copy->cached = line->pool; break;
-    case MOVE_FETCH_POSTED: copy->cached = copy->posted; break;
+    case MOVE_FETCH: copy->cached = line->pool, copy->present = 1; break;
+    case MOVE_FETCH_POSTED: copy->cached = copy->posted, copy->present = 1; break;
     case MOVE_POST: leaves(line, copy, move->host), copy->posted = copy->cached; break;
     case MOVE_WRITE_BACK: leaves(line, copy, move->host), line->pool = copy->cached; break;
     case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
-    case MOVE_DROP: copy->cached = 0; break;
+    case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
     case MOVE_NT: arrives_nt(line, move); break;
     default: break; /* what is lost was not in the pool */
     }
@@ -287,10 +288,7 @@ static void on_stuck(void) {
     check_room *room = room_now();
     room->stuck = true;
     for (int k = 0; k < PROGRAM_THREADS; k++)
-        for (int l = 0; room->thread[k].alive && l < LOADS; l++)
-            if (room->thread[k].load[l].words)
-                rule_stuck(k, room->thread[k].load[l].pool, room->thread[k].load[l].line, room->thread[k].load[l].words,
-                           room->thread[k].load[l].site);
+        for (int load = 0; room->thread[k].alive && load < LOADS; load++) rule_stuck(k, load);
     rule_tell_all();
 }
 

@@ -52,10 +52,16 @@ typedef struct {
     uint16_t site, flush, fence;
     uint16_t fresh, dropping,
         seen; /* hosts: that dropped the line after it had landed, fenced or not; that have seen it */
-    uint8_t host, witness, words, state, thread, pad[3];
+    uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;
-enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8, WRITE_FLUSHED_LATE = 16 };
+enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8 };
+
+/* When it was flushed first, if it was. */
+static inline uint32_t flushed_at(const check_write *w) {
+    const uint32_t low = w->flushed[0] | (uint32_t)w->flushed[1] << 8 | (uint32_t)w->flushed[2] << 16;
+    return w->time + ((low - w->time) & 0xFFFFFF);
+}
 
 /* What a host's cache and its write-back hold of a line: of each word the number of a write, 0 for what was there first. */
 typedef struct {
@@ -63,7 +69,7 @@ typedef struct {
     uint32_t dropped; /* the last flush that drops it, or 0 */
     uint16_t drop_site;
     uint8_t drop_thread, host; /* host + 1; 0: this is free */
-    uint8_t loaded, pad[3]; /* since it was dropped */
+    uint8_t loaded, present, pad[2]; /* loaded: since it was dropped */
 } check_copy;
 
 /* 256 bytes for a line; a line of many hosts or versions has more chunks in the room. */
@@ -128,6 +134,7 @@ typedef struct {
     uint32_t load_count;
     struct {
         int64_t line;
+        uint32_t time, times; /* of the last one, and how many there were without a store between them */
         uint16_t site;
         uint8_t pool, words;
     } load[LOADS]; /* its last ones at different places */
@@ -185,7 +192,7 @@ void rule_flush_dirty(const check_touch *t);
 void rule_msync(const check_touch *t);
 void rule_outside(const program_step *step);
 void rule_unannounced(const check_touch *t, uint64_t bytes);
-void rule_stuck(int thread, int pool, int64_t number, unsigned words, uint16_t site);
+void rule_stuck(int thread, int load);
 void rule_dirty_at_exit(int pool, int64_t number, check_line *line);
 void rule_tell_all(void);
 

@@ -94,9 +94,9 @@ static int missing(const check_touch *t, const check_write *w, const check_copy 
     const check_host *h = host_now(t);
     if (!known_landed(t->step->host, w)) {
         if (!(w->state & WRITE_FLUSHED)) return NOT_FLUSHED;
-        if (!w->landed) return NOT_FENCED;
-        f->extra[EXTRA_FLUSH_LATE] = (w->state & WRITE_FLUSHED_LATE) != 0;
-        return FENCED_LATE;
+        f->extra[EXTRA_FLUSH_LATE] = !(w->state & WRITE_NT) && flushed_at(w) > h->knows[w->host];
+        if (f->extra[EXTRA_FLUSH_LATE]) return NOT_FLUSHED;
+        return w->landed ? FENCED_LATE : NOT_FENCED;
     }
     if (fresh(t, w)) return 0;
     if (!copy->dropped) return NO_INVALIDATE;
@@ -279,24 +279,31 @@ void rule_unannounced(const check_touch *t, uint64_t bytes) {
     report(&f);
 }
 
-/* A thread goes round for ever: one of its last loads hits an old version, and only an instruction that is missing would
- * bring the new one. */
-void rule_stuck(int thread, int pool, int64_t number, unsigned words, uint16_t site) {
+/* A thread goes round for ever: it loads the same old version again and again, long after the new one was stored, and
+ * only an instruction that is missing would bring that. */
+void rule_stuck(int thread, int load) {
+    enum { AGAIN_AND_AGAIN = 16 };
     const check_thread *me = &room_now()->thread[thread];
-    program_step step = {.host = me->host, .pool = (uint8_t)pool, .thread = (uint16_t)thread, .site = site};
+    const int pool = me->load[load].pool;
+    const int64_t number = me->load[load].line;
+    program_step step = {.host = me->host, .pool = (uint8_t)pool, .thread = (uint16_t)thread};
+    step.site = me->load[load].site;
     const check_touch t = {&step, line_at(pool, number), number};
     const check_copy *copy = line_copy(t.line, me->host);
-    for (int word = 0; word < LINE_WORDS; word++) {
-        const check_write *newest = words >> word & 1 ? line_newest(t.line, word, me->host) : NULL;
+    const check_thread *dropped_by = &room_now()->thread[copy->drop_thread];
+    for (int word = 0; me->load[load].times >= AGAIN_AND_AGAIN && word < LINE_WORDS; word++) {
+        if (!(me->load[load].words >> word & 1)) continue;
+        const check_write *newest = line_newest(t.line, word, me->host);
         const check_write *got = line_write(t.line, held(copy->cached, word));
-        const check_write *in_pool = line_write(t.line, held(t.line->pool, word));
-        if (!newest || (got && got->time >= newest->time)) continue;
+        const bool arrived = newest && line_write(t.line, held(t.line->pool, word)) == newest;
+        if (!newest || (got && got->time >= newest->time) || (arrived && !copy->present)) continue;
+        if (me->load[load].time < newest->time || me->load[load].time < newest->landed)
+            continue; /* it has not looked since */
         program_finding f = finding_at(&step, NO_INVALIDATE, MANIFEST);
-        if (!(newest->state & WRITE_FLUSHED) && in_pool != newest) f.kind = NOT_FLUSHED;
-        else if (!newest->landed && in_pool != newest) f.kind = NOT_FENCED;
-        else if (copy->dropped && room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped)
-            f.kind = INVALIDATE_UNFENCED,
-            f.extra[EXTRA_SFENCE] = room_now()->thread[copy->drop_thread].stores_fenced > copy->dropped;
+        if (!(newest->state & WRITE_FLUSHED) && !arrived) f.kind = NOT_FLUSHED;
+        else if (!newest->landed && !arrived) f.kind = NOT_FENCED;
+        else if (copy->dropped && dropped_by->all_fenced <= copy->dropped) f.kind = INVALIDATE_UNFENCED;
+        f.extra[EXTRA_SFENCE] = f.kind == INVALIDATE_UNFENCED && dropped_by->stores_fenced > copy->dropped;
         add_write(&f, newest);
         if (copy->dropped) f.sites[AT_DROP] = copy->drop_site, f.numbers[AT_DROP] = copy->dropped;
         f.offset = number * PROGRAM_LINE + word * WORD, f.nbytes = WORD, f.extra[EXTRA_STUCK] = 1;

@@ -115,10 +115,9 @@ void program_report(const program_finding *finding) {
         if (known->kind != finding->kind || known->rule != finding->rule ||
             memcmp(known->sites, finding->sites, sizeof known->sites) != 0)
             continue;
-        known->times++;
+        known->times += finding->times;
         return;
     }
     if (a->finding_count == PROGRAM_FINDINGS) return;
-    a->findings[a->finding_count] = *finding;
-    a->findings[a->finding_count++].times = 1;
+    a->findings[a->finding_count++] = *finding;
 }
